@@ -1,0 +1,72 @@
+"""What can go wrong, as one tree. Every message says what was wanted, what was found and what to do.
+
+ProbekitError                    exit code 1
+├── InputError                   2   an argument, a file or a value that cannot be used
+│   └── SampleError              2   one sample of a data set that cannot be used
+├── NotFoundError                3   an unknown name, a missing file
+│   └── OfflineError             3   something that would have to be downloaded, and cannot be
+├── CacheError                   4   the cache cannot be used as it is
+│   ├── CorruptError             4   bytes that are not the bytes that were written
+│   ├── MismatchError            4   two things that should belong together do not
+│   └── StorageError             4   full, read-only or otherwise refusing to be written
+├── SolverError                  1   no answer good enough; carries the best one
+└── VerificationError            6   a proof that does not hold
+"""
+
+
+class ProbekitError(Exception):
+    """The root of all errors that probekit raises on purpose."""
+
+    exit_code = 1
+
+
+class InputError(ProbekitError, ValueError):
+    """An argument, a file or a value that cannot be used."""
+
+    exit_code = 2
+
+
+class SampleError(InputError):
+    """One sample of a data set that cannot be used."""
+
+
+class NotFoundError(ProbekitError, LookupError):
+    """An unknown name or a missing file."""
+
+    exit_code = 3
+
+
+class OfflineError(NotFoundError):
+    """Something that would have to be downloaded, and cannot be."""
+
+
+class CacheError(ProbekitError):
+    """The cache cannot be used as it is."""
+
+    exit_code = 4
+
+
+class CorruptError(CacheError):
+    """Bytes that are not the bytes that were written."""
+
+
+class MismatchError(CacheError):
+    """Two things that should belong together do not."""
+
+
+class StorageError(CacheError):
+    """A store that is full, read-only or otherwise refuses to be written."""
+
+
+class SolverError(ProbekitError):
+    """No answer good enough; `best` carries the best one found."""
+
+    def __init__(self, message: str, best: object = None) -> None:
+        super().__init__(message)
+        self.best = best
+
+
+class VerificationError(ProbekitError):
+    """A proof that does not hold."""
+
+    exit_code = 6

@@ -1,0 +1,1 @@
+"""The algebra of ridge least squares: statistics, solvers, paths."""

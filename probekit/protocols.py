@@ -1,0 +1,125 @@
+"""The verbs: what a backbone, a dataset, a store must be able to do. Structural: a plugin imports nothing of ours."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+from numpy.typing import NDArray
+
+from probekit.values import EmbeddingSet, EncodingSpec, Json, Rows
+
+
+@dataclass(frozen=True)
+class Reference:
+    """A name that a person typed, taken apart: `scheme:name[@revision][#view]`, and the preprocessing wanted."""
+
+    scheme: str
+    name: str
+    revision: str | None = None
+    view: str | None = None
+    preset: str = "native"
+
+    def __str__(self) -> str:
+        revision = f"@{self.revision}" if self.revision else ""
+        view = f"#{self.view}" if self.view else ""
+        return f"{self.scheme}:{self.name}{revision}{view}" if self.name else f"{self.scheme}{revision}{view}"
+
+
+@runtime_checkable
+class Backbone(Protocol):
+    """A frozen encoder. `preprocess` turns one sample into an array (it runs in worker processes), `encode` a batch.
+
+    `fingerprint` is the sha256 of architecture and weights; `preprocessing` says in plain values what `preprocess`
+    will do; `view` names the tensor that `encode` returns. `kind` is what it eats: "image", "text" or "array".
+    """
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def kind(self) -> str: ...
+    @property
+    def fingerprint(self) -> str: ...
+    @property
+    def view(self) -> str: ...
+    @property
+    def preprocessing(self) -> Mapping[str, Json]: ...
+    def preprocess(self, sample: Any) -> Any: ...
+    def encode(self, batch: Any) -> NDArray[Any]: ...
+
+
+@runtime_checkable
+class Placeable(Protocol):
+    """A backbone that can be moved to a device and told its precision ("float32", "amp-bfloat16", "amp-float16")."""
+
+    def place(self, device: str, *, precision: str = "float32") -> None: ...
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One row of a dataset. `content` is a picture, a text or an array, not yet decoded where that costs time."""
+
+    name: str
+    label: int
+    client: str | None
+    content: Callable[[], Any]
+
+
+class Dataset(Protocol):
+    """Rows read when asked for. `len` may be unknown (streaming): then it raises TypeError and rows are iterated."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def kind(self) -> str: ...
+    @property
+    def class_names(self) -> tuple[str, ...]: ...
+    def __len__(self) -> int: ...
+    def __getitem__(self, row: int) -> Sample: ...
+    def __iter__(self) -> Iterator[Sample]: ...
+
+
+class Trigger(Protocol):
+    """A change made to a sample before preprocessing. `name` says all that determines it."""
+
+    @property
+    def name(self) -> str: ...
+    def __call__(self, content: Any) -> Any: ...
+
+
+class Store(Protocol):
+    """Where embeddings live, addressed by spec and sample id. What is saved appears whole or not at all."""
+
+    def known(self, spec: EncodingSpec) -> Container[str]:
+        """The ids that have an embedding."""
+        ...
+
+    def load(self, spec: EncodingSpec, ids: Sequence[str]) -> Rows:
+        """The embeddings of these samples, in this order."""
+        ...
+
+    def save(self, spec: EncodingSpec, ids: Sequence[str], rows: NDArray[Any]) -> None:
+        """Keep these rows; after this returns, no crash loses them."""
+        ...
+
+    def seal(self, embeddings: EmbeddingSet) -> EmbeddingSet:
+        """Keep the set itself, its rows put in its order; gives the set as the store will load it."""
+        ...
+
+    def canary(self, spec: EncodingSpec) -> NDArray[Any] | None:
+        """The vectors of the built-in synthetic samples when this spec was first used."""
+        ...
+
+    def keep_canary(self, spec: EncodingSpec, vectors: NDArray[Any]) -> None:
+        """Remember those vectors."""
+        ...
+
+    def specs(self) -> Sequence[EncodingSpec]:
+        """Every spec that has rows."""
+        ...
+
+    def working(self, spec: EncodingSpec, purpose: str) -> AbstractContextManager[None]:
+        """Held while rows for this purpose are made, so that two processes do not do the same work."""
+        ...

@@ -1,0 +1,209 @@
+"""The nouns: frozen values that check themselves once and neither load, save nor print themselves."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Protocol, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from probekit.errors import InputError
+
+if TYPE_CHECKING:
+    import datasets
+    import torch
+
+SCHEMA = 1
+"""The version of our own rules for identity and storage; raised when equal specs would mean other numbers."""
+
+Json = None | bool | int | float | str | Sequence["Json"] | Mapping[str, "Json"]
+DTYPES = ("float32", "float16", "float64")
+UNLABELLED = -1
+
+
+def canonical(value: Json) -> str:
+    """The one JSON text of a value: sorted keys, no spaces, no NaN."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False, ensure_ascii=False)
+
+
+def digest(value: Json) -> str:
+    """The sha256 of a value's canonical JSON."""
+    return hashlib.sha256(canonical(value).encode()).hexdigest()
+
+
+class Rows(Protocol):
+    """An (n, d) matrix that may be an array, a memory map or several of them in a row."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+    @property
+    def dtype(self) -> np.dtype[Any]: ...
+    def __len__(self) -> int: ...
+    def __getitem__(self, index: Any) -> NDArray[Any]: ...
+    def __array__(self, dtype: Any = None, *, copy: bool | None = None) -> NDArray[Any]: ...
+
+
+@dataclass(frozen=True)
+class EncodingSpec:
+    """What determines the numbers of an embedding, and nothing else. Equal specs have equal digests.
+
+    `backbone` is the name a person knows; it may hold a path or a movable tag, so it is not part of the identity.
+    """
+
+    backbone: str = field(compare=False)
+    weights: str
+    preprocessing: Mapping[str, Json]
+    view: str
+    dtype: str = "float32"
+    precision: str = "float32"
+    trigger: str | None = None
+    schema: int = SCHEMA
+
+    def __post_init__(self) -> None:
+        if self.dtype not in DTYPES:
+            raise InputError(f"Cannot store embeddings as {self.dtype!r}: choose one of {', '.join(DTYPES)}.")
+        object.__setattr__(self, "preprocessing", json.loads(canonical(self.preprocessing)))
+
+    def __hash__(self) -> int:
+        return hash(self.digest)
+
+    @property
+    def identity(self) -> dict[str, Json]:
+        """The fields that the digest covers."""
+        return {name: value for name, value in asdict(self).items() if name != "backbone"}
+
+    @property
+    def digest(self) -> str:
+        """The sha256 that names this spec."""
+        return digest(self.identity)
+
+    def untriggered(self) -> Self:
+        """The same encoding of the pictures as they are, without a trigger pasted on them."""
+        return replace(self, trigger=None)
+
+
+def content_id(kind: str, *parts: bytes) -> str:
+    """The id of a sample: the sha256 of its kind and content, each part preceded by its length."""
+    hasher = hashlib.sha256(kind.encode() + b"\0")
+    for part in parts:
+        hasher.update(len(part).to_bytes(8, "little"))
+        hasher.update(part)
+    return hasher.hexdigest()
+
+
+@dataclass(frozen=True)
+class Skipped:
+    """A sample that could not be encoded, and why."""
+
+    row: int
+    name: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class EmbeddingSet:
+    """Embeddings in dataset order, one label, one sample id and (optionally) one client per row.
+
+    `labels` are class numbers (-1: no label). `names` say where a row came from (a path, a key, a row number).
+    A masked row stands for a sample that could not be encoded: its embedding is NaN.
+    """
+
+    spec: EncodingSpec
+    embeddings: Rows
+    labels: NDArray[np.int64]
+    ids: Sequence[str]
+    class_names: tuple[str, ...] = ()
+    clients: tuple[str, ...] | None = None
+    names: Sequence[str] | None = None
+    masked: NDArray[np.bool_] | None = None
+    skipped: tuple[Skipped, ...] = ()
+    source: str = ""
+
+    def __post_init__(self) -> None:
+        n = len(self.ids)
+        if len(self.embeddings.shape) != 2:
+            raise InputError(f"Embeddings must be a matrix, one row per sample; found shape {self.embeddings.shape}.")
+        for name in ("embeddings", "labels", "clients", "names", "masked"):
+            column = getattr(self, name)
+            if column is not None and len(column) != n:
+                raise InputError(f"Each of the {n} samples needs one entry in {name}; found {len(column)}.")
+        top = int(self.labels.max(initial=UNLABELLED))
+        if int(self.labels.min(initial=UNLABELLED)) < UNLABELLED or (self.class_names and top >= len(self.class_names)):
+            raise InputError(
+                f"Labels must lie between 0 and {len(self.class_names) - 1} (-1 for none); found "
+                f"{int(self.labels.min(initial=0))} to {top}. Give the data set's own class names or fix the labels."
+            )
+        for array in (self.labels, self.masked):
+            if array is not None:
+                array.setflags(write=False)
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @property
+    def dimension(self) -> int:
+        """The length of one embedding."""
+        return int(self.embeddings.shape[1])
+
+    @property
+    def digest(self) -> str:
+        """The sha256 that names this set: its spec, its samples in order and what is said of them."""
+        hasher = hashlib.sha256(self.spec.digest.encode())
+        for sample in self.ids:
+            hasher.update(bytes.fromhex(sample))
+        hasher.update(np.ascontiguousarray(self.labels, dtype="<i8").tobytes())
+        masked = [] if self.masked is None else np.flatnonzero(self.masked).tolist()
+        hasher.update(canonical([list(self.class_names), list(self.clients or ()), masked]).encode())
+        return hasher.hexdigest()
+
+    def blocks(self, rows: int = 8192) -> Iterator[NDArray[Any]]:
+        """The embeddings, some rows at a time, without copying where the store allows."""
+        for start in range(0, len(self), rows):
+            yield self.embeddings[start : start + rows]
+
+    def select(self, rows: NDArray[np.int64]) -> EmbeddingSet:
+        """The set of these rows, in this order."""
+        pick = rows.tolist()
+        return replace(
+            self,
+            embeddings=self.embeddings[rows],
+            labels=self.labels[rows],
+            ids=[self.ids[i] for i in pick],
+            clients=None if self.clients is None else tuple(self.clients[i] for i in pick),
+            names=None if self.names is None else [self.names[i] for i in pick],
+            masked=None if self.masked is None else self.masked[rows],
+            skipped=(),
+        )
+
+    def to_numpy(self) -> NDArray[Any]:
+        """The embeddings as one read-only array; no copy where they lie in one piece."""
+        array = np.asarray(self.embeddings)
+        array.setflags(write=False)
+        return array
+
+    def to_torch(self) -> torch.Tensor:
+        """The embeddings as a tensor of their own (torch has no read-only tensors)."""
+        import torch
+
+        return torch.from_numpy(np.array(self.embeddings))
+
+    def to_dataset(self) -> datasets.Dataset:
+        """A Hugging Face dataset with columns `id`, `embedding`, `label` and, where known, `client_id` and `name`."""
+        import datasets
+
+        label = datasets.ClassLabel(names=list(self.class_names)) if self.class_names else datasets.Value("int64")
+        features = {
+            "id": datasets.Value("string"),
+            "embedding": datasets.List(datasets.Value(str(self.embeddings.dtype)), length=self.dimension),
+            "label": label,
+        }
+        columns: dict[str, Any] = {"id": list(self.ids), "embedding": self.to_numpy(), "label": self.labels}
+        for name, column in (("client_id", self.clients), ("name", self.names)):
+            if column is not None:
+                features[name] = datasets.Value("string")
+                columns[name] = list(column)
+        return datasets.Dataset.from_dict(columns, features=datasets.Features(features))
