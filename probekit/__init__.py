@@ -7,7 +7,7 @@ if TYPE_CHECKING:
     from probekit.backbones import backbone as backbone
     from probekit.datasets import dataset as dataset
     from probekit.errors import ProbekitError as ProbekitError
-    from probekit.extract import extract as extract
+    from probekit.extraction import extract as extract
     from probekit.values import EmbeddingSet as EmbeddingSet
     from probekit.values import EncodingSpec as EncodingSpec
 
@@ -19,7 +19,7 @@ _HOMES = {
     "ProbekitError": "probekit.errors",
     "backbone": "probekit.backbones",
     "dataset": "probekit.datasets",
-    "extract": "probekit.extract",
+    "extract": "probekit.extraction",
 }
 __all__ = ["__version__", *_HOMES]
 
