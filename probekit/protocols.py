@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
+import numpy as np
 from numpy.typing import NDArray
 
 from probekit.values import EmbeddingSet, EncodingSpec, Json, Rows
@@ -96,8 +97,8 @@ class Store(Protocol):
         """The ids that have an embedding."""
         ...
 
-    def load(self, spec: EncodingSpec, ids: Sequence[str]) -> Rows:
-        """The embeddings of these samples, in this order."""
+    def load(self, spec: EncodingSpec, ids: Sequence[str], *, masked: NDArray[np.bool_] | None = None) -> Rows:
+        """The embeddings of these samples, in this order; NaN where masked."""
         ...
 
     def save(self, spec: EncodingSpec, ids: Sequence[str], rows: NDArray[Any]) -> None:

@@ -117,7 +117,7 @@ class EmbeddingSet:
     labels: NDArray[np.int64]
     ids: Sequence[str]
     class_names: tuple[str, ...] = ()
-    clients: tuple[str, ...] | None = None
+    clients: Sequence[str] | None = None
     names: Sequence[str] | None = None
     masked: NDArray[np.bool_] | None = None
     skipped: tuple[Skipped, ...] = ()
@@ -157,7 +157,8 @@ class EmbeddingSet:
             hasher.update(bytes.fromhex(sample))
         hasher.update(np.ascontiguousarray(self.labels, dtype="<i8").tobytes())
         masked = [] if self.masked is None else np.flatnonzero(self.masked).tolist()
-        hasher.update(canonical([list(self.class_names), list(self.clients or ()), masked]).encode())
+        said = [list(self.class_names), list(self.clients or ()), list(self.names or ()), masked]
+        hasher.update(canonical(said).encode())
         return hasher.hexdigest()
 
     def blocks(self, rows: int = 8192) -> Iterator[NDArray[Any]]:

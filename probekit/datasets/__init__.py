@@ -1,0 +1,120 @@
+"""Datasets by name: rows that are found at once and decoded when asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+from probekit import registry
+from probekit.datasets.table import Head
+from probekit.errors import InputError
+from probekit.protocols import Dataset
+
+__all__ = ["Columns", "Options", "dataset"]
+
+
+@dataclass(frozen=True)
+class Columns:
+    """The columns to read where a dataset has columns; None: found by type and name."""
+
+    image: str | None = None
+    label: str | None = None
+    client: str | None = None
+    text: str | None = None
+
+
+@dataclass(frozen=True)
+class Options:
+    """What a loader is told besides the name. A plugin is a function `load(name: str, options) -> Dataset`.
+
+    `streaming` allows rows to be read in passing, without a length; a loader that needs no such help may ignore it.
+    """
+
+    split: str | None = None
+    columns: Columns = Columns()
+    streaming: bool = False
+
+    def refuse(self, *names: str, source: str) -> None:
+        """Refuse options that mean nothing to this source, rather than ignore them."""
+        given = {
+            "split": self.split is not None,
+            "columns": self.columns != Columns(),
+            "text": self.columns.text is not None,
+        }
+        for name in names:
+            if given[name]:
+                noun = {
+                    "split": "splits to choose from",
+                    "columns": "columns to name",
+                    "text": "column of texts",
+                }[name]
+                raise InputError(f"{source} has no {noun}. Leave that option out.")
+
+
+def dataset(
+    name: str | object,
+    *,
+    split: str | None = None,
+    columns: Columns | None = None,
+    streaming: bool = False,
+    limit: int | None = None,
+) -> Dataset:
+    """The dataset of a name (`hf:NAME[:CONFIG]`, `folder:PATH`, `idx:PATH`, `npz:PATH`, `digits`) or of a Python object.
+
+    An object may be a Hugging Face dataset or a sequence of contents or of (content, label) pairs; what already is a
+    Dataset is used as it is. `limit` keeps the first rows only.
+    """
+    options = Options(split=split, columns=columns or Columns(), streaming=streaming)
+    found = _named(name, options) if isinstance(name, str) else _wrapped(name, options)
+    return found if limit is None else Head(found, limit)
+
+
+def _named(name: str, options: Options) -> Dataset:
+    if not name.strip():
+        raise InputError("An empty name names no dataset. Write for example digits or folder:PATH.")
+    scheme, colon, rest = name.partition(":")
+    if not colon and scheme not in registry.datasets.names():
+        if Path(name).exists():
+            raise InputError(
+                f"{name!r} is a path: say how to read it, for example folder:{name} or npz:{name}."
+            )
+        scheme, rest = "packaged", name
+    found = registry.datasets.get(scheme)(rest, options)
+    if not _is_dataset(found):
+        raise InputError(
+            f"The loader of {scheme!r} must give a dataset with name, kind, class_names and rows; "
+            f"found {type(found).__name__}. Correct the plugin."
+        )
+    return cast(Dataset, found)
+
+
+def _wrapped(rows: object, options: Options) -> Dataset:
+    if _is_dataset(rows):
+        options.refuse("split", "columns", source="A dataset that is given as an object")
+        return cast(Dataset, rows)
+    # Whoever holds a Hugging Face dataset has imported the library; whoever does not should not have to.
+    if type(rows).__module__.partition(".")[0] == "datasets":
+        from probekit.datasets import huggingface
+
+        return huggingface.wrap(rows, options)
+    if isinstance(rows, Path):
+        raise InputError(f"A path alone does not say how to read it: write 'folder:{rows}' or 'npz:{rows}'.")
+    if not hasattr(rows, "__len__") or not hasattr(rows, "__getitem__") or isinstance(rows, bytes | dict):
+        raise InputError(
+            f"A dataset must be a name, a Hugging Face dataset or a sequence of rows; found {type(rows).__name__}. "
+            "Make a list of it."
+        )
+    from probekit.datasets import sequence
+
+    return sequence.wrap(cast(Sequence[Any], rows), options)
+
+
+def _is_dataset(value: object) -> bool:
+    return (
+        isinstance(getattr(value, "kind", None), str)
+        and hasattr(value, "name")
+        and hasattr(value, "class_names")
+        and hasattr(value, "__iter__")
+    )

@@ -1,0 +1,167 @@
+"""What is in a cache, whether it is sound, and why something is not found in it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from probekit.cache.disk import DiskStore
+from probekit.cache.entry import Entry, Shard, locate
+from probekit.cache.files import map_tensors, sha256_file
+from probekit.cache.sets import assemble
+from probekit.errors import CacheError, ProbekitError
+from probekit.values import EncodingSpec, canonical
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Something in the cache that is not as it was written, and what to do."""
+
+    where: str
+    what: str
+    remedy: str
+
+
+@dataclass(frozen=True)
+class Usage:
+    """One spec's share of the cache."""
+
+    spec: EncodingSpec
+    rows: int
+    unsealed: int
+    size: int
+    sets: tuple[str, ...]
+
+
+def usage(store: DiskStore) -> list[Usage]:
+    """What each spec holds. A damaged file counts no rows; `verify` names it."""
+    names = store.sets.names()
+    notes = {digest: store.sets.read_note(digest) for digest in store.sets.digests()}
+    found = []
+    for entry in store.entries():
+        mine = [digest for digest, note in notes.items() if note["spec"] == entry.folder.name]
+        labels = [next((name for name, meant in names.items() if meant == digest), digest[:12]) for digest in mine]
+        size = sum(path.stat().st_size for path in entry.folder.rglob("*") if path.is_file())
+        found.append(Usage(entry.spec, _count(entry, "shards"), _count(entry, "pieces"), size, tuple(labels)))
+    return found
+
+
+def _count(entry: Entry, place: str) -> int:
+    paths = sorted((entry.folder / place).glob("*.safetensors"))
+    total = 0
+    for path in paths:
+        try:
+            total += len(Shard(path))
+        except CacheError:
+            continue
+    return total
+
+
+def explain(spec: EncodingSpec, others: Sequence[EncodingSpec]) -> list[str]:
+    """Which fields of the identity differ from the nearest entry: why nothing can be reused."""
+    if any(other.digest == spec.digest for other in others):
+        return [f"The cache has an entry for exactly this: {spec.digest[:12]}."]
+    if not others:
+        return ["The cache holds no entry yet."]
+
+    def differing(other: EncodingSpec) -> list[str]:
+        return [name for name, value in spec.identity.items() if canonical(value) != canonical(other.identity[name])]
+
+    nearest = min(others, key=lambda other: len(differing(other)))
+    lines = [f"No entry for this; the nearest is {nearest.digest[:12]} ({nearest.backbone}). It differs in:"]
+    for name in differing(nearest):
+        lines.append(f"  {name}: wanted {canonical(spec.identity[name])}, there {canonical(nearest.identity[name])}")
+    return lines
+
+
+def verify(store: DiskStore, *, repair: bool = False) -> tuple[list[Problem], int]:
+    """Hash everything again; gives what is wrong and how many files were read.
+
+    With `repair`, damaged files of rows are moved to `damaged/`; the next extract encodes what they held.
+    """
+    problems: list[Problem] = []
+    files = 0
+    for entry in store.entries():
+        for path, problem in _files(entry):
+            files += 1
+            if problem:
+                problems.append(Problem(str(path.relative_to(store.root)), problem, _REMEDY))
+                if repair:
+                    _set_aside(store, entry, path)
+    for digest in store.sets.digests():
+        files += 1
+        problem = _check_set(store, digest)
+        if problem:
+            remedy = "Run its extract command again, or `probekit cache rm` it."
+            problems.append(Problem(f"sets/{digest}", problem, remedy))
+    return problems, files
+
+
+_REMEDY = "`probekit cache verify --repair` sets it aside; the next extract encodes its rows again. Other rows are fine."
+
+
+def _files(entry: Entry) -> Iterator[tuple[Path, str]]:
+    """Every file of rows of a spec with what is wrong with it, or an empty text."""
+    spec_path = entry.folder / "spec.json"
+    try:
+        wrong = "" if entry.spec.digest == entry.folder.name else f"its digest is {entry.spec.digest}"
+    except (ProbekitError, TypeError) as error:
+        yield spec_path, str(error)
+        return
+    yield spec_path, wrong
+    paths = [entry.folder / "shards" / f"{name}.safetensors" for name in entry.shard_names()]
+    for path in [*paths, *sorted((entry.folder / "pieces").glob("*.safetensors"))]:
+        yield path, _check_file(path, entry.spec.digest)
+
+
+def _check_file(path: Path, spec: str) -> str:
+    if not path.exists():
+        return "it is missing"
+    found = sha256_file(path)
+    if found != path.stem:
+        return f"its bytes changed: sha256 is {found[:12]}, was {path.stem[:12]}"
+    note = map_tensors(path)[1]
+    return "" if note.get("spec") == spec else f"it belongs to another spec ({str(note.get('spec'))[:12]})"
+
+
+def _set_aside(store: DiskStore, entry: Entry, path: Path) -> None:
+    if path.suffix != ".safetensors":
+        return
+    with entry.changing():
+        if path.exists():
+            target = store.root / "damaged" / entry.folder.name
+            target.mkdir(parents=True, exist_ok=True)
+            path.rename(target / path.name)
+        if path.parent.name == "shards":
+            entry.write_index([name for name in entry.shard_names() if name != path.stem])
+
+
+def _check_set(store: DiskStore, digest: str) -> str:
+    try:
+        note, columns = store.sets.read_note(digest), store.sets.read_columns(digest)
+        path = store.root / "sets" / digest / f"{note['columns']}.safetensors"
+        if sha256_file(path) != note["columns"]:
+            return "its columns changed"
+        entry = store.entry(note["spec"])
+        rows = np.zeros((note["rows"], note["dimension"]), dtype=np.uint8)
+        if assemble(note, columns, spec=entry.spec, rows=rows).digest != digest:
+            return "its digest does not fit its content"
+        masked = columns.get("masked")
+        locate(_readable(entry), columns["ids"] if masked is None else columns["ids"][masked == 0])
+    except (ProbekitError, OSError, KeyError) as error:
+        return str(error)
+    return ""
+
+
+def _readable(entry: Entry) -> list[Shard]:
+    """The files of an entry that can be opened."""
+    shards = []
+    for name in entry.shard_names():
+        try:
+            shards.append(Shard(entry.folder / "shards" / f"{name}.safetensors"))
+        except CacheError:
+            continue
+    return [*shards, *entry.pieces()]

@@ -1,0 +1,145 @@
+"""The store on disk."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Container, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from filelock import FileLock, Timeout
+from numpy.typing import NDArray
+
+from probekit.cache.entry import Entry, check_schema, locate
+from probekit.cache.files import read_json, storing, write_json, write_text
+from probekit.cache.ids import HexIds, IdLookup, pack
+from probekit.cache.location import default_root
+from probekit.cache.rows import Places, StoredRows
+from probekit.cache.sets import SetShelf, assemble
+from probekit.errors import NotFoundError, StorageError
+from probekit.values import SCHEMA, EmbeddingSet, EncodingSpec, Rows
+
+_TAG = "Signature: 8a477f597d28d172789f06886806bc55\n# This folder is a cache made by probekit.\n"
+
+
+class DiskStore:
+    """Embeddings in a folder, shared by every command and every process of this user.
+
+    `waiting` is called once with a sentence when another process is found doing the same work.
+    """
+
+    def __init__(self, root: Path | str | None = None, *, waiting: Callable[[str], None] | None = None) -> None:
+        self.root = Path(root) if root is not None else default_root()
+        self.sets = SetShelf(self.root)
+        self._waiting = waiting
+        marker = self.root / "probekit.json"
+        if marker.exists():
+            check_schema(read_json(marker).get("schema"), marker)
+
+    def _prepare(self) -> None:
+        """Make the folder a cache that backup programs recognise."""
+        marker = self.root / "probekit.json"
+        if not marker.exists():
+            with storing(self.root):
+                self.root.mkdir(parents=True, exist_ok=True)
+                write_text(self.root / "CACHEDIR.TAG", _TAG)
+                write_json(marker, {"schema": SCHEMA})
+
+    def entry(self, spec: EncodingSpec | str) -> Entry:
+        """The folder of a spec, which may not exist yet."""
+        return Entry(self.root / "rows" / (spec if isinstance(spec, str) else spec.digest))
+
+    def entries(self) -> list[Entry]:
+        """Every spec's folder."""
+        return [Entry(path.parent) for path in sorted((self.root / "rows").glob("*/spec.json"))]
+
+    def specs(self) -> Sequence[EncodingSpec]:
+        """Every spec that has an entry."""
+        return [entry.spec for entry in self.entries()]
+
+    def known(self, spec: EncodingSpec) -> Container[str]:
+        """The ids that have an embedding, sealed or not."""
+        files = self.entry(spec).files()
+        return IdLookup(np.concatenate([np.zeros((0, 32), np.uint8), *(file.ids for file in files)]))
+
+    def load(self, spec: EncodingSpec, ids: Sequence[str], *, masked: NDArray[np.bool_] | None = None) -> Rows:
+        """The embeddings of these samples, mapped and found when first read; NaN where masked."""
+        files, wanted = self.entry(spec).files(), pack(ids)
+        width = files[0].rows.shape[1] if files else 0
+
+        def find() -> Places:
+            if masked is None or not masked.any():
+                return locate(files, wanted)
+            file, row = np.full(len(wanted), -1), np.full(len(wanted), -1)
+            places = locate(files, wanted[~masked])
+            file[~masked], row[~masked] = places.file, places.row
+            return Places(places.files, file, row)
+
+        return StoredRows(find, (len(wanted), width), spec.dtype)
+
+    def save(self, spec: EncodingSpec, ids: Sequence[str], rows: NDArray[Any]) -> None:
+        """Keep these rows; after this returns, no crash loses them."""
+        self._prepare()
+        entry = self.entry(spec)
+        with entry.changing():
+            entry.describe(spec)
+            entry.write_shard("pieces", pack(ids), iter([rows]), rows.shape[1])
+
+    def seal(self, embeddings: EmbeddingSet) -> EmbeddingSet:
+        """Put the rows in the order of the set and keep the set; gives it as the store loads it."""
+        entry, wanted = self.entry(embeddings.spec), pack(embeddings.ids)
+        wanted = wanted if embeddings.masked is None else wanted[~embeddings.masked]
+        if entry.pieces():
+            entry.seal(wanted)
+        if not (self.root / "sets" / embeddings.digest).exists():
+            self._prepare()
+        return self.open(self.sets.write(embeddings))
+
+    def open(self, name: str) -> EmbeddingSet:
+        """The set of this name or digest. Costs the same whatever its size: nothing is read until it is used."""
+        digest = self.sets.resolve(name)
+        note, columns = self.sets.read_note(digest), self.sets.read_columns(digest)
+        entry = self.entry(note["spec"])
+        if not (entry.folder / "spec.json").exists():
+            raise NotFoundError(f"The rows of set {name!r} are gone. Run its extract command again.")
+        masked = columns.get("masked")
+        rows = self.load(entry.spec, HexIds(columns["ids"]), masked=None if masked is None else masked.astype(bool))
+        return assemble(note, columns, spec=entry.spec, rows=rows)
+
+    def canary(self, spec: EncodingSpec) -> NDArray[Any] | None:
+        """The vectors of the synthetic samples when this spec was first used."""
+        path = self.entry(spec).folder / "canary.json"
+        return np.array(read_json(path), dtype=np.float32) if path.exists() else None
+
+    def keep_canary(self, spec: EncodingSpec, vectors: NDArray[Any]) -> None:
+        """Remember those vectors, exactly (a float32 survives JSON)."""
+        self._prepare()
+        entry = self.entry(spec)
+        with entry.changing():
+            entry.describe(spec)
+            write_json(entry.folder / "canary.json", np.asarray(vectors, dtype=np.float32).astype(float).tolist())
+
+    @contextmanager
+    def working(self, spec: EncodingSpec, purpose: str) -> Iterator[None]:
+        """Held while rows are made, so that a second process waits and then finds them made."""
+        folder = self.entry(spec).folder
+        name = hashlib.sha256(purpose.encode()).hexdigest()[:16]
+        try:
+            with storing(folder):
+                folder.mkdir(parents=True, exist_ok=True)
+                lock = FileLock(folder / f".work-{name}")
+                try:
+                    lock.acquire(timeout=0)
+                except Timeout:
+                    if self._waiting is not None:
+                        self._waiting("Another process is extracting the same set; waiting for it to finish.")
+                    lock.acquire()
+        except StorageError:  # a read-only cache can still be read; writing to it will say so
+            yield
+            return
+        try:
+            yield
+        finally:
+            lock.release()

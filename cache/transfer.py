@@ -1,0 +1,118 @@
+"""Carrying a set from one cache to another: as a small cache of its own, or as a Hugging Face dataset."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from probekit.cache.audit import verify
+from probekit.cache.disk import DiskStore
+from probekit.cache.entry import check_schema
+from probekit.cache.files import read_json, write_json
+from probekit.errors import CorruptError, InputError, NotFoundError
+from probekit.values import SCHEMA, EmbeddingSet, EncodingSpec
+
+_NOTE = "probekit-set.json"
+_BLOCK_ROWS = 8192
+FORMATS = ("folder", "dataset")
+
+
+def export(store: DiskStore, name: str, target: Path, *, form: str = "folder") -> str:
+    """Write a set to a new folder; gives its digest."""
+    if form not in FORMATS:
+        raise InputError(f"Cannot export as {form!r}: choose one of {', '.join(FORMATS)}.")
+    if target.exists() and any(target.iterdir()):
+        raise InputError(f"{target} exists and is not empty. Choose a new folder.")
+    embeddings = store.open(name)
+    digest = embeddings.digest
+    label = next((known for known, meant in store.sets.names().items() if meant == digest), digest[:12])
+    if form == "folder":
+        _copy(embeddings, DiskStore(target), canary=store.canary(embeddings.spec), name=label)
+    else:
+        embeddings.to_dataset().save_to_disk(str(target))
+    spec = {"backbone": embeddings.spec.backbone, **embeddings.spec.identity}
+    note = {"schema": SCHEMA, "set": digest, "name": label, "form": form, "spec": spec, "source": embeddings.source}
+    write_json(target / _NOTE, {**note, "rows": _rows_digest(embeddings)})
+    return digest
+
+
+def bring(store: DiskStore, source: Path, *, name: str | None = None) -> str:
+    """Add an exported set to a cache after checking every hash; gives its name."""
+    if not (source / _NOTE).is_file():
+        raise NotFoundError(f"{source} holds no exported set: {_NOTE} is missing.")
+    _refuse_links(source)
+    note = read_json(source / _NOTE)
+    check_schema(note.get("schema"), source / _NOTE)
+    embeddings = _read_folder(source, note) if note.get("form") == "folder" else _read_dataset(source, note)
+    if embeddings.digest != note["set"] or _rows_digest(embeddings) != note["rows"]:
+        raise CorruptError(f"{source} is not what was exported: its digests do not fit. Export it again.")
+    canary = DiskStore(source).canary(embeddings.spec) if note["form"] == "folder" else None
+    _copy(embeddings, store, canary=canary, name=name or str(note["name"]))
+    return name or str(note["name"])
+
+
+def _copy(embeddings: EmbeddingSet, store: DiskStore, *, canary: Any, name: str) -> None:
+    spec, masked = embeddings.spec, embeddings.masked
+    known = store.known(spec)
+    fresh = np.array(
+        [i for i, sample in enumerate(embeddings.ids) if sample not in known and not (masked is not None and masked[i])],
+        dtype=np.int64,
+    )
+    for start in range(0, len(fresh), _BLOCK_ROWS):
+        rows = fresh[start : start + _BLOCK_ROWS]
+        store.save(spec, [embeddings.ids[i] for i in rows], embeddings.embeddings[rows])
+    if canary is not None and store.canary(spec) is None:
+        store.keep_canary(spec, canary)
+    kept = store.load(spec, embeddings.ids, masked=masked)
+    store.sets.give_name(name, store.seal(replace(embeddings, embeddings=kept)).digest)
+
+
+def _read_folder(source: Path, note: dict[str, Any]) -> EmbeddingSet:
+    there = DiskStore(source)
+    problems, _ = verify(there)
+    if problems:
+        first = problems[0]
+        raise CorruptError(f"{source} is damaged: {first.where}: {first.what}. Export it again; nothing was imported.")
+    return there.open(str(note["set"]))
+
+
+def _read_dataset(source: Path, note: dict[str, Any]) -> EmbeddingSet:
+    import datasets
+
+    try:
+        table = datasets.load_from_disk(str(source)).with_format("numpy")
+    except (OSError, ValueError, FileNotFoundError) as error:
+        raise CorruptError(f"{source} cannot be read as a dataset ({error}). Export it again.") from error
+    spec = EncodingSpec(**note["spec"])
+    names = getattr(table.features["label"], "names", None)
+    rows = np.stack(list(table["embedding"])).astype(spec.dtype)
+    masked = ~np.isfinite(rows).all(axis=1)
+    return EmbeddingSet(
+        spec=spec,
+        embeddings=rows,
+        labels=np.asarray(table["label"], dtype=np.int64),
+        ids=[str(sample) for sample in table["id"]],
+        class_names=tuple(names or ()),
+        clients=[str(c) for c in table["client_id"]] if "client_id" in table.column_names else None,
+        names=[str(text) for text in table["name"]] if "name" in table.column_names else None,
+        masked=masked if masked.any() else None,
+        source=str(note["source"]),
+    )
+
+
+def _rows_digest(embeddings: EmbeddingSet) -> str:
+    hasher = hashlib.sha256()
+    for block in embeddings.blocks():
+        hasher.update(np.ascontiguousarray(block).tobytes())
+    return hasher.hexdigest()
+
+
+def _refuse_links(source: Path) -> None:
+    """An exported folder holds plain files only: a link could point anywhere."""
+    for path in source.rglob("*"):
+        if path.is_symlink() or not path.resolve().is_relative_to(source.resolve()):
+            raise InputError(f"{path} leads out of the exported folder. Nothing was imported.")

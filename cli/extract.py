@@ -1,0 +1,180 @@
+"""`probekit extract`: encode a dataset once, keep it for ever."""
+
+from __future__ import annotations
+
+import re
+import time
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from probekit.cli import options as o
+from probekit.cli.output import Output, facts, table
+
+if TYPE_CHECKING:
+    from probekit.cache import DiskStore
+    from probekit.extraction import Progress
+    from probekit.protocols import Backbone
+    from probekit.values import EmbeddingSet, EncodingSpec
+
+DEFAULT_BACKBONE = "packaged:efficientnet-lite0"
+Panel = "Data set"
+
+
+def extract(
+    dataset: Annotated[str, typer.Argument(help="hf:NAME, folder:PATH, idx:PATH, npz:PATH, packaged:digits, ...")],
+    backbone: Annotated[
+        str, typer.Option("--backbone", "-b", help="open_clip:ARCH/TAG, hf:NAME[@REV][#VIEW], timm:NAME, py:module:factory.")
+    ] = DEFAULT_BACKBONE,
+    name: Annotated[str | None, typer.Option(help="What to call the set (default: made from dataset and backbone).")] = None,
+    split: Annotated[str | None, typer.Option(help="train, test, ...", rich_help_panel=Panel)] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Only the first rows.", rich_help_panel=Panel)] = None,
+    image_column: Annotated[str | None, typer.Option(help="Which column is the picture.", rich_help_panel=Panel)] = None,
+    label_column: Annotated[str | None, typer.Option(help="Which column is the label.", rich_help_panel=Panel)] = None,
+    client_column: Annotated[str | None, typer.Option(help="Which column is the client.", rich_help_panel=Panel)] = None,
+    streaming: Annotated[bool, typer.Option(help="Read without downloading first.", rich_help_panel=Panel)] = False,
+    preprocessing: Annotated[
+        str, typer.Option(help="native, or a preset: f2l2-domainnet, f2l2-imagenet, f2l2-flowers.")
+    ] = "native",
+    trigger: Annotated[str | None, typer.Option(help="Change every picture first: square:size=5, py:module:function.")] = None,
+    device: Annotated[str, typer.Option(click_type=o.choice("auto", "cpu", "cuda", "mps"))] = "auto",
+    batch_size: Annotated[str, typer.Option(help="A number, or auto.")] = "auto",
+    num_workers: Annotated[int | None, typer.Option(min=0, help="Processes that decode (default: by cores).")] = None,
+    dtype: Annotated[
+        str, typer.Option(click_type=o.choice("float32", "float16", "float64"), help="How rows are stored.")
+    ] = "float32",
+    amp: Annotated[bool, typer.Option("--amp", help="Mixed precision; part of the identity.")] = False,
+    on_error: Annotated[
+        str, typer.Option(click_type=o.choice("raise", "skip", "mask"), help="What to do with a sample that cannot be used.")
+    ] = "raise",
+    explain: Annotated[bool, typer.Option("--explain", help="On a miss, say what differs from the nearest entry.")] = False,
+    cache: o.Cache = None,
+    config: o.Config = None,
+    json: o.Json = False,
+    quiet: o.Quiet = False,
+    verbose: o.Verbose = False,
+) -> int:
+    """Encode a dataset with a frozen backbone. Rows already in the cache are not encoded again.
+
+    Interrupt it whenever you like: the same command continues.
+    """
+    out = Output(json, quiet)
+    size = _batch_size(batch_size)
+    began = time.perf_counter()
+    with out.side.status("loading ...") if out.side.is_terminal else _Nothing():
+        from probekit.attack import trigger as find_trigger
+        from probekit.backbones import backbone as find_backbone
+        from probekit.cache import DiskStore
+        from probekit.datasets import Columns
+        from probekit.datasets import dataset as find_dataset
+        from probekit.extraction import extract as run
+        from probekit.extraction import spec_of
+
+        store = DiskStore(cache, waiting=out.note)
+        columns = Columns(image=image_column, label=label_column, client=client_column)
+        data = find_dataset(dataset, split=split, columns=columns, streaming=streaming, limit=limit)
+        precision = ("amp-bfloat16" if device in ("auto", "cpu") else "amp-float16") if amp else "float32"
+        encoder = find_backbone(backbone, preset=preprocessing, device=device, precision=precision)
+        paste = find_trigger(trigger) if trigger else None
+        spec = spec_of(encoder, dtype=dtype, trigger=paste)
+    loaded = time.perf_counter()
+    if explain:
+        _explain(out, store, spec)
+    with out.bar("encoding") as bar:
+        last: list[Progress] = []
+
+        def progress(now: Progress) -> None:
+            last[:] = [now]
+            bar(now.rows, now.total, f"{now.reused} reused")
+
+        embeddings = run(
+            encoder,
+            data,
+            store=store,
+            progress=progress,
+            batch_size=size,
+            num_workers=num_workers,
+            dtype=dtype,
+            on_error=on_error,
+            trigger=paste,
+        )
+    name = name or default_name(dataset, split, backbone, trigger=trigger, limit=limit)
+    digest = embeddings.digest
+    store.sets.give_name(name, digest)
+    timings = {"load": round(loaded - began, 3), "encode": round(time.perf_counter() - loaded, 3)}
+    _show(out, name, embeddings, encoder, last[0], timings, store)
+    return 5 if embeddings.skipped else 0
+
+
+class _Nothing:
+    def __enter__(self) -> None: ...
+    def __exit__(self, *_: object) -> None: ...
+
+
+def _batch_size(text: str) -> int | None:
+    if text == "auto":
+        return None
+    if not text.isdigit() or int(text) < 1:
+        raise typer.BadParameter(f"--batch-size wants a number of at least 1 or auto; found {text!r}.")
+    return int(text)
+
+
+def default_name(dataset: str, split: str | None, backbone: str, *, trigger: str | None, limit: int | None) -> str:
+    """A name for the set made of what it is: digits-efficientnet-lite0."""
+    parts = [dataset.partition(":")[2] or dataset, split, backbone.partition(":")[2] or backbone, trigger]
+    parts.append(f"first{limit}" if limit else None)
+    slug = "-".join(re.sub(r"[^A-Za-z0-9._]+", "-", part).strip("-.") for part in parts if part)
+    return slug[-100:].lstrip("-._")
+
+
+def _explain(out: Output, store: DiskStore, spec: EncodingSpec) -> None:
+    from probekit.cache.audit import explain
+
+    for line in explain(spec, store.specs()):
+        out.note(line)
+
+
+def _show(
+    out: Output,
+    name: str,
+    embeddings: EmbeddingSet,
+    encoder: Backbone,
+    done: Progress,
+    timings: dict[str, float],
+    store: DiskStore,
+) -> None:
+    value: dict[str, Any] = {
+        "set": name,
+        "digest": embeddings.digest,
+        "spec": embeddings.spec.digest,
+        "backbone": encoder.name,
+        "view": encoder.view,
+        "preprocessing": dict(encoder.preprocessing),
+        "rows": len(embeddings),
+        "dimension": embeddings.dimension,
+        "dtype": embeddings.spec.dtype,
+        "classes": len(embeddings.class_names),
+        "encoded": done.encoded,
+        "reused": done.reused,
+        "skipped": [{"row": s.row, "name": s.name, "reason": s.reason} for s in embeddings.skipped],
+        "seconds": timings,
+        "cache": str(store.root),
+    }
+
+    def show(console: Any) -> None:
+        rate = f", {done.encoded / timings['encode']:.1f} per second" if done.encoded else ""
+        seen = {
+            "set": f"{name}  ({value['digest'][:12]})",
+            "rows": f"{len(embeddings)} x {embeddings.dimension} {embeddings.spec.dtype}, {value['classes']} classes",
+            "backbone": f"{encoder.name}, view {encoder.view}, weights {embeddings.spec.weights[:12]}",
+            "preprocessing": ", ".join(f"{key} {text}" for key, text in encoder.preprocessing.items()),
+            "encoded": f"{done.encoded} now{rate}; {done.reused} were in the cache",
+            "time": f"{timings['load']:.1f} s to load, {timings['encode']:.1f} s to encode",
+            "cache": str(store.root),
+        }
+        facts(console, seen)
+        if embeddings.skipped:
+            rows = [(s.row, s.name, s.reason) for s in embeddings.skipped]
+            console.print(table(f"{len(rows)} samples left out", ("row", "sample", "why"), rows))
+
+    out.result(value, show)

@@ -1,0 +1,122 @@
+"""What a person or a program sees: one JSON object on stdout, or text; everything else on stderr."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+def wants_json(arguments: list[str]) -> bool:
+    """Whether a command line asked for JSON, even if it cannot be parsed."""
+    return "--json" in arguments
+
+
+def fail(message: str, code: int, kind: str, arguments: list[str]) -> int:
+    """Say what went wrong; gives the exit code."""
+    if wants_json(arguments):
+        print(json.dumps({"error": {"kind": kind, "message": message, "exit_code": code}}))
+    from rich.console import Console
+
+    Console(stderr=True, soft_wrap=True).print(f"[bold red]error:[/] {_plain(message)}", highlight=False)
+    return code
+
+
+def _plain(text: str) -> str:
+    from rich.markup import escape
+
+    return escape(text)
+
+
+@dataclass(frozen=True)
+class Output:
+    """Where a command speaks. `result` is said once, at the end."""
+
+    as_json: bool = False
+    quiet: bool = False
+
+    @cached_property
+    def console(self) -> Console:
+        """The console for people: stdout, or stderr when stdout belongs to a program."""
+        from rich.console import Console
+
+        return Console(stderr=self.as_json, quiet=self.quiet and not self.as_json, highlight=False)
+
+    @cached_property
+    def side(self) -> Console:
+        """The console for progress and notices."""
+        from rich.console import Console
+
+        return Console(stderr=True, quiet=self.quiet, highlight=False)
+
+    def note(self, text: str) -> None:
+        """A remark on the way."""
+        self.side.print(f"[dim]{_plain(text)}[/]", soft_wrap=True)
+
+    def result(self, value: Mapping[str, Any], show: Callable[[Console], None]) -> None:
+        """The outcome, as one JSON object or shown to a person."""
+        if self.as_json:
+            print(json.dumps(value, ensure_ascii=False, default=str))
+        elif not self.quiet:
+            show(self.console)
+
+    @contextmanager
+    def bar(self, what: str) -> Iterator[Callable[[int, int | None, str], None]]:
+        """A progress bar with rate and remaining time, on a terminal only; call it with done, total and a remark."""
+        if self.quiet or not sys.stderr.isatty():
+            yield lambda done, total, remark: None
+            return
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[rate]}"),
+            TimeRemainingColumn(),
+            TextColumn("[dim]{task.fields[remark]}[/]"),
+        )
+        with Progress(*columns, console=self.side) as progress:
+            task = progress.add_task(what, total=None, rate="", remark="")
+
+            def advance(done: int, total: int | None, remark: str) -> None:
+                speed = progress.tasks[0].speed
+                rate = f"{speed:.1f}/s" if speed else ""
+                progress.update(task, completed=done, total=total, rate=rate, remark=remark)
+
+            yield advance
+
+
+def table(title: str, headers: Iterable[str], rows: Iterable[Iterable[object]]) -> Any:
+    """A rich table of plain values."""
+    from rich.table import Table
+
+    made = Table(title=title or None, title_justify="left", header_style="bold", box=None, pad_edge=False)
+    for header in headers:
+        made.add_column(header, overflow="fold")
+    for row in rows:
+        made.add_row(*(_plain(str(cell)) for cell in row))
+    return made
+
+
+def facts(console: Console, values: Mapping[str, object]) -> None:
+    """Names and values, one pair a line."""
+    width = max((len(name) for name in values), default=0)
+    for name, value in values.items():
+        console.print(f"[bold]{name:<{width}}[/]  {_plain(str(value))}", soft_wrap=True)
+
+
+def size(count: float) -> str:
+    """A number of bytes as people read it."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:.1f} TB"

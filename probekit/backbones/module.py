@@ -1,0 +1,133 @@
+"""The one class that turns a torch module and a preprocessing into a backbone."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from probekit.backbones.preprocessing import Preprocess
+from probekit.errors import InputError
+from probekit.values import Json
+
+PRECISIONS: dict[str, torch.dtype | None] = {
+    "float32": None,
+    "amp-bfloat16": torch.bfloat16,
+    "amp-float16": torch.float16,
+}
+
+
+def available(device: str) -> str:
+    """The device to use for "auto", or this one if it is there."""
+    present = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+    if device == "auto":
+        return next(name for name in ("cuda", "mps", "cpu") if present[name])
+    kind, _, number = device.partition(":")
+    cards = torch.cuda.device_count() if kind == "cuda" else 1
+    if not present.get(kind) or (number and not (number.isdigit() and int(number) < cards)):
+        there = ", ".join(name for name, is_there in present.items() if is_there)
+        raise InputError(f"Cannot use device {device!r}: this machine has {there}. Choose one of these, or auto.")
+    return device
+
+
+def architecture_text(module: nn.Module) -> str:
+    """The module's own description, without the addresses that differ from run to run."""
+    return re.sub(r" at 0x[0-9a-fA-F]+", "", repr(module))
+
+
+def weights_digest(architecture: str, module: nn.Module) -> str:
+    """The sha256 of an architecture's text and of all tensors of a module, by name."""
+    hasher = hashlib.sha256(architecture.encode() + b"\0")
+    for name, tensor in sorted(module.state_dict().items()):
+        hasher.update(f"{name}\0{tensor.dtype}\0{tuple(tensor.shape)}\0".encode())
+        flat = tensor.detach().cpu().contiguous().reshape(-1)
+        if flat.numel():
+            hasher.update(memoryview(flat.view(torch.uint8).numpy()))
+    return hasher.hexdigest()
+
+
+def stacked(batch: Any) -> torch.Tensor:
+    """A batch as one tensor: it may be one already, an array, or a sequence of either. float64 becomes float32."""
+    if not isinstance(batch, torch.Tensor | np.ndarray):
+        first = next(iter(batch), None)
+        batch = torch.stack(list(batch)) if isinstance(first, torch.Tensor) else np.stack(list(batch))
+    if isinstance(batch, np.ndarray):
+        batch = torch.from_numpy(batch if batch.flags.writeable else batch.copy())
+    return batch.float() if batch.dtype == torch.float64 else batch
+
+
+class FrozenModule:
+    """A backbone made of a torch module: in evaluation mode, without gradients, its weights in float32.
+
+    `preprocess` is an object of its own, so that worker processes receive it and never the model. `read` takes the
+    embedding out of the module; left out, the module's output is the embedding. `architecture` says what the weights'
+    names and shapes do not (heads, activation); left out, it is the module's own description.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        preprocess: Preprocess,
+        *,
+        name: str,
+        view: str,
+        read: Callable[[Any, torch.Tensor], torch.Tensor] | None = None,
+        architecture: str | None = None,
+        kind: str = "image",
+        collate: Callable[[Sequence[Any]], Any] = stacked,
+    ) -> None:
+        self.module = module.float().eval().requires_grad_(False)
+        self.preprocess = preprocess
+        self.name, self.view, self.kind = name, view, kind
+        self._read = read
+        self._collate = collate
+        self._architecture = architecture_text(module) if architecture is None else architecture
+        self._device, self._precision = "cpu", "float32"
+
+    def __repr__(self) -> str:
+        return f"<backbone {self.name} on {self._device}>"
+
+    @property
+    def preprocessing(self) -> Mapping[str, Json]:
+        """What `preprocess` does, in plain values."""
+        return self.preprocess.values
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """The sha256 of architecture and weights."""
+        return weights_digest(self._architecture, self.module)
+
+    def place(self, device: str, *, precision: str = "float32") -> None:
+        """Move to a device; compute in this precision. The weights stay float32."""
+        if precision not in PRECISIONS:
+            raise InputError(f"Cannot compute in {precision!r}: choose one of {', '.join(PRECISIONS)}.")
+        device = available(device)
+        self.module.to(device)
+        self._device, self._precision = device, precision
+
+    def encode(self, batch: Any) -> NDArray[np.float32]:
+        """The embeddings (b, d) of a batch of preprocessed samples."""
+        inputs = self._collate(batch)
+        if isinstance(inputs, torch.Tensor):
+            inputs = inputs.to(self._device)
+        amp = PRECISIONS[self._precision]
+        with torch.inference_mode(), torch.autocast(self._device.partition(":")[0], dtype=amp, enabled=amp is not None):
+            output = self.module(inputs) if self._read is None else self._read(self.module, inputs)
+        return self._checked(output, len(inputs))
+
+    def _checked(self, output: Any, rows: int) -> NDArray[np.float32]:
+        if not isinstance(output, torch.Tensor) or output.ndim != 2 or len(output) != rows:
+            found = f"shape {tuple(output.shape)}" if isinstance(output, torch.Tensor) else type(output).__name__
+            raise InputError(
+                f"{self.name} must give one vector per sample, a tensor of shape ({rows}, d); found {found}. "
+                "Pool or flatten inside the module, or return the tensor itself."
+            )
+        embeddings: NDArray[np.float32] = output.float().cpu().numpy()
+        return embeddings

@@ -1,0 +1,255 @@
+"""Datasets in array files: the idx files that MNIST came in, and NumPy's npz."""
+
+from __future__ import annotations
+
+import gzip
+import math
+import re
+import zipfile
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import IO, Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from probekit.datasets import Options
+from probekit.datasets.table import Mapped, Table, choose_split, classify, client_names, picture, vector
+from probekit.errors import InputError, NotFoundError
+
+UNSIGNED_BYTE = 0x08
+CONTENTS = ("images", "image", "x", "data", "embeddings", "inputs")
+LABELS = ("labels", "label", "y", "targets", "target")
+CLIENTS = ("client_ids", "client_id", "clients", "client")
+CLASSES = ("class_names", "label_names", "classes")
+
+
+def picture_reader(images: Mapped | NDArray[Any], row: int) -> Callable[[], Any]:
+    """The function that makes the picture of a row; it carries that row's bytes only."""
+    return partial(picture, images[row])
+
+
+def vector_reader(matrix: NDArray[Any], row: int) -> Callable[[], Any]:
+    """The function that gives a row of numbers."""
+    return partial(vector, row, matrix[row])
+
+
+def load_idx(name: str, options: Options) -> Table:
+    """The pictures of an idx file with its labels beside it, or of a folder of such files (`train`, `t10k` or `test`)."""
+    options.refuse("columns", source=f"idx:{name}")
+    path = Path(name).expanduser()
+    if not name or not path.exists():
+        raise NotFoundError(
+            f"There is no file or folder {name!r}. Give a folder of idx files, or an images file."
+        )
+    if path.is_dir():
+        files = _idx_files(path)
+        wanted = "t10k" if options.split == "test" and "test" not in files else options.split
+        split = choose_split(wanted, list(files), source=f"idx:{name}")
+        path, source = files[split], f"idx:{name}[{split}]"
+    else:
+        options.refuse("split", source=f"idx:{name}")
+        source = f"idx:{name}"
+    images, shape = _open_idx(path, dimensions=3)
+    if 0 in shape:
+        raise InputError(f"{path} must hold pictures; its header says {_times(shape)}.")
+    labels_path = _labels_beside(path)
+    labels, counted = _open_idx(labels_path, dimensions=1)
+    if counted != shape[:1]:
+        raise InputError(
+            f"{labels_path} must hold one label for each of {shape[0]} pictures; found {counted[0]}."
+        )
+    numbers, _ = classify(np.asarray(labels.array), source=source)
+    return Table(source, "image", partial(picture_reader, images), numbers)
+
+
+def _idx_files(folder: Path) -> dict[str, Path]:
+    """The images file of each split in a folder; an unpacked one is preferred to its gzipped copy."""
+    pattern = re.compile(r"(.+?)[-_.]images[-_.]idx3[-_.]ubyte(\.gz)?", re.IGNORECASE)
+    found = {}
+    for path in sorted(folder.iterdir(), reverse=True):
+        if match := pattern.fullmatch(path.name):
+            found[match[1]] = path
+    if not found:
+        raise NotFoundError(f"{folder} holds no idx files; wanted for example train-images-idx3-ubyte.gz.")
+    return dict(sorted(found.items()))
+
+
+def _labels_beside(images: Path) -> Path:
+    name = images.name.replace("images", "labels").replace("idx3", "idx1")
+    plain = name.removesuffix(".gz")
+    for candidate in (name, plain, f"{plain}.gz"):
+        if candidate != images.name and (images.parent / candidate).is_file():
+            return images.parent / candidate
+    raise NotFoundError(
+        f"There are no labels beside {images}; wanted {plain} or {plain}.gz in the same folder."
+    )
+
+
+def _open_idx(path: Path, *, dimensions: int) -> tuple[Mapped, tuple[int, ...]]:
+    """The bytes of an idx file and their shape; mapped if they lie in a plain file, in memory if gzipped."""
+    with path.open("rb") as file:
+        zipped = file.read(2) == b"\x1f\x8b"
+    try:
+        with gzip.open(path) if zipped else path.open("rb") as file:
+            shape = _idx_shape(cast(IO[bytes], file), path, dimensions=dimensions)
+            size, offset = math.prod(shape), 4 + 4 * dimensions
+            if zipped:
+                content = file.read(size + 1)
+                found = len(content)
+            else:
+                found = path.stat().st_size - offset
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise InputError(f"{path} is damaged or not complete: {error}. Fetch it again.") from error
+    if found != size:
+        count = f"more than {size}" if zipped and found > size else str(found)
+        raise InputError(
+            f"{path} should hold {_times(shape)} = {size} bytes after its header; found {count}."
+        )
+    if zipped:
+        return Mapped(partial(_shaped, content, shape)), shape
+    return Mapped(
+        partial(np.memmap, path.absolute(), dtype=np.uint8, mode="r", offset=offset, shape=shape)
+    ), shape
+
+
+def _idx_shape(file: IO[bytes], path: Path, *, dimensions: int) -> tuple[int, ...]:
+    header = file.read(4 + 4 * dimensions)
+    if len(header) < 4 + 4 * dimensions or header[:4] != bytes((0, 0, UNSIGNED_BYTE, dimensions)):
+        wanted = bytes((0, 0, UNSIGNED_BYTE, dimensions)).hex()
+        raise InputError(
+            f"{path} is no idx file of bytes in {dimensions} dimensions: it must begin with {wanted} and its sizes; "
+            f"found {header[:4].hex() or 'nothing'} and {max(len(header) - 4, 0)} bytes."
+        )
+    return tuple(np.frombuffer(header, dtype=">u4", offset=4).tolist())
+
+
+def _shaped(content: bytes, shape: tuple[int, ...]) -> NDArray[Any]:
+    return np.frombuffer(content, dtype=np.uint8).reshape(shape)
+
+
+def _times(shape: Sequence[int]) -> str:
+    return " x ".join(str(size) for size in shape)
+
+
+def load_npz(name: str, options: Options) -> Table:
+    """Pictures (N x H x W [x 3] bytes) or rows of numbers (N x d) with their labels, from a file that np.savez wrote.
+
+    Arrays are found by name: images, x, data or embeddings; labels, y or targets; client_ids; class_names. A split
+    stands before or after them: train_images, x_test.
+    """
+    options.refuse("text", source=f"npz:{name}")
+    path = Path(name).expanduser()
+    if not name or not path.is_file():
+        raise NotFoundError(f"There is no file {name!r}. Give a file that np.savez wrote.")
+    with _opened(path) as file:
+        split, keys = _npz_keys(file.files, options, source=f"npz:{name}")
+        arrays = {noun: _array(file, key, path=path) for noun, key in keys.items()}
+    source = f"npz:{name}" + (f"[{split}]" if split else "")
+    content = arrays["image"]
+    kind = _content_kind(content, key=keys["image"], path=path)
+    for noun in ("label", "client"):
+        if noun in arrays:
+            arrays[noun] = _column(arrays[noun], len(content), key=keys[noun], path=path)
+    class_names = [str(value) for value in arrays.get("classes", np.empty(0)).tolist()]
+    labels = arrays.get("label", np.full(len(content), -1))
+    numbers, classes = classify(labels, class_names, source=source)
+    clients = client_names(arrays["client"].tolist(), source=source) if "client" in arrays else None
+    reader = partial(picture_reader if kind == "image" else vector_reader, content)
+    return Table(source, kind, reader, numbers, classes, clients=clients)
+
+
+def _opened(path: Path) -> np.lib.npyio.NpzFile:
+    try:
+        file = np.load(path, allow_pickle=False)
+    except (ValueError, EOFError, zipfile.BadZipFile, OSError) as error:
+        raise InputError(
+            f"{path} is not an npz file, or not all of it: {error}. Write it with np.savez."
+        ) from error
+    if not isinstance(file, np.lib.npyio.NpzFile):
+        raise InputError(
+            f"{path} holds one array without a name. Write it with np.savez(path, images=..., labels=...)."
+        )
+    return file
+
+
+def _array(file: Mapping[str, NDArray[Any]], key: str, *, path: Path) -> NDArray[Any]:
+    try:
+        array = file[key]
+    except ValueError as error:
+        raise InputError(
+            f"{path}: the array {key!r} cannot be read safely: {error} "
+            "Python objects in a file can run code when loaded. Save it as plain numbers or text."
+        ) from error
+    except (EOFError, zipfile.BadZipFile, zlib.error) as error:
+        raise InputError(f"{path}: the array {key!r} is damaged: {error}. Write the file again.") from error
+    if array.dtype.kind == "S":
+        array = np.char.decode(array, "utf-8")
+    return np.asarray(array, dtype=array.dtype.newbyteorder("="))
+
+
+def _npz_keys(known: Sequence[str], options: Options, *, source: str) -> tuple[str | None, dict[str, str]]:
+    """The split that is read and the array that holds each noun."""
+    columns = options.columns
+    named = {"image": columns.image, "label": columns.label, "client": columns.client}
+    for key in named.values():
+        if key is not None and key not in known:
+            raise InputError(f"{source} has no array {key!r}; found {', '.join(known)}.")
+    split = _npz_split(known, options.split, source=source) if columns.image is None else options.split
+    found = {
+        noun: named.get(noun) or _first(known, words, split)
+        for noun, words in (("image", CONTENTS), ("label", LABELS), ("client", CLIENTS), ("classes", CLASSES))
+    }
+    # Class names belong to the file as a whole, so they carry no split.
+    found["classes"] = found["classes"] or _first(known, CLASSES, None)
+    if found["image"] is None:
+        raise InputError(
+            f"{source} must have an array named {', '.join(CONTENTS)}; found {', '.join(known) or 'none'}. "
+            "Name it with --image-column."
+        )
+    return split, {noun: key for noun, key in found.items() if key is not None}
+
+
+def _npz_split(known: Sequence[str], wanted: str | None, *, source: str) -> str | None:
+    if wanted is None and _first(known, CONTENTS, None):
+        return None
+    words = "|".join(CONTENTS)
+    matches = [re.fullmatch(rf"(?:(.+)_(?:{words})|(?:{words})_(.+))", key, re.IGNORECASE) for key in known]
+    splits = sorted({match[1] or match[2] for match in matches if match})
+    if not splits:
+        if wanted is not None:
+            raise NotFoundError(f"{source} has no split {wanted!r}, nor any other. Leave the split out.")
+        return None
+    return choose_split(wanted, splits, source=source)
+
+
+def _first(known: Sequence[str], words: Sequence[str], split: str | None) -> str | None:
+    lower = {key.lower(): key for key in known}
+    for word in words:
+        for key in (word,) if split is None else (f"{split}_{word}".lower(), f"{word}_{split}".lower()):
+            if key in lower:
+                return lower[key]
+    return None
+
+
+def _column(array: NDArray[Any], rows: int, *, key: str, path: Path) -> NDArray[Any]:
+    if array.shape not in ((rows,), (rows, 1)):
+        raise InputError(
+            f"{path}: {key!r} must hold one value for each of {rows} rows; found shape {array.shape}."
+        )
+    return array.reshape(rows)
+
+
+def _content_kind(array: NDArray[Any], *, key: str, path: Path) -> str:
+    bytes_ = array.dtype == np.uint8
+    if 0 not in array.shape:
+        if bytes_ and (array.ndim == 3 or (array.ndim == 4 and array.shape[3] in (1, 3, 4))):
+            return "image"
+        if array.ndim == 2 and array.dtype.kind in "fiu":
+            return "array"
+    raise InputError(
+        f"{path}: {key!r} must be N x H x W or N x H x W x 3 bytes (uint8), or N x d numbers; found {array.dtype} "
+        f"of shape {array.shape}. Scale pictures to 0..255 and put the channels last."
+    )

@@ -1,0 +1,119 @@
+"""Which columns of a Hugging Face dataset hold the content, the label and the client."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from probekit.datasets import Columns
+from probekit.errors import InputError
+
+IMAGE_NAMES = ("image", "img", "picture", "jpg", "jpeg", "png", "webp")
+LABEL_NAMES = ("label", "labels", "class", "fine_label", "target", "cls", "category")
+TEXT_NAMES = ("text", "sentence", "caption", "content", "document", "txt")
+CLIENT_NAME = "client_id"
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """What is read: the kind of the content and the columns it, the label and the client stand in."""
+
+    kind: str
+    content: str
+    label: str | None
+    client: str | None
+    class_names: tuple[str, ...] = ()
+
+
+def choose(features: Mapping[str, Any], wanted: Columns, *, source: str) -> Chosen:
+    """The columns that were asked for, and the rest found by type, then by name. What is ambiguous is refused."""
+    for column in (wanted.image, wanted.label, wanted.client, wanted.text):
+        if column is not None and column not in features:
+            raise InputError(f"{source} has no column {column!r}; found {', '.join(features)}.")
+    if wanted.image is not None and wanted.text is not None:
+        raise InputError(f"Choose one: pictures from {wanted.image!r} or texts from {wanted.text!r}.")
+    label = wanted.label or _label(features, wanted, source=source)
+    kind, content = _content(features, wanted, label, source=source)
+    client = wanted.client or (CLIENT_NAME if CLIENT_NAME in features else None)
+    return Chosen(kind, content, label, client, _class_names(features, label, source=source))
+
+
+def _content(
+    features: Mapping[str, Any], wanted: Columns, label: str | None, *, source: str
+) -> tuple[str, str]:
+    if wanted.image is not None:
+        if not (_is_image(features[wanted.image]) or _may_be_image(features[wanted.image])):
+            raise InputError(
+                f"{source}: column {wanted.image!r} holds {features[wanted.image]}, not pictures."
+            )
+        return "image", wanted.image
+    if wanted.text is not None:
+        if not _is_text(features[wanted.text]):
+            raise InputError(f"{source}: column {wanted.text!r} holds {features[wanted.text]}, not texts.")
+        return "text", wanted.text
+    typed = [name for name, feature in features.items() if _is_image(feature)]
+    named = [name for name in features if name.lower() in IMAGE_NAMES and _may_be_image(features[name])]
+    image = _one(typed or named, IMAGE_NAMES, flag="--image-column", source=source)
+    if image is not None:
+        return "image", image
+    texts = [
+        name for name in features if name.lower() in TEXT_NAMES and _is_text(features[name]) and name != label
+    ]
+    text = _one(texts, (), flag="--text-column", source=source)
+    if text is not None:
+        return "text", text
+    raise InputError(
+        f"{source} has no column of pictures and none of texts that is known by its name; found {', '.join(features)}. "
+        "Name one with --image-column or --text-column."
+    )
+
+
+def _label(features: Mapping[str, Any], wanted: Columns, *, source: str) -> str | None:
+    free = [name for name in features if name not in (wanted.image, wanted.text, wanted.client)]
+    typed = [name for name in free if hasattr(features[name], "names")]
+    named = [name for name in free if name.lower() in LABEL_NAMES and hasattr(features[name], "dtype")]
+    return _one(typed or named, LABEL_NAMES, flag="--label-column", source=source)
+
+
+def _one(candidates: Sequence[str], names: Sequence[str], *, flag: str, source: str) -> str | None:
+    """The only candidate, or the only one whose name says so; None if there is none at all."""
+    if len(candidates) > 1:
+        told = [name for name in candidates if name.lower() in names]
+        if len(told) != 1:
+            raise InputError(
+                f"{source} could be read from the columns {', '.join(candidates)}: choose with {flag}."
+            )
+        candidates = told
+    return candidates[0] if candidates else None
+
+
+def _class_names(features: Mapping[str, Any], label: str | None, *, source: str) -> tuple[str, ...]:
+    if label is None:
+        return ()
+    feature = features[label]
+    if hasattr(feature, "names"):
+        return tuple(feature.names)
+    if not hasattr(feature, "dtype") or not (_is_text(feature) or str(feature.dtype).startswith(_NUMBERS)):
+        raise InputError(
+            f"{source}: column {label!r} holds {feature}; a label is one class number or name per row."
+        )
+    return ()
+
+
+_NUMBERS = ("int", "uint", "float", "bool")
+
+
+def _is_image(feature: Any) -> bool:
+    return type(feature).__name__ == "Image"
+
+
+def _may_be_image(feature: Any) -> bool:
+    """Paths, encoded bytes, or both: what the library itself can take for a picture."""
+    if isinstance(feature, dict):
+        return feature.keys() == {"bytes", "path"}
+    return _is_text(feature) or getattr(feature, "dtype", None) in ("binary", "large_binary")
+
+
+def _is_text(feature: Any) -> bool:
+    return type(feature).__name__ == "Value" and feature.dtype in ("string", "large_string", "string_view")

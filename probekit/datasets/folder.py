@@ -1,0 +1,179 @@
+"""Pictures in folders, one folder per class."""
+
+from __future__ import annotations
+
+import csv
+import os
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from probekit import pictures
+from probekit.datasets import Options
+from probekit.datasets.table import Table, choose_split, classify, client_names
+from probekit.errors import InputError, NotFoundError
+
+EXTENSIONS = frozenset(
+    ".avif .bmp .gif .jfif .jpe .jpeg .jpg .pbm .pgm .png .pnm .ppm .tif .tiff .webp".split()
+)
+SPLITS = frozenset({"train", "training", "test", "testing", "val", "valid", "validation", "dev", "eval"})
+METADATA = "metadata.csv"
+
+
+def load(name: str, options: Options) -> Table:
+    """The pictures under a folder in the order of their paths, hidden ones left out.
+
+    A sub-folder is a class, also an empty one; a folder that holds only splits is read at one of them. A file
+    `metadata.csv` (file_name, label, client_id) beside the classes gives clients, and labels instead of the folders'.
+    """
+    top = Path(name).expanduser()
+    options.refuse("text", source=f"folder:{name}")
+    if not name or not top.is_dir():
+        raise NotFoundError(f"There is no folder {name!r}. Give the folder that holds one folder per class.")
+    root = _split_folder(top, options.split)
+    files, others = _pictures(root)
+    if not files:
+        raise InputError(
+            f"{root} holds no pictures: found {others} other files. "
+            f"Pictures are known by their extension: {' '.join(sorted(EXTENSIONS))}."
+        )
+    source = f"folder:{name}" + ("" if root == top else f"[{root.name}]")
+    names = [_readable("/".join(parts)) for parts in files]
+    noted = _metadata(root, options, names=names, source=source)
+    if "label" in noted:
+        labels, classes = classify(_plain(noted["label"]), source=source)
+    else:
+        labels, classes = classify(*_folder_labels(root, files, source=source), source=source)
+    clients = client_names(noted["client"], source=source) if "client" in noted else None
+    reader = partial(_reader, root, files)
+    return Table(source, "image", reader, labels, classes, names=names, clients=clients, ignored=others)
+
+
+def _reader(root: Path, files: Sequence[tuple[str, ...]], row: int) -> Callable[[], Any]:
+    return partial(pictures.decode, root.joinpath(*files[row]))
+
+
+def _split_folder(top: Path, wanted: str | None) -> Path:
+    folders = _subfolders(top)
+    splits = [name for name in folders if name.lower() in SPLITS]
+    if wanted is not None:
+        # An unusual name is a split too when it is asked for; the usual ones are what an error should list.
+        known = folders if wanted in folders else splits
+        return top / choose_split(wanted, known, source=f"folder:{top}")
+    if splits and splits == folders and not any(_is_picture(entry.name) for entry in os.scandir(top)):
+        return top / choose_split(None, splits, source=f"folder:{top}")
+    return top
+
+
+def _subfolders(top: Path) -> list[str]:
+    with os.scandir(top) as entries:
+        return sorted(entry.name for entry in entries if entry.is_dir() and not _is_hidden(entry.name))
+
+
+def _pictures(root: Path) -> tuple[list[tuple[str, ...]], int]:
+    """The pictures below a folder as path parts, sorted so that a class stays together, and how many files are none."""
+    found, others = [], 0
+    for parts in _walk(root, (), frozenset({os.path.realpath(root)})):
+        if _is_picture(parts[-1]):
+            found.append(parts)
+        elif parts != (METADATA,):
+            others += 1
+    return sorted(found), others
+
+
+def _walk(folder: Path, parts: tuple[str, ...], above: frozenset[str]) -> Iterator[tuple[str, ...]]:
+    """Every file below a folder. Links are followed wherever they lead, except back to a folder above them."""
+    with os.scandir(folder) as entries:
+        listed = [entry for entry in entries if not _is_hidden(entry.name)]
+    for entry in listed:
+        if not entry.is_dir():
+            yield (*parts, entry.name)
+        elif (place := os.path.realpath(entry.path)) not in above:
+            yield from _walk(Path(entry.path), (*parts, entry.name), above | {place})
+
+
+def _is_hidden(name: str) -> bool:
+    return name.startswith(".") or name == "__MACOSX"
+
+
+def _is_picture(name: str) -> bool:
+    return not _is_hidden(name) and Path(name).suffix.lower() in EXTENSIONS
+
+
+def _readable(name: str) -> str:
+    """A file's name as text that can be written anywhere, whatever bytes it is made of."""
+    return name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+
+
+def _folder_labels(
+    root: Path, files: Sequence[tuple[str, ...]], *, source: str
+) -> tuple[list[str | None], list[str]]:
+    classes = _subfolders(root)
+    loose = [parts[0] for parts in files if len(parts) == 1]
+    if loose and len(loose) < len(files):
+        raise InputError(
+            f"{source} holds class folders and {len(loose)} pictures beside them (first: {loose[0]}). "
+            "Move those into a class, or away."
+        )
+    if loose:
+        return [None] * len(files), []
+    return [_readable(parts[0]) for parts in files], [_readable(name) for name in classes]
+
+
+def _plain(values: Sequence[str]) -> Sequence[int | str | None]:
+    """Labels from a text file: class numbers if all of them are whole numbers, class names otherwise."""
+    try:
+        return [int(value) if value else None for value in values]
+    except ValueError:
+        return values
+
+
+def _metadata(root: Path, options: Options, *, names: Sequence[str], source: str) -> dict[str, list[str]]:
+    """The columns `label` and `client` of metadata.csv in the order of the pictures; empty text where it says nothing."""
+    path, columns = root / METADATA, options.columns
+    chosen = [name for name in (columns.image, columns.label, columns.client) if name is not None]
+    if not path.is_file():
+        if chosen:
+            raise InputError(
+                f"{source} has no {METADATA} beside its classes, so there is no column {chosen[0]!r}."
+            )
+        return {}
+    header, lines = _read(path)
+    key = columns.image or "file_name"
+    for field in (key, *chosen):
+        if field not in header:
+            raise InputError(
+                f"{path} has no column {field!r}; found {', '.join(header)}. Rename it or name another."
+            )
+    by_name = _by_name(path, lines, key=key, names=frozenset(names))
+    fields = {"label": columns.label or "label", "client": columns.client or "client_id"}
+    return {
+        noun: [by_name.get(name, {}).get(field) or "" for name in names]
+        for noun, field in fields.items()
+        if field in header
+    }
+
+
+def _read(path: Path) -> tuple[list[str], list[dict[str, str]]]:
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            reader = csv.DictReader(file, strict=True)
+            return list(reader.fieldnames or ()), list(reader)
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise InputError(
+            f"{path} cannot be read as comma-separated UTF-8 text: {error}. Save it as such."
+        ) from error
+
+
+def _by_name(
+    path: Path, lines: Sequence[dict[str, str]], *, key: str, names: frozenset[str]
+) -> dict[str, dict[str, str]]:
+    found: dict[str, dict[str, str]] = {}
+    for number, line in enumerate(lines, start=2):
+        file = Path(line[key] or "").as_posix()
+        if file in found or file not in names:
+            reason = "is listed twice" if file in found else "is no picture in that folder"
+            raise InputError(f"{path}, line {number}: {file!r} {reason}. Correct the line.")
+        found[file] = line
+    return found

@@ -1,0 +1,151 @@
+"""Where Hugging Face's `datasets` finds a dataset, and what it says when it does not, in our words."""
+
+from __future__ import annotations
+
+import glob
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import datasets
+import pyarrow as pa
+
+from probekit.errors import InputError, NotFoundError, OfflineError, ProbekitError
+
+BUILDERS = {
+    ".parquet": "parquet",
+    ".arrow": "arrow",
+    ".csv": "csv",
+    ".tsv": "csv",
+    ".json": "json",
+    ".jsonl": "json",
+    ".tar": "webdataset",
+}
+HUB_NAME = re.compile(r"(?P<path>[\w.-]+(/[\w.-]+)?)(@(?P<revision>[\w./-]+))?(:(?P<config>[^:]+))?")
+NETWORK = ("httpx", "httpcore", "requests", "urllib3", "huggingface_hub", "aiohttp")
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a dataset is: a hub name, a local folder, or local files of one format."""
+
+    name: str
+    path: str
+    config: str | None = None
+    revision: str | None = None
+    files: tuple[str, ...] = ()
+
+    @property
+    def is_saved(self) -> bool:
+        """Whether `save_to_disk` wrote it."""
+        folder = Path(self.path)
+        return (folder / "dataset_dict.json").is_file() or (folder / "state.json").is_file()
+
+    @property
+    def folder(self) -> Path | None:
+        """The local folder that relative paths in its columns start from."""
+        return (
+            Path(self.files[0]).parent
+            if self.files
+            else Path(self.path)
+            if Path(self.path).is_dir()
+            else None
+        )
+
+
+def locate(name: str) -> Place:
+    """What a name means. What exists on disk wins, the whole name first: a path may hold colons of its own."""
+    before, colon, after = name.rpartition(":")
+    for path, config in ((name, None), (before, after or None)) if colon else ((name, None),):
+        local = Path(path).expanduser()
+        if path and local.is_dir():
+            return Place(name, str(local), config)
+        files = (str(local),) if local.is_file() else tuple(sorted(glob.glob(str(local), recursive=True)))
+        if path and files and config is None:
+            return Place(name, _builder(files), files=files)
+    if re.match(r"[/.~]|\w:[\\/]|\w+:\\", name) or _suffix(name) in BUILDERS or set("*?[\\") & set(name):
+        raise NotFoundError(
+            f"There is no file or folder {name!r}. Correct the path, or give a name of the hub."
+        )
+    match = HUB_NAME.fullmatch(name)
+    if match is None or match["path"] in {*BUILDERS.values(), "imagefolder", "text", "pandas"}:
+        raise InputError(
+            f"{name!r} is no dataset: write hf:NAME, hf:NAME:CONFIG or the path of a folder or file."
+        )
+    return Place(name, match["path"], match["config"], match["revision"])
+
+
+def _suffix(path: str) -> str:
+    return Path(path.lower().removesuffix(".gz")).suffix
+
+
+def _builder(files: Sequence[str]) -> str:
+    found = {BUILDERS.get(_suffix(file)) for file in files}
+    builder = found.pop()
+    if found or builder is None:
+        raise InputError(
+            f"Files of one known format are wanted ({', '.join(BUILDERS)}); found {', '.join(files[:3])}. "
+            "Name a folder, or files of one kind."
+        )
+    return builder
+
+
+def read(place: Place, *, streaming: bool, split: str | None) -> Any:
+    """What the library makes of a place, with its errors told in our words."""
+    with _silently(), _translated(place):
+        if place.is_saved:
+            return datasets.load_from_disk(place.path)
+        extra: dict[str, Any] = {"data_files": list(place.files)} if place.files else {}
+        if place.files and _suffix(place.files[0]) == ".tsv":
+            extra["sep"] = "\t"
+        return datasets.load_dataset(
+            place.path, place.config, revision=place.revision, split=split, streaming=streaming, **extra
+        )
+
+
+@contextmanager
+def _silently() -> Iterator[None]:
+    """No progress bars of the library's own meanwhile."""
+    already = datasets.are_progress_bars_disabled()
+    datasets.disable_progress_bars()
+    try:
+        yield
+    finally:
+        if not already:
+            datasets.enable_progress_bars()
+
+
+@contextmanager
+def _translated(place: Place) -> Iterator[None]:
+    try:
+        yield
+    except datasets.exceptions.DatasetNotFoundError as error:
+        raise NotFoundError(f"There is no dataset {place.name!r} to be had: {error}") from error
+    except Exception as error:
+        told = _told(place, error)
+        if told is None:
+            raise
+        raise told from error
+
+
+def _told(place: Place, error: Exception) -> ProbekitError | None:
+    text = " ".join(str(error.__cause__ or error).split())
+    if isinstance(error, ConnectionError) or type(error).__module__.partition(".")[0] in NETWORK:
+        return OfflineError(
+            f"The dataset {place.name!r} is not on this machine and cannot be downloaded: {text}. "
+            "Load it once where there is a network, or give a local path."
+        )
+    if "BuilderConfig" in text and "not found" in text:
+        return NotFoundError(f"{place.path} has no configuration {place.config!r}: {text}.")
+    if "Config name is missing" in text:
+        return InputError(f"Choose a configuration, hf:{place.path}:CONFIG: {text}")
+    if "Unknown split" in text:
+        return NotFoundError(f"{place.name}: {text}")
+    if isinstance(
+        error, datasets.exceptions.DatasetsError | ValueError | OSError | RuntimeError | pa.ArrowException
+    ):
+        return InputError(f"{place.name!r} cannot be read as a dataset: {text}")
+    return None

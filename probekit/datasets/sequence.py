@@ -1,0 +1,100 @@
+"""Datasets made of Python objects: a list of pictures, a list of pairs, an array, a map-style torch dataset."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from probekit import pictures
+from probekit.datasets import Options
+from probekit.datasets.table import Table, classify, picture, vector
+from probekit.errors import InputError, SampleError
+from probekit.values import UNLABELLED
+
+
+def wrap(rows: Sequence[Any], options: Options) -> Table:
+    """The dataset of a sequence of contents, or of (content, label) tuples. Paths and bytes are pictures, str is text."""
+    name = f"python:{type(rows).__name__}"
+    options.refuse("split", "columns", source=f"A {type(rows).__name__}")
+    if not len(rows):
+        raise InputError(f"A dataset needs at least one row; found an empty {type(rows).__name__}.")
+    first = rows[0]
+    paired = isinstance(first, tuple) and len(first) == 2
+    kind = _kind(first[0] if paired else first)
+    if kind is None:
+        found = first[0] if paired else first
+        raise InputError(
+            f"A sample must be a PIL picture, encoded bytes, a Path, a text, H x W [x 3] bytes or a row of numbers; found "
+            f"{_described(found)}. For separate arrays of pictures and labels pass list(zip(pictures, labels))."
+        )
+    labels, class_names = _labels(rows, source=name) if paired else (np.full(len(rows), UNLABELLED), ())
+    return Table(name, kind, partial(_reader, rows, paired, kind), labels, class_names)
+
+
+def _kind(content: Any) -> str | None:
+    if isinstance(content, Image.Image | bytes | Path):
+        return "image"
+    if isinstance(content, str):
+        return "text"
+    if isinstance(content, np.ndarray) and content.dtype.kind in "fiu":
+        if content.ndim == 1:
+            return "array"
+        if content.dtype == np.uint8 and (
+            content.ndim == 2 or (content.ndim == 3 and content.shape[2] in (1, 3, 4))
+        ):
+            return "image"
+    return None
+
+
+def _described(content: Any) -> str:
+    if isinstance(content, np.ndarray):
+        return f"an array of {content.dtype} with shape {content.shape}"
+    return f"a {type(content).__name__}"
+
+
+def _labels(rows: Sequence[Any], *, source: str) -> tuple[NDArray[np.int64], tuple[str, ...]]:
+    """The labels of pairs; torchvision's `targets` and `classes` are used so that nothing is decoded to learn them."""
+    class_names = tuple(str(name) for name in getattr(rows, "classes", ()))
+    targets = getattr(rows, "targets", None)
+    if targets is not None and len(targets) == len(rows) and getattr(rows, "target_transform", None) is None:
+        return classify(np.asarray(targets), class_names, source=source)
+    values = []
+    for row in range(len(rows)):
+        pair = rows[row]
+        if not isinstance(pair, tuple) or len(pair) != 2:
+            raise InputError(
+                f"{source}, row {row}: wanted a (content, label) pair as in row 0; found {_described(pair)}."
+            )
+        values.append(pair[1].item() if hasattr(pair[1], "item") else pair[1])
+    return classify(values, class_names, source=source)
+
+
+def _reader(rows: Sequence[Any], paired: bool, kind: str, row: int) -> Callable[[], Any]:
+    # What lies in a list is there already; anything else may decode when asked, which is the content's business.
+    if isinstance(rows, list | tuple | np.ndarray):
+        return partial(_content, kind, row, rows[row][0] if paired else rows[row])
+    return partial(_fetched, rows, paired, kind, row)
+
+
+def _fetched(rows: Sequence[Any], paired: bool, kind: str, row: int) -> Any:
+    return _content(kind, row, rows[row][0] if paired else rows[row])
+
+
+def _content(kind: str, row: int, content: Any) -> Any:
+    if _kind(content) != kind:
+        raise SampleError(
+            f"Row {row}: wanted content of kind {kind} as in row 0; found {_described(content)}."
+        )
+    if isinstance(content, Image.Image):
+        return pictures.checked(content)
+    if isinstance(content, bytes | Path):
+        return pictures.decode(content)
+    if kind == "image":
+        return pictures.checked(picture(content))
+    return content if kind == "text" else vector(row, content)

@@ -1,0 +1,55 @@
+"""What the server computes: sums of statistics, who takes part, weights, averages. Pure functions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from probekit.errors import InputError
+from probekit.learning import ClientStats
+
+PARTICIPATION_STREAM = 21
+WEIGHTS = ("size", "uniform")
+
+Params = NDArray[np.float64]
+
+
+def merge(statistics: Iterable[ClientStats]) -> ClientStats:
+    """The statistics of all rows together, added up in the order given."""
+    total: ClientStats | None = None
+    for one in statistics:
+        total = one if total is None else total + one
+    if total is None:
+        raise InputError("There is nothing to merge: no client sent statistics. Give at least one client.")
+    return total
+
+
+def client_weights(counts: NDArray[np.int64], how: str = "size") -> Params:
+    """How much each client counts: its share of the rows, or the same for all."""
+    if how not in WEIGHTS:
+        raise InputError(f"Clients are weighted by size or uniform; found {how!r}.")
+    if not len(counts) or counts.min() < 1:
+        raise InputError(f"Every client needs a row to be weighted; found counts {counts.tolist()}.")
+    return counts / counts.sum() if how == "size" else np.full(len(counts), 1 / len(counts))
+
+
+def participants(clients: int, fraction: float, *, round_number: int, seed: int) -> NDArray[np.int64]:
+    """The numbers of the clients of a round: max(1, round(fraction * clients)) of them, drawn without replacement."""
+    taking = max(1, round(fraction * clients))
+    if taking == clients:
+        return np.arange(clients)
+    generator = np.random.Generator(np.random.PCG64([seed, PARTICIPATION_STREAM, round_number]))
+    return np.sort(generator.choice(clients, taking, replace=False))
+
+
+def average(start: Params, uploads: Params, weights: Params, *, clients: int, learning_rate: float = 1.0) -> Params:
+    """The next global parameters: start + rate * (clients / m) * sum over the m uploads of weight * (upload - start).
+
+    The factor clients / m makes a round with sampled clients right in expectation: on average over who is drawn it
+    is the round with all of them. With all clients and rate 1 it is the weighted mean.
+    """
+    scale = learning_rate * clients / len(uploads)
+    change: Params = np.tensordot(weights, uploads - start, axes=1)
+    return start + scale * change

@@ -1,0 +1,151 @@
+"""What training leaves: the head, what the server kept, what it cost, and what can be unlearned from that."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from probekit.learning import ClientStats, Design, LinearHead, Solution
+
+NUMBER_BYTES = 8
+
+Params = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Progress:
+    """One round of a training run: how many are done, of how many, and the loss of the global parameters."""
+
+    done: int
+    total: int
+    loss: float
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """Bytes sent to the server (up) and from it (down), every number as eight bytes."""
+
+    up: int = 0
+    down: int = 0
+
+    def __add__(self, other: Traffic) -> Traffic:
+        return Traffic(self.up + other.up, self.down + other.down)
+
+
+@dataclass(frozen=True)
+class Round:
+    """One round: the global parameters it started from, who took part, with what weight, and what they uploaded."""
+
+    start: Params
+    participants: tuple[str, ...]
+    weights: tuple[float, ...]
+    uploads: Params
+
+    def update(self, client: str) -> Params:
+        """What a participant changed: its upload minus the start."""
+        change: Params = self.uploads[self.participants.index(client)] - self.start
+        return change
+
+
+@dataclass(frozen=True)
+class History:
+    """Every round's start and uploads, in order; `end` are the parameters after the last one."""
+
+    rounds: tuple[Round, ...]
+    end: Params
+
+    @property
+    def size(self) -> int:
+        """The bytes that the parameters take."""
+        return self.end.nbytes + sum(one.start.nbytes + one.uploads.nbytes for one in self.rounds)
+
+
+@dataclass(frozen=True)
+class Gradients:
+    """The gradient of each client's mean ridge loss, penalty included.
+
+    `aggregate`: at the final global parameters, for every client; FedRemoval's theorem needs these. `local`: at the
+    client's own last local parameters, for the participants of the last round; algorithm 1 as printed sends these.
+    """
+
+    aggregate: Mapping[str, Params]
+    local: Mapping[str, Params] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class ServerSet:
+    """The server's own rows (numbers in the embedding set) and their statistics."""
+
+    statistics: ClientStats
+    rows: NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Ability:
+    """Whether the material for an unlearning method is there, and why (not)."""
+
+    possible: bool
+    why: str
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A trained head with all that the server kept.
+
+    `params` are those of the least-squares problem (bias last, no row for it with intercept "none"); `ridge` is in the
+    given scaling; `weights` are the clients' shares in an average; `traffic` is told by purpose.
+    """
+
+    head: LinearHead
+    method: str
+    design: Design
+    ridge: float
+    scaling: str
+    counts: Mapping[str, int]
+    weights: Mapping[str, float]
+    solution: Solution
+    params: Params
+    rounds: int = 1
+    losses: tuple[float, ...] = ()
+    learning_rate: float | None = None
+    statistics: Mapping[str, ClientStats] | None = None
+    server: ServerSet | None = None
+    gradients: Gradients | None = None
+    history: History | None = None
+    traffic: Mapping[str, Traffic] = field(default_factory=dict)
+
+    @property
+    def total_traffic(self) -> Traffic:
+        """All bytes, whatever for."""
+        return sum(self.traffic.values(), Traffic())
+
+    def can_unlearn(self) -> dict[str, Ability]:
+        """For each method of unlearning: is its material here, and why (not)."""
+        exact = Ability(True, "Every client's statistics are kept.")
+        if self.statistics is None:
+            exact = Ability(False, 'No statistics of clients are kept. Train with keep="statistics".')
+        removal = self._removal()
+        online = Ability(removal.possible, f"{removal.why} The retained clients must answer at removal time.")
+        past = Ability(True, f"All {self.rounds} rounds are kept.")
+        if self.history is None:
+            past = Ability(False, "No history of rounds is kept. Train by FedAvg with keep_history=True.")
+        return {
+            "exact": exact,
+            "fedremoval": removal,
+            "fedremoval-line": removal if exact.possible or not removal.possible else online,
+            "fedremoval-pcg": removal if exact.possible or not removal.possible else online,
+            "retrain": Ability(True, "Nothing kept is needed; the retained clients must hold their rows."),
+            "federaser": past,
+            "fedrecovery": past,
+            "knot": past,
+        }
+
+    def _removal(self) -> Ability:
+        if self.server is None:
+            return Ability(False, "The server has no rows of its own. Partition with a server share, say 0.1.")
+        if self.statistics is None and self.gradients is None:
+            return Ability(False, 'No gradients of clients are kept. Train with keep="gradients" or "statistics".')
+        return Ability(True, "The server has rows of its own and the clients' gradients at the final head.")

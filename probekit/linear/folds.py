@@ -1,0 +1,87 @@
+"""Choosing the ridge from statistics alone: k folds, or one client left out at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from probekit.errors import InputError
+from probekit.learning import ClientStats, Design
+from probekit.linear.path import Array, RidgePath, Validation, decompose
+from probekit.linear.statistics import statistics
+from probekit.linear.views import ClassWeight, View
+from probekit.values import Rows
+
+
+def fold_statistics(
+    rows: Rows, labels: NDArray[Any], design: Design, *, folds: int = 5, seed: int = 0
+) -> list[ClientStats]:
+    """The statistics of k parts of the rows, drawn at random, as even as can be."""
+    if not 2 <= folds <= len(rows):
+        raise InputError(f"Between 2 and {len(rows)} folds are possible for {len(rows)} rows; found {folds}.")
+    parts = np.array_split(np.random.default_rng(seed).permutation(len(rows)), folds)
+    labels = np.asarray(labels)
+    return [statistics(rows[np.sort(part)], labels[np.sort(part)], design) for part in parts]
+
+
+def cross_validate(
+    parts: Sequence[ClientStats],
+    *,
+    ridges: Array | None = None,
+    scaling: str = "mean",
+    view: str | View = "none",
+    class_weight: ClassWeight = None,
+) -> Validation:
+    """The squared error on each part (fold or client) of the head of all others, for every ridge.
+
+    The others are summed anew, never subtracted, and each sum has its own view and class weights.
+    """
+    parts = [part for part in parts if part.count]
+    if len(parts) < 2:
+        raise InputError(f"Leaving one part out needs at least two parts with rows; found {len(parts)}.")
+    options: dict[str, Any] = {"scaling": scaling, "view": view, "class_weight": class_weight}
+    if ridges is None:
+        total = parts[0]
+        for part in parts[1:]:
+            total = total + part
+        ridges = decompose(total, **options).grid()
+    ridges = np.asarray(ridges, dtype=np.float64)
+    if not (ridges > 0).all():
+        raise InputError(f"Ridges to choose from must lie above 0; found {ridges.min():g}.")
+    squared, weight = np.zeros(len(ridges)), 0.0
+    for others, part in zip(_others(parts), parts, strict=True):
+        errors, held = _held_out(decompose(others, **options), part, ridges)
+        squared += errors
+        weight += held
+    classes = parts[0].design.classes
+    return Validation(f"{len(parts)} parts left out in turn", ridges, squared / (weight * classes))
+
+
+def _others(parts: Sequence[ClientStats]) -> list[ClientStats]:
+    """For each part the sum of all others: a sum of those before it and those after it."""
+    zero = ClientStats.zero(parts[0].design)
+    after = [zero]
+    for part in reversed(parts[1:]):
+        after.append(part + after[-1])
+    before, found = zero, []
+    for part, rest in zip(parts, reversed(after), strict=True):
+        found.append(before + rest)
+        before = before + part
+    return found
+
+
+def _held_out(path: RidgePath, part: ClientStats, ridges: Array) -> tuple[Array, float]:
+    """The squared error on a part, for all ridges at once, and the part's weight.
+
+    |X V - Y|^2 = tr V^T G V - 2 tr V^T C + |Y|^2 with V = Q D B, D = diag(1 / (s + penalty)): the first is
+    D^T ((Q^T G Q) o (B B^T)) D, so a ridge costs d^2.
+    """
+    held = path.system.of(part)
+    inverse = 1 / (path.values[:, None] + path.penalties(ridges))
+    inner = (path.vectors.T @ held.gram @ path.vectors) * (path.rotated @ path.rotated.T)
+    linear = ((path.vectors.T @ held.moment) * path.rotated).sum(axis=1)
+    squares = np.einsum("dr,dr->r", inverse, inner @ inverse)
+    return squares - 2 * linear @ inverse + held.energy, held.weight

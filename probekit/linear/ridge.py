@@ -1,0 +1,96 @@
+"""The closed form: a head from summed statistics, in one solve.
+
+minimise 1/2 sum_i w_i |x_i W - y_i|^2 + penalty/2 |W|^2, y_i one-hot; penalty is n ridge ("mean") or ridge ("sum").
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from probekit.errors import InputError
+from probekit.learning import SCALINGS, ClientStats, LinearHead, Solution
+from probekit.linear.solvers import Cholesky, Solver
+from probekit.linear.views import ClassWeight, System, View, system_of
+from probekit.values import Json
+
+CHOLESKY = Cholesky()
+
+
+def fit(
+    stats: ClientStats,
+    ridge: float,
+    *,
+    scaling: str = "mean",
+    view: str | View = "none",
+    class_weight: ClassWeight = None,
+    normalise_classes: bool = False,
+    solver: Solver = CHOLESKY,
+) -> tuple[LinearHead, Solution]:
+    """The head of these statistics, and the solution of the system that was solved (before the view's way back).
+
+    Classes are named by their numbers and the spec is left open: whoever knows them replaces them in the head.
+    `normalise_classes` divides each class's solved column by its norm, as Fed3R does.
+    """
+    system = system_of(stats, view=view, class_weight=class_weight)
+    solution = solve(system, penalty_of(ridge, scaling, system.weight), solver=solver)
+    value = solution.value
+    if normalise_classes:
+        norms = np.linalg.norm(value, axis=0)
+        value = value / np.where(norms > 0, norms, 1.0)
+    recipe: dict[str, Json] = {
+        **recipe_of(stats, scaling=scaling, system=system),
+        "class_weight": class_weight if isinstance(class_weight, str | None) else [*map(float, class_weight)],
+        "normalise_classes": normalise_classes,
+        "solver": solution.method,
+        "note": solution.note,
+        "residual": solution.residual,
+    }
+    classes = tuple(str(number) for number in range(stats.design.classes))
+    return LinearHead(system.lift(value), classes, ridge, view=stats.design.view, recipe=recipe), solution
+
+
+def solve(system: System, penalty: float, *, solver: Solver = CHOLESKY) -> Solution:
+    """The solution of a system at one penalty; a penalty of zero needs a Gram of full rank."""
+    if penalty == 0:
+        refuse_singular(system.gram)
+    matrix = system.gram + penalty * np.eye(len(system.gram))
+    return solver.solve(matrix, system.moment)
+
+
+def penalty_of(ridge: float, scaling: str, weight: float) -> float:
+    """What is added to the Gram's diagonal: weight times ridge ("mean") or ridge itself ("sum")."""
+    if scaling not in SCALINGS:
+        raise InputError(f"The ridge's scaling must be one of {', '.join(SCALINGS)}; found {scaling!r}.")
+    if not 0 <= ridge < math.inf:
+        raise InputError(f"A ridge must be a finite number, 0 or more; found {ridge}.")
+    return float(weight * ridge if scaling == "mean" else ridge)
+
+
+def refuse_singular(gram: NDArray[np.float64]) -> None:
+    """Refuse a Gram whose smallest eigenvalue is rounding error."""
+    values = np.linalg.eigvalsh(gram)
+    rank = int(np.count_nonzero(values > len(values) * np.finfo(np.float64).eps * values[-1]))
+    if rank < len(values):
+        raise InputError(
+            f"Without a ridge the Gram must have full rank; found rank {rank} of {len(values)} (fewer rows than "
+            "columns, or columns that repeat each other). Use a ridge above 0, for example 1e-6."
+        )
+
+
+def recipe_of(stats: ClientStats, *, scaling: str, system: System) -> Mapping[str, Json]:
+    """What determined a head besides the rows, in plain values."""
+    design = stats.design
+    return {
+        "head": "ridge",
+        "scaling": scaling,
+        "intercept": design.intercept,
+        "arithmetic": design.arithmetic,
+        "grid": design.grid,
+        "fit_view": system.view.name,
+        "rows": stats.count,
+        "exact_unlearning": True,
+    }

@@ -1,0 +1,229 @@
+"""Solvers of positive definite systems with several right-hand sides. A solver is its tolerances and nothing more."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import linalg
+
+from probekit.errors import InputError, SolverError
+from probekit.learning import Solution
+
+Array = NDArray[np.float64]
+
+
+@runtime_checkable
+class Operator(Protocol):
+    """A symmetric linear map on (d, k) arrays, column by column. `dense` is its matrix, or None where too large."""
+
+    def matvec(self, v: Array) -> Array: ...
+    def dense(self) -> Array | None: ...
+
+
+class Solver(Protocol):
+    """Solves operator(value) = rhs; raises SolverError carrying its best Solution rather than give a poor one."""
+
+    def solve(self, operator: Operator | Array, rhs: Array) -> Solution: ...
+
+
+@dataclass(frozen=True, eq=False)
+class Matrix:
+    """A matrix as an operator."""
+
+    array: Array
+
+    def matvec(self, v: Array) -> Array:
+        """The product with each column."""
+        return self.array @ v
+
+    def dense(self) -> Array | None:
+        """The matrix itself."""
+        return self.array
+
+
+@dataclass(frozen=True, eq=False)
+class Inverse:
+    """The inverse of a positive definite matrix, factored once: a preconditioner."""
+
+    factor: tuple[Array, bool]
+
+    @classmethod
+    def of(cls, matrix: Array) -> Inverse:
+        """The inverse of this matrix."""
+        try:
+            return cls(linalg.cho_factor(matrix, lower=True))
+        except linalg.LinAlgError as error:
+            raise SolverError(
+                "A preconditioner must be positive definite; this matrix is not. Use a larger ridge."
+            ) from error
+
+    def matvec(self, v: Array) -> Array:
+        """The inverse applied to each column."""
+        value: Array = linalg.cho_solve(self.factor, v, check_finite=False)
+        return value
+
+    def dense(self) -> Array | None:
+        """Never formed."""
+        return None
+
+
+def residual_of(operator: Operator | Array, value: Array, rhs: Array) -> float:
+    """|rhs - operator(value)| / |rhs|, in Frobenius norms."""
+    scale = float(np.linalg.norm(rhs))
+    difference = float(np.linalg.norm(rhs - as_operator(operator).matvec(value)))
+    return difference / scale if scale else difference
+
+
+def as_operator(operator: Operator | Array) -> Operator:
+    """A matrix or an operator as an operator."""
+    return Matrix(operator) if isinstance(operator, np.ndarray) else operator
+
+
+@dataclass(frozen=True)
+class Cholesky:
+    """Cholesky's factorisation; where the matrix is not positive definite, eigenvectors, and the note says so.
+
+    `refinements` repeats the solve on the true residual. A relative residual above `tolerance` is refused.
+    """
+
+    refinements: int = 0
+    tolerance: float = 1e-6
+
+    def solve(self, operator: Operator | Array, rhs: Array) -> Solution:
+        """The solution, or SolverError carrying it."""
+        matrix = _dense(operator, rhs)
+        try:
+            factor = linalg.cho_factor(matrix, lower=True, check_finite=False)
+        except linalg.LinAlgError:
+            return Eigen(tolerance=self.tolerance).solve(
+                matrix,
+                rhs,
+                note="The matrix is not positive definite: solved by eigenvectors instead of Cholesky.",
+            )
+        value: Array = linalg.cho_solve(factor, rhs, check_finite=False)
+        for _ in range(self.refinements):
+            value = value + linalg.cho_solve(factor, rhs - matrix @ value, check_finite=False)
+        return _accepted(
+            Solution(value, residual_of(matrix, value, rhs), 1 + self.refinements, "cholesky"), self.tolerance
+        )
+
+
+@dataclass(frozen=True)
+class Eigen:
+    """All eigenvectors; directions whose eigenvalue is rounding error are left out, and the note counts them."""
+
+    tolerance: float = 1e-6
+
+    def solve(self, operator: Operator | Array, rhs: Array, *, note: str = "") -> Solution:
+        """The (minimum norm) solution, or SolverError carrying it."""
+        matrix = _dense(operator, rhs)
+        values, vectors = linalg.eigh(matrix, check_finite=False)
+        kept = values > len(values) * np.finfo(np.float64).eps * np.abs(values).max(initial=0.0)
+        dropped = len(values) - int(np.count_nonzero(kept))
+        if dropped:
+            note = (
+                f"{note} {dropped} of {len(values)} directions have no curvature and were left out.".strip()
+            )
+        basis = vectors[:, kept]
+        value = basis @ ((basis.T @ rhs) / values[kept, None])
+        return _accepted(Solution(value, residual_of(matrix, value, rhs), 1, "eigen", note), self.tolerance)
+
+
+@dataclass(frozen=True)
+class ConjugateGradient:
+    """Conjugate gradients on all columns at once. `preconditioner` is an operator close to the inverse.
+
+    One step costs one product with the operator. It ends when the true relative residual is within `tolerance`.
+    """
+
+    tolerance: float = 1e-10
+    max_steps: int = 1000
+    preconditioner: Operator | None = None
+
+    def solve(self, operator: Operator | Array, rhs: Array) -> Solution:
+        """The solution, or SolverError carrying the best one found."""
+        operator, rhs = as_operator(operator), _columns(rhs)
+        goal = self.tolerance * float(np.linalg.norm(rhs))
+        value, steps = np.zeros_like(rhs), 0
+        while True:
+            # the recurrence drifts from the true residual: start again from where it believed to be done
+            remainder = rhs - operator.matvec(value) if steps else rhs
+            if float(np.linalg.norm(remainder)) <= goal:
+                return self._solution(operator, value, rhs, steps)
+            if steps >= self.max_steps:
+                best = self._solution(operator, value, rhs, steps)
+                raise SolverError(
+                    f"Conjugate gradients wanted a residual of {self.tolerance:g} and reached {best.residual:g} in "
+                    f"{steps} steps. Allow more steps, use a larger ridge or a preconditioner.",
+                    best,
+                )
+            change, taken = self._run(operator, remainder, steps=self.max_steps - steps, goal=goal)
+            value, steps = value + change, steps + taken
+
+    def _run(self, operator: Operator, rhs: Array, *, steps: int, goal: float) -> tuple[Array, int]:
+        value, residual = np.zeros_like(rhs), rhs.copy()
+        z = self._precondition(residual)
+        direction, product = z, (residual * z).sum(axis=0)
+        for step in range(1, steps + 1):
+            image = operator.matvec(direction)
+            curvature = (direction * image).sum(axis=0)
+            if (curvature < 0).any() or ((curvature == 0) & (product > 0)).any():
+                best = self._solution(operator, value, rhs, step)
+                raise SolverError(
+                    f"Conjugate gradients need a positive definite operator; found a curvature of "
+                    f"{float(curvature.min()):g}. Use a larger ridge.",
+                    best,
+                )
+            length = _ratio(product, curvature)
+            value, residual = value + length * direction, residual - length * image
+            if float(np.linalg.norm(residual)) <= goal / 2:
+                return value, step
+            z = self._precondition(residual)
+            previous, product = product, (residual * z).sum(axis=0)
+            direction = z + _ratio(product, previous) * direction
+        return value, steps
+
+    def _precondition(self, residual: Array) -> Array:
+        return residual if self.preconditioner is None else self.preconditioner.matvec(residual)
+
+    def _solution(self, operator: Operator, value: Array, rhs: Array, steps: int) -> Solution:
+        return Solution(value, residual_of(operator, value, rhs), steps, "conjugate gradients")
+
+
+def _ratio(above: Array, below: Array) -> Array:
+    """above / below, 0 for columns that are already solved."""
+    return np.divide(above, below, out=np.zeros_like(above), where=below > 0)
+
+
+def _columns(rhs: Array) -> Array:
+    if rhs.ndim != 2:
+        raise InputError(f"A right-hand side must have two dimensions, (d, k); found shape {rhs.shape}.")
+    return rhs
+
+
+def _dense(operator: Operator | Array, rhs: Array) -> Array:
+    matrix = as_operator(operator).dense()
+    if matrix is None:
+        raise InputError(
+            "This solver needs the matrix, and the operator is too large to have one. Use ConjugateGradient."
+        )
+    if matrix.shape != (len(_columns(rhs)),) * 2:
+        raise InputError(f"A matrix of shape {matrix.shape} does not fit a right-hand side of {rhs.shape}.")
+    if not (np.isfinite(matrix).all() and np.isfinite(rhs).all()):
+        raise InputError(
+            "A system to solve must be finite; found NaN or infinite entries. Look at the embeddings."
+        )
+    return matrix
+
+
+def _accepted(solution: Solution, tolerance: float) -> Solution:
+    if not solution.residual <= tolerance:
+        raise SolverError(
+            f"{solution.method} wanted a relative residual of {tolerance:g} and reached {solution.residual:g}. "
+            "Use a larger ridge.",
+            solution,
+        )
+    return solution

@@ -1,0 +1,180 @@
+"""A client's sufficient statistics from its cached rows, some rows at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.linalg import blas
+from scipy.sparse import csr_array
+
+from probekit.errors import InputError
+from probekit.learning import EXACT_ROWS, GRID_REACH, ClientStats, Design
+from probekit.values import Rows
+
+BLOCK_BYTES = 2**24
+FAST_ROWS = 8192
+"""How many rows float32 may sum before float64 takes over: the error of `fast` grows with it."""
+
+
+def statistics(
+    rows: Rows, labels: NDArray[Any], design: Design, *, chunk_rows: int | None = None
+) -> ClientStats:
+    """The Gram, moment and class counts of these rows under a design."""
+    labels = checked_labels(labels, len(rows), design.classes)
+    if design.arithmetic == "exact" and len(rows) > EXACT_ROWS:
+        raise InputError(
+            f"Exact arithmetic sums at most {EXACT_ROWS} rows; found {len(rows)}. Use float64 arithmetic."
+        )
+    counts = np.bincount(labels, minlength=design.classes).astype(np.int64)
+    size = design.dimension
+    if not design.per_class:
+        gram, sums = _sums(rows, labels, design, chunk_rows=chunk_rows)
+        return ClientStats(
+            design, _bordered(gram, sums, counts, design), _moment(sums, counts, design), counts
+        )
+    grams = np.zeros((design.classes, design.columns, design.columns))
+    sums = np.zeros((design.classes, size))
+    order = np.argsort(labels, kind="stable")
+    for number, index in enumerate(np.split(order, np.cumsum(counts)[:-1])):
+        gram, own = _sums(rows, labels, design, index=index, chunk_rows=chunk_rows)
+        sums[number] = own[number]
+        grams[number] = _bordered(gram, own, np.where(np.arange(len(counts)) == number, counts, 0), design)
+    return ClientStats(design, grams, _moment(sums, counts, design), counts)
+
+
+def row_blocks(
+    rows: Rows, design: Design, *, index: NDArray[np.int64] | None = None, chunk_rows: int | None = None
+) -> Iterator[tuple[NDArray[np.int64], NDArray[Any]]]:
+    """Row numbers and rows as the design sees them, a block at a time; a block lives until the next is asked for."""
+    dtype = np.dtype(np.float32 if design.arithmetic == "fast" else np.float64)
+    if len(rows.shape) != 2 or rows.shape[1] != design.dimension:
+        raise InputError(
+            f"This design is for embeddings of {design.dimension} numbers; found rows of shape {rows.shape}."
+        )
+    length = chunk_rows or max(64, BLOCK_BYTES // (dtype.itemsize * design.dimension))
+    if design.arithmetic == "fast":
+        length = min(length, FAST_ROWS)
+    index = np.arange(len(rows)) if index is None else index
+    contiguous = len(index) == len(rows)
+    buffer = np.empty((min(length, len(index)), design.dimension), dtype)
+    for start in range(0, len(index), length):
+        numbers = index[start : start + length]
+        found = rows[start : start + length] if contiguous and _ascending(numbers) else rows[numbers]
+        yield numbers, _seen(found, numbers, design, buffer=buffer)
+
+
+def checked_labels(labels: NDArray[Any], count: int, classes: int) -> NDArray[np.int64]:
+    """The labels as class numbers, one per row and each below the number of classes."""
+    labels = np.asarray(labels)
+    if labels.shape != (count,) or not (np.issubdtype(labels.dtype, np.integer) or labels.size == 0):
+        raise InputError(
+            f"Each of the {count} rows needs one class number; found labels of shape {labels.shape} "
+            f"and type {labels.dtype}."
+        )
+    outside = np.flatnonzero((labels < 0) | (labels >= classes))
+    if outside.size:
+        raise InputError(
+            f"Labels must lie between 0 and {classes - 1}; row {outside[0]} has {labels[outside[0]]}. "
+            "Give the right number of classes, or leave rows without a label out."
+        )
+    return labels.astype(np.int64, copy=False)
+
+
+def _ascending(numbers: NDArray[np.int64]) -> bool:
+    return bool(numbers[-1] - numbers[0] == len(numbers) - 1)
+
+
+def _seen(
+    found: NDArray[Any], numbers: NDArray[np.int64], design: Design, *, buffer: NDArray[Any]
+) -> NDArray[Any]:
+    """The block in the design's number type, row view and grid; the stored rows themselves where nothing changes."""
+    if design.view == "raw" and not design.grid and found.dtype == buffer.dtype and found.flags.c_contiguous:
+        return np.asarray(found)
+    block = buffer[: len(found)]
+    np.copyto(block, found, casting="same_kind")
+    if design.view == "l2":
+        # a sum along a row of a contiguous block depends on that row alone, so blocks of any size agree in every bit
+        norms = np.sqrt(np.square(block).sum(axis=1))
+        _refuse_rows(~np.isfinite(norms), numbers, "is not finite", "Leave it out or encode it again.")
+        _refuse_rows(norms == 0, numbers, "is zero and has no direction", "Leave it out or use the raw rows.")
+        block /= norms[:, None]
+    if design.grid:
+        _round(block, numbers, design)
+    return block
+
+
+def _round(block: NDArray[np.float64], numbers: NDArray[np.int64], design: Design) -> None:
+    _refuse_rows(
+        ~np.isfinite(block).all(axis=1), numbers, "is not finite", "Leave it out or encode it again."
+    )
+    block /= design.grid
+    np.rint(block, out=block)
+    # not max(abs(block)): that would copy the block
+    if block.max(initial=0.0) > GRID_REACH or block.min(initial=0.0) < -GRID_REACH:
+        beyond = np.abs(block).max(axis=1)
+        reach = design.grid * GRID_REACH
+        largest = float(beyond.max()) * design.grid
+        _refuse_rows(
+            beyond > GRID_REACH,
+            numbers,
+            f"lies beyond the grid's range of +-{reach:g}",
+            f"Use a coarser grid: the largest entry here is {largest:.6g}, which needs a step of at least "
+            f"{2.0 ** np.ceil(np.log2(largest / GRID_REACH)):g}; nothing is clipped.",
+        )
+    block *= design.grid
+
+
+def _refuse_rows(bad: NDArray[np.bool_], numbers: NDArray[np.int64], what: str, remedy: str) -> None:
+    if bad.any():
+        raise InputError(f"The embedding of row {numbers[np.argmax(bad)]} {what}. {remedy}")
+
+
+def _sums(
+    rows: Rows,
+    labels: NDArray[np.int64],
+    design: Design,
+    *,
+    index: NDArray[np.int64] | None = None,
+    chunk_rows: int | None = None,
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """E^T E (symmetric) and the sum of the rows of each class, (k, d)."""
+    gram = np.zeros((design.dimension, design.dimension), order="F")
+    sums = np.zeros((design.classes, design.dimension))
+    for numbers, block in row_blocks(rows, design, index=index, chunk_rows=chunk_rows):
+        # the rank-k update writes the upper triangle only: half the work of a product
+        if block.dtype == np.float32:
+            gram += blas.ssyrk(1.0, block.T)
+        else:
+            gram = blas.dsyrk(1.0, block.T, beta=1.0, c=gram, overwrite_c=True)
+        if not np.isfinite(np.einsum("ii->i", gram)).all():
+            _refuse_rows(
+                ~np.isfinite(block).all(axis=1), numbers, "is not finite", "Leave it out or encode it again."
+            )
+            raise InputError(
+                f"The squares of rows {numbers[0]} to {numbers[-1]} overflow. Scale the embeddings."
+            )
+        ones = np.ones(len(numbers), block.dtype)
+        one_hot = csr_array(
+            (ones, labels[numbers], np.arange(len(numbers) + 1)), shape=(len(numbers), len(sums))
+        )
+        sums += one_hot.T @ block
+    upper = np.triu(gram)
+    return upper + np.triu(upper, 1).T, sums
+
+
+def _bordered(
+    gram: NDArray[np.float64], sums: NDArray[np.float64], counts: NDArray[np.int64], design: Design
+) -> NDArray[np.float64]:
+    """The Gram with the column of ones: its products with the embedding are sums of rows, with itself the count."""
+    if design.intercept == "none":
+        return gram
+    total = sums.sum(axis=0)[:, None]
+    return np.block([[gram, total], [total.T, np.array([[counts.sum()]], np.float64)]])
+
+
+def _moment(sums: NDArray[np.float64], counts: NDArray[np.int64], design: Design) -> NDArray[np.float64]:
+    embedding = np.ascontiguousarray(sums.T)
+    return embedding if design.intercept == "none" else np.vstack([embedding, counts.astype(np.float64)])

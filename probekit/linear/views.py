@@ -1,0 +1,169 @@
+"""Centring and scaling at fit time, done on statistics, and the way back to the embeddings as they are stored.
+
+Whatever the intercept, weights and view, fitting comes down to one system in which every column is penalised,
+(gram + penalty I) value = moment, and an affine map from its value to the head's parameters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from probekit.errors import InputError
+from probekit.learning import ClientStats, Design
+
+VIEWS = ("none", "centre", "standardise")
+ClassWeight = str | Sequence[float] | NDArray[np.float64] | None
+
+
+@dataclass(frozen=True, eq=False)
+class View:
+    """New coordinates for an embedding: (embedding - centre) / scale."""
+
+    name: str
+    centre: NDArray[np.float64]
+    scale: NDArray[np.float64]
+
+
+def view_of(stats: ClientStats, name: str) -> View:
+    """The view that these statistics (all clients' sum, or the server's own) define."""
+    if name not in VIEWS:
+        raise InputError(f"A view at fit time must be one of {', '.join(VIEWS)}; found {name!r}.")
+    size = stats.design.dimension
+    if name == "none":
+        return View(name, np.zeros(size), np.ones(size))
+    if stats.count == 0:
+        raise InputError(f"The view {name!r} needs at least one row to take its mean from; found none.")
+    # one-hot targets add to one, so the moments add to the sum of the rows even where no column of ones is kept
+    mean = stats.moment[:size].sum(axis=1) / stats.count
+    if name == "centre":
+        return View(name, mean, np.ones(size))
+    square = np.einsum("ii->i", stats.total_gram)[:size] / stats.count
+    variance = square - mean**2
+    constant = variance <= stats.count * np.finfo(np.float64).eps * square
+    return View(name, mean, np.sqrt(np.where(constant, 1.0, variance)))
+
+
+@dataclass(frozen=True, eq=False)
+class System:
+    """(gram + penalty I) value = moment, and what leads from its value to the parameters of a head.
+
+    `weight` is the total weight of the rows (their number, unless classes are weighted). A row's target is
+    `targets[1]` for its own class and `targets[0]` for the others; `energy` is the sum of their squares.
+    """
+
+    gram: NDArray[np.float64]
+    moment: NDArray[np.float64]
+    weight: float
+    class_weights: NDArray[np.float64]
+    design: Design
+    view: View
+    mean_target: NDArray[np.float64]
+    targets: tuple[float, float]
+    energy: float = 0.0
+
+    def lift(self, value: NDArray[np.float64]) -> NDArray[np.float64]:
+        """The (d+1, k) parameters, bias last, that act on embeddings as the row view gives them."""
+        size = self.design.dimension
+        coefficients = value[:size] / self.view.scale[:, None]
+        bias = value[size] if self.design.intercept == "penalised" else self.mean_target
+        return np.vstack([coefficients, bias - self.view.centre @ coefficients])
+
+    def columns(self, block: NDArray[np.float64]) -> NDArray[np.float64]:
+        """The system's columns of some rows."""
+        seen = (block - self.view.centre) / self.view.scale
+        return np.hstack([seen, np.ones((len(seen), 1))]) if self.design.intercept == "penalised" else seen
+
+    def of(self, stats: ClientStats) -> System:
+        """Other rows' statistics in the coordinates of this system, with the same targets taken off."""
+        gram, moment, counts = _augmented(stats, self.class_weights)
+        return _transformed(self, gram, moment, counts)
+
+
+def system_of(
+    stats: ClientStats,
+    *,
+    view: str | View = "none",
+    class_weight: ClassWeight = None,
+    targets: tuple[float, float] = (0.0, 1.0),
+) -> System:
+    """The system to solve for these statistics. A view by name is taken from them; a `View` is taken as it is."""
+    if stats.count == 0:
+        raise InputError("A head cannot be fitted to no rows. Give at least one client with rows.")
+    weights = class_weights(stats, class_weight)
+    gram, moment, counts = _augmented(stats, weights)
+    total = float(counts.sum())
+    chosen = view if isinstance(view, View) else view_of(stats, view)
+    size = stats.design.dimension
+    low, high = targets
+    mean_target = np.zeros(stats.design.classes)
+    if stats.design.intercept == "free":
+        # an intercept without penalty takes the means out of both sides; what remains is penalised throughout
+        chosen = replace(chosen, centre=moment[:size].sum(axis=1) / total)
+        mean_target = low + (high - low) * counts / total
+    empty = np.empty((0, 0))
+    frame = System(empty, empty, total, weights, stats.design, chosen, mean_target, targets)
+    return _transformed(frame, gram, moment, counts)
+
+
+def class_weights(stats: ClientStats, class_weight: ClassWeight) -> NDArray[np.float64]:
+    """One weight per class. "balanced" gives every class that has rows the same total, the sum staying the count."""
+    classes = stats.design.classes
+    if class_weight is None:
+        return np.ones(classes)
+    if not stats.design.per_class:
+        raise InputError(
+            "Weighting classes needs one Gram per class; these statistics hold one for all. "
+            "Compute them with Design(per_class=True)."
+        )
+    if isinstance(class_weight, str):
+        if class_weight != "balanced":
+            raise InputError(f'Class weights must be "balanced" or numbers; found {class_weight!r}.')
+        counts = stats.class_counts.astype(np.float64)
+        present = np.count_nonzero(counts)
+        return np.divide(counts.sum() / present, counts, out=np.zeros(classes), where=counts > 0)
+    weights = np.asarray(class_weight, dtype=np.float64)
+    if weights.shape != (classes,) or not (np.isfinite(weights) & (weights >= 0)).all() or not weights.any():
+        raise InputError(
+            f"Each of the {classes} classes needs one weight, 0 or more; found {class_weight!r}."
+        )
+    return weights
+
+
+def _augmented(
+    stats: ClientStats, weights: NDArray[np.float64]
+) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+    """Weighted E^T E, E^T Y and class counts, without the column of ones (it is in the other two)."""
+    size = stats.design.dimension
+    plain = bool((weights == 1).all())
+    gram = stats.total_gram if plain else np.tensordot(weights, stats.gram, axes=1)
+    return gram[:size, :size], stats.moment[:size] * weights, stats.class_counts * weights
+
+
+def _transformed(
+    frame: System, gram: NDArray[np.float64], moment: NDArray[np.float64], counts: NDArray[np.float64]
+) -> System:
+    """The frame with its system filled in from E^T E, E^T Y and class counts."""
+    centre, scale = frame.view.centre, frame.view.scale
+    low, high = frame.targets
+    sums, total = moment.sum(axis=1), float(counts.sum())
+    if centre.any():
+        shift = np.outer(sums, centre)
+        gram = gram - (shift + shift.T) + total * np.outer(centre, centre)
+        moment = moment - np.outer(centre, counts)
+        sums = sums - total * centre
+    if (scale != 1).any():
+        gram, moment, sums = gram / np.outer(scale, scale), moment / scale[:, None], sums / scale
+    # X^T Y for targets low + (high - low) onehot - mean_target
+    moment = (high - low) * moment + np.outer(sums, low - frame.mean_target)
+    if frame.design.intercept == "penalised":
+        last = (high - low) * counts + low * total
+        gram = np.block([[gram, sums[:, None]], [sums[None], np.array([[total]])]])
+        moment = np.vstack([moment, last])
+    aims = low + (high - low) * np.eye(len(counts)) - frame.mean_target
+    return replace(
+        frame, gram=gram, moment=moment, weight=total, energy=float(counts @ (aims**2).sum(axis=1))
+    )

@@ -1,0 +1,228 @@
+"""How good a head is: accuracy with intervals, per class and client, calibration, confusion, agreement."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from probekit.errors import InputError
+
+BOOTSTRAP_STREAM, FOLD_STREAM = 10, 11
+SMALLEST_TEMPERATURE, LARGEST_TEMPERATURE = 1e-6, 1e6
+
+Indices = NDArray[np.int64]
+Matrix = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Interval:
+    """How intervals are made: the percentile bootstrap over rows, seeded."""
+
+    confidence: float = 0.95
+    draws: int = 10_000
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not 0 < self.confidence < 1:
+            raise InputError(f"A confidence must lie between 0 and 1; found {self.confidence}.")
+        if self.draws < 100 or self.seed < 0:
+            raise InputError(
+                f"An interval needs at least 100 draws and a seed of 0 or more; found {self.draws}, {self.seed}."
+            )
+
+
+USUAL = Interval()
+
+
+@dataclass(frozen=True)
+class Share:
+    """A share of rows with its interval. `low` and `high` are None where there is no row, `value` too."""
+
+    name: str
+    count: int
+    hits: int
+    value: float | None
+    low: float | None
+    high: float | None
+    confidence: float
+    how: str
+
+
+@dataclass(frozen=True)
+class Bin:
+    """The rows whose confidence lies in (low, high]: how sure the head was and how often it was right."""
+
+    low: float
+    high: float
+    count: int
+    confidence: float | None
+    accuracy: float | None
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """The expected calibration error, with the temperatures and bins that it depends on."""
+
+    error: float
+    log_loss: float
+    brier: float
+    temperatures: tuple[float, ...]
+    bins: tuple[Bin, ...]
+    how: str
+
+
+@dataclass(frozen=True)
+class Confusion:
+    """How many rows of each true class (outer) were given each class (inner)."""
+
+    classes: tuple[str, ...]
+    counts: tuple[tuple[int, ...], ...]
+
+
+def share(hits: NDArray[np.bool_], *, name: str = "all", interval: Interval = USUAL) -> Share:
+    """The share of true entries with its percentile bootstrap interval.
+
+    Resampling n zeros and ones with replacement and counting is one binomial draw, so that is what is drawn. Where
+    all or none are true the bootstrap has no width; there the exact (Clopper-Pearson) interval is given.
+    """
+    count, right = len(hits), int(hits.sum())
+    if not count:
+        return Share(name, 0, 0, None, None, None, interval.confidence, "no rows")
+    tail = (1 - interval.confidence) / 2
+    if right in (0, count):
+        edge = tail ** (1 / count)
+        low, high = (edge, 1.0) if right else (0.0, 1 - edge)
+        return Share(name, count, right, right / count, low, high, interval.confidence, "clopper-pearson")
+    generator = np.random.Generator(np.random.PCG64([interval.seed, BOOTSTRAP_STREAM]))
+    draws = generator.binomial(count, right / count, interval.draws) / count
+    low, high = (float(edge) for edge in np.quantile(draws, [tail, 1 - tail]))
+    return Share(name, count, right, right / count, low, high, interval.confidence, "bootstrap")
+
+
+def accuracy(predictions: Indices, labels: Indices, *, interval: Interval = USUAL) -> Share:
+    """The share of rows given their own class."""
+    _same_rows(predictions, labels)
+    return share(predictions == labels, interval=interval)
+
+
+def accuracy_by_class(
+    predictions: Indices, labels: Indices, *, classes: Sequence[str], interval: Interval = USUAL
+) -> tuple[Share, ...]:
+    """The accuracy on the rows of each class, in the order of the classes."""
+    _same_rows(predictions, labels)
+    right = predictions == labels
+    return tuple(share(right[labels == k], name=name, interval=interval) for k, name in enumerate(classes))
+
+
+def accuracy_by_client(
+    predictions: Indices, labels: Indices, *, clients: Mapping[str, Indices], interval: Interval = USUAL
+) -> tuple[Share, ...]:
+    """The accuracy on the rows of each client, given as row numbers (a partition's `clients`)."""
+    _same_rows(predictions, labels)
+    right = predictions == labels
+    return tuple(share(right[rows], name=name, interval=interval) for name, rows in clients.items())
+
+
+def agreement(predictions: Indices, others: Indices, *, interval: Interval = USUAL) -> Share:
+    """The share of rows to which two heads give the same class."""
+    _same_rows(predictions, others)
+    return share(predictions == others, name="agreement", interval=interval)
+
+
+def confusion(predictions: Indices, labels: Indices, *, classes: Sequence[str]) -> Confusion:
+    """The table of true against given classes."""
+    _same_rows(predictions, labels)
+    k = len(classes)
+    counts = np.bincount(labels * k + predictions, minlength=k * k).reshape(k, k)
+    return Confusion(tuple(classes), tuple(tuple(int(n) for n in row) for row in counts))
+
+
+def log_probabilities(scores: Matrix, temperature: float) -> Matrix:
+    """The logarithm of the softmax of the scores divided by the temperature."""
+    if not temperature > 0:
+        raise InputError(f"A temperature must be above 0; found {temperature}.")
+    shifted = (scores - scores.max(axis=1, keepdims=True)) / temperature
+    result: Matrix = shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
+    return result
+
+
+def best_temperature(scores: Matrix, labels: Indices) -> float:
+    """The temperature of least log loss on these rows, between 1e-6 and 1e6.
+
+    The loss is convex in t = 1 / temperature and its slope is mean(sum_k p_k s_k - s_label): bisected, in log t.
+    """
+    own = np.take_along_axis(scores, labels[:, None], axis=1)[:, 0]
+    low, high = np.log(1 / LARGEST_TEMPERATURE), np.log(1 / SMALLEST_TEMPERATURE)
+    for _ in range(100):
+        middle = (low + high) / 2
+        slope = float(np.mean((np.exp(log_probabilities(scores, np.exp(-middle))) * scores).sum(axis=1) - own))
+        low, high = (middle, high) if slope < 0 else (low, middle)
+    return float(np.exp(-(low + high) / 2))
+
+
+def calibration(
+    scores: Matrix, labels: Indices, *, bins: int = 15, temperature: float | None = None, seed: int = 0
+) -> Calibration:
+    """How far confidence and accuracy lie apart: sum over bins of (rows in bin / rows) |accuracy - confidence|.
+
+    A ridge head's scores are regressions on 0 and 1, not probabilities, so any calibration error judges the head
+    together with a map to probabilities. Ours is the softmax at one temperature. Without a given one, each half of
+    the rows is judged at the temperature of least log loss on the other half: no row chooses its own.
+    The confidence of a row is its largest probability; the bins are of equal width, (i / bins, (i + 1) / bins].
+    """
+    _same_rows(scores, labels)
+    if bins < 1 or len(labels) < 2:
+        raise InputError(f"Calibration needs a bin and two rows; found {bins} bins and {len(labels)} rows.")
+    if temperature is not None:
+        logs, temperatures = log_probabilities(scores, temperature), (temperature,)
+        how = "softmax at the given temperature"
+    else:
+        logs, temperatures = _cross_fitted(scores, labels, seed)
+        how = "softmax; each half at the temperature fitted on the other half"
+    table = _bins(np.exp(logs.max(axis=1)), logs.argmax(axis=1) == labels, bins)
+    gaps = [b.count * abs((b.accuracy or 0.0) - (b.confidence or 0.0)) for b in table]
+    own = np.take_along_axis(logs, labels[:, None], axis=1)[:, 0]
+    brier = float(np.mean(np.exp(2 * logs).sum(axis=1) - 2 * np.exp(own) + 1))
+    return Calibration(sum(gaps) / len(labels), float(-own.mean()), brier, temperatures, table, how)
+
+
+def _cross_fitted(scores: Matrix, labels: Indices, seed: int) -> tuple[Matrix, tuple[float, ...]]:
+    order = np.random.Generator(np.random.PCG64([seed, FOLD_STREAM])).permutation(len(labels))
+    one, two = order[: len(order) // 2], order[len(order) // 2 :]
+    for_two, for_one = best_temperature(scores[one], labels[one]), best_temperature(scores[two], labels[two])
+    logs = np.empty_like(scores, dtype=np.float64)
+    logs[one] = log_probabilities(scores[one], for_one)
+    logs[two] = log_probabilities(scores[two], for_two)
+    return logs, (for_one, for_two)
+
+
+def _bins(confidence: Matrix, right: NDArray[np.bool_], bins: int) -> tuple[Bin, ...]:
+    number = np.clip(np.ceil(confidence * bins).astype(np.int64) - 1, 0, bins - 1)
+    counts = np.bincount(number, minlength=bins)
+    sure = np.bincount(number, weights=confidence, minlength=bins)
+    hits = np.bincount(number, weights=right, minlength=bins)
+    return tuple(
+        Bin(
+            low=i / bins,
+            high=(i + 1) / bins,
+            count=int(n),
+            confidence=float(sure[i] / n) if n else None,
+            accuracy=float(hits[i] / n) if n else None,
+        )
+        for i, n in enumerate(counts)
+    )
+
+
+def _same_rows(one: NDArray[np.generic], other: Indices) -> None:
+    if other.min(initial=0) < 0:
+        raise InputError(
+            f"Only rows with a label can be judged; {int((other < 0).sum())} of {len(other)} have none. "
+            "Keep the others with EmbeddingSet.select first."
+        )
+    if len(one) != len(other):
+        raise InputError(
+            f"Both need one entry per row; found {len(one)} and {len(other)}. Take both from the same embedding set."
+        )

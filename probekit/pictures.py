@@ -1,0 +1,159 @@
+"""Pictures as the rest of probekit may take them for granted: whole, upright, 8 bits deep, with an id of their own."""
+
+from __future__ import annotations
+
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, ImageOps
+
+from probekit.errors import InputError, SampleError
+from probekit.values import content_id
+
+MODES = ("1", "L", "LA", "P", "PA", "RGB", "RGBA", "RGBX", "RGBa", "CMYK", "YCbCr", "HSV", "LAB")
+"""The modes that have one agreed conversion to 8-bit RGB."""
+
+
+def decode(source: bytes | Path) -> Image.Image:
+    """The picture in a file or in its bytes, read to the end and checked."""
+    where = str(source) if isinstance(source, Path) else f"{len(source)} bytes"
+    try:
+        with Image.open(source if isinstance(source, Path) else BytesIO(source)) as picture:
+            return checked(picture)
+    except SampleError as error:
+        raise SampleError(f"{where}: {error}") from error
+    except MemoryError:
+        raise
+    except FileNotFoundError as error:
+        raise SampleError(f"{where}: there is no such file. Correct the path or remove the row.") from error
+    except Exception as error:  # Pillow's decoders raise whatever a broken file makes them stumble over
+        raise SampleError(f"{where}: {_reason(error)}") from error
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, Image.DecompressionBombError | Image.DecompressionBombWarning):
+        return f"too many pixels to be decoded safely ({error}). Save a smaller copy."
+    return (
+        f"cannot be read as a picture ({type(error).__name__}: {error}). "
+        "The file is truncated, damaged or not a picture: replace it or remove the row."
+    )
+
+
+def checked(picture: Image.Image) -> Image.Image:
+    """The same picture, upright and at most 8 bits deep, or a SampleError that says what is wrong with it.
+
+    EXIF orientation is applied as the `datasets` library does. 16-bit grey becomes 8-bit grey as round(value / 257),
+    which maps 0 to 0 and 65535 to 255. Alpha stays: it belongs to the sample's id, and `rgb` drops it later.
+    """
+    if not isinstance(picture, Image.Image):
+        raise SampleError(f"Wanted a picture, found {type(picture).__name__}. Give a PIL picture.")
+    # The first picture of an MPO file (many phones write them) is the photograph; the others are previews or depth maps.
+    frames = 1 if picture.format == "MPO" else getattr(picture, "n_frames", 1)
+    if frames > 1:
+        raise SampleError(f"One picture was wanted, found {frames} frames. Save the wanted frame as its own file.")
+    if 0 in picture.size:
+        raise SampleError(f"The picture has no pixels: {picture.width} x {picture.height}. Remove the row.")
+    picture.load()
+    if picture.getexif().get(Image.ExifTags.Base.Orientation) is not None:
+        picture = ImageOps.exif_transpose(picture)
+    if picture.mode.startswith("I;16"):
+        return _eight_bits(picture)
+    if picture.mode not in MODES:
+        raise SampleError(
+            f"Pictures of mode {picture.mode!r} have no agreed range of values. Scale them to 8 bits yourself, "
+            "and save them as L or RGB."
+        )
+    return picture
+
+
+def _eight_bits(picture: Image.Image) -> Image.Image:
+    wide = np.asarray(picture).astype(np.uint32)
+    return Image.fromarray(((wide + 128) // 257).astype(np.uint8))
+
+
+def rgb(picture: Image.Image) -> Image.Image:
+    """The picture as RGB. Alpha is dropped, as open_clip, transformers and timm do; nothing is blended in.
+
+    Every backbone converts before it resizes: Pillow would resize palette pictures by nearest neighbour.
+    """
+    if picture.mode == "RGB":
+        return picture
+    if "transparency" in picture.info:  # Pillow warns when asked to forget a palette's transparency in one step
+        picture = picture.convert("RGBA")
+    return picture.convert("RGB")
+
+
+def picture_id(picture: Image.Image) -> str:
+    """The id of a checked picture: of its mode, size, pixels and, where it has one, palette."""
+    parts = [picture.mode.encode(), f"{picture.width}x{picture.height}".encode(), picture.tobytes()]
+    if picture.palette is not None and picture.mode in ("P", "PA"):
+        mode = picture.palette.mode
+        parts += [mode.encode(), bytes(picture.getpalette(mode) or [])]
+    return content_id("image", *parts)
+
+
+def sample_id(content: Any) -> str:
+    """The id of a picture, a text or an array."""
+    if isinstance(content, Image.Image):
+        return picture_id(content)
+    if isinstance(content, str):
+        return content_id("text", content.encode("utf-8", "surrogatepass"))
+    if isinstance(content, np.ndarray) and content.dtype.kind in "biufc":
+        little = np.ascontiguousarray(content, dtype=content.dtype.newbyteorder("<"))
+        return content_id("array", little.dtype.str.encode(), str(content.shape).encode(), little.tobytes())
+    found = f"an array of {content.dtype}" if isinstance(content, np.ndarray) else type(content).__name__
+    raise SampleError(f"A sample must be a PIL picture, a text or an array of numbers; found {found}.")
+
+
+CANARY_TEXTS = (
+    "a photograph of a dog",
+    "A photograph of a cat, in the rain.",
+    "0123456789",
+    "Die Straße ist naß.",
+    "one two one two one two one two one two one two one two one two one two one two",
+    "雨の日の写真",
+    "x",
+    "ALL CAPITALS; punctuation: (yes!) -- and\ttabs\nand lines",
+)
+
+
+def canary_samples(kind: str) -> list[Any]:
+    """Eight samples that are the same everywhere and forever; none for arrays, whose shape nobody knows."""
+    if kind == "image":
+        return _canary_pictures()
+    if kind == "text":
+        return list(CANARY_TEXTS)
+    if kind == "array":
+        return []
+    raise InputError(f"Samples are of kind image, text or array; found {kind!r}.")
+
+
+def _canary_pictures() -> list[Image.Image]:
+    """Gradients, a checkerboard and noise, made of integers only so that no library can change them."""
+    y, x = np.mgrid[0:200, 0:320]
+    across, down = x * 255 // 319, y * 255 // 199
+    board = (x // 16 + y // 16) % 2 * 255
+    rings = ((x - 160) ** 2 + (y - 100) ** 2) // 64 % 256
+    planes = (
+        np.stack([across, down, 255 - across], axis=-1),
+        np.stack([board, board, board], axis=-1),
+        np.stack([rings, down, board], axis=-1)[:, :200],
+        np.stack([across, rings, down], axis=-1)[:48, :64],
+        np.stack([down, across, rings], axis=-1)[:150, :33],
+        board[:8, 10:18],
+        rings,
+        _noise(96 * 64 * 3).reshape(96, 64, 3),
+    )
+    return [Image.fromarray(np.ascontiguousarray(plane, dtype=np.uint8)) for plane in planes]
+
+
+def _noise(count: int) -> NDArray[np.uint8]:
+    """The high bytes of a linear congruential generator: NumPy promises no stream across its versions."""
+    state, values = 20240229, bytearray()
+    for _ in range(count):
+        state = (1664525 * state + 1013904223) % 2**32
+        values.append(state >> 24)
+    return np.frombuffer(bytes(values), dtype=np.uint8)
