@@ -42,8 +42,7 @@ class DiskStore:
         """Make the folder a cache that backup programs recognise."""
         marker = self.root / "probekit.json"
         if not marker.exists():
-            with storing(self.root):
-                self.root.mkdir(parents=True, exist_ok=True)
+            with self.sets.changing():
                 write_text(self.root / "CACHEDIR.TAG", _TAG)
                 write_json(marker, {"schema": SCHEMA})
 

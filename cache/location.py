@@ -8,7 +8,7 @@ import platformdirs
 
 
 def default_root(environ: Mapping[str, str] = os.environ) -> Path:
-    """`PROBEKIT_CACHE`, else `$XDG_CACHE_HOME/probekit`, else the platform's own place (`~/.cache/probekit`)."""
+    """`PROBEKIT_CACHE`, else `$XDG_CACHE_HOME/probekit`, else the platform's own (`~/.cache/probekit`)."""
     if chosen := environ.get("PROBEKIT_CACHE"):
         return Path(chosen).expanduser().absolute()
     # The XDG specification wants relative paths ignored.

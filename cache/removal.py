@@ -102,7 +102,8 @@ def prune(store: DiskStore, *, older_than_days: float | None = None, dry_run: bo
         return Removed(sum(len(ids) for ids in doomed.values()), tuple(old))
     for digest in old:
         store.sets.remove(digest)
-    store.sets.sweep()
+    with store.sets.changing():  # which sweeps
+        pass
     rows = sum(drop_rows(entry, ids) for entry, ids in doomed.items() if len(ids))
     shutil.rmtree(store.root / "damaged", ignore_errors=True)
     return Removed(rows, tuple(old))

@@ -8,14 +8,15 @@
 from __future__ import annotations
 
 import re
-import secrets
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, overload
 
 import numpy as np
+from filelock import FileLock
 from numpy.typing import NDArray
 
 from probekit.cache.entry import check_schema
@@ -61,6 +62,16 @@ class SetShelf:
     def __init__(self, root: Path) -> None:
         self.root = root
 
+    @contextmanager
+    def changing(self) -> Iterator[None]:
+        """Held for the moments in which sets and names change; leftovers of a killed process are swept."""
+        with storing(self.root):
+            self.root.mkdir(parents=True, exist_ok=True)
+            with FileLock(self.root / ".lock"):
+                for stale in [*self.root.glob(f"{ASIDE}*"), *self.root.glob(f"*/{ASIDE}*")]:
+                    shutil.rmtree(stale) if stale.is_dir() else stale.unlink()
+                yield
+
     def digests(self) -> list[str]:
         """Every set there is."""
         folder = self.root / "sets"
@@ -77,7 +88,8 @@ class SetShelf:
         """Let this name mean this set from now on."""
         if not _NAME.fullmatch(name):
             raise InputError(f"{name!r} cannot name a set: use letters, digits, dots, dashes and underscores.")
-        write_json(self.root / "names" / f"{name}.json", {"set": digest})
+        with self.changing():
+            write_json(self.root / "names" / f"{name}.json", {"set": digest})
 
     def resolve(self, text: str) -> str:
         """The digest that a name or the beginning of a digest means."""
@@ -99,16 +111,11 @@ class SetShelf:
         target = self.root / "sets" / digest
         if target.exists():
             return digest
-        with storing(target.parent):
-            target.parent.mkdir(parents=True, exist_ok=True)
-            aside = target.parent / f"{ASIDE}{secrets.token_hex(8)}"
-            try:
-                _write_columns(aside, embeddings)
-                if not target.exists():
-                    aside.rename(target)
-                    sync_folder(target.parent)
-            finally:
-                shutil.rmtree(aside, ignore_errors=True)
+        with self.changing():
+            aside = target.parent / f"{ASIDE}set"
+            _write_columns(aside, embeddings)
+            aside.rename(target)
+            sync_folder(target.parent)
         return digest
 
     def read_note(self, digest: str) -> dict[str, Any]:
@@ -127,19 +134,11 @@ class SetShelf:
 
     def remove(self, digest: str) -> None:
         """Forget a set and the names that mean it; its rows stay."""
-        with storing(self.root):
+        with self.changing():
             for name, meant in self.names().items():
                 if meant == digest:
                     (self.root / "names" / f"{name}.json").unlink()
             shutil.rmtree(self.root / "sets" / digest, ignore_errors=True)
-
-    def sweep(self) -> int:
-        """Remove half-written sets of killed processes; gives how many."""
-        folder = self.root / "sets"
-        stale = list(folder.glob(f"{ASIDE}*")) if folder.exists() else []
-        for path in stale:
-            shutil.rmtree(path, ignore_errors=True)
-        return len(stale)
 
 
 def _is_digest(name: str) -> bool:

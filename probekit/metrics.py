@@ -30,7 +30,8 @@ class Interval:
             raise InputError(f"A confidence must lie between 0 and 1; found {self.confidence}.")
         if self.draws < 100 or self.seed < 0:
             raise InputError(
-                f"An interval needs at least 100 draws and a seed of 0 or more; found {self.draws}, {self.seed}."
+                f"An interval needs at least 100 draws and a seed of 0 or more; found {self.draws}, "
+                f"{self.seed}."
             )
 
 
@@ -85,8 +86,9 @@ class Confusion:
 def share(hits: NDArray[np.bool_], *, name: str = "all", interval: Interval = USUAL) -> Share:
     """The share of true entries with its percentile bootstrap interval.
 
-    Resampling n zeros and ones with replacement and counting is one binomial draw, so that is what is drawn. Where
-    all or none are true the bootstrap has no width; there the exact (Clopper-Pearson) interval is given.
+    Resampling n zeros and ones with replacement and counting is one binomial draw, so that is what is drawn.
+    Where all or none are true the bootstrap has no width; there the exact (Clopper-Pearson) interval is
+    given.
     """
     count, right = len(hits), int(hits.sum())
     if not count:
@@ -152,13 +154,16 @@ def log_probabilities(scores: Matrix, temperature: float) -> Matrix:
 def best_temperature(scores: Matrix, labels: Indices) -> float:
     """The temperature of least log loss on these rows, between 1e-6 and 1e6.
 
-    The loss is convex in t = 1 / temperature and its slope is mean(sum_k p_k s_k - s_label): bisected, in log t.
+    The loss is convex in t = 1 / temperature and its slope is mean(sum_k p_k s_k - s_label): bisected, in log
+    t.
     """
     own = np.take_along_axis(scores, labels[:, None], axis=1)[:, 0]
     low, high = np.log(1 / LARGEST_TEMPERATURE), np.log(1 / SMALLEST_TEMPERATURE)
     for _ in range(100):
         middle = (low + high) / 2
-        slope = float(np.mean((np.exp(log_probabilities(scores, np.exp(-middle))) * scores).sum(axis=1) - own))
+        slope = float(
+            np.mean((np.exp(log_probabilities(scores, np.exp(-middle))) * scores).sum(axis=1) - own)
+        )
         low, high = (middle, high) if slope < 0 else (low, middle)
     return float(np.exp(-(low + high) / 2))
 
@@ -166,18 +171,21 @@ def best_temperature(scores: Matrix, labels: Indices) -> float:
 def calibration(
     scores: Matrix, labels: Indices, *, bins: int = 15, temperature: float | None = None, seed: int = 0
 ) -> Calibration:
-    """How far confidence and accuracy lie apart: sum over bins of (rows in bin / rows) |accuracy - confidence|.
+    """How far confidence and accuracy lie apart: sum over bins of (rows in bin / rows) |accuracy -
+    confidence|.
 
-    A ridge head's scores are regressions on 0 and 1, not probabilities, so any calibration error judges the head
-    together with a map to probabilities. Ours is the softmax at one temperature. Without a given one, each half of
-    the rows is judged at the temperature of least log loss on the other half: no row chooses its own.
-    The confidence of a row is its largest probability; the bins are of equal width, (i / bins, (i + 1) / bins].
+    A ridge head's scores are regressions on 0 and 1, not probabilities, so any calibration error judges the
+    head together with a map to probabilities. Ours is the softmax at one temperature. Without a given one,
+    each half of the rows is judged at the temperature of least log loss on the other half: no row chooses its
+    own. The confidence of a row is its largest probability; the bins are of equal width, (i / bins, (i + 1) /
+    bins].
     """
     _same_rows(scores, labels)
     if bins < 1 or len(labels) < 2:
         raise InputError(f"Calibration needs a bin and two rows; found {bins} bins and {len(labels)} rows.")
     if temperature is not None:
-        logs, temperatures = log_probabilities(scores, temperature), (temperature,)
+        logs = log_probabilities(scores, temperature)
+        temperatures: tuple[float, ...] = (temperature,)
         how = "softmax at the given temperature"
     else:
         logs, temperatures = _cross_fitted(scores, labels, seed)
@@ -224,5 +232,6 @@ def _same_rows(one: NDArray[np.generic], other: Indices) -> None:
         )
     if len(one) != len(other):
         raise InputError(
-            f"Both need one entry per row; found {len(one)} and {len(other)}. Take both from the same embedding set."
+            f"Both need one entry per row; found {len(one)} and {len(other)}. Take both from the same "
+            "embedding set."
         )

@@ -20,6 +20,7 @@ from probekit.values import EmbeddingSet
 
 METRICS = ("cosine", "l2")
 BLOCK_ROWS = 4096
+SEEDING_STREAM, SEEDING_PASSES = 30, 1000
 FLOAT32_SLACK = 1e-5  # how far a float32 inner product of unit vectors may lie below the true one
 
 Array = NDArray[Any]
@@ -28,7 +29,7 @@ Indices = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Pair:
-    """Two rows that are (nearly) the same sample. A client is None for the server and an unnamed test client."""
+    """Two rows that are (nearly) the same sample. A client is None for the server and where unknown."""
 
     row: int
     other_row: int
@@ -133,14 +134,38 @@ def representatives(rows: Array, count: int, *, seed: int = 0, threads: int = 1)
     points = _single(rows)
     with faiss_with(threads) as faiss:
         bounds = {"min_points_per_centroid": 1, "max_points_per_centroid": len(rows)}
-        clusters = faiss.Kmeans(points.shape[1], count, seed=seed % 2**31, niter=20, **bounds)
-        clusters.train(points)
+        clusters = faiss.Kmeans(points.shape[1], count, seed=seed % 2**31, niter=10, **bounds)
+        clusters.train(points, init_centroids=points[_spread(points, count, seed=seed)])
         found, nearest = clusters.index.search(points, 1)
     distances, cluster = found[:, 0], nearest[:, 0]
     order = np.lexsort((np.arange(len(rows)), distances, cluster))
     medoids = order[np.unique(cluster[order], return_index=True)[1]]
     others = np.setdiff1d(np.argsort(-distances, kind="stable"), medoids, assume_unique=True)
     return np.sort(np.concatenate([medoids, others[: count - len(medoids)]]))
+
+
+def _spread(points: NDArray[np.float32], count: int, *, seed: int) -> Indices:
+    """Rows to start k-means from, drawn in turn with a chance proportional to the squared distance to those before.
+
+    faiss starts from uniformly drawn rows and misses small clusters. At most `SEEDING_PASSES` passes are made over
+    the rows; beyond that number several are drawn in a pass.
+    """
+    generator = np.random.Generator(np.random.PCG64([seed, SEEDING_STREAM]))
+    squares = np.einsum("ij,ij->i", points, points, dtype=np.float64)
+    drawn = generator.integers(len(points), size=1)
+    distance = np.full(len(points), np.inf)
+    together = -(-count // SEEDING_PASSES)
+    while len(drawn) < count:
+        fresh = drawn[-together:]
+        to_fresh = squares[:, None] + squares[fresh] - 2 * (points @ points[fresh].T).astype(np.float64)
+        distance = np.minimum(distance, np.maximum(to_fresh, 0).min(axis=1))
+        distance[drawn] = 0
+        wanted = min(together, count - len(drawn))
+        chances = distance + (distance.sum() == 0) * np.isin(np.arange(len(points)), drawn, invert=True)
+        possible = min(wanted, int(np.count_nonzero(chances)))
+        chosen = generator.choice(len(points), possible, replace=False, p=chances / chances.sum())
+        drawn = np.concatenate([drawn, chosen])
+    return drawn
 
 
 def duplicates_across(

@@ -55,10 +55,10 @@ def partition(
 ) -> Partition:
     """Divide all rows among clients and the server.
 
-    The server's share is taken first, stratified by class, and never the last row of a class (by column also not
-    of a client). A client that a dirichlet draw leaves empty is given the last row of the then largest client.
-    `client_ids` is needed by `column:client_id`; `embeddings` by the representative choice (k-means medoids
-    within each class).
+    The server's share is taken first, stratified by class, and never the last row of a class (by column also
+    not of a client). A client that a dirichlet draw leaves empty is given the last row of the then largest
+    client. `client_ids` is needed by `column:client_id`; `embeddings` by the representative choice (k-means
+    medoids within each class).
     """
     parsed = parse_scheme(scheme)
     _check_rows(labels, masked, seed)

@@ -1,4 +1,4 @@
-"""Pictures as the rest of probekit may take them for granted: whole, upright, 8 bits deep, with an id of their own."""
+"""Pictures that the rest of probekit may take for granted: whole, upright, 8 bits deep, with an id."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, ImageOps
+from PIL import ExifTags, Image, ImageOps
 
 from probekit.errors import InputError, SampleError
 from probekit.values import content_id
@@ -45,25 +45,29 @@ def _reason(error: Exception) -> str:
 def checked(picture: Image.Image) -> Image.Image:
     """The same picture, upright and at most 8 bits deep, or a SampleError that says what is wrong with it.
 
-    EXIF orientation is applied as the `datasets` library does. 16-bit grey becomes 8-bit grey as round(value / 257),
-    which maps 0 to 0 and 65535 to 255. Alpha stays: it belongs to the sample's id, and `rgb` drops it later.
+    EXIF orientation is applied as the `datasets` library does. 16-bit grey becomes 8-bit grey as
+    round(value / 257), which maps 0 to 0 and 65535 to 255. Alpha stays: it belongs to the sample's id, and
+    `rgb` drops it later.
     """
     if not isinstance(picture, Image.Image):
         raise SampleError(f"Wanted a picture, found {type(picture).__name__}. Give a PIL picture.")
-    # The first picture of an MPO file (many phones write them) is the photograph; the others are previews or depth maps.
+    # the first picture of an MPO file (phones write them) is the photograph; others are previews, depth maps
     frames = 1 if picture.format == "MPO" else getattr(picture, "n_frames", 1)
     if frames > 1:
-        raise SampleError(f"One picture was wanted, found {frames} frames. Save the wanted frame as its own file.")
+        raise SampleError(
+            f"One picture was wanted, found {frames} frames. Save the wanted frame as its own file."
+        )
     if 0 in picture.size:
         raise SampleError(f"The picture has no pixels: {picture.width} x {picture.height}. Remove the row.")
     picture.load()
-    if picture.getexif().get(Image.ExifTags.Base.Orientation) is not None:
+    if picture.getexif().get(ExifTags.Base.Orientation) is not None:
         picture = ImageOps.exif_transpose(picture)
     if picture.mode.startswith("I;16"):
         return _eight_bits(picture)
     if picture.mode not in MODES:
         raise SampleError(
-            f"Pictures of mode {picture.mode!r} have no agreed range of values. Scale them to 8 bits yourself, "
+            f"Pictures of mode {picture.mode!r} have no agreed range of values. Scale them to 8 bits "
+            "yourself, "
             "and save them as L or RGB."
         )
     return picture
@@ -81,7 +85,9 @@ def rgb(picture: Image.Image) -> Image.Image:
     """
     if picture.mode == "RGB":
         return picture
-    if "transparency" in picture.info:  # Pillow warns when asked to forget a palette's transparency in one step
+    if (
+        "transparency" in picture.info
+    ):  # Pillow warns when asked to forget a palette's transparency in one step
         picture = picture.convert("RGBA")
     return picture.convert("RGB")
 

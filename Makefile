@@ -1,0 +1,33 @@
+# Everything runs in .venv, which is made when missing and kept when not.
+VENV ?= .venv
+PYTHON ?= python3
+BIN = $(VENV)/bin
+READY = $(VENV)/.ready
+
+.PHONY: demo test test-slow check bench clean
+
+$(READY): pyproject.toml constraints.txt
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "installing probekit and what it needs into $(VENV) (a few minutes, once)"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,offline]'
+	@touch $(READY)
+
+demo: $(READY)  ## the main job on an embedded default
+	@$(BIN)/probekit demo --cache .demo/cache
+
+test: $(READY)  ## the default tests
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -q
+
+test-slow: $(READY)  ## the tests that guard a promise but take long
+	$(BIN)/python -m pytest -q -m slow
+
+check: $(READY)  ## format, lint, types
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+bench: $(READY)  ## every benchmark, one JSON line per measurement
+	@status=0; for script in benchmarks/[!_]*.py; do $(BIN)/python $$script || status=1; done; exit $$status
+
+clean:
+	rm -rf $(VENV) .demo build dist *.egg-info
