@@ -104,7 +104,7 @@ class Design:
         if not (0 < self.grid < math.inf and math.frexp(self.grid)[0] == 0.5):
             raise InputError(
                 f"Exact arithmetic on {self.view} rows needs a grid step that is a power of two; found "
-                f"{self.grid}. Take probekit.linear.grid.step_for(rows that the server holds), or divide each "
+                f"{self.grid}. Take probekit.linear.grid.step_for(rows of the server), or divide each "
                 "row by its norm (view l2)."
             )
         return float(self.grid)

@@ -1,4 +1,4 @@
-"""Nearest neighbours with faiss: a k-NN probe, near duplicates across clients, a representative choice.
+"""Nearest neighbours with faiss: a k-NN probe, near duplicates across clients and in a test set.
 
 faiss is imported when first used and given an explicit number of threads: it and torch each bring an OpenMP
 runtime. For duplicates its float32 distances only propose: what is compared and reported is float64.
@@ -20,7 +20,6 @@ from probekit.values import EmbeddingSet
 
 METRICS = ("cosine", "l2")
 BLOCK_ROWS = 4096
-SEEDING_STREAM, SEEDING_PASSES = 30, 1000
 FLOAT32_SLACK = 1e-5  # how far a float32 inner product of unit vectors may lie below the true one
 
 Array = NDArray[Any]
@@ -93,13 +92,13 @@ def knn_votes(
             f"{options.neighbours} neighbours were asked for; there are only {len(train)} training rows. Ask "
             "for fewer."
         )
-    _finite(train, "training row")
-    _finite(rows, "row")
+    check_finite(train, "training row")
+    check_finite(rows, "row")
     prepare = unit_rows if options.metric == "cosine" else np.asarray
     with faiss_with(threads) as faiss:
         index = (faiss.IndexFlatIP if options.metric == "cosine" else faiss.IndexFlatL2)(train.shape[1])
-        index.add(_single(prepare(train)))
-        closeness, near = index.search(_single(prepare(rows)), options.neighbours)
+        index.add(single(prepare(train)))
+        closeness, near = index.search(single(prepare(rows)), options.neighbours)
     weights = np.ones_like(closeness, dtype=np.float64)
     if options.temperature is not None:
         weights = np.exp(
@@ -117,55 +116,6 @@ def knn_predict(
     """The class with most votes among the nearest training rows; of equals the one with the lowest number."""
     winners: Indices = np.argmax(knn_votes(train, labels, rows, options=options, threads=threads), axis=1)
     return winners
-
-
-def representatives(rows: Array, count: int, *, seed: int = 0, threads: int = 1) -> Indices:
-    """The numbers of `count` different rows, sorted: of each k-means cluster the row nearest its centre.
-
-    Where fewer clusters than asked for hold rows (duplicates), the rows farthest from their centres fill up.
-    """
-    if not 1 <= count <= len(rows):
-        raise InputError(
-            f"Between 1 and {len(rows)} representatives of {len(rows)} rows can be had; found {count}."
-        )
-    _finite(rows, "row")
-    if count == len(rows):
-        return np.arange(len(rows))
-    points = _single(rows)
-    with faiss_with(threads) as faiss:
-        bounds = {"min_points_per_centroid": 1, "max_points_per_centroid": len(rows)}
-        clusters = faiss.Kmeans(points.shape[1], count, seed=seed % 2**31, niter=10, **bounds)
-        clusters.train(points, init_centroids=points[_spread(points, count, seed=seed)])
-        found, nearest = clusters.index.search(points, 1)
-    distances, cluster = found[:, 0], nearest[:, 0]
-    order = np.lexsort((np.arange(len(rows)), distances, cluster))
-    medoids = order[np.unique(cluster[order], return_index=True)[1]]
-    others = np.setdiff1d(np.argsort(-distances, kind="stable"), medoids, assume_unique=True)
-    return np.sort(np.concatenate([medoids, others[: count - len(medoids)]]))
-
-
-def _spread(points: NDArray[np.float32], count: int, *, seed: int) -> Indices:
-    """Rows to start k-means from, drawn in turn with a chance proportional to the squared distance to those before.
-
-    faiss starts from uniformly drawn rows and misses small clusters. At most `SEEDING_PASSES` passes are made over
-    the rows; beyond that number several are drawn in a pass.
-    """
-    generator = np.random.Generator(np.random.PCG64([seed, SEEDING_STREAM]))
-    squares = np.einsum("ij,ij->i", points, points, dtype=np.float64)
-    drawn = generator.integers(len(points), size=1)
-    distance = np.full(len(points), np.inf)
-    together = -(-count // SEEDING_PASSES)
-    while len(drawn) < count:
-        fresh = drawn[-together:]
-        to_fresh = squares[:, None] + squares[fresh] - 2 * (points @ points[fresh].T).astype(np.float64)
-        distance = np.minimum(distance, np.maximum(to_fresh, 0).min(axis=1))
-        distance[drawn] = 0
-        wanted = min(together, count - len(drawn))
-        chances = distance + (distance.sum() == 0) * np.isin(np.arange(len(points)), drawn, invert=True)
-        possible = min(wanted, int(np.count_nonzero(chances)))
-        chosen = generator.choice(len(points), possible, replace=False, p=chances / chances.sum())
-        drawn = np.concatenate([drawn, chosen])
-    return drawn
 
 
 def duplicates_across(
@@ -223,17 +173,17 @@ def _close(
     if not 0 < threshold <= 1:
         raise InputError(f"A similarity threshold must lie in (0, 1]; found {threshold}.")
     right = unit_rows(other.to_numpy())
-    _finite(right, "row")
+    check_finite(right, "row")
     where: dict[str, list[int]] = {}
     for row, sample in enumerate(other.ids):
         where.setdefault(sample, []).append(row)
     with faiss_with(threads) as faiss:
         index = faiss.IndexFlatIP(other.dimension)
-        index.add(_single(right))
+        index.add(single(right))
         for start in range(0, len(one), BLOCK_ROWS):
             left = unit_rows(one.embeddings[start : start + BLOCK_ROWS])
-            _finite(left, "row", start)
-            bounds, _, near = index.range_search(_single(left), threshold - FLOAT32_SLACK)
+            check_finite(left, "row", start)
+            bounds, _, near = index.range_search(single(left), threshold - FLOAT32_SLACK)
             for k in range(len(left)):
                 same = where.get(one.ids[start + k], [])
                 candidates = np.union1d(near[bounds[k] : bounds[k + 1]], same).astype(np.int64)
@@ -268,11 +218,13 @@ def _within(found: list[Pair], limit: int, threshold: float) -> None:
         )
 
 
-def _single(rows: Array) -> NDArray[np.float32]:
+def single(rows: Array) -> NDArray[np.float32]:
+    """The rows as faiss wants them: contiguous float32."""
     return np.ascontiguousarray(rows, dtype=np.float32)
 
 
-def _finite(rows: Array, noun: str, start: int = 0) -> None:
+def check_finite(rows: Array, noun: str, start: int = 0) -> None:
+    """Refuse rows that hold NaN or infinity, naming the first."""
     bad = ~np.isfinite(rows).all(axis=1)
     if bad.any():
         raise InputError(

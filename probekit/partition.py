@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from probekit.errors import InputError, NotFoundError
 from probekit.learning import Partition
-from probekit.neighbours import representatives
+from probekit.medoids import representatives
 from probekit.registry import nearest
 from probekit.values import UNLABELLED, Rows
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,6 +39,11 @@ def few_shot(
     seed: int = 0,
 ) -> tuple[FewShot, ...]:
     """The curve: each draw shuffles every class's rows once and takes the first (ridge in mean scaling)."""
+    if not len(test) or test.labels.min() < 0:
+        raise InputError(
+            f"A few-shot curve is judged on labelled test rows; found {int((test.labels < 0).sum())} of "
+            f"{len(test)} without a label. Keep the others with EmbeddingSet.select."
+        )
     shuffled = _shuffled(train.labels, design.classes, max(shots, default=0), draws=draws, seed=seed)
     curve = []
     for number in shots:
@@ -47,7 +52,10 @@ def few_shot(
         accuracies = []
         for draw in shuffled:
             head, _ = fit(client_statistics(train, np.sort(draw[:, :number].ravel()), design), ridge)
-            right = predict(head, test.embeddings) == test.labels
+            named = replace(
+                head, spec_digest=train.spec.digest
+            )  # so that a test set encoded otherwise is refused
+            right = predict(named, test) == test.labels
             accuracies.append(float(right.mean()))
         deviation = float(np.std(accuracies, ddof=1)) if draws > 1 else None
         curve.append(FewShot(number, tuple(accuracies), float(np.mean(accuracies)), deviation))

@@ -1,0 +1,75 @@
+"""Frozen encoders by name. Each loader stands in its own file, imported when its prefix is asked for."""
+
+from __future__ import annotations
+
+from probekit import registry
+from probekit.errors import InputError
+from probekit.protocols import Backbone, Placeable
+
+register_backbone = registry.backbones.register
+
+
+def backbone(
+    name: str | object,
+    *,
+    preset: str = "native",
+    device: str | None = None,
+    precision: str | None = None,
+) -> Backbone:
+    """The backbone of this name, or made of this object.
+
+    Names: `open_clip:ARCH/TAG`, `hf:ORG/NAME[@REVISION]`, `timm:NAME`, `packaged:NAME`, `py:module:factory`
+    or a plugin's own; `#view` chooses the tensor. Presets: native, f2l2-domainnet, f2l2-imagenet,
+    f2l2-flowers. Devices: auto, cpu, cuda, mps; precisions: float32, amp-bfloat16, amp-float16. Left out, an
+    object stays where it is, and what is loaded by name computes on the cpu in float32.
+    """
+    found = _named(name, preset) if isinstance(name, str) else _made(name, preset)
+    if preset != "native" and found.preprocessing.get("preset") != preset:
+        raise InputError(
+            f"{found.name} brings its own preprocessing and knows no presets. Leave out {preset!r}."
+        )
+    if device is not None or precision is not None:
+        here: str = getattr(found, "device", "cpu")
+        _place(found, device or here, precision or "float32")
+    return found
+
+
+def _named(name: str, preset: str) -> Backbone:
+    from probekit.backbones import preprocessing, python
+
+    if preset != "native":
+        preprocessing.preset(preset)
+    reference = registry.parse(name, preset=preset)
+    found = python.made(registry.backbones.get(reference.scheme), reference)
+    if reference.view is not None and found.view != reference.view:
+        raise InputError(f"{name} has no view #{reference.view}. It has: #{found.view}.")
+    return found
+
+
+def _made(thing: object, preset: str) -> Backbone:
+    from probekit.backbones import preprocessing, python
+
+    own = None if preset == "native" or isinstance(thing, Backbone) else preprocessing.preset(preset)
+    return python.as_backbone(thing, preprocess=own)
+
+
+def _place(found: Backbone, device: str, precision: str) -> None:
+    if isinstance(found, Placeable):
+        found.place(device, precision=precision)
+    elif device not in ("cpu", "auto") or precision != "float32":
+        raise InputError(
+            f"{found.name} cannot be placed on {device!r} in {precision!r}: it runs where its author put it. "
+            "Leave out device and precision, or give it a method place(device, *, precision)."
+        )
+
+
+def known_models() -> list[str]:
+    """The names of all models whose weights open_clip and timm publish."""
+    import probekit.backbones.torchvision_operators  # noqa: F401
+
+    # isort: split
+    import open_clip
+    import timm
+
+    clip = [f"open_clip:{arch}/{tag}" for arch, tag in open_clip.list_pretrained()]
+    return [*clip, *(f"timm:{name}" for name in timm.list_pretrained())]

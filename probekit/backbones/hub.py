@@ -45,11 +45,22 @@ def _translated(cause: BaseException, reference: Reference) -> ProbekitError | N
     if isinstance(cause, hub.RepositoryNotFoundError | hub.RevisionNotFoundError):
         what = "revision" if isinstance(cause, hub.RevisionNotFoundError) else "repository"
         return NotFoundError(f"Cannot load {reference}: the hub has no such {what}. Check the spelling.")
-    offline = hub.LocalEntryNotFoundError, hub.OfflineModeIsEnabled, urllib.error.URLError, ConnectionError, TimeoutError
+    offline = (
+        hub.LocalEntryNotFoundError,
+        hub.OfflineModeIsEnabled,
+        urllib.error.URLError,
+        ConnectionError,
+        TimeoutError,
+    )
     # transformers and huggingface_hub speak httpx or requests, depending on their versions
-    if isinstance(cause, offline) or type(cause).__name__ in ("ConnectError", "ConnectTimeout", "ReadTimeout"):
+    if isinstance(cause, offline) or type(cause).__name__ in (
+        "ConnectError",
+        "ConnectTimeout",
+        "ReadTimeout",
+    ):
         return OfflineError(
-            f"Cannot load {reference}: its files are not in the local cache and the hub cannot be reached. Run once "
+            f"Cannot load {reference}: its files are not in the local cache and the hub cannot be reached. "
+            "Run once "
             "with a network (and without HF_HUB_OFFLINE), or copy the files here and name their folder."
         )
     if isinstance(cause, hub.EntryNotFoundError):
@@ -58,10 +69,13 @@ def _translated(cause: BaseException, reference: Reference) -> ProbekitError | N
             f"({str(cause).splitlines()[0]}). Use a repository that holds it, or another prefix."
         )
     if isinstance(cause, hub.HFValidationError):
-        return InputError(f"Cannot load {reference}: {cause} Write ORG/NAME, or the path of an existing folder.")
+        return InputError(
+            f"Cannot load {reference}: {cause} Write ORG/NAME, or the path of an existing folder."
+        )
     if isinstance(cause, pickle.UnpicklingError):
         return InputError(
-            f"Cannot load {reference}: the file holds more than tensors, and probekit runs no code out of files. "
+            f"Cannot load {reference}: the file holds more than tensors, and probekit runs no code out of "
+            "files. "
             "Save its state_dict as safetensors."
         )
     return None

@@ -33,7 +33,9 @@ def available(device: str) -> str:
     cards = torch.cuda.device_count() if kind == "cuda" else 1
     if not present.get(kind) or (number and not (number.isdigit() and int(number) < cards)):
         there = ", ".join(name for name, is_there in present.items() if is_there)
-        raise InputError(f"Cannot use device {device!r}: this machine has {there}. Choose one of these, or auto.")
+        raise InputError(
+            f"Cannot use device {device!r}: this machine has {there}. Choose one of these, or auto."
+        )
     return device
 
 
@@ -54,21 +56,22 @@ def weights_digest(architecture: str, module: nn.Module) -> str:
 
 
 def stacked(batch: Any) -> torch.Tensor:
-    """A batch as one tensor: it may be one already, an array, or a sequence of either. float64 becomes float32."""
+    """A batch (a tensor, an array, or a sequence of either) as one tensor. float64 becomes float32."""
     if not isinstance(batch, torch.Tensor | np.ndarray):
         first = next(iter(batch), None)
         batch = torch.stack(list(batch)) if isinstance(first, torch.Tensor) else np.stack(list(batch))
     if isinstance(batch, np.ndarray):
         batch = torch.from_numpy(batch if batch.flags.writeable else batch.copy())
-    return batch.float() if batch.dtype == torch.float64 else batch
+    tensor: torch.Tensor = batch
+    return tensor.float() if tensor.dtype == torch.float64 else tensor
 
 
 class FrozenModule:
     """A backbone made of a torch module: in evaluation mode, without gradients, its weights in float32.
 
-    `preprocess` is an object of its own, so that worker processes receive it and never the model. `read` takes the
-    embedding out of the module; left out, the module's output is the embedding. `architecture` says what the weights'
-    names and shapes do not (heads, activation); left out, it is the module's own description.
+    `preprocess` is an object of its own, so that worker processes receive it and never the model. `read`
+    takes the embedding out of the module; left out, the module's output is the embedding. `architecture`
+    says what names and shapes of weights do not (heads, activation); left out, the module's description.
     """
 
     def __init__(
@@ -89,10 +92,10 @@ class FrozenModule:
         self._read = read
         self._collate = collate
         self._architecture = architecture_text(module) if architecture is None else architecture
-        self._device, self._precision = "cpu", "float32"
+        self.device, self.precision = "cpu", "float32"
 
     def __repr__(self) -> str:
-        return f"<backbone {self.name} on {self._device}>"
+        return f"<backbone {self.name} on {self.device}>"
 
     @property
     def preprocessing(self) -> Mapping[str, Json]:
@@ -110,21 +113,26 @@ class FrozenModule:
             raise InputError(f"Cannot compute in {precision!r}: choose one of {', '.join(PRECISIONS)}.")
         device = available(device)
         self.module.to(device)
-        self._device, self._precision = device, precision
+        self.device, self.precision = device, precision
 
     def encode(self, batch: Any) -> NDArray[np.float32]:
         """The embeddings (b, d) of a batch of preprocessed samples."""
         inputs = self._collate(batch)
         if isinstance(inputs, torch.Tensor):
-            inputs = inputs.to(self._device)
-        amp = PRECISIONS[self._precision]
-        with torch.inference_mode(), torch.autocast(self._device.partition(":")[0], dtype=amp, enabled=amp is not None):
+            inputs = inputs.to(self.device)
+        amp = PRECISIONS[self.precision]
+        with (
+            torch.inference_mode(),
+            torch.autocast(self.device.partition(":")[0], dtype=amp, enabled=amp is not None),
+        ):
             output = self.module(inputs) if self._read is None else self._read(self.module, inputs)
         return self._checked(output, len(inputs))
 
     def _checked(self, output: Any, rows: int) -> NDArray[np.float32]:
         if not isinstance(output, torch.Tensor) or output.ndim != 2 or len(output) != rows:
-            found = f"shape {tuple(output.shape)}" if isinstance(output, torch.Tensor) else type(output).__name__
+            found = (
+                f"shape {tuple(output.shape)}" if isinstance(output, torch.Tensor) else type(output).__name__
+            )
             raise InputError(
                 f"{self.name} must give one vector per sample, a tensor of shape ({rows}, d); found {found}. "
                 "Pool or flatten inside the module, or return the tensor itself."

@@ -1,7 +1,8 @@
-"""open_clip's image towers: `open_clip:ARCH/TAG`, `ARCH/FILE`, `ARCH/random`, `hf-hub:ORG/NAME[@REV]`, `local-dir:FOLDER`.
+"""open_clip's image towers.
 
-Views: `#proj` (default), the tower's output after its projection, not normalised; `#pre`, before the projection, for
-towers whose projection stands apart.
+Names: `open_clip:ARCH/TAG`, `ARCH/FILE`, `ARCH/random`, `hf-hub:ORG/NAME[@REVISION]`, `local-dir:FOLDER`.
+Views: `#proj` (default), the tower's output after its projection, not normalised; `#pre`, before the
+projection, for towers whose projection stands apart.
 """
 
 from __future__ import annotations
@@ -19,7 +20,6 @@ import torch
 from huggingface_hub import hf_hub_download, try_to_load_from_cache
 from huggingface_hub.errors import EntryNotFoundError
 from open_clip.transform import PreprocessCfg, image_transform_v2
-from torch import nn
 
 from probekit.backbones import hub, open_clip_files
 from probekit.backbones.module import FrozenModule
@@ -53,7 +53,9 @@ def load(reference: Reference) -> FrozenModule:
 
 def _of_architecture(reference: Reference, arch: str, *, weights: str) -> FrozenModule:
     if arch not in open_clip.list_models():
-        raise NotFoundError(f"open_clip has no architecture {arch!r}. {nearest(arch, open_clip.list_models())}")
+        raise NotFoundError(
+            f"open_clip has no architecture {arch!r}. {nearest(arch, open_clip.list_models())}"
+        )
     config = _config(arch)
     if not weights:
         raise InputError(
@@ -67,16 +69,14 @@ def _of_architecture(reference: Reference, arch: str, *, weights: str) -> Frozen
             model = open_clip.create_model(arch, load_weights=False, pretrained_text=False)
         return _frozen(reference, model, config)
     if open_clip.is_pretrained_cfg(arch, weights):
-        if open_clip_files.needs_quick_gelu(arch, weights, config):
-            config["quick_gelu"] = True
-        quick = bool(config.get("quick_gelu"))
-        return _frozen(reference, _created(arch, pretrained=weights, force_quick_gelu=quick), config)
+        open_clip_files.check_tag(arch, weights, config=config)
+        return _frozen(reference, _created(arch, pretrained=weights), config)
     file = open_clip_files.checked(arch, weights, config=config)
     return _frozen(reference, _created(arch, pretrained=str(file)), config)
 
 
 def _created(source: str, **options: Any) -> Any:
-    """open_clip's own model. Without `require_pretrained` it would go on with random weights and a log line."""
+    """open_clip's own model; without `require_pretrained` it would go on with random weights."""
     return open_clip.create_model(
         source, device="cpu", precision="fp32", require_pretrained=True, weights_only=True, **options
     )
@@ -90,7 +90,7 @@ def _config(source: str) -> dict[str, Any]:
 def _fetched(repository: str) -> Path:
     """The local snapshot of a hub repository, with its configuration and weights.
 
-    open_clip's own `hf-hub:` knows no revisions, and reports weights that it could not fetch in a log line only.
+    open_clip's own `hf-hub:` knows no revisions, and only logs that it could not fetch the weights.
     """
     name, _, revision = repository.partition("@")
     config = hf_hub_download(name, "open_clip_config.json", revision=revision or None)
@@ -110,21 +110,31 @@ def _check_folder(folder: Path) -> None:
             "or write open_clip:ARCH/FILE."
         )
     files = sorted(file for end in ("safetensors", "bin", "pth") for file in folder.glob(f"*.{end}"))
-    known = [file for file in files if file.stem in ("open_clip_model", "open_clip_pytorch_model", "model", "pytorch_model")]
+    known = [
+        file
+        for file in files
+        if file.stem in ("open_clip_model", "open_clip_pytorch_model", "model", "pytorch_model")
+    ]
     if not files:
-        raise NotFoundError(f"{folder} holds no weights (*.safetensors, *.bin, *.pth). Put them beside the configuration.")
+        raise NotFoundError(
+            f"{folder} holds no weights (*.safetensors, *.bin, *.pth). Put them beside the configuration."
+        )
     if len(files) > 1 and not known:
         names = ", ".join(file.name for file in files)
-        raise InputError(f"{folder} holds several weights ({names}). Keep one, or call it open_clip_model.safetensors.")
+        raise InputError(
+            f"{folder} holds several weights ({names}). Keep one, or call it open_clip_model.safetensors."
+        )
 
 
 def _frozen(reference: Reference, model: Any, config: dict[str, Any]) -> FrozenModule:
-    tower: nn.Module = model.visual
+    tower: Any = model.visual
     native, size = _native(model)
     view = reference.view or "proj"
     available = {"proj": _first, **_pre(tower)}
     if view not in available:
-        raise InputError(f"{reference} has no view #{view}. It has: {', '.join('#' + name for name in available)}.")
+        raise InputError(
+            f"{reference} has no view #{view}. It has: {', '.join('#' + name for name in available)}."
+        )
     if view == "pre" and hasattr(tower, "proj"):
         tower.proj = None
     return FrozenModule(
@@ -177,12 +187,16 @@ def _pre(tower: Any) -> dict[str, Callable[[Any, torch.Tensor], torch.Tensor]]:
     if len(head):
         return {"pre": lambda tower, batch: tower.trunk(batch)}
     if trunk.num_classes > 0:
-        return {"pre": lambda tower, batch: tower.trunk.forward_head(tower.trunk.forward_features(batch), pre_logits=True)}
+        return {
+            "pre": lambda tower, batch: tower.trunk.forward_head(
+                tower.trunk.forward_features(batch), pre_logits=True
+            )
+        }
     return {}
 
 
 def _architecture(config: dict[str, Any]) -> str:
-    """What the weights do not tell: heads, activation, pooling. Defaults are filled in, so that all sources agree."""
+    """What the weights do not tell: heads, activation, pooling; with defaults, so that all sources agree."""
     vision = asdict(open_clip.CLIPVisionCfg(**config["vision_cfg"]))
     vision.pop("timm_model_pretrained", None)
     return canonical(

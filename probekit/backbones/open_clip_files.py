@@ -1,4 +1,4 @@
-"""Weights files for open_clip: a file carries neither activation nor preprocessing, so both are looked up or refused."""
+"""Weights files for open_clip: they carry neither activation nor preprocessing, so both are looked up."""
 
 from __future__ import annotations
 
@@ -19,17 +19,14 @@ SUFFIXES = (".safetensors", ".pt", ".pth", ".bin")
 QUICK = "-quickgelu"
 
 
-def needs_quick_gelu(arch: str, tag: str, config: dict[str, Any]) -> bool:
-    """Whether a tag's weights want QuickGELU where the architecture says GELU and no architecture says otherwise."""
+def check_tag(arch: str, tag: str, *, config: dict[str, Any]) -> None:
+    """Refuses weights that want QuickGELU for an architecture that says GELU; open_clip would only warn."""
     wanted = bool(open_clip.get_pretrained_cfg(arch, tag).get("quick_gelu"))
-    if wanted == bool(config.get("quick_gelu")) or _ignores_quick_gelu(config):
-        return False
-    if arch + QUICK in open_clip.list_models():
+    if wanted and not config.get("quick_gelu") and not _ignores_quick_gelu(config):
         raise InputError(
-            f"The weights {tag!r} were trained with QuickGELU, but {arch} computes GELU: the embeddings would be wrong. "
-            f"Write open_clip:{arch}{QUICK}/{tag}."
+            f"The weights {tag!r} were trained with QuickGELU, but {arch} computes GELU: embeddings would "
+            f"be wrong. Write open_clip:{arch}{QUICK}/{tag}."
         )
-    return wanted
 
 
 def checked(arch: str, text: str, *, config: dict[str, Any]) -> Path:
@@ -57,7 +54,7 @@ def _unknown(arch: str, text: str) -> str:
     tags = open_clip.list_pretrained_tags_by_model(arch)
     elsewhere = open_clip.list_pretrained_models_by_tag(text)
     hint = f" {text} exists for {', '.join(elsewhere[:4])}." if elsewhere else ""
-    return f"open_clip has no weights {text!r} for {arch}, and there is no such file. {nearest(text, tags)}{hint}"
+    return f"open_clip has no weights {text!r} for {arch}, nor is that a file. {nearest(text, tags)}{hint}"
 
 
 def _refuse_torchscript(arch: str, file: Path) -> None:
@@ -68,8 +65,10 @@ def _refuse_torchscript(arch: str, file: Path) -> None:
     if scripted:
         arch = arch.removesuffix(QUICK)
         raise InputError(
-            f"{file} is a TorchScript archive, as OpenAI published its weights: it holds code, and its activation "
-            f"(QuickGELU) would be lost. Write open_clip:{arch}{QUICK}/openai, which fetches the same weights."
+            f"{file} is a TorchScript archive, as OpenAI published its weights: it holds code, and its "
+            "activation "
+            f"(QuickGELU) would be lost. Write open_clip:{arch}{QUICK}/openai, which fetches the same "
+            "weights."
         )
 
 
@@ -85,7 +84,8 @@ def _refuse_disagreeing_folder(file: Path, quick: bool) -> None:
         differences.append(f"quick_gelu {wanted} (here {quick})")
     if differences:
         raise InputError(
-            f"{beside} says how {file.name} is to be used, and a bare file loses it: {'; '.join(differences)}. "
+            f"{beside} says how {file.name} is to be used, and a bare file loses it: "
+            f"{'; '.join(differences)}. "
             f"Write open_clip:local-dir:{file.parent}."
         )
 
@@ -101,9 +101,14 @@ def _refuse_disagreeing_tag(arch: str, file: Path, *, config: dict[str, Any]) ->
         if bool(published.get("quick_gelu")) != quick and not _ignores_quick_gelu(config):
             differences.append(f"quick_gelu {bool(published.get('quick_gelu'))} (here {quick})")
         if differences:
-            better = known + QUICK if published.get("quick_gelu") and known + QUICK in open_clip.list_models() else known
+            better = (
+                known + QUICK
+                if published.get("quick_gelu") and known + QUICK in open_clip.list_models()
+                else known
+            )
             raise InputError(
-                f"{file.name} is what open_clip publishes as {known}/{tag}, and a bare file loses how it is to be used: "
+                f"{file.name} is what open_clip publishes as {known}/{tag}, and a bare file loses how it is "
+                "to be used: "
                 f"{'; '.join(differences)}. Write open_clip:{better}/{tag}."
             )
         return
@@ -116,19 +121,26 @@ def _refuse_disagreeing_tag(arch: str, file: Path, *, config: dict[str, Any]) ->
 
 
 def _refuse_unpublished(arch: str, file: Path, *, config: dict[str, Any]) -> None:
-    """A bare file is used as open_clip does by default; if no published weights of the architecture are, it is no guess."""
-    published = [open_clip.get_pretrained_cfg(arch, tag) for tag in open_clip.list_pretrained_tags_by_model(arch)]
+    """A bare file is used as open_clip does by default, unless no published weights of its kind are."""
+    published = [
+        open_clip.get_pretrained_cfg(arch, tag) for tag in open_clip.list_pretrained_tags_by_model(arch)
+    ]
     quick = bool(config.get("quick_gelu"))
     usual = (
-        not _differences(cfg, _plain_file()) and (_ignores_quick_gelu(config) or bool(cfg.get("quick_gelu")) == quick)
+        not _differences(cfg, _plain_file())
+        and (_ignores_quick_gelu(config) or bool(cfg.get("quick_gelu")) == quick)
         for cfg in published
     )
     if published and not any(usual):
         example = published[0]
-        differences = _differences(example, _plain_file()) or [f"quick_gelu {bool(example.get('quick_gelu'))} (here {quick})"]
+        differences = _differences(example, _plain_file()) or [
+            f"quick_gelu {bool(example.get('quick_gelu'))} (here {quick})"
+        ]
         raise InputError(
-            f"All published weights of {arch} are used otherwise than a bare file would be: {'; '.join(differences)}. "
-            f"Put {file.name} into a folder with an open_clip_config.json and write open_clip:local-dir:FOLDER"
+            f"All published weights of {arch} are used otherwise than a bare file would be: "
+            f"{'; '.join(differences)}. "
+            f"Put {file.name} into a folder with an open_clip_config.json and write "
+            "open_clip:local-dir:FOLDER"
             + (f", or open_clip:{arch}{QUICK}/{file}." if arch + QUICK in open_clip.list_models() else ".")
         )
 

@@ -1,4 +1,4 @@
-"""What happens to a picture before the model sees it: callables that travel to worker processes, and plain values."""
+"""What happens to a picture before the model sees it: callables for worker processes, and plain values."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def described(transform: Callable[[Any], Any], **values: Json) -> Described:
 
 @dataclass(frozen=True)
 class Preset:
-    """The preprocessing of the paper's own runs: squashed to 224 x 224, bilinear, with statistics of other data."""
+    """The preprocessing of the paper's own runs: squashed to 224 x 224, with statistics of other data."""
 
     name: str
     mean: tuple[float, ...] | None
@@ -76,7 +76,11 @@ class Preset:
         scaled = torch.from_numpy(np.array(picture)).permute(2, 0, 1).contiguous().float().div(255)
         if self.resized == "tensor":
             scaled = torch.nn.functional.interpolate(
-                scaled[None], size=(self.size, self.size), mode="bilinear", align_corners=False, antialias=True
+                scaled[None],
+                size=(self.size, self.size),
+                mode="bilinear",
+                align_corners=False,
+                antialias=True,
             )[0]
         if self.mean is None or self.std is None:
             return scaled
@@ -103,14 +107,15 @@ def preset(name: str) -> Preset:
 
 
 def chosen(name: str, native: Preprocess, *, size: tuple[int, int] | None) -> Preprocess:
-    """The model's own preprocessing or the preset asked for; `size` is the height and width the model takes."""
+    """The model's own preprocessing or the preset asked for; `size` is the height and width it takes."""
     if name == NATIVE:
         return native
     wanted = preset(name)
     if size != (wanted.size, wanted.size):
         found = "pictures of varying size" if size is None else f"{size[0]} x {size[1]}"
         raise InputError(
-            f"The preset {name} makes pictures of {wanted.size} x {wanted.size}, but this backbone takes {found}. "
+            f"The preset {name} makes pictures of {wanted.size} x {wanted.size}, but this backbone takes "
+            f"{found}. "
             "Use its own preprocessing (native) or a backbone for that size."
         )
     return wanted

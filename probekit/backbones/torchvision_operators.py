@@ -1,9 +1,9 @@
-"""Lets torchvision be imported beside a CPU build of torch. Import this before anything that imports torchvision.
+"""Lets torchvision be imported beside a CPU build of torch. Import it before anything imports torchvision.
 
-On Linux, the torchvision of PyPI is linked against CUDA libraries. Beside a CPU torch its compiled operators cannot be
-loaded, and `import torchvision` dies of a fake it registers for an operator that is not there ("operator
-torchvision::nms does not exist"). open_clip, timm and the image processors of transformers import torchvision, but only
-for its transforms, which are pure Python: so declaring the two missing operators is enough.
+On Linux, the torchvision of PyPI is linked against CUDA libraries. Beside a CPU torch its compiled operators
+cannot be loaded, and `import torchvision` dies of a fake that it registers for an operator that is not there
+("operator torchvision::nms does not exist"). open_clip, timm and the image processors of transformers import
+torchvision, but only for its transforms, which are pure Python: declaring the two operators is enough.
 Where torchvision is healthy, or not installed, nothing happens.
 """
 
@@ -20,7 +20,7 @@ def loadable(folder: Path) -> bool:
     """Whether the compiled operators of the torchvision in this folder can be loaded."""
     for library in folder.glob("_C*.so"):
         try:
-            torch.ops.load_library(str(library))
+            torch.ops.load_library(str(library))  # type: ignore[no-untyped-call]
         except OSError:
             return False
         return True

@@ -29,7 +29,8 @@ class Columns:
 class Options:
     """What a loader is told besides the name. A plugin is a function `load(name: str, options) -> Dataset`.
 
-    `streaming` allows rows to be read in passing, without a length; a loader that needs no such help may ignore it.
+    `streaming` allows rows to be read in passing, without a length; a loader that needs no such help may
+    ignore it.
     """
 
     split: str | None = None
@@ -61,10 +62,11 @@ def dataset(
     streaming: bool = False,
     limit: int | None = None,
 ) -> Dataset:
-    """The dataset of a name (`hf:NAME[:CONFIG]`, `folder:PATH`, `idx:PATH`, `npz:PATH`, `digits`) or of a Python object.
+    """The dataset of a name or of a Python object; `limit` keeps the first rows only.
 
-    An object may be a Hugging Face dataset or a sequence of contents or of (content, label) pairs; what already is a
-    Dataset is used as it is. `limit` keeps the first rows only.
+    A name is `hf:NAME[:CONFIG]`, `folder:PATH`, `idx:PATH`, `npz:PATH`, a packaged set such as `digits`, or a
+    plugin's own. An object is a Hugging Face dataset, a sequence of contents or of (content, label) pairs, or
+    already a Dataset.
     """
     options = Options(split=split, columns=columns or Columns(), streaming=streaming)
     found = _named(name, options) if isinstance(name, str) else _wrapped(name, options)
@@ -103,8 +105,8 @@ def _wrapped(rows: object, options: Options) -> Dataset:
         raise InputError(f"A path alone does not say how to read it: write 'folder:{rows}' or 'npz:{rows}'.")
     if not hasattr(rows, "__len__") or not hasattr(rows, "__getitem__") or isinstance(rows, bytes | dict):
         raise InputError(
-            f"A dataset must be a name, a Hugging Face dataset or a sequence of rows; found {type(rows).__name__}. "
-            "Make a list of it."
+            "A dataset must be a name, a Hugging Face dataset or a sequence of rows; "
+            f"found {type(rows).__name__}. Make a list of it."
         )
     from probekit.datasets import sequence
 

@@ -7,7 +7,8 @@ import math
 import re
 import zipfile
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import IO, Any, cast
@@ -37,7 +38,7 @@ def vector_reader(matrix: NDArray[Any], row: int) -> Callable[[], Any]:
 
 
 def load_idx(name: str, options: Options) -> Table:
-    """The pictures of an idx file with its labels beside it, or of a folder of such files (`train`, `t10k` or `test`)."""
+    """The pictures of an idx file with its labels beside it, or of one split in a folder of such files."""
     options.refuse("columns", source=f"idx:{name}")
     path = Path(name).expanduser()
     if not name or not path.exists():
@@ -63,6 +64,11 @@ def load_idx(name: str, options: Options) -> Table:
         )
     numbers, _ = classify(np.asarray(labels.array), source=source)
     return Table(source, "image", partial(picture_reader, images), numbers)
+
+
+def read_idx(path: Path, *, dimensions: int) -> NDArray[np.uint8]:
+    """The bytes of one idx file, plain or gzipped, as an array."""
+    return _open_idx(path, dimensions=dimensions)[0].array
 
 
 def _idx_files(folder: Path) -> dict[str, Path]:
@@ -120,8 +126,8 @@ def _idx_shape(file: IO[bytes], path: Path, *, dimensions: int) -> tuple[int, ..
     if len(header) < 4 + 4 * dimensions or header[:4] != bytes((0, 0, UNSIGNED_BYTE, dimensions)):
         wanted = bytes((0, 0, UNSIGNED_BYTE, dimensions)).hex()
         raise InputError(
-            f"{path} is no idx file of bytes in {dimensions} dimensions: it must begin with {wanted} and its sizes; "
-            f"found {header[:4].hex() or 'nothing'} and {max(len(header) - 4, 0)} bytes."
+            f"{path} is no idx file of bytes in {dimensions} dimensions: it must begin with {wanted} and its "
+            f"sizes; found {header[:4].hex() or 'nothing'} and {max(len(header) - 4, 0)} bytes."
         )
     return tuple(np.frombuffer(header, dtype=">u4", offset=4).tolist())
 
@@ -135,10 +141,10 @@ def _times(shape: Sequence[int]) -> str:
 
 
 def load_npz(name: str, options: Options) -> Table:
-    """Pictures (N x H x W [x 3] bytes) or rows of numbers (N x d) with their labels, from a file that np.savez wrote.
+    """Pictures (N x H x W [x 3] bytes) or rows of numbers (N x d) from a file that np.savez wrote.
 
-    Arrays are found by name: images, x, data or embeddings; labels, y or targets; client_ids; class_names. A split
-    stands before or after them: train_images, x_test.
+    Arrays are found by name: images, x, data or embeddings; labels, y or targets; client_ids; class_names.
+    A split stands before or after them: train_images, x_test.
     """
     options.refuse("text", source=f"npz:{name}")
     path = Path(name).expanduser()
@@ -161,18 +167,20 @@ def load_npz(name: str, options: Options) -> Table:
     return Table(source, kind, reader, numbers, classes, clients=clients)
 
 
-def _opened(path: Path) -> np.lib.npyio.NpzFile:
-    try:
-        file = np.load(path, allow_pickle=False)
-    except (ValueError, EOFError, zipfile.BadZipFile, OSError) as error:
-        raise InputError(
-            f"{path} is not an npz file, or not all of it: {error}. Write it with np.savez."
-        ) from error
-    if not isinstance(file, np.lib.npyio.NpzFile):
-        raise InputError(
-            f"{path} holds one array without a name. Write it with np.savez(path, images=..., labels=...)."
-        )
-    return file
+@contextmanager
+def _opened(path: Path) -> Iterator[np.lib.npyio.NpzFile]:
+    # np.load would leave the file open when it is no whole archive.
+    with path.open("rb") as handle:
+        try:
+            file = np.load(handle, allow_pickle=False)
+        except (ValueError, EOFError, zipfile.BadZipFile, OSError) as error:
+            raise InputError(f"{path} is not a whole npz file: {error}. Write it with np.savez.") from error
+        if not isinstance(file, np.lib.npyio.NpzFile):
+            raise InputError(
+                f"{path} holds one array without a name. Use np.savez(path, images=..., labels=...)."
+            )
+        with file:
+            yield file
 
 
 def _array(file: Mapping[str, NDArray[Any]], key: str, *, path: Path) -> NDArray[Any]:
@@ -250,6 +258,6 @@ def _content_kind(array: NDArray[Any], *, key: str, path: Path) -> str:
         if array.ndim == 2 and array.dtype.kind in "fiu":
             return "array"
     raise InputError(
-        f"{path}: {key!r} must be N x H x W or N x H x W x 3 bytes (uint8), or N x d numbers; found {array.dtype} "
-        f"of shape {array.shape}. Scale pictures to 0..255 and put the channels last."
+        f"{path}: {key!r} must be N x H x W or N x H x W x 3 bytes (uint8), or N x d numbers; found "
+        f"{array.dtype} of shape {array.shape}. Scale pictures to 0..255 and put the channels last."
     )

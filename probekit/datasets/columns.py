@@ -27,7 +27,7 @@ class Chosen:
 
 
 def choose(features: Mapping[str, Any], wanted: Columns, *, source: str) -> Chosen:
-    """The columns that were asked for, and the rest found by type, then by name. What is ambiguous is refused."""
+    """The columns asked for, and the rest found by type, then by name. What is ambiguous is refused."""
     for column in (wanted.image, wanted.label, wanted.client, wanted.text):
         if column is not None and column not in features:
             raise InputError(f"{source} has no column {column!r}; found {', '.join(features)}.")
@@ -64,15 +64,17 @@ def _content(
     if text is not None:
         return "text", text
     raise InputError(
-        f"{source} has no column of pictures and none of texts that is known by its name; found {', '.join(features)}. "
-        "Name one with --image-column or --text-column."
+        f"{source} has no column of pictures and none of texts that is known by its name; found "
+        f"{', '.join(features)}. Name one with --image-column or --text-column."
     )
 
 
 def _label(features: Mapping[str, Any], wanted: Columns, *, source: str) -> str | None:
     free = [name for name in features if name not in (wanted.image, wanted.text, wanted.client)]
     typed = [name for name in free if hasattr(features[name], "names")]
-    named = [name for name in free if name.lower() in LABEL_NAMES and hasattr(features[name], "dtype")]
+    named = [
+        name for name in free if name.lower() in LABEL_NAMES and type(features[name]).__name__ == "Value"
+    ]
     return _one(typed or named, LABEL_NAMES, flag="--label-column", source=source)
 
 
@@ -94,14 +96,11 @@ def _class_names(features: Mapping[str, Any], label: str | None, *, source: str)
     feature = features[label]
     if hasattr(feature, "names"):
         return tuple(feature.names)
-    if not hasattr(feature, "dtype") or not (_is_text(feature) or str(feature.dtype).startswith(_NUMBERS)):
+    if not _is_text(feature) and not _is_number(feature):
         raise InputError(
             f"{source}: column {label!r} holds {feature}; a label is one class number or name per row."
         )
     return ()
-
-
-_NUMBERS = ("int", "uint", "float", "bool")
 
 
 def _is_image(feature: Any) -> bool:
@@ -113,6 +112,10 @@ def _may_be_image(feature: Any) -> bool:
     if isinstance(feature, dict):
         return feature.keys() == {"bytes", "path"}
     return _is_text(feature) or getattr(feature, "dtype", None) in ("binary", "large_binary")
+
+
+def _is_number(feature: Any) -> bool:
+    return type(feature).__name__ == "Value" and feature.dtype.startswith(("int", "uint", "float", "bool"))
 
 
 def _is_text(feature: Any) -> bool:

@@ -15,7 +15,8 @@ from probekit.datasets.table import Table, choose_split, classify, client_names
 from probekit.errors import InputError, NotFoundError
 
 EXTENSIONS = frozenset(
-    ".avif .bmp .gif .jfif .jpe .jpeg .jpg .pbm .pgm .png .pnm .ppm .tif .tiff .webp".split()
+    {".avif", ".bmp", ".gif", ".jfif", ".jpe", ".jpeg", ".jpg", ".pbm", ".pgm", ".png", ".pnm", ".ppm"}
+    | {".tif", ".tiff", ".webp"}
 )
 SPLITS = frozenset({"train", "training", "test", "testing", "val", "valid", "validation", "dev", "eval"})
 METADATA = "metadata.csv"
@@ -25,7 +26,8 @@ def load(name: str, options: Options) -> Table:
     """The pictures under a folder in the order of their paths, hidden ones left out.
 
     A sub-folder is a class, also an empty one; a folder that holds only splits is read at one of them. A file
-    `metadata.csv` (file_name, label, client_id) beside the classes gives clients, and labels instead of the folders'.
+    `metadata.csv` (file_name, label, client_id) beside the classes gives clients, and labels that replace
+    the folders'.
     """
     top = Path(name).expanduser()
     options.refuse("text", source=f"folder:{name}")
@@ -72,7 +74,7 @@ def _subfolders(top: Path) -> list[str]:
 
 
 def _pictures(root: Path) -> tuple[list[tuple[str, ...]], int]:
-    """The pictures below a folder as path parts, sorted so that a class stays together, and how many files are none."""
+    """The pictures below a folder as path parts, sorted class by class, and how many files are none."""
     found, others = [], 0
     for parts in _walk(root, (), frozenset({os.path.realpath(root)})):
         if _is_picture(parts[-1]):
@@ -83,7 +85,7 @@ def _pictures(root: Path) -> tuple[list[tuple[str, ...]], int]:
 
 
 def _walk(folder: Path, parts: tuple[str, ...], above: frozenset[str]) -> Iterator[tuple[str, ...]]:
-    """Every file below a folder. Links are followed wherever they lead, except back to a folder above them."""
+    """Every file below a folder. Links are followed wherever they lead, except back to a folder above."""
     with os.scandir(folder) as entries:
         listed = [entry for entry in entries if not _is_hidden(entry.name)]
     for entry in listed:
@@ -130,7 +132,7 @@ def _plain(values: Sequence[str]) -> Sequence[int | str | None]:
 
 
 def _metadata(root: Path, options: Options, *, names: Sequence[str], source: str) -> dict[str, list[str]]:
-    """The columns `label` and `client` of metadata.csv in the order of the pictures; empty text where it says nothing."""
+    """The columns `label` and `client` of metadata.csv, in the order of the pictures; empty if missing."""
     path, columns = root / METADATA, options.columns
     chosen = [name for name in (columns.image, columns.label, columns.client) if name is not None]
     if not path.is_file():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import glob
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -41,8 +40,8 @@ class Place:
     @property
     def is_saved(self) -> bool:
         """Whether `save_to_disk` wrote it."""
-        folder = Path(self.path)
-        return (folder / "dataset_dict.json").is_file() or (folder / "state.json").is_file()
+        marks = ("dataset_dict.json", "state.json")
+        return not self.files and any((Path(self.path) / mark).is_file() for mark in marks)
 
     @property
     def folder(self) -> Path | None:
@@ -57,13 +56,13 @@ class Place:
 
 
 def locate(name: str) -> Place:
-    """What a name means. What exists on disk wins, the whole name first: a path may hold colons of its own."""
+    """What a name means. What exists on disk wins, the whole name first: a path may hold colons."""
     before, colon, after = name.rpartition(":")
     for path, config in ((name, None), (before, after or None)) if colon else ((name, None),):
         local = Path(path).expanduser()
         if path and local.is_dir():
-            return Place(name, str(local), config)
-        files = (str(local),) if local.is_file() else tuple(sorted(glob.glob(str(local), recursive=True)))
+            return Place(name, str(local.absolute()), config)
+        files = (str(local.absolute()),) if local.is_file() else _matches(local)
         if path and files and config is None:
             return Place(name, _builder(files), files=files)
     if re.match(r"[/.~]|\w:[\\/]|\w+:\\", name) or _suffix(name) in BUILDERS or set("*?[\\") & set(name):
@@ -76,6 +75,15 @@ def locate(name: str) -> Place:
             f"{name!r} is no dataset: write hf:NAME, hf:NAME:CONFIG or the path of a folder or file."
         )
     return Place(name, match["path"], match["config"], match["revision"])
+
+
+def _matches(pattern: Path) -> tuple[str, ...]:
+    if not set("*?[") & set(str(pattern)):
+        return ()
+    pattern = pattern.absolute()
+    return tuple(
+        sorted(str(file) for file in Path(pattern.anchor).glob(str(pattern.relative_to(pattern.anchor))))
+    )
 
 
 def _suffix(path: str) -> str:

@@ -1,4 +1,4 @@
-"""Rows of Hugging Face datasets: hub names, saved folders, image folders, parquet, csv, json, tar files, streams."""
+"""Rows of Hugging Face datasets: from the hub, from folders and files, or in passing as a stream."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from probekit.values import UNLABELLED
 
 
 def load(name: str, options: Options) -> Dataset:
-    """The dataset of a hub name `NAME[@REVISION][:CONFIG]`, of a local folder or of files (a pattern may name several)."""
+    """The dataset of a hub name `NAME[@REVISION][:CONFIG]`, of a local folder, or of a file or pattern."""
     place = hub.locate(name)
     sliced = options.split if re.search(r"[\[+]", options.split or "") and not options.streaming else None
     found = hub.read(place, streaming=options.streaming, split=sliced)
@@ -62,7 +62,7 @@ def _rows(data: Any, options: Options, *, source: str, folder: Path | None) -> D
         raise InputError(f"{source} has no rows. Choose another split.")
     if data.format["type"] == "custom":
         raise InputError(
-            f"{source} has a transform set, which would be lost: pass data.with_format(None) or data.map(...)."
+            f"{source} has a transform set, which would be lost. Pass data.with_format(None) or use map."
         )
     chosen = choose(data.features, options.columns, source=source)
     data = _undecoded(data.with_format(None), chosen)
@@ -93,7 +93,7 @@ def _values(data: Any, column: str) -> NDArray[Any] | list[Any]:
 
 
 def _names(data: Any, chosen: Chosen, folder: Path | None) -> list[str] | None:
-    """What the rows call themselves, if each has a name of its own: a webdataset's key, or the path of its picture."""
+    """What the rows call themselves, if each has its own name: a webdataset's key, or a picture's path."""
     if "__key__" in data.features:
         names = _values(data, "__key__")
     elif (
@@ -165,7 +165,7 @@ class Stream:
 
 def _stream(data: Any, options: Options, *, source: str, folder: Path | None) -> Stream:
     data = data.with_format(None)
-    # A stream may learn its own columns from its first rows only; the library has no public way to ask for that.
+    # A stream may learn its columns from its first rows only; the library has no public way to ask for that.
     data = data if data.features is not None else data._resolve_features()
     chosen = choose(data.features, options.columns, source=source)
     if (
@@ -174,7 +174,7 @@ def _stream(data: Any, options: Options, *, source: str, folder: Path | None) ->
         and "string" in str(data.features[chosen.label].dtype)
     ):
         raise InputError(
-            f"{source}: the label {chosen.label!r} is text, and a stream does not tell all classes before its end. "
+            f"{source}: the label {chosen.label!r} is text, and a stream tells its classes only at its end. "
             "Load it without streaming, or cast the column to ClassLabel."
         )
     return Stream(source, chosen.kind, chosen.class_names, _undecoded(data, chosen), chosen, folder)

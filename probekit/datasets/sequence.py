@@ -1,4 +1,4 @@
-"""Datasets made of Python objects: a list of pictures, a list of pairs, an array, a map-style torch dataset."""
+"""Datasets made of Python objects: lists of pictures or of pairs, arrays, map-style torch datasets."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from probekit.values import UNLABELLED
 
 
 def wrap(rows: Sequence[Any], options: Options) -> Table:
-    """The dataset of a sequence of contents, or of (content, label) tuples. Paths and bytes are pictures, str is text."""
+    """The dataset of a sequence of contents or of (content, label) tuples. Paths and bytes are pictures."""
     name = f"python:{type(rows).__name__}"
     options.refuse("split", "columns", source=f"A {type(rows).__name__}")
     if not len(rows):
@@ -30,8 +30,9 @@ def wrap(rows: Sequence[Any], options: Options) -> Table:
     if kind is None:
         found = first[0] if paired else first
         raise InputError(
-            f"A sample must be a PIL picture, encoded bytes, a Path, a text, H x W [x 3] bytes or a row of numbers; found "
-            f"{_described(found)}. For separate arrays of pictures and labels pass list(zip(pictures, labels))."
+            "A sample must be a PIL picture, encoded bytes, a Path, a text, an array of H x W [x 3] bytes or "
+            f"a row of numbers; found {_described(found)}. "
+            "For separate arrays pass list(zip(pictures, labels))."
         )
     labels, class_names = _labels(rows, source=name) if paired else (np.full(len(rows), UNLABELLED), ())
     return Table(name, kind, partial(_reader, rows, paired, kind), labels, class_names)
@@ -59,7 +60,7 @@ def _described(content: Any) -> str:
 
 
 def _labels(rows: Sequence[Any], *, source: str) -> tuple[NDArray[np.int64], tuple[str, ...]]:
-    """The labels of pairs; torchvision's `targets` and `classes` are used so that nothing is decoded to learn them."""
+    """The labels of pairs. Where torchvision's `targets` tell them, nothing is decoded to learn them."""
     class_names = tuple(str(name) for name in getattr(rows, "classes", ()))
     targets = getattr(rows, "targets", None)
     if targets is not None and len(targets) == len(rows) and getattr(rows, "target_transform", None) is None:
@@ -76,7 +77,7 @@ def _labels(rows: Sequence[Any], *, source: str) -> tuple[NDArray[np.int64], tup
 
 
 def _reader(rows: Sequence[Any], paired: bool, kind: str, row: int) -> Callable[[], Any]:
-    # What lies in a list is there already; anything else may decode when asked, which is the content's business.
+    # What lies in a list is there already; anything else may decode when asked, so it is asked later.
     if isinstance(rows, list | tuple | np.ndarray):
         return partial(_content, kind, row, rows[row][0] if paired else rows[row])
     return partial(_fetched, rows, paired, kind, row)

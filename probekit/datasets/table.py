@@ -18,7 +18,6 @@ from probekit.protocols import Dataset, Sample
 from probekit.registry import nearest
 from probekit.values import UNLABELLED
 
-
 LIMIT = 2**31
 """No class number is as high as this: whatever is, is not a class number."""
 
@@ -103,7 +102,7 @@ class Head:
 
 @dataclass(eq=False)
 class Mapped:
-    """An array in a file, opened when first used; another process gets the way to open it, not the numbers."""
+    """An array in a file, opened when first used; another process is sent the way to open it."""
 
     opener: Callable[[], NDArray[Any]]
 
@@ -151,18 +150,14 @@ def choose_split(wanted: str | None, known: Sequence[str], *, source: str) -> st
 def classify(
     values: Sequence[Any] | NDArray[Any], class_names: Sequence[str] = (), *, source: str
 ) -> tuple[NDArray[np.int64], tuple[str, ...]]:
-    """Labels as class numbers, and the classes. Strings are numbered in sorted order; what is missing is -1."""
+    """Labels as class numbers, and the classes. Strings are numbered in sorted order; missing ones are -1."""
     if isinstance(values, np.ndarray) and values.dtype.kind in "iu":
         wrong = np.flatnonzero((values < UNLABELLED) | (values >= (len(class_names) or LIMIT)))
         for row in wrong[:1].tolist():
             class_number(values[row].item(), class_names, where=f"{source}, row {row}")
         return values.astype(np.int64), tuple(class_names)
     values = values.tolist() if isinstance(values, np.ndarray) else values
-    named = (
-        sorted({value for value in values if isinstance(value, str) and value})
-        if not class_names
-        else class_names
-    )
+    named = class_names or sorted({value for value in values if isinstance(value, str) and value})
     order = {name: number for number, name in enumerate(named)}
     numbers = []
     for row, value in enumerate(values):
@@ -178,7 +173,7 @@ def classify(
 
 
 def class_number(value: Any, class_names: Sequence[str], *, where: str) -> int:
-    """The number of one class: a name is looked up, a number is checked against the classes, if those are known."""
+    """The number of one class: a name is looked up, a number is checked if the classes are known."""
     if _missing(value):
         return UNLABELLED
     if isinstance(value, str):

@@ -1,7 +1,9 @@
-"""What a client computes: its statistics, its local steps, its gradient. Pure functions, for one or many at once.
+"""What a client computes: its statistics, its local steps, its gradient. Pure functions, for one or many at
+once.
 
-The loss of client c is L_c(W) = (1 / 2 n_c) |X_c W - Y_c|^2 + (ridge / 2) |P W|^2 with one-hot Y_c; P leaves a free
-intercept out. It is the quadratic 1/2 <W, H_c W> - <W, B_c> + 1/2 with H_c = G_c / n_c + ridge P, B_c = C_c / n_c.
+The loss of client c is L_c(W) = (1 / 2 n_c) |X_c W - Y_c|^2 + (ridge / 2) |P W|^2 with one-hot Y_c; P leaves
+a free intercept out. It is the quadratic 1/2 <W, H_c W> - <W, B_c> + 1/2 with H_c = G_c / n_c + ridge P, B_c
+= C_c / n_c.
 """
 
 from __future__ import annotations
@@ -66,7 +68,8 @@ class Quadratics:
     def losses(self, params: Params) -> Params:
         """Each client's loss."""
         products = np.sum(params * (self.curvature @ params / 2 - self.linear), axis=(-2, -1))
-        return products + 0.5
+        result: Params = products + 0.5
+        return result
 
 
 def client_statistics(embeddings: EmbeddingSet, rows: Indices, design: Design) -> ClientStats:
@@ -80,8 +83,8 @@ def client_statistics(embeddings: EmbeddingSet, rows: Indices, design: Design) -
             if bad.any():
                 sample = embeddings.ids[int(some[np.argmax(bad)])]
                 raise InputError(
-                    f"Training needs finite embeddings; sample {sample} (row {int(some[np.argmax(bad)])}) holds NaN or "
-                    "infinity. Encode it again, or leave it out with EmbeddingSet.select."
+                    f"Training needs finite embeddings; sample {sample} (row {int(some[np.argmax(bad)])}) "
+                    "holds NaN or infinity. Encode it again, or leave it out with EmbeddingSet.select."
                 ) from error
         raise
 
@@ -114,7 +117,9 @@ def largest_curvature(curvature: Params) -> float:
     return float(eigsh(curvature, k=1, which="LA", v0=start, tol=1e-10, return_eigenvectors=False)[0])
 
 
-def local_steps(start: Params, losses: Quadratics, *, steps: int, optimiser: Optimiser, rate: float) -> Params:
+def local_steps(
+    start: Params, losses: Quadratics, *, steps: int, optimiser: Optimiser, rate: float
+) -> Params:
     """Each client's parameters after that many full-batch steps from the same start."""
     params = np.repeat(start[None], len(losses.curvature), axis=0)
     state = optimiser.start(params)
@@ -158,7 +163,7 @@ class Table:
     classes: int
 
     def gradient(self, params: Params, rows: Indices) -> Params:
-        """The gradients (c, d, k) at params (c, d, k) of the mean losses of rows (c, batch); -1 stands for no row."""
+        """The gradients (c, d, k) at params (c, d, k) of the mean losses of rows (c, batch); -1: none."""
         there = rows >= 0
         block = self.columns[rows].astype(np.float64, copy=False)
         residual = block @ params
@@ -183,9 +188,11 @@ def table(embeddings: EmbeddingSet, rows: Indices, design: Design, *, ridge: flo
 def local_batches(
     start: Params, data: Table, schedules: Sequence[Indices], *, optimiser: Optimiser, rate: float
 ) -> Params:
-    """Each client's parameters after the steps of its schedule (rows of the table), all clients stepping together.
+    """Each client's parameters after the steps of its schedule (rows of the table), all clients stepping
+    together.
 
-    Clients are ordered by their number of steps, so that those still stepping are always the first of the stack.
+    Clients are ordered by their number of steps, so that those still stepping are always the first of the
+    stack.
     """
     order = sorted(range(len(schedules)), key=lambda c: -len(schedules[c]))
     lengths = np.array([len(schedules[c]) for c in order])

@@ -21,6 +21,7 @@ INIT_STREAM = 20
 INITS = ("zeros", "random")
 PRESETS = ("f2l2",)
 HISTORY_LIMIT = 4 << 30
+PLAIN = Optimiser("sgd")
 EXPLODED = 10.0  # a loss this many times the worse of start and zero will not come back
 
 Params = NDArray[np.float64]
@@ -28,13 +29,14 @@ Params = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class FedAvg:
-    """The options of FedAvg. A client starts every round from the global parameters and with fresh optimiser state.
+    """The options of FedAvg. A client starts every round from the global parameters and with fresh optimiser
+    state.
 
     `local_steps` or `local_epochs`: exactly one. `batch_size` None: all rows of the client in every step.
-    `learning_rate` None: 1 / (largest curvature), for full batches of any client's loss, for minibatches of any single
-    row's; Adam has no such rule and needs a number. `weights`: "size" (n_c / n) or "uniform". With `participation`
-    below 1 a round is right on average over who is drawn. `tolerance` ends the rounds when the parameters change by
-    less than this share. `ridge` belongs to a preset; None leaves it to the caller.
+    `learning_rate` None: 1 / (largest curvature), for full batches of any client's loss, for minibatches of
+    any single row's; Adam has no such rule and needs a number. `weights`: "size" (n_c / n) or "uniform". With
+    `participation` below 1 a round is right on average over who is drawn. `tolerance` ends the rounds when
+    the parameters change by less than this share. `ridge` belongs to a preset; None leaves it to the caller.
     """
 
     rounds: int = 100
@@ -43,7 +45,7 @@ class FedAvg:
     batch_size: int | None = None
     drop_last: bool = False
     learning_rate: float | None = None
-    optimiser: Optimiser = Optimiser("sgd")
+    optimiser: Optimiser = PLAIN
     weights: str = "size"
     participation: float = 1.0
     server_learning_rate: float = 1.0
@@ -67,10 +69,13 @@ class FedAvg:
             if value is not None and not 0 < value < math.inf:
                 raise InputError(f"{name} must be a number above 0; found {value}.")
         if self.participation > 1:
-            raise InputError(f"participation is a share of the clients, at most 1; found {self.participation}.")
+            raise InputError(
+                f"participation is a share of the clients, at most 1; found {self.participation}."
+            )
         if (self.local_steps is None) == (self.local_epochs is None):
             raise InputError(
-                f"Give local_steps or local_epochs, one of them; found {self.local_steps} and {self.local_epochs}."
+                f"Give local_steps or local_epochs, one of them; found {self.local_steps} and "
+                f"{self.local_epochs}."
             )
         if self.weights not in WEIGHTS or self.init not in INITS:
             raise InputError(
@@ -86,11 +91,11 @@ class FedAvg:
     def preset(cls, name: str) -> Self:
         """The options of a published implementation, its mistakes included.
 
-        "f2l2": the paper's own code. What departs from the paper there: Adam instead of SGD, its state lost every
-        round (so its schedule never decays); uniform weights instead of n_c / n; a random start instead of the
-        pretrained one; ridge 0, where the theorem needs it above 0; the last short batch of every epoch is dropped,
-        so some rows are not seen. Its loss is a mean over rows and classes, 2 / k of ours: without a ridge Adam
-        does not notice (but for epsilon).
+        "f2l2": the paper's own code. What departs from the paper there: Adam instead of SGD, its state lost
+        every round (so its schedule never decays); uniform weights instead of n_c / n; a random start instead
+        of the pretrained one; ridge 0, where the theorem needs it above 0; the last short batch of every
+        epoch is dropped, so some rows are not seen. Its loss is a mean over rows and classes, 2 / k of ours:
+        without a ridge Adam does not notice (but for epsilon).
         """
         if name not in PRESETS:
             raise NotFoundError(f"There is no FedAvg preset {name!r}. {nearest(name, list(PRESETS))}")
@@ -117,8 +122,10 @@ class Clients(Protocol):
     def counts(self) -> NDArray[np.int64]: ...
     @property
     def largest_curvature(self) -> float: ...
-    def local(self, start: Params, chosen: NDArray[np.int64], *, round_number: int, rate: float) -> Params: ...
-    def gradients(self, params: Params) -> Params: ...
+    def local(
+        self, start: Params, chosen: NDArray[np.int64], *, round_number: int, rate: float
+    ) -> Params: ...
+    def gradients(self, params: Params, chosen: NDArray[np.int64]) -> Params: ...
     def loss(self, params: Params) -> float: ...
 
 
@@ -137,7 +144,7 @@ class Rounds:
 
 
 def initial(options: FedAvg, shape: tuple[int, int]) -> Params:
-    """The first global parameters: zeros, or uniform in +-1 / sqrt(columns) as linear layers usually start."""
+    """The first global parameters: zeros, or uniform in +-1 / sqrt(columns) as layers usually start."""
     if options.init == "zeros":
         return np.zeros(shape)
     generator = np.random.Generator(np.random.PCG64([options.seed, INIT_STREAM]))
@@ -161,11 +168,16 @@ def run_rounds(
     uploaded = done = 0
     for number in range(options.rounds):
         chosen = participants(len(weights), options.participation, round_number=number, seed=options.seed)
-        uploads = clients.local(params, chosen, round_number=number, rate=rate)
         start, done, uploaded = params, number + 1, uploaded + len(chosen)
-        params = average(
-            start, uploads, weights[chosen], clients=len(weights), learning_rate=options.server_learning_rate
-        )
+        with np.errstate(over="ignore", invalid="ignore"):  # the watch below refuses what is not finite
+            uploads = clients.local(params, chosen, round_number=number, rate=rate)
+            params = average(
+                start,
+                uploads,
+                weights[chosen],
+                clients=len(weights),
+                learning_rate=options.server_learning_rate,
+            )
         if options.keep_history:
             taking = tuple(clients.names[c] for c in chosen)
             kept.append(Round(frozen(start), taking, tuple(weights[chosen].tolist()), frozen(uploads)))
@@ -209,10 +221,15 @@ class _Watch:
         stable = self.options.optimiser.largest_rate(self.clients.largest_curvature)
         remedy = f"rates below {stable:.6g} are stable here" if stable else f"try {self.rate / 10:.3g}"
         if stable and self.rate < stable:
-            remedy = f"the rate is below the stable {stable:.6g}: lower server_learning_rate or raise participation"
-        best = Solution(self.best, math.nan, int(np.nanargmin(self.losses)), "fedavg", "the best before divergence")
+            remedy = (
+                f"it is below the stable {stable:.6g}, so lower server_learning_rate or raise participation"
+            )
+        best = Solution(
+            self.best, math.nan, int(np.nanargmin(self.losses)), "fedavg", "the best before divergence"
+        )
         raise SolverError(
-            f"FedAvg must lower the loss; after {len(self.losses) - 1} rounds at learning rate {self.rate:.6g} it went "
+            f"FedAvg must lower the loss; after {len(self.losses) - 1} rounds at learning rate "
+            f"{self.rate:.6g} it went "
             f"from {self.losses[0]:.6g} to {self.losses[-1]:.6g}. Lower the learning rate: {remedy}.",
             best,
         )
@@ -223,6 +240,7 @@ def _check_history(clients: Clients, options: FedAvg, shape: tuple[int, int]) ->
     size = options.rounds * (taking + 1) * shape[0] * shape[1] * NUMBER_BYTES
     if options.keep_history and size > HISTORY_LIMIT:
         raise InputError(
-            f"The history of {options.rounds} rounds with {taking} clients takes {size / 2**30:.1f} GiB, more than "
-            f"{HISTORY_LIMIT / 2**30:.0f}. Ask for fewer rounds, a smaller participation, or no history."
+            f"The history of {options.rounds} rounds with {taking} clients takes {size / 2**30:.1f} GiB, "
+            f"more than {HISTORY_LIMIT / 2**30:.0f}. Ask for fewer rounds, a smaller participation, or no "
+            "history."
         )

@@ -1,4 +1,4 @@
-"""The steps that clients take: plain, with momentum, or Adam. State lives for one round: clients keep none."""
+"""The steps that clients take: plain, with momentum, or Adam. State lives for one round."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ class State:
 class Optimiser:
     """A rule that turns gradients into steps; it works on a stack of clients at once.
 
-    sgd: w - rate g. momentum: m = momentum m + g, w - rate m. adam: the usual one, with bias correction and epsilon
-    outside the square root.
+    sgd: w - rate g. momentum: m = momentum m + g, w - rate m. adam: the usual one, with bias correction and
+    epsilon outside the square root.
     """
 
     name: str = "sgd"
@@ -42,8 +42,8 @@ class Optimiser:
             raise InputError(f"There is no optimiser {self.name!r}. {nearest(self.name, list(OPTIMISERS))}")
         if not all(0 <= value < 1 for value in (self.momentum, *self.betas)) or not self.epsilon > 0:
             raise InputError(
-                f"Momentum and betas must lie in [0, 1) and epsilon above 0; found {self.momentum}, {self.betas} and "
-                f"{self.epsilon}."
+                f"Momentum and betas must lie in [0, 1) and epsilon above 0; found {self.momentum}, "
+                f"{self.betas} and {self.epsilon}."
             )
 
     def start(self, params: Params) -> State:
@@ -76,7 +76,7 @@ class Optimiser:
         moving -= rate / (1 - fading**state.steps) * first / size
 
     def largest_rate(self, curvature: float) -> float | None:
-        """The rate from which full-batch steps on a quadratic of this largest curvature diverge; None: no such rule."""
+        """The rate from which full-batch steps diverge at this largest curvature; None: no such rule."""
         if self.name == "adam":
             return None
         return 2 * (1 + (self.momentum if self.name == "momentum" else 0.0)) / curvature

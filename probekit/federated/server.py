@@ -36,7 +36,7 @@ def client_weights(counts: NDArray[np.int64], how: str = "size") -> Params:
 
 
 def participants(clients: int, fraction: float, *, round_number: int, seed: int) -> NDArray[np.int64]:
-    """The numbers of the clients of a round: max(1, round(fraction * clients)) of them, drawn without replacement."""
+    """The clients of a round: max(1, round(fraction * clients)) numbers, drawn without replacement."""
     taking = max(1, round(fraction * clients))
     if taking == clients:
         return np.arange(clients)
@@ -44,11 +44,14 @@ def participants(clients: int, fraction: float, *, round_number: int, seed: int)
     return np.sort(generator.choice(clients, taking, replace=False))
 
 
-def average(start: Params, uploads: Params, weights: Params, *, clients: int, learning_rate: float = 1.0) -> Params:
-    """The next global parameters: start + rate * (clients / m) * sum over the m uploads of weight * (upload - start).
+def average(
+    start: Params, uploads: Params, weights: Params, *, clients: int, learning_rate: float = 1.0
+) -> Params:
+    """The next global parameters: start + rate * (clients / m) * sum over the m uploads of weight * (upload -
+    start).
 
-    The factor clients / m makes a round with sampled clients right in expectation: on average over who is drawn it
-    is the round with all of them. With all clients and rate 1 it is the weighted mean.
+    The factor clients / m makes a round with sampled clients right in expectation: on average over who is
+    drawn it is the round with all of them. With all clients and rate 1 it is the weighted mean.
     """
     scale = learning_rate * clients / len(uploads)
     change: Params = np.tensordot(weights, uploads - start, axes=1)

@@ -37,7 +37,7 @@ class Traffic:
 
 @dataclass(frozen=True)
 class Round:
-    """One round: the global parameters it started from, who took part, with what weight, and what they uploaded."""
+    """One round: the parameters it started from, who took part, with what weight, and the uploads."""
 
     start: Params
     participants: tuple[str, ...]
@@ -67,8 +67,9 @@ class History:
 class Gradients:
     """The gradient of each client's mean ridge loss, penalty included.
 
-    `aggregate`: at the final global parameters, for every client; FedRemoval's theorem needs these. `local`: at the
-    client's own last local parameters, for the participants of the last round; algorithm 1 as printed sends these.
+    `aggregate`: at the final global parameters, for every client; FedRemoval's theorem needs these. `local`:
+    at the client's own last local parameters, for the participants of the last round; algorithm 1 as printed
+    sends these.
     """
 
     aggregate: Mapping[str, Params]
@@ -95,8 +96,8 @@ class Ability:
 class Trained:
     """A trained head with all that the server kept.
 
-    `params` are those of the least-squares problem (bias last, no row for it with intercept "none"); `ridge` is in the
-    given scaling; `weights` are the clients' shares in an average; `traffic` is told by purpose.
+    `ridge` is in the given scaling; `weights` are the clients' shares in an average; `traffic` is told by
+    purpose.
     """
 
     head: LinearHead
@@ -107,7 +108,6 @@ class Trained:
     counts: Mapping[str, int]
     weights: Mapping[str, float]
     solution: Solution
-    params: Params
     rounds: int = 1
     losses: tuple[float, ...] = ()
     learning_rate: float | None = None
@@ -116,6 +116,11 @@ class Trained:
     gradients: Gradients | None = None
     history: History | None = None
     traffic: Mapping[str, Traffic] = field(default_factory=dict)
+
+    @property
+    def params(self) -> Params:
+        """The parameters of the least-squares problem: the head's, but no bias where the design has none."""
+        return self.head.params[: self.design.columns]
 
     @property
     def total_traffic(self) -> Traffic:
@@ -145,7 +150,19 @@ class Trained:
 
     def _removal(self) -> Ability:
         if self.server is None:
-            return Ability(False, "The server has no rows of its own. Partition with a server share, say 0.1.")
+            return Ability(
+                False, "The server has no rows of its own. Partition with a server share, say 0.1."
+            )
         if self.statistics is None and self.gradients is None:
-            return Ability(False, 'No gradients of clients are kept. Train with keep="gradients" or "statistics".')
+            return Ability(
+                False, 'No gradients of clients are kept. Train with keep="gradients" or "statistics".'
+            )
+        if self.head.recipe.get("fit_view") != "none" or self.head.recipe.get("class_weight"):
+            return Ability(
+                False, "The head has a view or class weights: the clients' plain losses are not its own."
+            )
+        if self.head.recipe.get("normalise_classes"):
+            return Ability(
+                False, "The head's classes are normalised: it is not the minimum of the clients' losses."
+            )
         return Ability(True, "The server has rows of its own and the clients' gradients at the final head.")

@@ -1,9 +1,9 @@
 """The integer grid of exact arithmetic: which step to take, and what rounding to it costs.
 
-An embedding's entry becomes the nearest multiple of the step. Products and sums of up to `EXACT_ROWS` rows of such
-numbers are exact in float64 whatever their order, because the step is a power of two and no grid number exceeds
-`GRID_REACH`. The step belongs to the design, never to the rows that are summed: a step chosen from rows that later
-have to be forgotten would remember them.
+An embedding's entry becomes the nearest multiple of the step. Products and sums of up to `EXACT_ROWS` rows of
+such numbers are exact in float64 whatever their order, because the step is a power of two and no grid number
+exceeds `GRID_REACH`. The step belongs to the design, never to the rows that are summed: a step chosen from
+rows that later have to be forgotten would remember them.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from probekit.values import Rows
 
 
 def step_for(rows: Rows, *, headroom: float = 4.0) -> float:
-    """The finest step whose grid holds these rows (the server's own) with room for larger entries elsewhere."""
+    """The finest step whose grid holds these rows (the server's own) with room for larger ones."""
     largest = float(np.abs(np.asarray(rows[0 : len(rows)], dtype=np.float64)).max(initial=0.0))
     if not (0 < largest < math.inf and headroom >= 1):
         raise InputError(
-            f"A grid step needs finite rows that are not all zero and a headroom of at least 1; found a largest "
-            f"entry of {largest} and a headroom of {headroom}."
+            "A grid step needs finite rows that are not all zero and a headroom of at least 1; found a "
+            f"largest entry of {largest} and a headroom of {headroom}."
         )
     return float(2.0 ** math.ceil(math.log2(headroom * largest / GRID_REACH)))
 
@@ -36,8 +36,9 @@ def step_for(rows: Rows, *, headroom: float = 4.0) -> float:
 def grid_bound(stats: ClientStats, params: NDArray[np.float64], *, penalty: float) -> float:
     """A bound on how far (Frobenius) the grid moved the head's embedding weights; no data can exceed it.
 
-    With D the rounding errors, |D| <= step/2 per entry and W the head of the grid's statistics (no fit-time view):
-    W_true - W = A_true^-1 (dC - dG W), |dC| <= |D| sqrt(largest class), |dG| <= |D| (2 |X| + |D|), A_true >= penalty.
+    With D the rounding errors, |D| <= step/2 per entry, and W the head of the grid's statistics (no view):
+    W_true - W = A_true^-1 (dC - dG W), |dC| <= |D| sqrt(largest class), |dG| <= |D| (2 |X| + |D|) and
+    A_true >= penalty.
     """
     rounding = stats.design.grid / 2 * math.sqrt(stats.count * stats.design.dimension)
     spectral = math.sqrt(max(float(np.linalg.eigvalsh(stats.total_gram)[-1]), 0.0))

@@ -1,6 +1,7 @@
 """The closed form: a head from summed statistics, in one solve.
 
-minimise 1/2 sum_i w_i |x_i W - y_i|^2 + penalty/2 |W|^2, y_i one-hot; penalty is n ridge ("mean") or ridge ("sum").
+minimise 1/2 sum_i w_i |x_i W - y_i|^2 + penalty/2 |W|^2, y_i one-hot; penalty = n ridge ("mean") or ridge
+("sum").
 """
 
 from __future__ import annotations
@@ -30,9 +31,9 @@ def fit(
     normalise_classes: bool = False,
     solver: Solver = CHOLESKY,
 ) -> tuple[LinearHead, Solution]:
-    """The head of these statistics, and the solution of the system that was solved (before the view's way back).
+    """The head of these statistics, and the solution of the system that was solved (before the way back).
 
-    Classes are named by their numbers and the spec is left open: whoever knows them replaces them in the head.
+    Classes are named by their numbers and the spec is left open: who knows them replaces them in the head.
     `normalise_classes` divides each class's solved column by its norm, as Fed3R does.
     """
     system = system_of(stats, view=view, class_weight=class_weight)
@@ -76,8 +77,8 @@ def refuse_singular(gram: NDArray[np.float64]) -> None:
     rank = int(np.count_nonzero(values > len(values) * np.finfo(np.float64).eps * values[-1]))
     if rank < len(values):
         raise InputError(
-            f"Without a ridge the Gram must have full rank; found rank {rank} of {len(values)} (fewer rows than "
-            "columns, or columns that repeat each other). Use a ridge above 0, for example 1e-6."
+            f"Without a ridge the Gram must have full rank; found rank {rank} of {len(values)} (fewer rows "
+            "than columns, or columns that repeat each other). Use a ridge above 0, for example 1e-6."
         )
 
 

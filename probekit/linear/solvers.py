@@ -1,4 +1,4 @@
-"""Solvers of positive definite systems with several right-hand sides. A solver is its tolerances and nothing more."""
+"""Solvers of positive definite systems. A solver is its tolerances and nothing more."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ Array = NDArray[np.float64]
 
 @runtime_checkable
 class Operator(Protocol):
-    """A symmetric linear map on (d, k) arrays, column by column. `dense` is its matrix, or None where too large."""
+    """A symmetric linear map on (d, k) arrays. `dense` is its matrix, or None where that is too large."""
 
     def matvec(self, v: Array) -> Array: ...
     def dense(self) -> Array | None: ...
 
 
 class Solver(Protocol):
-    """Solves operator(value) = rhs; raises SolverError carrying its best Solution rather than give a poor one."""
+    """Solves operator(value) = rhs, or raises SolverError carrying its best Solution."""
 
     def solve(self, operator: Operator | Array, rhs: Array) -> Solution: ...
 
@@ -84,7 +84,7 @@ def as_operator(operator: Operator | Array) -> Operator:
 
 @dataclass(frozen=True)
 class Cholesky:
-    """Cholesky's factorisation; where the matrix is not positive definite, eigenvectors, and the note says so.
+    """Cholesky's factorisation; where the matrix is not positive definite, `Eigen`, and the note says so.
 
     `refinements` repeats the solve on the true residual. A relative residual above `tolerance` is refused.
     """
@@ -113,7 +113,7 @@ class Cholesky:
 
 @dataclass(frozen=True)
 class Eigen:
-    """All eigenvectors; directions whose eigenvalue is rounding error are left out, and the note counts them."""
+    """All eigenvectors; directions whose eigenvalue is rounding error are left out; the note counts them."""
 
     tolerance: float = 1e-6
 
@@ -136,7 +136,7 @@ class Eigen:
 class ConjugateGradient:
     """Conjugate gradients on all columns at once. `preconditioner` is an operator close to the inverse.
 
-    One step costs one product with the operator. It ends when the true relative residual is within `tolerance`.
+    One step costs one product with the operator. The true relative residual ends within `tolerance`.
     """
 
     tolerance: float = 1e-10
@@ -156,8 +156,8 @@ class ConjugateGradient:
             if steps >= self.max_steps:
                 best = self._solution(operator, value, rhs, steps)
                 raise SolverError(
-                    f"Conjugate gradients wanted a residual of {self.tolerance:g} and reached {best.residual:g} in "
-                    f"{steps} steps. Allow more steps, use a larger ridge or a preconditioner.",
+                    f"Conjugate gradients wanted a residual of {self.tolerance:g} and reached "
+                    f"{best.residual:g} in {steps} steps. Allow more, or use a larger ridge.",
                     best,
                 )
             change, taken = self._run(operator, remainder, steps=self.max_steps - steps, goal=goal)
@@ -222,8 +222,8 @@ def _dense(operator: Operator | Array, rhs: Array) -> Array:
 def _accepted(solution: Solution, tolerance: float) -> Solution:
     if not solution.residual <= tolerance:
         raise SolverError(
-            f"{solution.method} wanted a relative residual of {tolerance:g} and reached {solution.residual:g}. "
-            "Use a larger ridge.",
+            f"{solution.method} wanted a relative residual of {tolerance:g} and reached "
+            f"{solution.residual:g}. Use a larger ridge.",
             solution,
         )
     return solution

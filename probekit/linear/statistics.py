@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.linalg import blas
 from scipy.sparse import csr_array
 
 from probekit.errors import InputError
@@ -48,7 +47,7 @@ def statistics(
 def row_blocks(
     rows: Rows, design: Design, *, index: NDArray[np.int64] | None = None, chunk_rows: int | None = None
 ) -> Iterator[tuple[NDArray[np.int64], NDArray[Any]]]:
-    """Row numbers and rows as the design sees them, a block at a time; a block lives until the next is asked for."""
+    """Row numbers and rows as the design sees them; a block lives only until the next one is asked for."""
     dtype = np.dtype(np.float32 if design.arithmetic == "fast" else np.float64)
     if len(rows.shape) != 2 or rows.shape[1] != design.dimension:
         raise InputError(
@@ -90,13 +89,13 @@ def _ascending(numbers: NDArray[np.int64]) -> bool:
 def _seen(
     found: NDArray[Any], numbers: NDArray[np.int64], design: Design, *, buffer: NDArray[Any]
 ) -> NDArray[Any]:
-    """The block in the design's number type, row view and grid; the stored rows themselves where nothing changes."""
+    """The block in the design's number type, row view and grid; the stored rows where nothing changes."""
     if design.view == "raw" and not design.grid and found.dtype == buffer.dtype and found.flags.c_contiguous:
         return np.asarray(found)
     block = buffer[: len(found)]
     np.copyto(block, found, casting="same_kind")
     if design.view == "l2":
-        # a sum along a row of a contiguous block depends on that row alone, so blocks of any size agree in every bit
+        # a sum along a row of a contiguous block depends on that row alone, whatever the block
         norms = np.sqrt(np.square(block).sum(axis=1))
         _refuse_rows(~np.isfinite(norms), numbers, "is not finite", "Leave it out or encode it again.")
         _refuse_rows(norms == 0, numbers, "is zero and has no direction", "Leave it out or use the raw rows.")
@@ -108,7 +107,10 @@ def _seen(
 
 def _round(block: NDArray[np.float64], numbers: NDArray[np.int64], design: Design) -> None:
     _refuse_rows(
-        ~np.isfinite(block).all(axis=1), numbers, "is not finite", "Leave it out or encode it again."
+        ~np.asarray(np.isfinite(block).all(axis=1)),
+        numbers,
+        "is not finite",
+        "Leave it out or encode it again.",
     )
     block /= design.grid
     np.rint(block, out=block)
@@ -118,7 +120,7 @@ def _round(block: NDArray[np.float64], numbers: NDArray[np.int64], design: Desig
         reach = design.grid * GRID_REACH
         largest = float(beyond.max()) * design.grid
         _refuse_rows(
-            beyond > GRID_REACH,
+            np.asarray(beyond > GRID_REACH),
             numbers,
             f"lies beyond the grid's range of +-{reach:g}",
             f"Use a coarser grid: the largest entry here is {largest:.6g}, which needs a step of at least "
@@ -141,34 +143,44 @@ def _sums(
     chunk_rows: int | None = None,
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """E^T E (symmetric) and the sum of the rows of each class, (k, d)."""
-    gram = np.zeros((design.dimension, design.dimension), order="F")
+    gram = np.zeros((design.dimension, design.dimension))
     sums = np.zeros((design.classes, design.dimension))
+    counts = np.zeros(design.classes)
+    shift, buffer = None, np.empty((0, 0), np.float32)
     for numbers, block in row_blocks(rows, design, index=index, chunk_rows=chunk_rows):
-        # the rank-k update writes the upper triangle only: half the work of a product
-        if block.dtype == np.float32:
-            gram += blas.ssyrk(1.0, block.T)
-        else:
-            gram = blas.dsyrk(1.0, block.T, beta=1.0, c=gram, overwrite_c=True)
-        if not np.isfinite(np.einsum("ii->i", gram)).all():
-            _refuse_rows(
-                ~np.isfinite(block).all(axis=1), numbers, "is not finite", "Leave it out or encode it again."
-            )
-            raise InputError(
-                f"The squares of rows {numbers[0]} to {numbers[-1]} overflow. Scale the embeddings."
-            )
-        ones = np.ones(len(numbers), block.dtype)
-        one_hot = csr_array(
-            (ones, labels[numbers], np.arange(len(numbers) + 1)), shape=(len(numbers), len(sums))
+        if design.arithmetic == "fast":
+            # float32 keeps the digits of what varies only if the mean, often far larger, is taken off before
+            if shift is None:
+                shift, buffer = block.mean(axis=0), np.empty_like(block)
+            block = np.subtract(block, shift, out=buffer[: len(block)])
+        gram += block.T @ block  # NumPy sees one matrix here and does half the work of a product
+        _refuse_overflow(gram, block, numbers)
+        ones, shape = np.ones(len(numbers), block.dtype), (len(numbers), design.classes)
+        sums += csr_array((ones, labels[numbers], np.arange(len(numbers) + 1)), shape=shape).T @ block
+        counts += np.bincount(labels[numbers], minlength=design.classes)
+    gram = (gram + gram.T) / 2
+    if shift is None:
+        return gram, sums
+    mean = shift.astype(np.float64)
+    cross = np.outer(sums.sum(axis=0), mean)
+    gram += cross + cross.T + counts.sum() * np.outer(mean, mean)
+    return gram, sums + np.outer(counts, mean)
+
+
+def _refuse_overflow(gram: NDArray[np.float64], block: NDArray[Any], numbers: NDArray[np.int64]) -> None:
+    """Refuse NaN and infinity: they reach the Gram's diagonal, which is looked at instead of every row."""
+    if not np.isfinite(np.einsum("ii->i", gram)).all():
+        bad = ~np.asarray(np.isfinite(block).all(axis=1))
+        _refuse_rows(bad, numbers, "is not finite", "Leave it out or encode it again.")
+        raise InputError(
+            f"The squares of rows {numbers[0]} to {numbers[-1]} overflow. Scale the embeddings down."
         )
-        sums += one_hot.T @ block
-    upper = np.triu(gram)
-    return upper + np.triu(upper, 1).T, sums
 
 
 def _bordered(
     gram: NDArray[np.float64], sums: NDArray[np.float64], counts: NDArray[np.int64], design: Design
 ) -> NDArray[np.float64]:
-    """The Gram with the column of ones: its products with the embedding are sums of rows, with itself the count."""
+    """The Gram with the column of ones, whose products are sums of rows and the count."""
     if design.intercept == "none":
         return gram
     total = sums.sum(axis=0)[:, None]

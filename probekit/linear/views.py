@@ -1,4 +1,4 @@
-"""Centring and scaling at fit time, done on statistics, and the way back to the embeddings as they are stored.
+"""Centring and scaling at fit time, done on statistics, and the way back to embeddings as they are stored.
 
 Whatever the intercept, weights and view, fitting comes down to one system in which every column is penalised,
 (gram + penalty I) value = moment, and an affine map from its value to the head's parameters.
@@ -37,7 +37,7 @@ def view_of(stats: ClientStats, name: str) -> View:
         return View(name, np.zeros(size), np.ones(size))
     if stats.count == 0:
         raise InputError(f"The view {name!r} needs at least one row to take its mean from; found none.")
-    # one-hot targets add to one, so the moments add to the sum of the rows even where no column of ones is kept
+    # one-hot targets add to one, so the moments add to the sum of the rows even without a column of ones
     mean = stats.moment[:size].sum(axis=1) / stats.count
     if name == "centre":
         return View(name, mean, np.ones(size))
@@ -90,7 +90,7 @@ def system_of(
     class_weight: ClassWeight = None,
     targets: tuple[float, float] = (0.0, 1.0),
 ) -> System:
-    """The system to solve for these statistics. A view by name is taken from them; a `View` is taken as it is."""
+    """The system to solve for these statistics. A view by name is taken from them, a `View` as it is."""
     if stats.count == 0:
         raise InputError("A head cannot be fitted to no rows. Give at least one client with rows.")
     weights = class_weights(stats, class_weight)
@@ -110,7 +110,7 @@ def system_of(
 
 
 def class_weights(stats: ClientStats, class_weight: ClassWeight) -> NDArray[np.float64]:
-    """One weight per class. "balanced" gives every class that has rows the same total, the sum staying the count."""
+    """One weight per class. "balanced" gives every class that has rows the same total weight."""
     classes = stats.design.classes
     if class_weight is None:
         return np.ones(classes)
@@ -124,7 +124,7 @@ def class_weights(stats: ClientStats, class_weight: ClassWeight) -> NDArray[np.f
             raise InputError(f'Class weights must be "balanced" or numbers; found {class_weight!r}.')
         counts = stats.class_counts.astype(np.float64)
         present = np.count_nonzero(counts)
-        return np.divide(counts.sum() / present, counts, out=np.zeros(classes), where=counts > 0)
+        return np.asarray(np.divide(counts.sum() / present, counts, out=np.zeros(classes), where=counts > 0))
     weights = np.asarray(class_weight, dtype=np.float64)
     if weights.shape != (classes,) or not (np.isfinite(weights) & (weights >= 0)).all() or not weights.any():
         raise InputError(

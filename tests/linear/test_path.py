@@ -1,0 +1,61 @@
+"""The ridge path against separate solves."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from probekit.errors import InputError
+from probekit.learning import INTERCEPTS, SCALINGS, Design
+from probekit.linear.path import Validation, decompose
+from probekit.linear.statistics import statistics
+from tests.linear.conftest import Data
+from tests.oracles import columns, least_squares, one_hot, relative
+
+
+@pytest.mark.parametrize("intercept", INTERCEPTS)
+@pytest.mark.parametrize("scaling", SCALINGS)
+def test_a_path_is_as_many_separate_solves(data: Data, intercept: str, scaling: str) -> None:
+    rows, labels = data[0].astype(np.float64), data[1]
+    path = decompose(statistics(rows, labels, Design(12, 4, intercept=intercept)), scaling=scaling)
+    X = columns(rows, intercept=intercept)
+    for ridge in (1e-4, 0.1, 10.0):
+        penalty = ridge * (300 if scaling == "mean" else 1)
+        wanted = least_squares(X, one_hot(labels, 4), penalty=penalty, free=intercept == "free")
+        assert relative(path.params(ridge)[: len(wanted)], wanted) < 1e-8
+
+
+def test_effective_dimension_and_condition_are_those_of_the_matrix(data: Data) -> None:
+    rows, labels = data
+    path = decompose(statistics(rows, labels, Design(12, 4)))
+    X = columns(rows.astype(np.float64))
+    gram = X.T @ X
+    for ridge in (1e-5, 0.1):
+        matrix = gram + 300 * ridge * np.eye(13)
+        assert np.isclose(path.effective_dimension(ridge), np.trace(gram @ np.linalg.inv(matrix)), rtol=1e-9)
+        assert np.isclose(path.condition(ridge), np.linalg.cond(matrix), rtol=1e-8)
+
+
+def test_the_default_ridges_scale_with_the_rows(data: Data) -> None:
+    rows, labels = data
+    grids = [
+        decompose(statistics(rows * factor, labels, Design(12, 4, intercept="none")), scaling=scaling).grid(9)
+        for factor, scaling in ((1, "mean"), (10, "mean"), (1, "sum"))
+    ]
+    assert np.allclose(grids[1], 100 * grids[0], rtol=1e-5)
+    assert np.allclose(grids[2], 300 * grids[0])
+    assert np.isclose(grids[0][-1], 10 * np.square(rows.astype(np.float64)).sum(axis=1).mean())
+
+
+def test_rows_that_are_all_alike_have_no_ridges(data: Data) -> None:
+    rows = np.ones((10, 3), np.float32)
+    path = decompose(statistics(rows, np.arange(10) % 2, Design(3, 2, intercept="free")))
+    with pytest.raises(InputError, match="all alike"):
+        path.grid()
+
+
+def test_a_validation_gives_the_first_of_equals_and_refuses_what_it_lacks() -> None:
+    found = Validation("test", np.array([1.0, 2.0, 3.0]), np.array([0.5, 0.2, 0.2]))
+    assert found.best() == 2.0
+    with pytest.raises(InputError, match="no errors by 'wrong'"):
+        found.best("wrong")
