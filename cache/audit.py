@@ -72,8 +72,10 @@ def explain(spec: EncodingSpec, others: Sequence[EncodingSpec]) -> list[str]:
 
     nearest = min(others, key=lambda other: len(differing(other)))
     lines = [f"No entry for this; the nearest is {nearest.digest[:12]} ({nearest.backbone}). It differs in:"]
-    for name in differing(nearest):
-        lines.append(f"  {name}: wanted {canonical(spec.identity[name])}, there {canonical(nearest.identity[name])}")
+    lines += [
+        f"  {name}: wanted {canonical(spec.identity[name])}, there {canonical(nearest.identity[name])}"
+        for name in differing(nearest)
+    ]
     return lines
 
 
@@ -100,7 +102,9 @@ def verify(store: DiskStore, *, repair: bool = False) -> tuple[list[Problem], in
     return problems, files
 
 
-_REMEDY = "`probekit cache verify --repair` sets it aside; the next extract encodes its rows again. Other rows are fine."
+_REMEDY = (
+    "`probekit cache verify --repair` sets it aside; the next extract encodes its rows again. Other rows are fine."
+)
 
 
 def _files(entry: Entry) -> Iterator[tuple[Path, str]]:

@@ -88,15 +88,11 @@ def read(name: str, root: Path, *, split: str | None = None) -> Table:
     facts, folder = SETS[name], _folder(name, root)
     chosen = choose_split(split, list(facts.counts), source=f"packaged:{name}")
     if not folder.is_dir():
-        raise NotFoundError(
-            f"The dataset {name!r} is not installed in {root}. Run `probekit dataset get {name}`."
-        )
+        raise NotFoundError(f"The dataset {name!r} is not installed in {root}. Run `probekit dataset get {name}`.")
     images, labels = (_mapped(folder / f"{chosen}-{noun}.npy", name) for noun in ("images", "labels"))
     wanted = (facts.counts[chosen], *facts.shape)
     if images.array.shape != wanted or images.array.dtype != np.uint8 or labels.array.shape != wanted[:1]:
-        raise CorruptError(
-            _damaged(folder, name, f"found {images.array.dtype} of shape {images.array.shape}")
-        )
+        raise CorruptError(_damaged(folder, name, f"found {images.array.dtype} of shape {images.array.shape}"))
     source = f"packaged:{name}[{chosen}]"
     numbers, classes = classify(np.array(labels.array), facts.class_names, source=source)
     return Table(source, "image", partial(picture_reader, images), numbers, classes)
@@ -113,9 +109,7 @@ def install(name: str, root: Path, *, progress: Callable[[str], None] | None = N
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         # Beside its future place, so that one rename within one file system finishes the work.
-        with tempfile.TemporaryDirectory(
-            prefix=f".{name}-", dir=folder.parent, ignore_cleanup_errors=True
-        ) as aside:
+        with tempfile.TemporaryDirectory(prefix=f".{name}-", dir=folder.parent, ignore_cleanup_errors=True) as aside:
             work, ready = Path(aside) / "work", Path(aside) / "ready"
             work.mkdir()
             ready.mkdir()
@@ -126,9 +120,7 @@ def install(name: str, root: Path, *, progress: Callable[[str], None] | None = N
             if not is_installed(name, root):  # another process may have been faster
                 _put(ready, folder, Path(aside) / "replaced")
     except OSError as error:
-        raise StorageError(
-            f"{folder} cannot be written: {error}. Make room, or choose another cache."
-        ) from error
+        raise StorageError(f"{folder} cannot be written: {error}. Make room, or choose another cache.") from error
     return folder
 
 
@@ -184,9 +176,7 @@ def _check(name: str, splits: Mapping[str, sources.Split]) -> None:
                 f"found {images.shape} and {labels.shape}. Nothing was kept."
             )
         if labels.min() < 0 or labels.max() >= len(facts.class_names):
-            raise CorruptError(
-                f"{name} has labels 0 to 9; found {labels.min()} to {labels.max()}. Nothing was kept."
-            )
+            raise CorruptError(f"{name} has labels 0 to 9; found {labels.min()} to {labels.max()}. Nothing was kept.")
         hasher.update(np.ascontiguousarray(images).data)
         hasher.update(np.ascontiguousarray(labels, dtype="<i8").data)
     if hasher.hexdigest() != facts.sha256:

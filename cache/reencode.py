@@ -32,8 +32,8 @@ def reencode(embeddings: EmbeddingSet, *, count: int, dataset: str | None, seed:
     encoder = backbone(spec.backbone)
     if spec_of(encoder, dtype=spec.dtype).digest != spec.digest:
         raise MismatchError(
-            f"{spec.backbone} is not what made this set any more (its digest differs), or the set was made with a preset, "
-            "a trigger or mixed precision; those cannot be encoded again from the name alone."
+            f"{spec.backbone} is not what made this set any more (its digest differs), or the set was made with a "
+            "preset, a trigger or mixed precision; those cannot be encoded again from the name alone."
         )
     data = find_dataset(dataset or embeddings.source)
     usable = np.flatnonzero(~embeddings.masked) if embeddings.masked is not None else np.arange(len(embeddings))

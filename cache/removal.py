@@ -111,11 +111,12 @@ def prune(store: DiskStore, *, older_than_days: float | None = None, dry_run: bo
 
 def _used(store: DiskStore, spec: str, *, without: Sequence[str] = ()) -> IdArray:
     """The ids that the sets of a spec name."""
-    columns = [np.zeros((0, 32), np.uint8)]
-    for digest in store.sets.digests():
-        if digest not in without and store.sets.read_note(digest)["spec"] == spec:
-            columns.append(store.sets.read_columns(digest)["ids"])
-    return np.concatenate(columns)
+    mine = (
+        digest
+        for digest in store.sets.digests()
+        if digest not in without and store.sets.read_note(digest)["spec"] == spec
+    )
+    return np.concatenate([np.zeros((0, 32), np.uint8), *(store.sets.read_columns(digest)["ids"] for digest in mine)])
 
 
 def _unused(store: DiskStore, entry: Entry, *, without: Sequence[str]) -> IdArray:
@@ -124,7 +125,9 @@ def _unused(store: DiskStore, entry: Entry, *, without: Sequence[str]) -> IdArra
     return held[used.locate(held) < 0]
 
 
-def purge(store: DiskStore, *, samples: Sequence[str] = (), client: str | None = None, set_name: str | None = None) -> Removed:
+def purge(
+    store: DiskStore, *, samples: Sequence[str] = (), client: str | None = None, set_name: str | None = None
+) -> Removed:
     """Take samples out of every spec and every set, rewrite what held them, and search all files for what is left.
 
     Samples are ids (or their beginnings) or names of rows. A client's samples that another client or set also holds
@@ -156,7 +159,9 @@ def _by_samples(store: DiskStore, opened: dict[str, EmbeddingSet], samples: Sequ
     """The ids that these texts mean: ids, beginnings of ids, or names of rows."""
     known = {sample for found in opened.values() for sample in found.ids}
     known |= {sample for entry in store.entries() for shard in entry.files() for sample in HexIds(shard.ids)}
-    named = {name: sample for found in opened.values() for name, sample in zip(found.names or (), found.ids, strict=False)}
+    named = {
+        name: sample for found in opened.values() for name, sample in zip(found.names or (), found.ids, strict=False)
+    }
     ids = set()
     for text in samples:
         matches = {sample for sample in known if len(text) >= 8 and sample.startswith(text.lower())}
@@ -205,7 +210,7 @@ def _rewrite_set(
     names = [name for name, meant in store.sets.names().items() if meant == digest]
     if len(keep):
         masked = None if found.masked is None else found.masked[keep]
-        ids = [found.ids[i] for i in keep]
+        ids = [found.ids[i] for i in keep.tolist()]
         thin = replace(found, embeddings=np.zeros((len(found), found.dimension), dtype=np.uint8), skipped=())
         rest = replace(thin.select(keep), embeddings=store.load(found.spec, ids, masked=masked))
         new = store.sets.write(rest)

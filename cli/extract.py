@@ -24,19 +24,30 @@ Panel = "Data set"
 def extract(
     dataset: Annotated[str, typer.Argument(help="hf:NAME, folder:PATH, idx:PATH, npz:PATH, packaged:digits, ...")],
     backbone: Annotated[
-        str, typer.Option("--backbone", "-b", help="open_clip:ARCH/TAG, hf:NAME[@REV][#VIEW], timm:NAME, py:module:factory.")
+        str,
+        typer.Option(
+            "--backbone", "-b", help="open_clip:ARCH/TAG, hf:NAME[@REV][#VIEW], timm:NAME, py:module:factory."
+        ),
     ] = DEFAULT_BACKBONE,
-    name: Annotated[str | None, typer.Option(help="What to call the set (default: made from dataset and backbone).")] = None,
+    name: Annotated[
+        str | None, typer.Option(help="What to call the set (default: made from dataset and backbone).")
+    ] = None,
     split: Annotated[str | None, typer.Option(help="train, test, ...", rich_help_panel=Panel)] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="Only the first rows.", rich_help_panel=Panel)] = None,
-    image_column: Annotated[str | None, typer.Option(help="Which column is the picture.", rich_help_panel=Panel)] = None,
+    image_column: Annotated[
+        str | None, typer.Option(help="Which column is the picture.", rich_help_panel=Panel)
+    ] = None,
     label_column: Annotated[str | None, typer.Option(help="Which column is the label.", rich_help_panel=Panel)] = None,
-    client_column: Annotated[str | None, typer.Option(help="Which column is the client.", rich_help_panel=Panel)] = None,
+    client_column: Annotated[
+        str | None, typer.Option(help="Which column is the client.", rich_help_panel=Panel)
+    ] = None,
     streaming: Annotated[bool, typer.Option(help="Read without downloading first.", rich_help_panel=Panel)] = False,
     preprocessing: Annotated[
         str, typer.Option(help="native, or a preset: f2l2-domainnet, f2l2-imagenet, f2l2-flowers.")
     ] = "native",
-    trigger: Annotated[str | None, typer.Option(help="Change every picture first: square:size=5, py:module:function.")] = None,
+    trigger: Annotated[
+        str | None, typer.Option(help="Change every picture first: square:size=5, py:module:function.")
+    ] = None,
     device: Annotated[str, typer.Option(click_type=o.choice("auto", "cpu", "cuda", "mps"))] = "auto",
     batch_size: Annotated[str, typer.Option(help="A number, or auto.")] = "auto",
     num_workers: Annotated[int | None, typer.Option(min=0, help="Processes that decode (default: by cores).")] = None,
@@ -45,9 +56,14 @@ def extract(
     ] = "float32",
     amp: Annotated[bool, typer.Option("--amp", help="Mixed precision; part of the identity.")] = False,
     on_error: Annotated[
-        str, typer.Option(click_type=o.choice("raise", "skip", "mask"), help="What to do with a sample that cannot be used.")
+        str,
+        typer.Option(
+            click_type=o.choice("raise", "skip", "mask"), help="What to do with a sample that cannot be used."
+        ),
     ] = "raise",
-    explain: Annotated[bool, typer.Option("--explain", help="On a miss, say what differs from the nearest entry.")] = False,
+    explain: Annotated[
+        bool, typer.Option("--explain", help="On a miss, say what differs from the nearest entry.")
+    ] = False,
     cache: o.Cache = None,
     config: o.Config = None,
     json: o.Json = False,

@@ -40,7 +40,8 @@ def _version(wanted: bool) -> None:
 @app.callback()
 def root(
     version: Annotated[
-        bool, typer.Option("--version", "-V", callback=_version, is_eager=True, help="Show the version and stop.")
+        bool,
+        typer.Option("--version", "-V", callback=_version, is_eager=True, help="Show the version and stop."),
     ] = False,
 ) -> None:
     """Linear probes on frozen foundation models, trained across clients and taken back with proof."""
@@ -53,7 +54,12 @@ def run(arguments: list[str]) -> int:
     except click.exceptions.Exit as stop:
         return int(stop.exit_code)
     except (click.exceptions.Abort, KeyboardInterrupt):
-        return fail("Interrupted. What was written is kept; the same command continues.", 130, "Interrupted", arguments)
+        return fail(
+            "Interrupted. What was written is kept; the same command continues.",
+            130,
+            "Interrupted",
+            arguments,
+        )
     except click.ClickException as error:
         if not wants_json(arguments):
             from typer.rich_utils import rich_format_error
@@ -69,7 +75,9 @@ def run(arguments: list[str]) -> int:
     except Exception as error:
         if "--verbose" in arguments or "-v" in arguments:
             raise
-        message = f"Something unexpected happened ({type(error).__name__}: {error}). Run again with --verbose to see where."
+        message = (
+            f"Something unexpected happened ({type(error).__name__}: {error}). Run again with --verbose to see where."
+        )
         return fail(message, 1, type(error).__name__, arguments)
     return result if isinstance(result, int) else 0
 

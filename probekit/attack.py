@@ -42,7 +42,7 @@ class Square:
         width, height = picture.size
         if self.size + self.margin > min(width, height):
             raise SampleError(
-                f"a square of {self.size} pixels with margin {self.margin} does not fit a picture of {width} x {height}."
+                f"a square of {self.size} pixels with margin {self.margin} does not fit {width} x {height} pixels."
             )
         left = self.margin if "left" in self.corner else width - self.margin - self.size
         top = self.margin if "top" in self.corner else height - self.margin - self.size

@@ -60,9 +60,7 @@ class _Head(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def _keep(self, head: LinearHead) -> None:
         self.head_ = head
-        self.coef_ = np.atleast_2d(
-            self._one(head.params[:-1].T) if len(self.classes_) == 2 else head.params[:-1].T
-        )
+        self.coef_ = np.atleast_2d(self._one(head.params[:-1].T) if len(self.classes_) == 2 else head.params[:-1].T)
         bias = self._one(head.params[-1]) if len(self.classes_) == 2 else head.params[-1]
         self.intercept_ = np.atleast_1d(bias)
 
@@ -175,9 +173,7 @@ class RidgeHead(_Head):
             return None
         if isinstance(self.class_weight, str):
             return self.class_weight
-        found: NDArray[np.float64] = compute_class_weight(
-            self.class_weight, classes=self.classes_, y=self.classes_
-        )
+        found: NDArray[np.float64] = compute_class_weight(self.class_weight, classes=self.classes_, y=self.classes_)
         return found
 
     def _choose(self, rows: NDArray[Any], numbers: NDArray[np.int64]) -> float:
@@ -199,9 +195,7 @@ class RidgeHead(_Head):
         self.alpha_ = alpha
         recipe = recipe_of(self.stats_, scaling=self.scaling, system=system)
         names = tuple(str(name) for name in self.classes_)
-        self._keep(
-            LinearHead(system.lift(self.solution_.value), names, alpha, view=self.row_view, recipe=recipe)
-        )
+        self._keep(LinearHead(system.lift(self.solution_.value), names, alpha, view=self.row_view, recipe=recipe))
         return self
 
 

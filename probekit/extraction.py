@@ -291,5 +291,3 @@ def _length(data: Dataset) -> int | None:
 def _batch_size(backbone: Backbone) -> int:
     """A size that keeps the device busy: the same on every run, as sizes may move the last bits."""
     return 32 if getattr(backbone, "device", "cpu") == "cpu" else 128
-
-

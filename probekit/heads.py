@@ -79,9 +79,7 @@ def load_head(folder: str | Path) -> LinearHead:
     folder = Path(folder)
     for name in (CONFIG, WEIGHTS):
         if not (folder / name).is_file():
-            raise NotFoundError(
-                f"{folder} holds no head: {name} is missing. Give a folder that save_head wrote."
-            )
+            raise NotFoundError(f"{folder} holds no head: {name} is missing. Give a folder that save_head wrote.")
     try:
         config = json.loads((folder / CONFIG).read_bytes())
         written, stated = config["format"], config["digest"]
@@ -94,9 +92,7 @@ def load_head(folder: str | Path) -> LinearHead:
         fields = {name: config[name] for name in ("ridge", "view", "spec_digest", "recipe")}
         head = LinearHead(np.ascontiguousarray(params, np.float64), tuple(config["classes"]), **fields)
     except (ValueError, KeyError, TypeError, SafetensorError) as error:
-        raise CorruptError(
-            f"The head in {folder} cannot be read: {error}. Train or fetch it again."
-        ) from error
+        raise CorruptError(f"The head in {folder} cannot be read: {error}. Train or fetch it again.") from error
     if head.digest != stated:
         raise CorruptError(
             f"The head in {folder} is not the one that was written: its digest is {head.digest[:12]}, its "

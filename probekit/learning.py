@@ -81,13 +81,10 @@ class Design:
     def __post_init__(self) -> None:
         for name, known in (("view", ROW_VIEWS), ("intercept", INTERCEPTS), ("arithmetic", ARITHMETICS)):
             if getattr(self, name) not in known:
-                raise InputError(
-                    f"A design's {name} must be one of {', '.join(known)}; found {getattr(self, name)!r}."
-                )
+                raise InputError(f"A design's {name} must be one of {', '.join(known)}; found {getattr(self, name)!r}.")
         if self.dimension < 1 or self.classes < 1:
             raise InputError(
-                "A design needs at least one dimension and one class; "
-                f"found {self.dimension} and {self.classes}."
+                f"A design needs at least one dimension and one class; found {self.dimension} and {self.classes}."
             )
         object.__setattr__(self, "grid", self._step())
 
@@ -228,9 +225,7 @@ class LinearHead:
                 f"parameters of shape {self.params.shape}."
             )
         if not np.isfinite(self.params).all():
-            raise InputError(
-                "A head cannot hold NaN or infinite parameters. Look at the embeddings and the ridge."
-            )
+            raise InputError("A head cannot hold NaN or infinite parameters. Look at the embeddings and the ridge.")
         self.params.setflags(write=False)
 
     @property

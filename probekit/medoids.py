@@ -21,9 +21,7 @@ def representatives(rows: NDArray[Any], count: int, *, seed: int = 0, threads: i
     Where fewer clusters than asked for hold rows (duplicates), the rows farthest from their centres fill up.
     """
     if not 1 <= count <= len(rows):
-        raise InputError(
-            f"Between 1 and {len(rows)} representatives of {len(rows)} rows can be had; found {count}."
-        )
+        raise InputError(f"Between 1 and {len(rows)} representatives of {len(rows)} rows can be had; found {count}.")
     check_finite(rows, "row")
     if count == len(rows):
         return np.arange(len(rows))

@@ -30,8 +30,7 @@ class Interval:
             raise InputError(f"A confidence must lie between 0 and 1; found {self.confidence}.")
         if self.draws < 100 or self.seed < 0:
             raise InputError(
-                f"An interval needs at least 100 draws and a seed of 0 or more; found {self.draws}, "
-                f"{self.seed}."
+                f"An interval needs at least 100 draws and a seed of 0 or more; found {self.draws}, {self.seed}."
             )
 
 
@@ -161,9 +160,7 @@ def best_temperature(scores: Matrix, labels: Indices) -> float:
     low, high = np.log(1 / LARGEST_TEMPERATURE), np.log(1 / SMALLEST_TEMPERATURE)
     for _ in range(100):
         middle = (low + high) / 2
-        slope = float(
-            np.mean((np.exp(log_probabilities(scores, np.exp(-middle))) * scores).sum(axis=1) - own)
-        )
+        slope = float(np.mean((np.exp(log_probabilities(scores, np.exp(-middle))) * scores).sum(axis=1) - own))
         low, high = (middle, high) if slope < 0 else (low, middle)
     return float(np.exp(-(low + high) / 2))
 
@@ -232,6 +229,5 @@ def _same_rows(one: NDArray[np.generic], other: Indices) -> None:
         )
     if len(one) != len(other):
         raise InputError(
-            f"Both need one entry per row; found {len(one)} and {len(other)}. Take both from the same "
-            "embedding set."
+            f"Both need one entry per row; found {len(one)} and {len(other)}. Take both from the same embedding set."
         )

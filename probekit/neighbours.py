@@ -89,8 +89,7 @@ def knn_votes(
     """The votes of each row's nearest training rows, one column per class, each row adding up to 1."""
     if options.neighbours > len(train):
         raise InputError(
-            f"{options.neighbours} neighbours were asked for; there are only {len(train)} training rows. Ask "
-            "for fewer."
+            f"{options.neighbours} neighbours were asked for; there are only {len(train)} training rows. Ask for fewer."
         )
     check_finite(train, "training row")
     check_finite(rows, "row")
@@ -101,9 +100,7 @@ def knn_votes(
         closeness, near = index.search(single(prepare(rows)), options.neighbours)
     weights = np.ones_like(closeness, dtype=np.float64)
     if options.temperature is not None:
-        weights = np.exp(
-            (closeness - closeness.max(axis=1, keepdims=True)).astype(np.float64) / options.temperature
-        )
+        weights = np.exp((closeness - closeness.max(axis=1, keepdims=True)).astype(np.float64) / options.temperature)
     votes = np.zeros((len(rows), int(labels.max()) + 1))
     np.add.at(votes, (np.arange(len(rows))[:, None], labels[near]), weights)
     shares: NDArray[np.float64] = votes / votes.sum(axis=1, keepdims=True)

@@ -65,9 +65,7 @@ def partition(
     owners, names = _owners(parsed, labels, client_ids)
     wanted = _client_count(parsed, clients, names)
     reserved = _one_row_each(owners, seed) if owners is not None else np.empty(0, np.int64)
-    server = _server_rows(
-        labels, server_share, reserved=reserved, choice=server_choice, seed=seed, rows=embeddings
-    )
+    server = _server_rows(labels, server_share, reserved=reserved, choice=server_choice, seed=seed, rows=embeddings)
     rest = np.setdiff1d(np.arange(len(labels)), server)
     if wanted > len(rest):
         raise InputError(
@@ -100,9 +98,7 @@ def parse_scheme(text: str) -> Scheme:
     if kind == "shards":
         number = _positive(argument, "shards:K needs a whole number above 0")
         if number != int(number):
-            raise InputError(
-                f"shards:K needs a whole number above 0; found {argument!r}. Write for example shards:2."
-            )
+            raise InputError(f"shards:K needs a whole number above 0; found {argument!r}. Write for example shards:2.")
         return Scheme(kind, number)
     return Scheme(kind)
 
@@ -121,9 +117,7 @@ def _check_rows(labels: Indices, masked: NDArray[np.bool_] | None, seed: int) ->
     if seed < 0:
         raise InputError(f"A seed must be 0 or more; found {seed}.")
     if labels.ndim != 1 or not len(labels):
-        raise InputError(
-            f"A partition needs one label per row and at least one row; found shape {labels.shape}."
-        )
+        raise InputError(f"A partition needs one label per row and at least one row; found shape {labels.shape}.")
     unusable = labels <= UNLABELLED
     if masked is not None:
         unusable = unusable | masked
@@ -151,9 +145,7 @@ def _owners(scheme: Scheme, labels: Indices, ids: Sequence[str] | None) -> tuple
         raise InputError(f"Each of the {len(labels)} rows needs one client id; found {len(ids)}.")
     for row, name in enumerate(ids):
         if not name:
-            raise InputError(
-                f"Every row needs a client; row {row} has none. Drop it with EmbeddingSet.select first."
-            )
+            raise InputError(f"Every row needs a client; row {row} has none. Drop it with EmbeddingSet.select first.")
     names, owners = np.unique(np.asarray(ids, dtype=str), return_inverse=True)
     return owners, [str(name) for name in names]
 
@@ -161,14 +153,11 @@ def _owners(scheme: Scheme, labels: Indices, ids: Sequence[str] | None) -> tuple
 def _client_count(scheme: Scheme, clients: int | None, names: list[str]) -> int:
     if scheme.counted:
         if clients is None or clients < 1:
-            raise InputError(
-                f"The scheme {scheme.kind} needs a number of clients, 1 or more; found {clients}."
-            )
+            raise InputError(f"The scheme {scheme.kind} needs a number of clients, 1 or more; found {clients}.")
         return clients
     if clients not in (None, len(names)):
         raise InputError(
-            f"By {scheme.kind} these rows have {len(names)} clients; {clients} were asked for. Leave the "
-            "number out."
+            f"By {scheme.kind} these rows have {len(names)} clients; {clients} were asked for. Leave the number out."
         )
     return len(names)
 
@@ -191,17 +180,13 @@ def _server_rows(
     eligible = generator.permutation(np.setdiff1d(np.arange(len(labels)), reserved))
     quotas = _quotas(labels, eligible, share)
     if choice == "representative" and share and rows is None:
-        raise InputError(
-            "A representative server set is chosen by the embeddings: give embeddings, or choose random."
-        )
+        raise InputError("A representative server set is chosen by the embeddings: give embeddings, or choose random.")
     taken = [np.empty(0, np.int64)]
     for label in np.flatnonzero(quotas):
         candidates = eligible[labels[eligible] == label]
         if choice == "representative" and rows is not None:
             candidates = np.sort(candidates)
-            candidates = candidates[
-                representatives(np.asarray(rows[candidates]), int(quotas[label]), seed=seed)
-            ]
+            candidates = candidates[representatives(np.asarray(rows[candidates]), int(quotas[label]), seed=seed)]
         taken.append(candidates[: quotas[label]])
     return np.sort(np.concatenate(taken))
 

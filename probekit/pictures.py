@@ -54,9 +54,7 @@ def checked(picture: Image.Image) -> Image.Image:
     # the first picture of an MPO file (phones write them) is the photograph; others are previews, depth maps
     frames = 1 if picture.format == "MPO" else getattr(picture, "n_frames", 1)
     if frames > 1:
-        raise SampleError(
-            f"One picture was wanted, found {frames} frames. Save the wanted frame as its own file."
-        )
+        raise SampleError(f"One picture was wanted, found {frames} frames. Save the wanted frame as its own file.")
     if 0 in picture.size:
         raise SampleError(f"The picture has no pixels: {picture.width} x {picture.height}. Remove the row.")
     picture.load()
@@ -85,9 +83,7 @@ def rgb(picture: Image.Image) -> Image.Image:
     """
     if picture.mode == "RGB":
         return picture
-    if (
-        "transparency" in picture.info
-    ):  # Pillow warns when asked to forget a palette's transparency in one step
+    if "transparency" in picture.info:  # Pillow warns when asked to forget a palette's transparency in one step
         picture = picture.convert("RGBA")
     return picture.convert("RGB")
 

@@ -52,9 +52,7 @@ def few_shot(
         accuracies = []
         for draw in shuffled:
             head, _ = fit(client_statistics(train, np.sort(draw[:, :number].ravel()), design), ridge)
-            named = replace(
-                head, spec_digest=train.spec.digest
-            )  # so that a test set encoded otherwise is refused
+            named = replace(head, spec_digest=train.spec.digest)  # so that a test set encoded otherwise is refused
             right = predict(named, test) == test.labels
             accuracies.append(float(right.mean()))
         deviation = float(np.std(accuracies, ddof=1)) if draws > 1 else None
@@ -62,9 +60,7 @@ def few_shot(
     return tuple(curve)
 
 
-def _shuffled(
-    labels: NDArray[np.int64], classes: int, most: int, *, draws: int, seed: int
-) -> list[NDArray[np.int64]]:
+def _shuffled(labels: NDArray[np.int64], classes: int, most: int, *, draws: int, seed: int) -> list[NDArray[np.int64]]:
     """For each draw the first rows of every class, shuffled: (classes, most)."""
     if draws < 1 or most < 1:
         raise InputError(f"A few-shot curve needs shots and draws, 1 or more; found {most} and {draws}.")
@@ -77,7 +73,5 @@ def _shuffled(
     picks = []
     for draw in range(draws):
         generator = np.random.Generator(np.random.PCG64([seed, SHOTS_STREAM, draw]))
-        picks.append(
-            np.stack([generator.permutation(np.flatnonzero(labels == k))[:most] for k in range(classes)])
-        )
+        picks.append(np.stack([generator.permutation(np.flatnonzero(labels == k))[:most] for k in range(classes)]))
     return picks

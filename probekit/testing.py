@@ -40,11 +40,7 @@ def check_backbone(backbone: Backbone, *, samples: Sequence[Any] | None = None) 
     """What was checked of a backbone. There are no built-in arrays: give eight of them for kind "array"."""
     inputs = list(pictures.canary_samples(backbone.kind) if samples is None else samples)
     if len(inputs) < max(BATCHES):
-        return [
-            Check(
-                "samples", False, f"{max(BATCHES)} samples are needed, found {len(inputs)}: give samples=..."
-            )
-        ]
+        return [Check("samples", False, f"{max(BATCHES)} samples are needed, found {len(inputs)}: give samples=...")]
     try:
         prepared = [backbone.preprocess(sample) for sample in inputs]
         start = time.perf_counter()
@@ -84,12 +80,7 @@ def _run(name: str, check: Callable[[], tuple[bool, str]]) -> Check:
 
 
 def _shape(vectors: NDArray[Any], rows: int) -> tuple[bool, str]:
-    right = (
-        isinstance(vectors, np.ndarray)
-        and vectors.ndim == 2
-        and len(vectors) == rows
-        and vectors.shape[1] > 0
-    )
+    right = isinstance(vectors, np.ndarray) and vectors.ndim == 2 and len(vectors) == rows and vectors.shape[1] > 0
     return right, f"{np.shape(vectors)}, wanted ({rows}, d)"
 
 

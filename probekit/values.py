@@ -157,7 +157,7 @@ class EmbeddingSet:
             hasher.update(bytes.fromhex(sample))
         hasher.update(np.ascontiguousarray(self.labels, dtype="<i8").tobytes())
         masked = [] if self.masked is None else np.flatnonzero(self.masked).tolist()
-        said = [list(self.class_names), list(self.clients or ()), list(self.names or ()), masked]
+        said: Json = [list(self.class_names), list(self.clients or ()), list(self.names or ()), masked]
         hasher.update(canonical(said).encode())
         return hasher.hexdigest()
 

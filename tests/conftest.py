@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from probekit.cache import DiskStore
-from probekit.values import EncodingSpec
+from probekit.values import EncodingSpec, Json
 
 
 class PixelBackbone:
@@ -24,12 +23,12 @@ class PixelBackbone:
     def __init__(self, *, scale: float = 1.0, cells: int = 4) -> None:
         self.scale, self.cells, self.encoded = scale, cells, 0
         self.fingerprint = hashlib.sha256(f"{scale}".encode()).hexdigest()
-        self.preprocessing = {"size": cells, "colour": "RGB"}
+        self.preprocessing: dict[str, Json] = {"size": cells, "colour": "RGB"}
 
     def preprocess(self, sample: Any) -> NDArray[np.float32]:
         """The picture as a small array."""
         small = sample.convert("RGB").resize((self.cells, self.cells), Image.Resampling.BOX)
-        return np.asarray(small, dtype=np.float32).reshape(-1) / 255
+        return np.asarray(small, dtype=np.float32).reshape(-1) / np.float32(255)
 
     def encode(self, batch: Any) -> NDArray[np.float32]:
         """One vector per picture."""
@@ -75,9 +74,8 @@ def store(tmp_path: Path) -> DiskStore:
 
 
 @pytest.fixture(autouse=True)
-def own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     """No test touches the user's cache or the network."""
     monkeypatch.setenv("PROBEKIT_CACHE", str(tmp_path_factory.mktemp("default-cache")))
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.setenv("HF_DATASETS_OFFLINE", "1")
-    yield

@@ -64,9 +64,7 @@ def test_automatic_alpha_is_ridge_classifier_cvs(digits: Digits) -> None:
     assert relative(ours.coef_, theirs.coef_) < 1e-8
 
 
-@pytest.mark.parametrize(
-    "options", [{}, {"class_weight": "balanced"}, {"view": "standardise"}, {"scaling": "mean"}]
-)
+@pytest.mark.parametrize("options", [{}, {"class_weight": "balanced"}, {"view": "standardise"}, {"scaling": "mean"}])
 def test_parts_added_merged_and_removed_are_one_fit(digits: Digits, options: dict[str, Any]) -> None:
     X, y = digits
     classes = np.unique(y)

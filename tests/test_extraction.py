@@ -102,7 +102,11 @@ def test_triggers_by_name() -> None:
     assert trigger("square:size=3,corner=top-left") == Square(size=3, corner="top-left")
     pasted = np.asarray(trigger("square:size=2,corner=top-left,margin=1,value=7")(Image.new("L", (5, 5))))
     assert [tuple(place) for place in np.argwhere(pasted == 7)] == [(1, 1), (1, 2), (2, 1), (2, 2)]
-    for text, error in (("square:wide=3", InputError), ("square:size=x", InputError), ("star", NotFoundError)):
+    for text, error in (
+        ("square:wide=3", InputError),
+        ("square:size=x", InputError),
+        ("star", NotFoundError),
+    ):
         with pytest.raises(error):
             trigger(text)
     with pytest.raises(NotFoundError, match="py:"):

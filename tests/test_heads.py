@@ -108,9 +108,7 @@ def test_saving_again_replaces_a_head_and_nothing_else(tmp_path: Path) -> None:
         save_head(made(), tmp_path / "other" / "thesis.txt")
 
 
-def test_a_failed_save_leaves_the_old_head_and_no_rubbish(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failed_save_leaves_the_old_head_and_no_rubbish(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     save_head(made(), tmp_path / "head")
 
     def full(_: int) -> None:

@@ -24,9 +24,7 @@ def test_a_design_refuses_what_it_does_not_know(field: str, value: Any) -> None:
 
 def test_exact_arithmetic_needs_a_step_that_no_row_decides() -> None:
     assert Design(3, 2, view="l2", arithmetic="exact").grid == 1 / GRID_REACH
-    assert Design(3, 2, view="l2", arithmetic="exact") == Design(
-        3, 2, view="l2", arithmetic="exact", grid=2**-14
-    )
+    assert Design(3, 2, view="l2", arithmetic="exact") == Design(3, 2, view="l2", arithmetic="exact", grid=2**-14)
     for grid in (0.0, 0.3, -0.5, float("inf"), float("nan")):
         with pytest.raises(InputError, match=r"power of two.*step_for"):
             Design(3, 2, arithmetic="exact", grid=grid)
@@ -70,10 +68,7 @@ def test_statistics_are_read_only_and_named_by_their_numbers() -> None:
 
 def test_a_partition_refuses_rows_held_twice_or_by_nobody() -> None:
     good = Partition({"a": np.array([0, 2]), "b": np.array([1])}, np.array([3]), 4, "iid", 0)
-    assert (
-        good.digest
-        != dataclasses.replace(good, server=np.array([1]), clients={"a": np.array([0, 2, 3])}).digest
-    )
+    assert good.digest != dataclasses.replace(good, server=np.array([1]), clients={"a": np.array([0, 2, 3])}).digest
     with pytest.raises(InputError, match="exactly one client"):
         Partition({"a": np.array([0, 1]), "b": np.array([1])}, np.array([3]), 4, "iid", 0)
     with pytest.raises(InputError, match="exactly one client"):

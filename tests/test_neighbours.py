@@ -80,9 +80,7 @@ def test_duplicates_against_a_test_set() -> None:
     rows = near_rows(3)
     data, test = embedding_set(rows), embedding_set(near_rows(3)[:7] * 3, [f"t{i}" for i in range(6)] + ["5"])
     split = partition(data.labels, "iid", clients=2, seed=1)
-    found = {
-        (pair.row, pair.other_row, pair.same_sample) for pair in duplicates_against(data, split, test=test)
-    }
+    found = {(pair.row, pair.other_row, pair.same_sample) for pair in duplicates_against(data, split, test=test)}
     others = np.asarray(test.embeddings)
     wanted = {(i, j, False) for i in range(40) for j in range(7) if cosine(rows[i], others[j]) >= 0.99}
     assert {(i, j) for i, j, _ in found} == {(i, j) for i, j, _ in wanted} | {(5, 6)}
@@ -121,9 +119,7 @@ def test_the_probe_votes_like_brute_force(metric: str, neighbours: int) -> None:
             order = sorted(range(60), key=lambda j: -cosine(row, train[j]))
         else:
             order = sorted(range(60), key=lambda j: float(((row - train[j]).astype(np.float64) ** 2).sum()))
-        wanted = [
-            sum(labels[j] == k for j in order[:neighbours]) / neighbours for k in range(labels.max() + 1)
-        ]
+        wanted = [sum(labels[j] == k for j in order[:neighbours]) / neighbours for k in range(labels.max() + 1)]
         np.testing.assert_allclose(votes[i], wanted)
     predicted = knn_predict(train, labels, rows, options=options)
     assert predicted.tolist() == [int(np.argmax(one)) for one in votes]

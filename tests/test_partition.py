@@ -18,9 +18,7 @@ LABELS = st.lists(st.integers(0, 4), min_size=30, max_size=80).map(lambda found:
 
 
 def labels_of(counts: list[int]) -> NDArray[np.int64]:
-    shuffled: NDArray[np.int64] = np.random.default_rng(5).permutation(
-        np.repeat(np.arange(len(counts)), counts)
-    )
+    shuffled: NDArray[np.int64] = np.random.default_rng(5).permutation(np.repeat(np.arange(len(counts)), counts))
     return shuffled
 
 
@@ -97,9 +95,7 @@ def test_a_small_alpha_concentrates_classes_and_a_large_one_spreads_them() -> No
 def test_a_client_left_empty_by_the_draw_is_given_one_row() -> None:
     labels = labels_of([12] * 5)
     for seed in range(5):
-        sizes = [
-            len(rows) for rows in partition(labels, "dirichlet:0.001", clients=9, seed=seed).clients.values()
-        ]
+        sizes = [len(rows) for rows in partition(labels, "dirichlet:0.001", clients=9, seed=seed).clients.values()]
         # five classes go to at most five clients almost whole; the other four have what was moved to them
         assert sizes.count(1) >= 4
         assert min(sizes) == 1
@@ -108,10 +104,7 @@ def test_a_client_left_empty_by_the_draw_is_given_one_row() -> None:
 def test_dirichlet_shares_have_the_mean_and_variance_of_the_law() -> None:
     labels = np.zeros(10_000, np.int64)
     shares = np.array(
-        [
-            len(partition(labels, "dirichlet:2", clients=4, seed=seed).clients["1"]) / 10_000
-            for seed in range(400)
-        ]
+        [len(partition(labels, "dirichlet:2", clients=4, seed=seed).clients["1"]) / 10_000 for seed in range(400)]
     )
     variance = 2 * 6 / (8**2 * 9)
     assert shares.mean() == pytest.approx(1 / 4, abs=4 * np.sqrt(variance / 400))

@@ -132,15 +132,11 @@ def oracle(mode: bytes, size: bytes, pixels: bytes) -> str:
     return hashlib.sha256(text).hexdigest()
 
 
-pixels = arrays.arrays(
-    np.uint8, arrays.array_shapes(min_dims=3, max_dims=3, max_side=5).map(lambda s: (*s[:2], 3))
-)
+pixels = arrays.arrays(np.uint8, arrays.array_shapes(min_dims=3, max_dims=3, max_side=5).map(lambda s: (*s[:2], 3)))
 
 
 @given(pixels, pixels)
-def test_pictures_have_equal_ids_exactly_when_they_are_equal(
-    one: NDArray[np.uint8], two: NDArray[np.uint8]
-) -> None:
+def test_pictures_have_equal_ids_exactly_when_they_are_equal(one: NDArray[np.uint8], two: NDArray[np.uint8]) -> None:
     first, second = Image.fromarray(one), Image.fromarray(two)
     same = one.shape == two.shape and bool((one == two).all())
     assert (pictures.picture_id(first) == pictures.picture_id(second)) is same
@@ -156,9 +152,7 @@ def test_palette_and_mode_belong_to_the_id() -> None:
     assert len({pictures.picture_id(each) for each in (indices, one, two)}) == 3
 
 
-numbers = arrays.arrays(
-    st.sampled_from(["<f4", ">f4", "<i2", "|b1"]), arrays.array_shapes(max_dims=2, max_side=3)
-)
+numbers = arrays.arrays(st.sampled_from(["<f4", ">f4", "<i2", "|b1"]), arrays.array_shapes(max_dims=2, max_side=3))
 
 
 @given(numbers)

@@ -31,9 +31,7 @@ Splits = dict[str, tuple[NDArray[np.uint8], NDArray[np.int64]]]
 
 
 def _idx(array: NDArray[Any]) -> bytes:
-    return (
-        struct.pack(f">4B{array.ndim}I", 0, 0, 8, array.ndim, *array.shape) + array.astype(np.uint8).tobytes()
-    )
+    return struct.pack(f">4B{array.ndim}I", 0, 0, 8, array.ndim, *array.shape) + array.astype(np.uint8).tobytes()
 
 
 def _made(shape: tuple[int, ...]) -> Splits:
@@ -253,18 +251,14 @@ def test_a_package_that_is_not_the_set_is_not_kept(
         ("test_lables.json", b'["cat"]', "test_lables.json cannot be read"),
     ],
 )
-def test_a_damaged_cifar_is_not_kept(
-    small: Any, tmp_path: Path, file: str, content: bytes, message: str
-) -> None:
+def test_a_damaged_cifar_is_not_kept(small: Any, tmp_path: Path, file: str, content: bytes, message: str) -> None:
     registry, _ = small("cifar10")
     registry.members[file] = content
     with pytest.raises(CorruptError, match=message):
         installed.install("cifar10", tmp_path)
 
 
-def test_a_large_picture_is_read_without_lifting_the_limit(
-    monkeypatch: Any, small: Any, tmp_path: Path
-) -> None:
+def test_a_large_picture_is_read_without_lifting_the_limit(monkeypatch: Any, small: Any, tmp_path: Path) -> None:
     small("cifar10")
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 100)
     installed.install("cifar10", tmp_path)
@@ -314,9 +308,7 @@ def test_a_missing_tool_is_named(tmp_path: Path) -> None:
         ("[]", "last", "last"),
     ],
 )
-def test_a_failing_tool_is_quoted(
-    monkeypatch: Any, tmp_path: Path, output: str, errors: str, words: str
-) -> None:
+def test_a_failing_tool_is_quoted(monkeypatch: Any, tmp_path: Path, output: str, errors: str, words: str) -> None:
     def run(command: list[str], **_: Any) -> subprocess.CompletedProcess[str]:
         return subprocess.CompletedProcess(command, 1, output, errors)
 
