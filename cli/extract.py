@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from probekit.cli import options as o
+from probekit.cli.allocator import keep_freed_memory
 from probekit.cli.output import Output, facts, table
 
 if TYPE_CHECKING:
@@ -76,6 +77,7 @@ def extract(
     """
     out = Output(json, quiet)
     size = _batch_size(batch_size)
+    keep_freed_memory()
     began = time.perf_counter()
     with out.side.status("loading ...") if out.side.is_terminal else _Nothing():
         from probekit.attack import trigger as find_trigger

@@ -2,33 +2,91 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
-from typing import Annotated
+from importlib import import_module
+from typing import Annotated, Any
 
 import click
 import typer
+import typer.core
+from typer.utils import get_params_from_function
 
 from probekit import __version__
-from probekit.cli import backbone, cache, dataset, demo, doctor, extract
 from probekit.cli.output import fail, wants_json
 from probekit.errors import ProbekitError
 
+COMMANDS = {
+    "extract": ("probekit.cli.extract:extract", "Encode a dataset with a frozen backbone, once."),
+    "demo": ("probekit.cli.demo:demo", "Do the main job on an embedded default: no download."),
+    "doctor": ("probekit.cli.doctor:doctor", "Look at the installation and say what is missing."),
+    "cache": ("probekit.cli.cache:app", "Look at the cache of embeddings, check it, clean it, carry it."),
+    "backbone": ("probekit.cli.backbone:app", "List backbones and test one."),
+    "dataset": ("probekit.cli.dataset:app", "List datasets and install well-known ones."),
+}
+"""Where each command stands, and what the list of commands says of it."""
+
+MARKUP: typer.core.MarkupMode = "markdown"
+
+
+class OnDemand(typer.core.TyperGroup):
+    """Commands that are imported when they are run: listing and completing them needs a name and a line only."""
+
+    def __init__(self, **settings: Any) -> None:
+        settings["commands"] = {name: click.Command(name, short_help=line) for name, (_, line) in COMMANDS.items()}
+        super().__init__(**settings)
+
+    def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Print the list of commands."""
+        from probekit.cli.overview import show_overview
+
+        show_overview(self, ctx)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """The command that these arguments name, the real one this time."""
+        name, found, rest = super().resolve_command(ctx, args)
+        return name, found and load(found.name or ""), rest
+
+
+def load(name: str) -> click.Command:
+    """The command of this name, imported."""
+    home, _, attribute = COMMANDS[name][0].partition(":")
+    found = getattr(import_module(home), attribute)
+    alone = typer.Typer(
+        add_completion=False, rich_markup_mode=MARKUP, suggest_commands=False, callback=lambda: None
+    )
+    if isinstance(found, typer.Typer):
+        alone.add_typer(found, name=name)
+    else:
+        alone.command(name)(found)
+    command = typer.main.get_group(alone).commands[name]
+    for part in [command, *getattr(command, "commands", {}).values()]:
+        _restore_help(part)
+    return command
+
+
+def _restore_help(command: click.Command) -> None:
+    """Give arguments their help back: click 8.5 has a `help` of its own and clears the one that typer 0.20 set."""
+    said = get_params_from_function(inspect.unwrap(command.callback)) if command.callback else {}
+    for parameter in command.params:
+        if isinstance(parameter, typer.core.TyperArgument) and parameter.name in said:
+            parameter.help = said[parameter.name].default.help
+
+
 app = typer.Typer(
     name="probekit",
+    cls=OnDemand,
+    suggest_commands=False,  # click does
     help="Linear probes on frozen foundation models, trained across clients and taken back with proof.",
     no_args_is_help=True,
-    rich_markup_mode="markdown",
+    rich_markup_mode=MARKUP,
     context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,
     epilog="Exit codes: 0 done, 1 unexpected, 2 usage, 3 not found or offline, 4 cache corrupt or mismatched, "
     "5 done but samples were skipped, 6 verification failed, 130 interrupted.",
 )
-app.command("extract")(extract.extract)
-app.command("demo")(demo.demo)
-app.command("doctor")(doctor.doctor)
-app.add_typer(cache.app, name="cache")
-app.add_typer(backbone.app, name="backbone")
-app.add_typer(dataset.app, name="dataset")
 
 
 def _version(wanted: bool) -> None:

@@ -42,7 +42,7 @@ def check_canary(backbone: Backbone, store: Store, spec: EncodingSpec) -> None:
     if not drift <= tolerance:
         raise MismatchError(
             f"{backbone.name} no longer gives the numbers of its cache entry {spec.digest[:12]}: synthetic samples "
-            f"moved by {drift:.2g} of their length (at most {tolerance:g} is allowed). Another activation, image processor, "
+            f"moved by {drift:.2g} of their length (at most {tolerance:g} is allowed). Another activation, processor, "
             "Pillow or code version is at work. Go back to the old one, or remove the entry with "
             f"`probekit cache rm {spec.digest[:12]}` and extract again."
         )

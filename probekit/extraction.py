@@ -201,7 +201,7 @@ class _Extraction:
     def _encode(self, count: int) -> None:
         """Put the first pending samples through the backbone and into the buffer."""
         batch, self.pending = self.pending[:count], self.pending[count:]
-        vectors = np.asarray(self.backbone.encode([row.content for row in batch]))
+        vectors = self._vectors([row.content for row in batch])
         if vectors.shape[:1] != (len(batch),) or vectors.ndim != 2:
             raise InputError(
                 f"{self.backbone.name} must give one vector per sample, ({len(batch)}, d); it gave {vectors.shape}."
@@ -217,6 +217,22 @@ class _Extraction:
                 self._leave_out(row.number, row.name, self.bad[row.id])
         self.buffer.add([row.id for row, fine in zip(batch, good, strict=True) if fine], stored[good])
         self.now = replace(self.now, encoded=self.now.encoded + int(good.sum()))
+
+    def _vectors(self, contents: list[Any]) -> NDArray[Any]:
+        """The backbone's answer; when the device has no room for a batch of our choosing, smaller ones."""
+        try:
+            return np.asarray(self.backbone.encode(contents))
+        except Exception as error:
+            if type(error).__name__ != "OutOfMemoryError":
+                raise
+            if self.options.batch_size is not None or len(contents) == 1:
+                raise InputError(
+                    f"{self.backbone.name} has no room for a batch of {len(contents)}: {error} "
+                    "Give a smaller --batch-size, or another --device."
+                ) from error
+        half = len(contents) // 2
+        self.batch_size = min(self.batch_size, max(1, half))
+        return np.concatenate([self._vectors(contents[:half]), self._vectors(contents[half:])])
 
     def _assemble(self) -> EmbeddingSet:
         """The set of all rows read, in dataset order."""

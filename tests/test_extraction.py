@@ -182,6 +182,26 @@ def test_a_vector_that_is_not_finite_names_its_sample() -> None:
     assert np.flatnonzero(masked).tolist() == [3, 5]
 
 
+class Small(PixelBackbone):
+    """A device with room for eight pictures."""
+
+    class OutOfMemoryError(RuntimeError):
+        """What torch raises."""
+
+    def encode(self, batch: Any) -> NDArray[np.float32]:
+        """One vector per picture, if they fit."""
+        if len(batch) > 8:
+            raise self.OutOfMemoryError("no room.")
+        return super().encode(batch)
+
+
+def test_a_batch_of_our_choosing_shrinks_until_it_fits() -> None:
+    found = extract(Small(), pairs(40))
+    np.testing.assert_array_equal(found.to_numpy(), expected(PixelBackbone(), range(40)))
+    with pytest.raises(InputError, match="smaller --batch-size"):
+        extract(Small(), pairs(40), batch_size=16)
+
+
 def test_drift_is_refused(store: DiskStore) -> None:
     extract(PixelBackbone(), pairs(3), store=store)
     other = PixelBackbone(scale=1.01)

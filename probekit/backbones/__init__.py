@@ -25,9 +25,7 @@ def backbone(
     """
     found = _named(name, preset) if isinstance(name, str) else _made(name, preset)
     if preset != "native" and found.preprocessing.get("preset") != preset:
-        raise InputError(
-            f"{found.name} brings its own preprocessing and knows no presets. Leave out {preset!r}."
-        )
+        raise InputError(f"{found.name} brings its own preprocessing and knows no presets. Leave out {preset!r}.")
     if device is not None or precision is not None:
         here: str = getattr(found, "device", "cpu")
         _place(found, device or here, precision or "float32")
@@ -49,7 +47,7 @@ def _named(name: str, preset: str) -> Backbone:
 def _made(thing: object, preset: str) -> Backbone:
     from probekit.backbones import preprocessing, python
 
-    own = None if preset == "native" or isinstance(thing, Backbone) else preprocessing.preset(preset)
+    own = None if preset == "native" or python.is_backbone(thing) else preprocessing.preset(preset)
     return python.as_backbone(thing, preprocess=own)
 
 

@@ -69,9 +69,7 @@ def _translated(cause: BaseException, reference: Reference) -> ProbekitError | N
             f"({str(cause).splitlines()[0]}). Use a repository that holds it, or another prefix."
         )
     if isinstance(cause, hub.HFValidationError):
-        return InputError(
-            f"Cannot load {reference}: {cause} Write ORG/NAME, or the path of an existing folder."
-        )
+        return InputError(f"Cannot load {reference}: {cause} Write ORG/NAME, or the path of an existing folder.")
     if isinstance(cause, pickle.UnpicklingError):
         return InputError(
             f"Cannot load {reference}: the file holds more than tensors, and probekit runs no code out of "

@@ -75,9 +75,7 @@ def _source(reference: Reference) -> tuple[str, str | None]:
         folder = Path(text).expanduser()
         if folder.is_dir():
             if revision is not None:
-                raise InputError(
-                    f"{folder} is a folder, and folders have no revisions. Leave out @{revision}."
-                )
+                raise InputError(f"{folder} is a folder, and folders have no revisions. Leave out @{revision}.")
             if not (folder / "config.json").is_file():
                 raise NotFoundError(f"{folder} holds no config.json. Name a folder made by save_pretrained.")
             return str(folder), None
@@ -90,9 +88,7 @@ def _module(reference: Reference, view: View, *, source: str, revision: str | No
     part = config
     if config.model_type in ("clip", "siglip", "siglip2"):
         part = config.vision_config
-    if (
-        config.model_type == "clip"
-    ):  # the whole model's projection is the one that counts, whatever its parts say
+    if config.model_type == "clip":  # the whole model's projection is the one that counts, whatever its parts say
         part.projection_dim = config.projection_dim
     model, info = getattr(transformers, view.model).from_pretrained(
         source,
@@ -103,9 +99,7 @@ def _module(reference: Reference, view: View, *, source: str, revision: str | No
         weights_only=True,
         **(view.options or {}),
     )
-    _refuse_random(
-        reference, view, missing=info["missing_keys"], unexpected=info["unexpected_keys"], config=config
-    )
+    _refuse_random(reference, view, missing=info["missing_keys"], unexpected=info["unexpected_keys"], config=config)
     for part_name in view.unused:
         delattr(model, part_name)
     module: nn.Module = model
@@ -122,9 +116,7 @@ def _refuse_random(reference: Reference, view: View, *, missing: Any, unexpected
             f"({', '.join('#' + name for name in huggingface_views.family(config.model_type).views)}) or "
             "checkpoint."
         )
-    left = sorted(
-        key for key in unexpected if not key.startswith(huggingface_views.family(config.model_type).others)
-    )
+    left = sorted(key for key in unexpected if not key.startswith(huggingface_views.family(config.model_type).others))
     if left:
         raise InputError(
             f"{reference}: the checkpoint holds {len(left)} weights of the vision part that its config.json "
@@ -196,19 +188,11 @@ def _size(stated: dict[str, Any]) -> tuple[int, int]:
 def _architecture(view: View, config: Any) -> str:
     """What the weights do not tell, out of the configuration of the parts that are used."""
     if config.model_type == "blip-2":
-        parts = (
-            [config.vision_config]
-            if "qformer" in view.unused
-            else [config.vision_config, config.qformer_config]
-        )
+        parts = [config.vision_config] if "qformer" in view.unused else [config.vision_config, config.qformer_config]
     else:
         parts = [getattr(config, "vision_config", config)]
-    described = [
-        {key: value for key, value in part.to_dict().items() if key not in INCIDENTAL} for part in parts
-    ]
-    return canonical(
-        {"library": "transformers", "model": view.model, "parts": [_plain(part) for part in described]}
-    )
+    described = [{key: value for key, value in part.to_dict().items() if key not in INCIDENTAL} for part in parts]
+    return canonical({"library": "transformers", "model": view.model, "parts": [_plain(part) for part in described]})
 
 
 def _plain(entries: dict[str, Any]) -> dict[str, Any]:

@@ -72,9 +72,7 @@ def unpacked(samples: torch.Tensor) -> dict[str, torch.Tensor]:
 
 def packed(inputs: Mapping[str, torch.Tensor]) -> torch.Tensor:
     """Patches, mask and grid of one picture in one tensor (n, p + 3), so that a sample stays an array."""
-    patches, mask, grid = (
-        inputs[name][0] for name in ("pixel_values", "pixel_attention_mask", "spatial_shapes")
-    )
+    patches, mask, grid = (inputs[name][0] for name in ("pixel_values", "pixel_attention_mask", "spatial_shapes"))
     return torch.cat([patches, mask[:, None].to(patches), grid.to(patches).expand(len(patches), 2)], dim=1)
 
 
@@ -204,6 +202,4 @@ def view(name: str | None, config: Any) -> tuple[str, View]:
         return chosen, View(BLIP2, _query_read(query[1]), unused=("vision_projection",))
     names = ", ".join(f"#{view}" for view in known.views)
     queries = f", #qformer.N with N below {config.num_query_tokens}" if known is _blip2 else ""
-    raise InputError(
-        f"A checkpoint of type {config.model_type!r} has no view #{chosen}. It has: {names}{queries}."
-    )
+    raise InputError(f"A checkpoint of type {config.model_type!r} has no view #{chosen}. It has: {names}{queries}.")

@@ -24,6 +24,10 @@ PRECISIONS: dict[str, torch.dtype | None] = {
 }
 
 
+CPU_BATCH = 8
+"""How many samples go through a network at once on a CPU: more would leave its caches, and move the last bits."""
+
+
 def available(device: str) -> str:
     """The device to use for "auto", or this one if it is there."""
     present = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
@@ -33,9 +37,7 @@ def available(device: str) -> str:
     cards = torch.cuda.device_count() if kind == "cuda" else 1
     if not present.get(kind) or (number and not (number.isdigit() and int(number) < cards)):
         there = ", ".join(name for name, is_there in present.items() if is_there)
-        raise InputError(
-            f"Cannot use device {device!r}: this machine has {there}. Choose one of these, or auto."
-        )
+        raise InputError(f"Cannot use device {device!r}: this machine has {there}. Choose one of these, or auto.")
     return device
 
 
@@ -118,21 +120,21 @@ class FrozenModule:
     def encode(self, batch: Any) -> NDArray[np.float32]:
         """The embeddings (b, d) of a batch of preprocessed samples."""
         inputs = self._collate(batch)
-        if isinstance(inputs, torch.Tensor):
-            inputs = inputs.to(self.device)
+        if not isinstance(inputs, torch.Tensor):
+            return self._checked(self._forward(inputs), len(inputs))
+        size = CPU_BATCH if self.device == "cpu" else max(1, len(inputs))
+        parts = [self._checked(self._forward(part.to(self.device)), len(part)) for part in inputs.split(size)]
+        return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+    def _forward(self, inputs: Any) -> Any:
         amp = PRECISIONS[self.precision]
-        with (
-            torch.inference_mode(),
-            torch.autocast(self.device.partition(":")[0], dtype=amp, enabled=amp is not None),
-        ):
-            output = self.module(inputs) if self._read is None else self._read(self.module, inputs)
-        return self._checked(output, len(inputs))
+        kind = self.device.partition(":")[0]
+        with torch.inference_mode(), torch.autocast(kind, dtype=amp, enabled=amp is not None):
+            return self.module(inputs) if self._read is None else self._read(self.module, inputs)
 
     def _checked(self, output: Any, rows: int) -> NDArray[np.float32]:
         if not isinstance(output, torch.Tensor) or output.ndim != 2 or len(output) != rows:
-            found = (
-                f"shape {tuple(output.shape)}" if isinstance(output, torch.Tensor) else type(output).__name__
-            )
+            found = f"shape {tuple(output.shape)}" if isinstance(output, torch.Tensor) else type(output).__name__
             raise InputError(
                 f"{self.name} must give one vector per sample, a tensor of shape ({rows}, d); found {found}. "
                 "Pool or flatten inside the module, or return the tensor itself."

@@ -53,9 +53,7 @@ def load(reference: Reference) -> FrozenModule:
 
 def _of_architecture(reference: Reference, arch: str, *, weights: str) -> FrozenModule:
     if arch not in open_clip.list_models():
-        raise NotFoundError(
-            f"open_clip has no architecture {arch!r}. {nearest(arch, open_clip.list_models())}"
-        )
+        raise NotFoundError(f"open_clip has no architecture {arch!r}. {nearest(arch, open_clip.list_models())}")
     config = _config(arch)
     if not weights:
         raise InputError(
@@ -111,9 +109,7 @@ def _check_folder(folder: Path) -> None:
         )
     files = sorted(file for end in ("safetensors", "bin", "pth") for file in folder.glob(f"*.{end}"))
     known = [
-        file
-        for file in files
-        if file.stem in ("open_clip_model", "open_clip_pytorch_model", "model", "pytorch_model")
+        file for file in files if file.stem in ("open_clip_model", "open_clip_pytorch_model", "model", "pytorch_model")
     ]
     if not files:
         raise NotFoundError(
@@ -121,9 +117,7 @@ def _check_folder(folder: Path) -> None:
         )
     if len(files) > 1 and not known:
         names = ", ".join(file.name for file in files)
-        raise InputError(
-            f"{folder} holds several weights ({names}). Keep one, or call it open_clip_model.safetensors."
-        )
+        raise InputError(f"{folder} holds several weights ({names}). Keep one, or call it open_clip_model.safetensors.")
 
 
 def _frozen(reference: Reference, model: Any, config: dict[str, Any]) -> FrozenModule:
@@ -132,9 +126,7 @@ def _frozen(reference: Reference, model: Any, config: dict[str, Any]) -> FrozenM
     view = reference.view or "proj"
     available = {"proj": _first, **_pre(tower)}
     if view not in available:
-        raise InputError(
-            f"{reference} has no view #{view}. It has: {', '.join('#' + name for name in available)}."
-        )
+        raise InputError(f"{reference} has no view #{view}. It has: {', '.join('#' + name for name in available)}.")
     if view == "pre" and hasattr(tower, "proj"):
         tower.proj = None
     return FrozenModule(
@@ -188,9 +180,7 @@ def _pre(tower: Any) -> dict[str, Callable[[Any, torch.Tensor], torch.Tensor]]:
         return {"pre": lambda tower, batch: tower.trunk(batch)}
     if trunk.num_classes > 0:
         return {
-            "pre": lambda tower, batch: tower.trunk.forward_head(
-                tower.trunk.forward_features(batch), pre_logits=True
-            )
+            "pre": lambda tower, batch: tower.trunk.forward_head(tower.trunk.forward_features(batch), pre_logits=True)
         }
     return {}
 

@@ -102,9 +102,7 @@ def _refuse_disagreeing_tag(arch: str, file: Path, *, config: dict[str, Any]) ->
             differences.append(f"quick_gelu {bool(published.get('quick_gelu'))} (here {quick})")
         if differences:
             better = (
-                known + QUICK
-                if published.get("quick_gelu") and known + QUICK in open_clip.list_models()
-                else known
+                known + QUICK if published.get("quick_gelu") and known + QUICK in open_clip.list_models() else known
             )
             raise InputError(
                 f"{file.name} is what open_clip publishes as {known}/{tag}, and a bare file loses how it is "
@@ -122,13 +120,10 @@ def _refuse_disagreeing_tag(arch: str, file: Path, *, config: dict[str, Any]) ->
 
 def _refuse_unpublished(arch: str, file: Path, *, config: dict[str, Any]) -> None:
     """A bare file is used as open_clip does by default, unless no published weights of its kind are."""
-    published = [
-        open_clip.get_pretrained_cfg(arch, tag) for tag in open_clip.list_pretrained_tags_by_model(arch)
-    ]
+    published = [open_clip.get_pretrained_cfg(arch, tag) for tag in open_clip.list_pretrained_tags_by_model(arch)]
     quick = bool(config.get("quick_gelu"))
     usual = (
-        not _differences(cfg, _plain_file())
-        and (_ignores_quick_gelu(config) or bool(cfg.get("quick_gelu")) == quick)
+        not _differences(cfg, _plain_file()) and (_ignores_quick_gelu(config) or bool(cfg.get("quick_gelu")) == quick)
         for cfg in published
     )
     if published and not any(usual):

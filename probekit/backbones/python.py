@@ -29,9 +29,7 @@ def load(reference: Reference) -> Backbone:
     """What `module:factory` makes. The current folder is searched after everything installed."""
     module, _, name = reference.name.partition(":")
     if not module or not name:
-        raise InputError(
-            f"Wanted py:module:factory, found {reference}. Name the function after a second colon."
-        )
+        raise InputError(f"Wanted py:module:factory, found {reference}. Name the function after a second colon.")
     return made(_found(module, name), reference)
 
 
@@ -65,14 +63,20 @@ def made(factory: Any, reference: Reference) -> Backbone:
     with the Reference. One with another parameter is the function from samples to embeddings itself.
     """
     thing = factory
-    if callable(factory) and (isinstance(factory, type) or not isinstance(factory, Backbone | nn.Module)):
+    if callable(factory) and not is_backbone(factory) and not isinstance(factory, nn.Module):
         wanted = _required(factory)
         if not wanted:
             thing = factory()
         elif wanted == ["reference"]:
             thing = factory(reference)
-    own = None if reference.preset == NATIVE or isinstance(thing, Backbone) else preset(reference.preset)
+    own = None if reference.preset == NATIVE or is_backbone(thing) else preset(reference.preset)
     return as_backbone(thing, name=str(reference), preprocess=own)
+
+
+def is_backbone(thing: Any) -> bool:
+    """Whether a thing is a backbone already. Ours are not asked: looking for a fingerprint computes it."""
+    ours = isinstance(thing, FrozenModule | FunctionBackbone)
+    return ours or (not isinstance(thing, type) and isinstance(thing, Backbone))
 
 
 def _required(function: Callable[..., Any]) -> list[str]:
@@ -98,19 +102,14 @@ def as_backbone(
     function without one gets the samples themselves: a list of RGB pictures or texts, or one stacked array.
     """
     if isinstance(thing, type):
-        raise InputError(
-            f"{thing.__name__} is a class, and a backbone is an object. Give {thing.__name__}(...)."
-        )
-    if isinstance(thing, Backbone):
+        raise InputError(f"{thing.__name__} is a class, and a backbone is an object. Give {thing.__name__}(...).")
+    if is_backbone(thing):
         if preprocess is not None or fingerprint is not None:
-            raise InputError(
-                f"{thing.name} is a backbone already and brings its own preprocessing and fingerprint."
-            )
-        return thing
+            raise InputError(f"{thing.name} is a backbone already and brings its own preprocessing and fingerprint.")
+        found: Backbone = thing
+        return found
     if not callable(thing):
-        raise InputError(
-            f"Cannot make a backbone of {type(thing).__name__}. Give a torch module or a function."
-        )
+        raise InputError(f"Cannot make a backbone of {type(thing).__name__}. Give a torch module or a function.")
     label: str = name if name else getattr(thing, "__name__", type(thing).__name__)
     if isinstance(thing, nn.Module):
         own = _stated(preprocess or getattr(thing, "preprocess", None), kind)
@@ -121,9 +120,7 @@ def as_backbone(
                 "set its attribute `preprocess` to a function from a picture to a tensor, or choose a preset."
             )
         return FrozenModule(thing, own, name=label, view=VIEW, kind=kind, collate=_collated)
-    stated = _stated(preprocess or getattr(thing, "preprocess", None), kind) or described(
-        _itself, by="the function"
-    )
+    stated = _stated(preprocess or getattr(thing, "preprocess", None), kind) or described(_itself, by="the function")
     given = fingerprint or getattr(thing, "fingerprint", None)
     return FunctionBackbone(
         thing, stated, name=label, fingerprint=_hexadecimal(given or _source_digest(thing)), kind=kind

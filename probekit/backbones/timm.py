@@ -66,9 +66,7 @@ def _check_tag(arch: str) -> None:
     plain, _, tag = arch.partition(".")
     known = timm.list_pretrained(f"{plain}.*") or timm.list_pretrained(plain)
     if not known:
-        raise NotFoundError(
-            f"timm has no weights for {plain}. Write timm:{plain}/FILE or timm:{plain}/random."
-        )
+        raise NotFoundError(f"timm has no weights for {plain}. Write timm:{plain}/FILE or timm:{plain}/random.")
     if tag and arch not in known:
         raise NotFoundError(f"timm has no weights {arch!r}. {nearest(arch, known)}")
 

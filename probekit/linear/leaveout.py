@@ -23,8 +23,8 @@ LONE = 1e-9
 """A row whose leverage is this close to 1 is fitted by itself alone: leaving it out has no answer."""
 DELICATE = 1e-2
 """Rows whose leverage is this close to 1 are always done in float64: their errors are divided by it."""
-MARGIN = 1e-6
-"""Ridges whose float32 errors are this close (relative) to the best are done again in float64."""
+MARGIN = 1e-5
+"""Ridges whose float32 errors are this close (relative) to the best compete again in float64."""
 
 
 def choose_ridge(
@@ -32,14 +32,14 @@ def choose_ridge(
 ) -> tuple[float, Validation]:
     """The ridge with the smallest leave-one-out squared error, and the errors of all.
 
-    Scores of all ridges are computed in float32; those that come near the best, and their neighbours, again
+    All ridges are tried in float32 (errors to about 1e-7, relative); those that come near the best compete again
     in float64, so that the choice is that of float64.
     """
     ridges = path.grid() if ridges is None else np.asarray(ridges, dtype=np.float64)
     coarse = leave_one_out(path, rows, labels, ridges=ridges, dtype=np.float32)
     near = coarse.squared <= coarse.squared.min() * (1 + MARGIN)
-    near[1:] |= near[:-1]
-    near[:-1] |= near[1:]
+    if np.count_nonzero(near) == 1:
+        return coarse.best(), coarse
     fine = leave_one_out(path, rows, labels, ridges=ridges[near])
     squared, wrong = coarse.squared.copy(), np.array(coarse.wrong)
     squared[near], wrong[near] = fine.squared, fine.wrong
@@ -62,17 +62,18 @@ def leave_one_out(
     system = path.system
     labels = checked_labels(labels, len(rows), system.design.classes)
     ridges = path.grid() if ridges is None else np.asarray(ridges, dtype=np.float64)
-    exact = _Filters.of(path, ridges, dtype=np.float64)
-    chosen = exact if dtype == np.float64 else _Filters.of(path, ridges, dtype=dtype)
+    chosen = _Filters.of(path, ridges, dtype=dtype)
+    exact = chosen if dtype == np.float64 else None
     weights = system.class_weights[labels]
     squared, wrong = np.zeros(len(ridges)), np.zeros(len(ridges))
     classes = system.moment.shape[1]
-    length = max(16, BLOCK_ELEMENTS // ((len(ridges) + exact.rank) * classes))
+    length = max(16, BLOCK_ELEMENTS // ((len(ridges) + chosen.rank) * classes))
     for numbers, block in row_blocks(rows, system.design, chunk_rows=length):
         own = weights[numbers]
         filters, rotated = chosen, chosen.rotate(block)
         spare = 1 - filters.leverages(rotated, own)
         if filters is not exact and spare.min() < DELICATE:
+            exact = exact or _Filters.of(path, ridges, dtype=np.float64)
             filters, rotated = exact, exact.rotate(block)
             spare = 1 - filters.leverages(rotated, own)
         _refuse_lone(spare, numbers, ridges)

@@ -73,6 +73,12 @@ def test_objects_pass_as_they_are_and_stay_where_they_are() -> None:
     assert (placed.device, placed.precision) == ("cpu", "amp-bfloat16")
 
 
+def test_the_fingerprint_is_computed_when_it_is_asked_for() -> None:
+    found = backbone(Pool(), preset="f2l2-domainnet", device="cpu")
+    assert "fingerprint" not in vars(backbone(found))
+    assert found.fingerprint == vars(found)["fingerprint"]
+
+
 def test_presets_are_refused_where_they_would_be_ignored() -> None:
     with pytest.raises(InputError, match="brings its own preprocessing"):
         backbone(Own(), preset="f2l2-domainnet")

@@ -78,13 +78,9 @@ def clip_config() -> Any:
 def make(name: str) -> Any:
     makers: dict[str, Callable[[], Any]] = {
         "clip": lambda: hf.CLIPModel(clip_config()),
-        "clip-vision": lambda: hf.CLIPVisionModelWithProjection(
-            hf.CLIPVisionConfig(**VISION, projection_dim=16)
-        ),
+        "clip-vision": lambda: hf.CLIPVisionModelWithProjection(hf.CLIPVisionConfig(**VISION, projection_dim=16)),
         "siglip": lambda: hf.SiglipModel(hf.SiglipConfig(vision_config=VISION, text_config=TEXT)),
-        "siglip2": lambda: hf.Siglip2VisionModel(
-            hf.Siglip2VisionConfig(**SIZES, patch_size=8, num_patches=16)
-        ),
+        "siglip2": lambda: hf.Siglip2VisionModel(hf.Siglip2VisionConfig(**SIZES, patch_size=8, num_patches=16)),
         "dinov2": lambda: hf.Dinov2Model(hf.Dinov2Config(**{**VISION, "mlp_ratio": 2})),
         "registers": lambda: hf.Dinov2WithRegistersModel(
             hf.Dinov2WithRegistersConfig(**{**VISION, "mlp_ratio": 2}, num_register_tokens=3)
@@ -132,9 +128,7 @@ def ours(name: str) -> NDArray[np.float32]:
 
 def queries(model: Any, pixels: Any) -> Any:
     seen = model.vision_model(**pixels).last_hidden_state
-    return model.qformer(
-        query_embeds=model.query_tokens.expand(len(seen), -1, -1), encoder_hidden_states=seen
-    )[0]
+    return model.qformer(query_embeds=model.query_tokens.expand(len(seen), -1, -1), encoder_hidden_states=seen)[0]
 
 
 def masked_mean(model: Any, inputs: Any) -> Any:
@@ -145,9 +139,7 @@ def masked_mean(model: Any, inputs: Any) -> Any:
 
 CASES: dict[tuple[str, str], Callable[[Any, Any], Any]] = {
     ("clip", ""): lambda model, pixels: model.visual_projection(model.vision_model(**pixels).pooler_output),
-    ("clip", "#proj"): lambda model, pixels: model.visual_projection(
-        model.vision_model(**pixels).pooler_output
-    ),
+    ("clip", "#proj"): lambda model, pixels: model.visual_projection(model.vision_model(**pixels).pooler_output),
     ("clip", "#pre"): lambda model, pixels: model.vision_model(**pixels).pooler_output,
     ("clip", "#cls"): lambda model, pixels: model.vision_model(**pixels).last_hidden_state[:, 0],
     ("clip", "#mean"): lambda model, pixels: model.vision_model(**pixels).last_hidden_state[:, 1:].mean(1),
@@ -288,9 +280,7 @@ def test_weights_that_would_be_random_are_refused(saved: Saved) -> None:
     folder, _ = saved("siglip")
     state = load_file(folder / "model.safetensors")
     dropped = "vision_model.head.probe"
-    save_file(
-        {k: v for k, v in state.items() if k != dropped}, folder / "model.safetensors", {"format": "pt"}
-    )
+    save_file({k: v for k, v in state.items() if k != dropped}, folder / "model.safetensors", {"format": "pt"})
     with pytest.raises(InputError, match=r"lacks 1 of the weights.*head\.probe.*random"):
         backbone(f"hf:{folder}")
 
@@ -350,9 +340,7 @@ def test_presets_follow_the_size_that_the_processor_makes(saved: Saved, edit_jso
         ("clip-vit-base", NotFoundError, "write hf:ORG/NAME"),
     ],
 )
-def test_what_cannot_be_found_is_answered_with_a_remedy(
-    name: str, error: type[Exception], words: str
-) -> None:
+def test_what_cannot_be_found_is_answered_with_a_remedy(name: str, error: type[Exception], words: str) -> None:
     with pytest.raises(error, match=words) as caught:
         backbone(f"hf:{name}")
     assert type(caught.value) is error

@@ -193,9 +193,7 @@ def test_only_the_image_tower_is_kept() -> None:
         ("local-dir:/nowhere", NotFoundError, "no open_clip_config.json"),
     ],
 )
-def test_what_cannot_be_found_is_answered_with_a_remedy(
-    name: str, error: type[Exception], words: str
-) -> None:
+def test_what_cannot_be_found_is_answered_with_a_remedy(name: str, error: type[Exception], words: str) -> None:
     with pytest.raises(error, match=words) as caught:
         backbone(f"open_clip:{name}")
     assert type(caught.value) is error

@@ -58,9 +58,7 @@ def test_a_torchscript_archive_is_refused(tmp_path: Path) -> None:
         ({"model_cfg": {"quick_gelu": True, "vision_cfg": {}}}, "quick_gelu True"),
     ],
 )
-def test_a_configuration_beside_the_file_that_disagrees(
-    weights: Path, stated: dict[str, Any], words: str
-) -> None:
+def test_a_configuration_beside_the_file_that_disagrees(weights: Path, stated: dict[str, Any], words: str) -> None:
     (weights.parent / "open_clip_config.json").write_text(json.dumps(stated))
     with pytest.raises(InputError, match=rf"{words}.*open_clip:local-dir:{weights.parent}"):
         checked("ViT-B-32", weights)
@@ -87,9 +85,7 @@ def test_a_configuration_beside_the_file_that_agrees(weights: Path) -> None:
         ("RN50x4", "mine.pt", "RN50x4-quickgelu/"),
     ],
 )
-def test_a_file_that_is_known_to_be_used_otherwise(
-    tmp_path: Path, arch: str, place: str, instead: str
-) -> None:
+def test_a_file_that_is_known_to_be_used_otherwise(tmp_path: Path, arch: str, place: str, instead: str) -> None:
     file = tmp_path / place
     file.parent.mkdir(parents=True, exist_ok=True)
     torch.save({"a": torch.zeros(1)}, file)

@@ -28,9 +28,7 @@ def normalised(mean: tuple[float, ...], std: tuple[float, ...]) -> Any:
 ORACLES = {
     "f2l2-domainnet": normalised((0.4914, 0.4822, 0.4465), (0.247, 0.243, 0.261)),
     "f2l2-imagenet": normalised((0.4802, 0.4481, 0.3975), (0.2302, 0.2265, 0.2262)),
-    "f2l2-flowers": transforms.Compose(
-        [transforms.ToTensor(), transforms.Resize((224, 224), antialias=True)]
-    ),
+    "f2l2-flowers": transforms.Compose([transforms.ToTensor(), transforms.Resize((224, 224), antialias=True)]),
 }
 
 

@@ -79,9 +79,7 @@ def test_weights_that_do_not_fit_are_refused(tmp_path: Path) -> None:
         ("resnet50#cls", InputError, "no view #cls.*#pooled"),
     ],
 )
-def test_what_cannot_be_found_is_answered_with_a_remedy(
-    name: str, error: type[Exception], words: str
-) -> None:
+def test_what_cannot_be_found_is_answered_with_a_remedy(name: str, error: type[Exception], words: str) -> None:
     with pytest.raises(error, match=words) as caught:
         backbone(f"timm:{name}")
     assert type(caught.value) is error

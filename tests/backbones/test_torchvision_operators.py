@@ -23,9 +23,7 @@ def test_torchvision_imports_after_the_shim() -> None:
 
 def test_nothing_is_declared_when_torchvision_is_there_already(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torchvision", sys)
-    monkeypatch.setattr(
-        torchvision_operators, "loadable", lambda folder: pytest.fail("looked at the operators")
-    )
+    monkeypatch.setattr(torchvision_operators, "loadable", lambda folder: pytest.fail("looked at the operators"))
     assert not torchvision_operators.declare()
 
 
