@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 import numpy as np
 
+from probekit.attack import trigger
 from probekit.backbones import backbone
 from probekit.canary import TOLERANCE
 from probekit.datasets import dataset as find_dataset
 from probekit.errors import MismatchError
 from probekit.extraction import spec_of
 from probekit.pictures import sample_id
+from probekit.protocols import Dataset
 from probekit.values import EmbeddingSet
+
+
+_SOURCE = re.compile(r"(.*?)(?:\[([^\[\]:]+)\])?(?:\[:(\d+)\])?")
 
 
 @dataclass(frozen=True)
@@ -26,16 +32,27 @@ class Reencoded:
     passed: bool
 
 
+def reopen(source: str) -> Dataset:
+    """The dataset that a set says it came from: `id`, `id[split]`, `id[:limit]` or both."""
+    found = _SOURCE.fullmatch(source)
+    assert found is not None
+    name, split, limit = found.groups()
+    return find_dataset(name, split=split, limit=int(limit) if limit else None)
+
+
 def reencode(embeddings: EmbeddingSet, *, count: int, dataset: str | None, seed: int) -> Reencoded:
     """Draw rows, read their samples again, encode them and compare."""
     spec = embeddings.spec
-    encoder = backbone(spec.backbone)
-    if spec_of(encoder, dtype=spec.dtype).digest != spec.digest:
+    encoder = backbone(
+        spec.backbone, preset=str(spec.preprocessing.get("preset", "native")), device="cpu", precision=spec.precision
+    )
+    paste = trigger(spec.trigger.partition("@")[0]) if spec.trigger is not None else None
+    if spec_of(encoder, dtype=spec.dtype, trigger=paste).digest != spec.digest:
         raise MismatchError(
-            f"{spec.backbone} is not what made this set any more (its digest differs), or the set was made with a "
-            "preset, a trigger or mixed precision; those cannot be encoded again from the name alone."
+            f"{spec.backbone} is not what made this set any more: its digest differs. "
+            f"`probekit extract {embeddings.source} --backbone {spec.backbone} --explain` says in what."
         )
-    data = find_dataset(dataset or embeddings.source)
+    data = find_dataset(dataset) if dataset is not None else reopen(embeddings.source)
     usable = np.flatnonzero(~embeddings.masked) if embeddings.masked is not None else np.arange(len(embeddings))
     rows = np.sort(np.random.default_rng(seed).choice(usable, size=min(count, len(usable)), replace=False))
     by_name = {name: row for row, name in enumerate(embeddings.names or ())}
@@ -49,7 +66,8 @@ def reencode(embeddings: EmbeddingSet, *, count: int, dataset: str | None, seed:
             changed += 1
             continue
         kept = np.asarray(embeddings.embeddings[int(row)], dtype=np.float64)
-        again = np.asarray(encoder.encode([encoder.preprocess(content)]), dtype=np.float64)[0]
+        ready = encoder.preprocess(content if paste is None else paste(content))
+        again = np.asarray(encoder.encode([ready]), dtype=np.float64)[0]
         errors.append(float(np.linalg.norm(again - kept) / (np.linalg.norm(kept) + 1e-30)))
     tolerance = TOLERANCE["float32"] if spec.dtype != "float16" else 2e-3
     passed = changed == 0 and max(errors) <= tolerance

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 from rich.console import Console
+from rich.padding import Padding
 from rich.panel import Panel
 from rich.table import Table
 
@@ -16,7 +17,7 @@ def show_overview(group: click.Group, context: click.Context) -> None:
     """
     console = Console(highlight=False)
     console.print(f"\n [yellow]Usage:[/] [bold]{context.command_path}[/] \\[OPTIONS] COMMAND \\[ARGS]...\n")
-    console.print(f" {group.help}\n")
+    console.print(Padding(group.help or "", (0, 1, 1, 1)))
     options = Table.grid(padding=(0, 2))
     for option in group.get_params(context):
         if isinstance(option, click.Option):
@@ -28,4 +29,4 @@ def show_overview(group: click.Group, context: click.Context) -> None:
         command = group.get_command(context, name)
         commands.add_row(f"[bold cyan]{name}[/]", command.short_help if command else "")
     console.print(Panel(commands, title="Commands", title_align="left", border_style="dim"))
-    console.print(f"\n {group.epilog}\n")
+    console.print(Padding(group.epilog or "", (1, 1)))

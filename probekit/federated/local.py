@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
+from probekit.federated.choice import Choice, choose
 from probekit.federated.client import Quadratics, client_statistics, quadratics
 from probekit.federated.fedavg import Clients, FedAvg, Rounds, run_rounds
 from probekit.federated.server import client_weights, merge
@@ -23,7 +25,7 @@ def train(
     embeddings: EmbeddingSet,
     partition: Partition,
     *,
-    ridge: float | None = None,
+    ridge: float | str | Choice | None = None,
     method: str | ClosedForm | FedAvg = "closed-form",
     scaling: str = "mean",
     design: Design | None = None,
@@ -33,17 +35,36 @@ def train(
     """The head of all clients' rows, with what the server keeps for unlearning; the server's rows are not
     trained on.
 
+    `ridge`: a number, "auto" (or "auto:loo", "auto:kfold", "auto:clients"), or what `choose` gave.
     `keep`: "statistics" (exact unlearning; the default of the closed form), "gradients" (the paper's; the
     default of FedAvg) or "nothing". FedAvg's objective is the mean of the clients' mean ridge losses, each
     with its share of the rows; ridge in "sum" scaling is divided by the number of rows.
     """
     chosen = method_named(method)
-    task = task_of(embeddings, partition, chosen, ridge=ridge, scaling=scaling, design=design, keep=keep)
+    task = _task(embeddings, partition, chosen, ridge=ridge, scaling=scaling, design=design, keep=keep)
     server = None
     if len(partition.server):
         server = ServerSet(client_statistics(embeddings, partition.server, task.design), partition.server)
     trained = _by_rounds(task, chosen, progress) if isinstance(chosen, FedAvg) else _at_once(task, chosen)
     return replace(trained, server=server)
+
+
+def _task(
+    embeddings: EmbeddingSet,
+    partition: Partition,
+    method: ClosedForm | FedAvg,
+    *,
+    ridge: float | str | Choice | None,
+    **options: Any,
+) -> Task:
+    """The task with its ridge chosen where it was left open. The choice's statistics are not computed again."""
+    if not isinstance(ridge, str | Choice):
+        return task_of(embeddings, partition, method, ridge=ridge, **options)
+    task = task_of(embeddings, partition, method, ridge=1.0 if isinstance(ridge, str) else ridge.ridge, **options)
+    if isinstance(ridge, str):
+        fitted = method if isinstance(method, ClosedForm) else ClosedForm()
+        ridge = choose(embeddings, partition, design=task.design, how=ridge, scaling=task.scaling, method=fitted)
+    return replace(task, ridge=ridge.ridge, parts=ridge.parts)
 
 
 def _at_once(task: Task, method: ClosedForm) -> Trained:
@@ -66,9 +87,7 @@ def _at_once(task: Task, method: ClosedForm) -> Trained:
     trained = _trained(task, head, solution, how="closed-form")
     if parts is not None and task.keep == "gradients":
         params = trained.params
-        at_head = {
-            name: quadratics([one], task.mean_ridge).gradients(params)[0] for name, one in parts.items()
-        }
+        at_head = {name: quadratics([one], task.mean_ridge).gradients(params)[0] for name, one in parts.items()}
         trained = replace(trained, gradients=Gradients(at_head))
     return replace(trained, traffic=traffic, statistics=parts if task.keep == "statistics" else None)
 
@@ -102,9 +121,7 @@ def _by_rounds(task: Task, options: FedAvg, progress: Callable[[Progress], None]
     )
 
 
-def _averaged(
-    task: Task, rounds: Rounds, merged: ClientStats, total: Quadratics
-) -> tuple[LinearHead, Solution]:
+def _averaged(task: Task, rounds: Rounds, merged: ClientStats, total: Quadratics) -> tuple[LinearHead, Solution]:
     """The rounds' outcome as a head, and how far it is from the minimum of the common loss."""
     bias = np.zeros((task.design.dimension + 1 - task.design.columns, task.design.classes))
     residual = float(np.linalg.norm(total.gradients(rounds.params)) / np.linalg.norm(total.linear))

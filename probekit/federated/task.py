@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -39,7 +39,7 @@ class ClosedForm:
 
 @dataclass(frozen=True)
 class Task:
-    """What is to be trained, checked."""
+    """What is to be trained, checked. `parts` are the clients' statistics where they are known already."""
 
     embeddings: EmbeddingSet
     partition: Partition
@@ -47,6 +47,7 @@ class Task:
     ridge: float
     scaling: str
     keep: str
+    parts: Mapping[str, ClientStats] | None = None
 
     @property
     def mean_ridge(self) -> float:
@@ -68,8 +69,9 @@ class Task:
 
     def stream(self) -> Iterator[ClientStats]:
         """The clients' statistics, one at a time."""
-        for rows in self.partition.clients.values():
-            yield client_statistics(self.embeddings, rows, self.design)
+        for name, rows in self.partition.clients.items():
+            known = self.parts.get(name) if self.parts is not None else None
+            yield known if known is not None else client_statistics(self.embeddings, rows, self.design)
 
     def each(self) -> dict[str, ClientStats]:
         """The clients' statistics, by name."""
@@ -120,9 +122,7 @@ def task_of(
     own = method.ridge if isinstance(method, FedAvg) else None
     if ridge is None or (own is not None and own != ridge):
         if ridge is not None or own is None:
-            raise InputError(
-                f"Training needs one ridge; found {ridge}, and {own} from the method. Give one number."
-            )
+            raise InputError(f"Training needs one ridge; found {ridge}, and {own} from the method. Give one number.")
         ridge = own
     keep = keep or ("gradients" if isinstance(method, FedAvg) else "statistics")
     if keep not in KEEPS:
@@ -152,9 +152,7 @@ def _check_sizes(embeddings: EmbeddingSet, partition: Partition, design: Design)
         raise InputError("Training needs at least one client; the partition has none.")
     for name, rows in partition.clients.items():
         if not len(rows):
-            raise InputError(
-                f"Every client needs a row; client {name} has none. Leave it out of the partition."
-            )
+            raise InputError(f"Every client needs a row; client {name} has none. Leave it out of the partition.")
     wanted = design_for(embeddings)
     if (design.dimension, design.classes) != (wanted.dimension, wanted.classes):
         raise MismatchError(
@@ -165,9 +163,7 @@ def _check_sizes(embeddings: EmbeddingSet, partition: Partition, design: Design)
 
 def _check_labels(embeddings: EmbeddingSet, partition: Partition, design: Design) -> None:
     labels = embeddings.labels
-    unusable = (
-        labels == UNLABELLED if embeddings.masked is None else (labels == UNLABELLED) | embeddings.masked
-    )
+    unusable = labels == UNLABELLED if embeddings.masked is None else (labels == UNLABELLED) | embeddings.masked
     if unusable.any():
         row = int(np.argmax(unusable))
         raise InputError(

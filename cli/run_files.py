@@ -1,0 +1,80 @@
+"""The files of a run folder besides its states: run.json, the partition, and where a run stands while it is replaced."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from filelock import FileLock
+from numpy.typing import NDArray
+
+from probekit.cache.files import read_json
+from probekit.cli import kept
+from probekit.errors import CacheError, CorruptError
+from probekit.learning import Partition
+from probekit.values import Json
+
+SCHEMA = 1
+NOTE, LEDGER, PARTITION = "run.json", "ledger.jsonl", "partition.safetensors"
+FIELDS = ("config", "inputs", "partition", "state", "ledger")
+
+
+def read_note(path: Path) -> dict[str, Any]:
+    """What run.json says, if it is of our schema."""
+    note: dict[str, Any] = read_json(path / NOTE)
+    if note.get("schema") != SCHEMA:
+        raise CacheError(
+            f"{path} was written by probekit {note.get('probekit', 'of another time')} with run schema "
+            f"{note.get('schema')}; this one reads {SCHEMA}. Use that version, or train again."
+        )
+    missing = [name for name in FIELDS if name not in note]
+    if missing:
+        raise CorruptError(f"{path / NOTE} does not say its {missing[0]}. Restore it from a copy, or train again.")
+    return note
+
+
+def write_partition(path: Path, partition: Partition, rows: NDArray[np.int64] | None) -> str:
+    """Write who holds which rows, and which rows of the cached set those are; gives the file's sha256."""
+    tensors = {
+        "held": np.concatenate(list(partition.clients.values())).astype("<i8"),
+        "ends": np.cumsum([len(held) for held in partition.clients.values()]).astype("<i8"),
+    }
+    if len(partition.server):
+        tensors["server"] = partition.server.astype("<i8")
+    if rows is not None:
+        tensors["rows"] = rows.astype("<i8")
+    note: dict[str, Json] = {"clients": list(partition.clients), "rows": partition.rows}
+    return kept.put(path, tensors, {**note, "scheme": partition.scheme, "seed": partition.seed})
+
+
+def read_partition(path: Path, stated: str) -> tuple[Partition, NDArray[np.int64] | None]:
+    """The partition, and the rows of the cached set that it divides (None: all)."""
+    tensors, note = kept.take(path, stated)
+    held = np.split(tensors["held"], tensors["ends"])[:-1]
+    clients = dict(zip(note["clients"], held, strict=True))
+    server = tensors.get("server", np.empty(0, np.int64))
+    return Partition(clients, server, note["rows"], note["scheme"], note["seed"]), tensors.get("rows")
+
+
+def state_folder(path: Path, number: int) -> Path:
+    """Where a state stands."""
+    return path / "states" / f"{number:04d}"
+
+
+def lock_of(path: Path) -> FileLock:
+    """Beside the run, so that it also guards its appearing and its replacement."""
+    return FileLock(path.absolute().parent / f".{path.name}.lock")
+
+
+def old(path: Path) -> Path:
+    """Where a run that is being replaced stands for a moment."""
+    return path.absolute().parent / f".old-{path.name}"
+
+
+def restore(path: Path) -> None:
+    """Undo or finish a replacement that was killed in between."""
+    if old(path).exists() and not path.exists():
+        old(path).rename(path)
+    shutil.rmtree(old(path), ignore_errors=True)
