@@ -63,7 +63,14 @@ def main() -> None:
         for read in (ours, mapped, parquet):  # the same numbers, and every file in the page cache
             assert np.isclose(read(), expected)
         first, second = race(ours, mapped, repeats=9)
-        report("open and read 200,000 x 512, over np.load(mmap)", first, second, bar=1.5, better="lower", unit="seconds")
+        report(
+            "open and read 200,000 x 512, over np.load(mmap)",
+            first,
+            second,
+            bar=1.5,
+            better="lower",
+            unit="seconds",
+        )
         first, second = race(ours, parquet, repeats=5)
         rates = (ROWS / first, ROWS / second)
         report("open and read 200,000 x 512, over parquet", *rates, bar=10, unit="rows per second")

@@ -83,7 +83,10 @@ def measure(name: str, *, pictures: int, against: str, bar: float) -> None:
         extraction(encoder, root / "few", root / "warm")()
         loop(encoder, few)()
         ours, theirs = race(
-            extraction(encoder, root / "pictures", root / "caches"), loop(encoder, paths), repeats=3, choose=min
+            extraction(encoder, root / "pictures", root / "caches"),
+            loop(encoder, paths),
+            repeats=3,
+            choose=min,
         )
     title = f"extract {name}, over {against}"
     report(title, pictures / ours, pictures / theirs, bar=bar, unit="pictures per second", batch=BATCH)

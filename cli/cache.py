@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -26,7 +28,7 @@ def ls(cache: o.Cache = None, json: o.Json = False, quiet: o.Quiet = False, verb
     notes = {digest: store.sets.read_note(digest) for digest in store.sets.digests()}
     sets = [
         {
-            "name": next((name for name, meant in names.items() if meant == digest), ""),
+            "names": [name for name, meant in names.items() if meant == digest],
             "digest": digest,
             **{key: note[key] for key in ("rows", "dimension", "backbone", "source", "spec")},
         }
@@ -45,7 +47,10 @@ def ls(cache: o.Cache = None, json: o.Json = False, quiet: o.Quiet = False, verb
         if not sets:
             console.print("It holds no set yet: `probekit extract packaged:digits` makes one.")
             return
-        rows = [(s["name"], s["digest"][:12], s["rows"], s["dimension"], s["source"], s["backbone"]) for s in sets]
+        rows = [
+            (", ".join(s["names"]), s["digest"][:12], s["rows"], s["dimension"], s["source"], s["backbone"])
+            for s in sets
+        ]
         console.print(table("", ("set", "digest", "rows", "d", "dataset", "backbone"), rows))
         kept = [(e.spec.digest[:12], e.spec.backbone, e.spec.view, e.rows, e.unsealed, size(e.size)) for e in entries]
         console.print(table("", ("spec", "backbone", "view", "rows", "unfinished", "size"), kept))
@@ -172,7 +177,7 @@ def rm(
     try:
         store.sets.resolve(name)
     except NotFoundError:
-        if len(name) < 6:
+        if not re.fullmatch("[0-9a-f]{6,64}", name):  # so it is no digest of a spec either
             raise
         removed = remove_spec(store, name)
     else:
@@ -257,6 +262,10 @@ def export(
     from probekit.cache import DiskStore
     from probekit.cache.transfer import export as run
 
+    if form == "dataset" and (quiet or not sys.stderr.isatty()):
+        import datasets
+
+        datasets.disable_progress_bars()
     digest = run(DiskStore(cache), name, target, form=form)
     _say(Output(json, quiet), {"set": name, "digest": digest, "folder": str(target)})
 

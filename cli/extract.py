@@ -38,6 +38,7 @@ def extract(
     image_column: Annotated[
         str | None, typer.Option(help="Which column is the picture.", rich_help_panel=Panel)
     ] = None,
+    text_column: Annotated[str | None, typer.Option(help="Which column is the text.", rich_help_panel=Panel)] = None,
     label_column: Annotated[str | None, typer.Option(help="Which column is the label.", rich_help_panel=Panel)] = None,
     client_column: Annotated[
         str | None, typer.Option(help="Which column is the client.", rich_help_panel=Panel)
@@ -89,7 +90,7 @@ def extract(
         from probekit.extraction import spec_of
 
         store = DiskStore(cache, waiting=out.note)
-        columns = Columns(image=image_column, label=label_column, client=client_column)
+        columns = Columns(image=image_column, label=label_column, client=client_column, text=text_column)
         data = find_dataset(dataset, split=split, columns=columns, streaming=streaming, limit=limit)
         precision = ("amp-bfloat16" if device in ("auto", "cpu") else "amp-float16") if amp else "float32"
         encoder = find_backbone(backbone, preset=preprocessing, device=device, precision=precision)
@@ -171,7 +172,7 @@ def _show(
         "rows": len(embeddings),
         "dimension": embeddings.dimension,
         "dtype": embeddings.spec.dtype,
-        "classes": len(embeddings.class_names),
+        "classes": len(embeddings.class_names) or int(embeddings.labels.max(initial=-1)) + 1,
         "encoded": done.encoded,
         "reused": done.reused,
         "skipped": [{"row": s.row, "name": s.name, "reason": s.reason} for s in embeddings.skipped],

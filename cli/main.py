@@ -18,6 +18,9 @@ from probekit.errors import ProbekitError
 
 COMMANDS = {
     "extract": ("probekit.cli.extract:extract", "Encode a dataset with a frozen backbone, once."),
+    "train": ("probekit.cli.train:train", "Train a head across clients, and keep what unlearning needs."),
+    "evaluate": ("probekit.cli.evaluate:evaluate", "Judge the head of a run: accuracy, calibration, confusion."),
+    "audit": ("probekit.cli.audit:app", "Look at a run's rows for what would mislead: duplicates."),
     "demo": ("probekit.cli.demo:demo", "Do the main job on an embedded default: no download."),
     "doctor": ("probekit.cli.doctor:doctor", "Look at the installation and say what is missing."),
     "cache": ("probekit.cli.cache:app", "Look at the cache of embeddings, check it, clean it, carry it."),
@@ -26,6 +29,7 @@ COMMANDS = {
 }
 """Where each command stands, and what the list of commands says of it."""
 
+INTERRUPTED = 130
 MARKUP: typer.core.MarkupMode = "markdown"
 
 
@@ -54,9 +58,7 @@ def load(name: str) -> click.Command:
     """The command of this name, imported."""
     home, _, attribute = COMMANDS[name][0].partition(":")
     found = getattr(import_module(home), attribute)
-    alone = typer.Typer(
-        add_completion=False, rich_markup_mode=MARKUP, suggest_commands=False, callback=lambda: None
-    )
+    alone = typer.Typer(add_completion=False, rich_markup_mode=MARKUP, suggest_commands=False, callback=lambda: None)
     if isinstance(found, typer.Typer):
         alone.add_typer(found, name=name)
     else:
@@ -108,16 +110,11 @@ def root(
 def run(arguments: list[str]) -> int:
     """Carry out a command line; gives the exit code."""
     try:
-        result = app(arguments, standalone_mode=False)
+        result = app(arguments, prog_name="probekit", standalone_mode=False)
     except click.exceptions.Exit as stop:
         return int(stop.exit_code)
     except (click.exceptions.Abort, KeyboardInterrupt):
-        return fail(
-            "Interrupted. What was written is kept; the same command continues.",
-            130,
-            "Interrupted",
-            arguments,
-        )
+        return _interrupted(arguments)
     except click.ClickException as error:
         if not wants_json(arguments):
             from typer.rich_utils import rich_format_error
@@ -137,7 +134,14 @@ def run(arguments: list[str]) -> int:
             f"Something unexpected happened ({type(error).__name__}: {error}). Run again with --verbose to see where."
         )
         return fail(message, 1, type(error).__name__, arguments)
+    if result == INTERRUPTED:  # typer catches Ctrl-C itself, and says nothing
+        return _interrupted(arguments)
     return result if isinstance(result, int) else 0
+
+
+def _interrupted(arguments: list[str]) -> int:
+    message = "Interrupted. What was written is kept; the same command continues."
+    return fail(message, INTERRUPTED, "Interrupted", arguments)
 
 
 def main() -> None:

@@ -106,6 +106,12 @@ def table(title: str, headers: Iterable[str], rows: Iterable[Iterable[object]]) 
     return made
 
 
+def section(console: Console, title: str, headers: Iterable[str], rows: Iterable[Iterable[object]]) -> None:
+    """A table under a line of its own, which is not broken to the table's width."""
+    console.print(f"\n[bold]{_plain(title)}[/]", soft_wrap=True)
+    console.print(table("", headers, rows))
+
+
 def facts(console: Console, values: Mapping[str, object]) -> None:
     """Names and values, one pair a line."""
     width = max((len(name) for name in values), default=0)

@@ -1,4 +1,4 @@
-"""The files of a run folder besides its states: run.json, the partition, and where a run stands while it is replaced."""
+"""The files of a run folder besides its states: run.json, the partition, a run that is being replaced."""
 
 from __future__ import annotations
 

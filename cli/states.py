@@ -66,9 +66,9 @@ class State:
 
     def statistics(self) -> kept.StatisticsFolder | None:
         """The clients' statistics, read when asked for."""
-        digests = self.note["statistics"]
-        if digests is None:
+        if self.note["statistics"] is None:
             return None
+        digests = self._ordered("statistics")
         files = {client: self.files[f"{STATISTICS}/{kept.file_of(client)}"] for client in digests}
         return kept.StatisticsFolder(
             self.folder / STATISTICS, Design(**self.note["design"]), self.note["counts"], digests, files
@@ -81,8 +81,8 @@ class State:
         return Trained(
             head=self.head(),
             design=Design(**note["design"]),
-            counts=note["counts"],
-            weights=note["weights"],
+            counts=self._ordered("counts"),
+            weights=self._ordered("weights"),
             solution=self._solution(),
             losses=tuple(note["losses"]),
             statistics=self.statistics(),
@@ -92,6 +92,10 @@ class State:
             traffic={purpose: Traffic(**sent) for purpose, sent in note["traffic"].items()},
             **{name: note[name] for name in PLAIN},
         )
+
+    def _ordered(self, what: str) -> dict[str, Any]:
+        """Something said of clients, in the order in which they were added up: sums depend on it in their last bits."""
+        return {name: self.note[what][name] for name in self.note["clients"] if name in self.note[what]}
 
     def _path(self, what: str) -> tuple[Path, str] | None:
         name = f"{KEPT}/{what}.safetensors"
@@ -127,6 +131,7 @@ def write_state(folder: Path, trained: Trained, *, before: State | None = None) 
     note: dict[str, Json] = {
         "head": trained.head.digest,
         "design": asdict(trained.design),
+        "clients": list(trained.counts),
         "counts": dict(trained.counts),
         "weights": dict(trained.weights),
         "solution": solution,

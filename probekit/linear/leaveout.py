@@ -105,9 +105,7 @@ class _Filters:
         system, values = path.system, path.values
         penalties = path.penalties(ridges, weight=system.weight - 1)
         if not (penalties > 0).all():
-            raise InputError(
-                f"Leave-one-out needs ridges above 0 and two rows or more; found {ridges.min():g}."
-            )
+            raise InputError(f"Leave-one-out needs ridges above 0 and two rows or more; found {ridges.min():g}.")
         kept = values > len(values) * np.finfo(np.float64).eps * values.max(initial=0.0)
         filters = np.where(kept[:, None], values[:, None] / (values[:, None] + penalties), 0.0)
         left, sizes, right = np.linalg.svd(filters, full_matrices=False)
@@ -157,9 +155,7 @@ def _refuse_lone(spare: Array, numbers: NDArray[np.int64], ridges: Array) -> Non
         )
 
 
-def _left_out(
-    scores: NDArray[Any], labels: NDArray[np.int64], spare: Array, *, system: System
-) -> tuple[Array, Array]:
+def _left_out(scores: NDArray[Any], labels: NDArray[np.int64], spare: Array, *, system: System) -> tuple[Array, Array]:
     """Squared errors summed over classes, whether the class is wrong, of each left-out row: (rows, ridges).
 
     A left-out row's score is (f - h y) / (1 - h), so its class is wrong where another's f exceeds its own

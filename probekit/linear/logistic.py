@@ -174,9 +174,7 @@ class _Curvature:
         scores *= chances / len(chances)
         result = np.empty(problem.shape)
         whitening = problem.whitening
-        result[:size] = problem.columns.T @ scores + problem.ridge * (
-            whitening.T @ (whitening @ value[:size])
-        )
+        result[:size] = problem.columns.T @ scores + problem.ridge * (whitening.T @ (whitening @ value[:size]))
         if problem.free:
             result[size] = scores.sum(axis=0)
         return result.reshape(v.shape)

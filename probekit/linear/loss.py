@@ -33,9 +33,7 @@ class RidgeLoss:
 
     def __post_init__(self) -> None:
         if self.scaling not in SCALINGS:
-            raise InputError(
-                f"The ridge's scaling must be one of {', '.join(SCALINGS)}; found {self.scaling!r}."
-            )
+            raise InputError(f"The ridge's scaling must be one of {', '.join(SCALINGS)}; found {self.scaling!r}.")
         if self.squares.count == 0:
             raise InputError("The loss of no rows is not defined. Give at least one row.")
 

@@ -124,9 +124,7 @@ class Eigen:
         kept = values > len(values) * np.finfo(np.float64).eps * np.abs(values).max(initial=0.0)
         dropped = len(values) - int(np.count_nonzero(kept))
         if dropped:
-            note = (
-                f"{note} {dropped} of {len(values)} directions have no curvature and were left out.".strip()
-            )
+            note = f"{note} {dropped} of {len(values)} directions have no curvature and were left out.".strip()
         basis = vectors[:, kept]
         value = basis @ ((basis.T @ rhs) / values[kept, None])
         return _accepted(Solution(value, residual_of(matrix, value, rhs), 1, "eigen", note), self.tolerance)
@@ -213,9 +211,7 @@ def _dense(operator: Operator | Array, rhs: Array) -> Array:
     if matrix.shape != (len(_columns(rhs)),) * 2:
         raise InputError(f"A matrix of shape {matrix.shape} does not fit a right-hand side of {rhs.shape}.")
     if not (np.isfinite(matrix).all() and np.isfinite(rhs).all()):
-        raise InputError(
-            "A system to solve must be finite; found NaN or infinite entries. Look at the embeddings."
-        )
+        raise InputError("A system to solve must be finite; found NaN or infinite entries. Look at the embeddings.")
     return matrix
 
 

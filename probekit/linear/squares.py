@@ -94,9 +94,7 @@ class RowSquares:
 
     def value(self, params: Array) -> float:
         """The sum of squares."""
-        return float(
-            sum(np.square(self._residual(block, numbers, params)).sum() for numbers, block in self._blocks())
-        )
+        return float(sum(np.square(self._residual(block, numbers, params)).sum() for numbers, block in self._blocks()))
 
     def gradient(self, params: Array) -> Array:
         """Half its gradient."""

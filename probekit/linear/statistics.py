@@ -18,22 +18,16 @@ FAST_ROWS = 8192
 """How many rows float32 may sum before float64 takes over: the error of `fast` grows with it."""
 
 
-def statistics(
-    rows: Rows, labels: NDArray[Any], design: Design, *, chunk_rows: int | None = None
-) -> ClientStats:
+def statistics(rows: Rows, labels: NDArray[Any], design: Design, *, chunk_rows: int | None = None) -> ClientStats:
     """The Gram, moment and class counts of these rows under a design."""
     labels = checked_labels(labels, len(rows), design.classes)
     if design.arithmetic == "exact" and len(rows) > EXACT_ROWS:
-        raise InputError(
-            f"Exact arithmetic sums at most {EXACT_ROWS} rows; found {len(rows)}. Use float64 arithmetic."
-        )
+        raise InputError(f"Exact arithmetic sums at most {EXACT_ROWS} rows; found {len(rows)}. Use float64 arithmetic.")
     counts = np.bincount(labels, minlength=design.classes).astype(np.int64)
     size = design.dimension
     if not design.per_class:
         gram, sums = _sums(rows, labels, design, chunk_rows=chunk_rows)
-        return ClientStats(
-            design, _bordered(gram, sums, counts, design), _moment(sums, counts, design), counts
-        )
+        return ClientStats(design, _bordered(gram, sums, counts, design), _moment(sums, counts, design), counts)
     grams = np.zeros((design.classes, design.columns, design.columns))
     sums = np.zeros((design.classes, size))
     order = np.argsort(labels, kind="stable")
@@ -86,9 +80,7 @@ def _ascending(numbers: NDArray[np.int64]) -> bool:
     return bool(numbers[-1] - numbers[0] == len(numbers) - 1)
 
 
-def _seen(
-    found: NDArray[Any], numbers: NDArray[np.int64], design: Design, *, buffer: NDArray[Any]
-) -> NDArray[Any]:
+def _seen(found: NDArray[Any], numbers: NDArray[np.int64], design: Design, *, buffer: NDArray[Any]) -> NDArray[Any]:
     """The block in the design's number type, row view and grid; the stored rows where nothing changes."""
     if design.view == "raw" and not design.grid and found.dtype == buffer.dtype and found.flags.c_contiguous:
         return np.asarray(found)
@@ -172,9 +164,7 @@ def _refuse_overflow(gram: NDArray[np.float64], block: NDArray[Any], numbers: ND
     if not np.isfinite(np.einsum("ii->i", gram)).all():
         bad = ~np.asarray(np.isfinite(block).all(axis=1))
         _refuse_rows(bad, numbers, "is not finite", "Leave it out or encode it again.")
-        raise InputError(
-            f"The squares of rows {numbers[0]} to {numbers[-1]} overflow. Scale the embeddings down."
-        )
+        raise InputError(f"The squares of rows {numbers[0]} to {numbers[-1]} overflow. Scale the embeddings down.")
 
 
 def _bordered(

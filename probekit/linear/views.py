@@ -127,9 +127,7 @@ def class_weights(stats: ClientStats, class_weight: ClassWeight) -> NDArray[np.f
         return np.asarray(np.divide(counts.sum() / present, counts, out=np.zeros(classes), where=counts > 0))
     weights = np.asarray(class_weight, dtype=np.float64)
     if weights.shape != (classes,) or not (np.isfinite(weights) & (weights >= 0)).all() or not weights.any():
-        raise InputError(
-            f"Each of the {classes} classes needs one weight, 0 or more; found {class_weight!r}."
-        )
+        raise InputError(f"Each of the {classes} classes needs one weight, 0 or more; found {class_weight!r}.")
     return weights
 
 
@@ -164,6 +162,4 @@ def _transformed(
         gram = np.block([[gram, sums[:, None]], [sums[None], np.array([[total]])]])
         moment = np.vstack([moment, last])
     aims = low + (high - low) * np.eye(len(counts)) - frame.mean_target
-    return replace(
-        frame, gram=gram, moment=moment, weight=total, energy=float(counts @ (aims**2).sum(axis=1))
-    )
+    return replace(frame, gram=gram, moment=moment, weight=total, energy=float(counts @ (aims**2).sum(axis=1)))

@@ -45,9 +45,7 @@ def test_folds_hold_every_row_once(data: Data) -> None:
         total = total + part
     assert np.allclose(total.gram, statistics(rows, labels, design).gram)
     assert {part.count for part in parts} == {42, 43}
-    assert [part.digest for part in parts] == [
-        p.digest for p in fold_statistics(rows, labels, design, folds=7, seed=1)
-    ]
+    assert [part.digest for part in parts] == [p.digest for p in fold_statistics(rows, labels, design, folds=7, seed=1)]
     assert parts[0].digest != fold_statistics(rows, labels, design, folds=7, seed=2)[0].digest
 
 

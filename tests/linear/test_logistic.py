@@ -20,9 +20,7 @@ def test_the_head_is_scikit_learns(classes: int, intercept: str, c: float) -> No
     rows, labels = embeddings(300, 10, classes, seed=1)
     head, solution = fit_logistic(rows, labels, Design(10, classes, intercept=intercept), c=c)
     solver = "newton-cholesky" if classes == 2 else "newton-cg"
-    model = LogisticRegression(
-        C=c, tol=1e-12, max_iter=10_000, solver=solver, fit_intercept=intercept == "free"
-    )
+    model = LogisticRegression(C=c, tol=1e-12, max_iter=10_000, solver=solver, fit_intercept=intercept == "free")
     model.fit(rows.astype(np.float64), labels)
     params = head.params if classes > 2 else head.params[:, 1:] - head.params[:, :1]
     assert np.allclose(params[:-1].T, model.coef_, rtol=1e-6, atol=1e-6)

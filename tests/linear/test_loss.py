@@ -80,9 +80,7 @@ def test_the_curvature_is_the_change_of_the_gradient(data: Data) -> None:
 
 def test_any_affine_model_has_this_loss_anchored_where_one_wants() -> None:
     random = np.random.default_rng(2)
-    X, offset, Y, W, anchor = (
-        random.standard_normal(shape) for shape in ((20, 7), (20, 1), (20, 1), (7, 1), (7, 1))
-    )
+    X, offset, Y, W, anchor = (random.standard_normal(shape) for shape in ((20, 7), (20, 1), (20, 1), (7, 1), (7, 1)))
     loss = RidgeLoss(ModelSquares(Explicit(X, offset), Y), 0.2, anchor=anchor)
     wanted = np.square(offset + X @ W - Y).sum() / 40 + 0.1 * np.square(W - anchor).sum()
     assert np.isclose(loss.value(W), wanted)

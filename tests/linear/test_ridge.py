@@ -60,9 +60,7 @@ def test_any_partition_gives_the_head_of_all_rows(data: Data, how: str) -> None:
     ridge=st.floats(1e-4, 1e3),
     seed=st.integers(0, 1000),
 )
-def test_the_closed_form_is_least_squares(
-    count: int, size: int, classes: int, ridge: float, seed: int
-) -> None:
+def test_the_closed_form_is_least_squares(count: int, size: int, classes: int, ridge: float, seed: int) -> None:
     rows, labels = embeddings(count, size, classes, seed=seed)
     head, _ = fit(statistics(rows, labels, Design(size, classes)), ridge)
     X = columns(rows.astype(np.float64))

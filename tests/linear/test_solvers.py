@@ -84,9 +84,7 @@ def test_an_unsolvable_system_is_refused_with_the_best_there_is() -> None:
 
 def test_conjugate_gradients_take_one_product_per_step_and_columns_together() -> None:
     operator = Hidden(definite(30, seed=2))
-    solution = ConjugateGradient(tolerance=1e-10).solve(
-        operator, np.random.default_rng(0).standard_normal((30, 5))
-    )
+    solution = ConjugateGradient(tolerance=1e-10).solve(operator, np.random.default_rng(0).standard_normal((30, 5)))
     assert solution.steps <= operator.products <= solution.steps + 4
     assert isinstance(operator, Operator)
 

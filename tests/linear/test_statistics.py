@@ -22,9 +22,7 @@ from tests.oracles import columns, one_hot, relative
 @pytest.mark.parametrize("intercept", INTERCEPTS)
 @pytest.mark.parametrize("view", ROW_VIEWS)
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
-def test_statistics_are_those_of_the_explicit_matrix(
-    data: Data, intercept: str, view: str, dtype: type
-) -> None:
+def test_statistics_are_those_of_the_explicit_matrix(data: Data, intercept: str, view: str, dtype: type) -> None:
     rows: NDArray[Any] = data[0].astype(dtype)
     labels = data[1]
     stats = statistics(rows, labels, Design(12, 4, view=view, intercept=intercept), chunk_rows=77)

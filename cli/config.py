@@ -1,0 +1,175 @@
+"""The options of a training run, checked against each other, and the library's own objects made from them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields, replace
+from typing import TYPE_CHECKING, Any, Self
+
+from probekit.errors import InputError
+from probekit.values import Json
+
+if TYPE_CHECKING:
+    from probekit.federated.fedavg import FedAvg
+    from probekit.federated.task import ClosedForm
+    from probekit.learning import Design, Partition
+    from probekit.values import EmbeddingSet
+
+METHODS = ("closed-form", "fedavg", "logistic")
+ROUNDS = (
+    "rounds",
+    "local_steps",
+    "local_epochs",
+    "batch_size",
+    "learning_rate",
+    "weights",
+    "participation",
+    "server_learning_rate",
+    "init",
+    "tolerance",
+    "optimiser",
+    "preset",
+    "keep_history",
+)
+SOLVED = ("fit_view", "class_weight", "normalise_classes")
+DEFAULT_CLIENTS = 10
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """What `probekit train` was asked for. None: the method's own default."""
+
+    embeddings: str
+    clients: int | None = None
+    partition: str = "iid"
+    server_share: float = 0.0
+    server_choice: str = "random"
+    seed: int = 0
+    method: str = "closed-form"
+    ridge: str | None = None
+    scaling: str = "mean"
+    intercept: str | None = None
+    view: str = "raw"
+    fit_view: str = "none"
+    class_weight: str | None = None
+    normalise_classes: bool = False
+    arithmetic: str = "float64"
+    grid: float | None = None
+    keep: str | None = None
+    rounds: int | None = None
+    local_steps: int | None = None
+    local_epochs: int | None = None
+    batch_size: int | None = None
+    learning_rate: float | None = None
+    optimiser: str | None = None
+    weights: str | None = None
+    participation: float | None = None
+    server_learning_rate: float | None = None
+    init: str | None = None
+    tolerance: float | None = None
+    preset: str | None = None
+    keep_history: bool = False
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any]) -> Self:
+        """The config in these values; others among them are not looked at."""
+        return cls(**{field.name: given[field.name] for field in fields(cls) if field.name in given})
+
+    def __post_init__(self) -> None:
+        if self.method not in METHODS:
+            raise InputError(f"A method is one of {', '.join(METHODS)}; found {self.method!r}.")
+        if self.method != "fedavg":
+            self._refuse(ROUNDS, "belongs to rounds of local steps: add --method fedavg, or leave it out")
+        if self.method != "closed-form":
+            self._refuse(SOLVED, "is done on statistics: only --method closed-form has it")
+        if self.method == "logistic" and (self.keep not in (None, "nothing") or self.auto):
+            raise InputError(
+                "A logistic head has no statistics to keep or to choose a ridge from; found keep "
+                f"{self.keep!r} and ridge {self.ridge!r}. Give --ridge a number and leave --keep out."
+            )
+        if self.local_steps is not None and self.local_epochs is not None:
+            raise InputError(
+                f"Give --local-steps or --local-epochs, one of them; found {self.local_steps} and {self.local_epochs}."
+            )
+        if not self.auto and self.ridge is not None:
+            self.number()
+
+    def _refuse(self, names: tuple[str, ...], why: str) -> None:
+        plain = TrainConfig.__dataclass_fields__
+        for name in names:
+            if getattr(self, name) != plain[name].default:
+                raise InputError(f"--{name.replace('_', '-')} {why}; found --method {self.method}.")
+
+    @property
+    def auto(self) -> bool:
+        """Whether the ridge is to be chosen."""
+        return self.ridge is not None and self.ridge.startswith("auto")
+
+    def number(self) -> float:
+        """The ridge as a number."""
+        try:
+            return float(self.ridge or "")
+        except ValueError:
+            raise InputError(
+                f"A ridge is a number, auto, auto:loo, auto:kfold or auto:clients; found {self.ridge!r}."
+            ) from None
+
+    def plain(self) -> dict[str, Json]:
+        """All of it in plain values."""
+        return dict(asdict(self))
+
+
+def method_of(config: TrainConfig) -> ClosedForm | FedAvg:
+    """The library's method with these options."""
+    from probekit.federated.fedavg import FedAvg
+    from probekit.federated.optimiser import Optimiser
+    from probekit.federated.task import ClosedForm
+
+    if config.method != "fedavg":
+        weight = config.class_weight
+        parsed = weight if weight in (None, "balanced") else _numbers(str(weight))
+        return ClosedForm(config.fit_view, parsed, config.normalise_classes)
+    base = FedAvg.preset(config.preset) if config.preset else FedAvg()
+    names = [name for name in ROUNDS if name not in ("optimiser", "preset", "keep_history")]
+    given: dict[str, Any] = {name: getattr(config, name) for name in names if getattr(config, name) is not None}
+    if config.local_steps is not None:
+        given["local_epochs"] = None
+    if config.local_epochs is not None:
+        given["local_steps"] = None
+    if config.optimiser is not None:
+        given["optimiser"] = Optimiser(config.optimiser)
+    if config.ridge is not None:
+        given["ridge"] = None  # the preset's own gives way
+    return replace(base, seed=config.seed, keep_history=config.keep_history, **given)
+
+
+def design_of(config: TrainConfig, embeddings: EmbeddingSet, partition: Partition) -> Design:
+    """How rows become columns. The step of an exact grid comes from the server's rows: nobody's who may leave."""
+    from probekit.federated.task import design_for
+    from probekit.linear.grid import step_for
+
+    grid = config.grid or 0.0
+    if config.arithmetic == "exact" and config.view == "raw" and not grid:
+        if not len(partition.server):
+            raise InputError(
+                "Exact arithmetic on raw rows needs the step of its grid, and the server has no rows to take it from. "
+                "Add --server-share 0.1, --view l2 (which needs none) or --grid with a power of two."
+            )
+        grid = step_for(embeddings.embeddings[partition.server])
+    return design_for(
+        embeddings,
+        view=config.view,
+        intercept=config.intercept or ("free" if config.method == "logistic" else "penalised"),
+        arithmetic=config.arithmetic,
+        per_class=config.class_weight is not None,
+        grid=grid,
+    )
+
+
+def _numbers(text: str) -> list[float]:
+    try:
+        return [float(part) for part in text.split(",")]
+    except ValueError:
+        raise InputError(
+            f'Class weights are "balanced" or one number per class with commas between; found {text!r}.'
+        ) from None

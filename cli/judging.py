@@ -1,0 +1,187 @@
+"""How good a run's head is on some rows, in plain values: the work of `probekit evaluate`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from probekit.cache import DiskStore
+from probekit.cli.runs import Run
+from probekit.cli.training import usable
+from probekit.errors import CacheError, InputError, MismatchError, NotFoundError
+from probekit.federated.trained import Trained
+from probekit.heads import scores
+from probekit.learning import LinearHead
+from probekit.linear.ridge import penalty_of
+from probekit.metrics import (
+    Interval,
+    accuracy,
+    accuracy_by_class,
+    accuracy_by_client,
+    calibration,
+    confusion,
+)
+from probekit.neighbours import KnnOptions, knn_predict
+from probekit.shots import few_shot
+from probekit.values import EmbeddingSet
+
+TEST, SERVER, TRAINING = "test", "server", "training"
+MEANING = {
+    TEST: "a set that the head was not trained on",
+    SERVER: "the server's own rows: of the run's set, but not trained on",
+    TRAINING: "rows that the head WAS trained on: this says how well it fits, not how good it is",
+}
+LISTED = 8
+
+Indices = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Wishes:
+    """What to compute besides the usual."""
+
+    interval: Interval = field(default_factory=Interval)
+    neighbours: int | None = None
+    shots: Sequence[int] = ()
+    draws: int = 5
+
+
+@dataclass(frozen=True)
+class Subject:
+    """Rows to judge a head on: what they are, and who holds them where that is known."""
+
+    name: str
+    kind: str
+    rows: EmbeddingSet
+    clients: Mapping[str, Indices]
+    left_out: int = 0
+
+
+@dataclass(frozen=True, eq=False)
+class Judge:
+    """A run's state, and its training rows where a question needs them."""
+
+    run: Run
+    store: DiskStore
+    trained: Trained
+
+    def own(self) -> Subject:
+        """The server's rows or, without any, the rows that were trained on."""
+        embeddings, partition = self.run.embeddings(self.store), self.run.partition()
+        name = str(self.run.inputs["name"])
+        if len(partition.server):
+            return Subject(name, SERVER, embeddings.select(partition.server), {})
+        rows = self.held()
+        places = {client: np.flatnonzero(np.isin(rows, held)) for client, held in self._clients().items()}
+        return Subject(name, TRAINING, embeddings.select(rows), places)
+
+    def named(self, name: str) -> Subject:
+        """A set of the cache."""
+        digest = self.store.sets.resolve(name)
+        rows, used = usable(self.store.open(digest))
+        left_out = 0 if used is None else len(self.store.open(digest)) - len(rows)
+        _check_classes(self.trained.head, rows, name)
+        if digest == self.run.inputs["set"]:
+            return Subject(name, TRAINING, rows, self.run.partition().clients, left_out)
+        places: dict[str, Indices] = {}
+        if rows.clients is not None:
+            owners = np.asarray(list(rows.clients), dtype=str)
+            places = {str(client): np.flatnonzero(owners == client) for client in np.unique(owners)}
+        return Subject(name, TEST, rows, places, left_out)
+
+    def held(self) -> Indices:
+        """The rows that the state was trained on, in order."""
+        return np.sort(np.concatenate(list(self._clients().values())))
+
+    def _clients(self) -> dict[str, Indices]:
+        clients = self.run.partition().clients
+        return {name: clients[name] for name in self.trained.counts if name in clients}
+
+    def verdict(self, subject: Subject, wishes: Wishes) -> dict[str, Any]:
+        """All that is to be said of the head on these rows."""
+        labels, classes = subject.rows.labels, self.trained.head.classes
+        found = scores(self.trained.head, subject.rows)
+        guesses = np.asarray(np.argmax(found, axis=1), np.int64)
+        how = wishes.interval
+        by_client = accuracy_by_client(guesses, labels, clients=subject.clients, interval=how)
+        calibrated = calibration(found, labels, seed=how.seed) if len(labels) > 1 else None
+        value: dict[str, Any] = {
+            "set": subject.name,
+            "kind": subject.kind,
+            "meaning": MEANING[subject.kind],
+            "rows": len(labels),
+            "left out": subject.left_out,
+            "also trained on": self._seen(subject),
+            "accuracy": asdict(accuracy(guesses, labels, interval=how)),
+            "by class": [asdict(one) for one in accuracy_by_class(guesses, labels, classes=classes, interval=how)],
+            "by client": [asdict(one) for one in by_client],
+            "calibration": asdict(calibrated) if calibrated else None,
+            "confusion": asdict(confusion(guesses, labels, classes=classes)),
+        }
+        if wishes.neighbours is not None:
+            value["knn"] = self._knn(subject, wishes.neighbours, how)
+        if wishes.shots:
+            value["few-shot"] = self._shots(subject, wishes)
+        return value
+
+    def _seen(self, subject: Subject) -> int | None:
+        """How many of the rows are samples that were trained on; None where the training rows are gone."""
+        if subject.kind == TRAINING:
+            return len(subject.rows)
+        try:
+            ids = self.run.embeddings(self.store).ids
+        except (NotFoundError, CacheError):
+            return None
+        known = {ids[int(row)] for row in self.held()}
+        return sum(sample in known for sample in subject.rows.ids)
+
+    def _knn(self, subject: Subject, neighbours: int, interval: Interval) -> dict[str, Any]:
+        train = self._training_rows(subject, "--knn")
+        options = KnnOptions(neighbours=neighbours)
+        threads = os.cpu_count() or 1
+        guesses = knn_predict(train.to_numpy(), train.labels, subject.rows.to_numpy(), options=options, threads=threads)
+        return {**asdict(options), **asdict(accuracy(guesses, subject.rows.labels, interval=interval))}
+
+    def _shots(self, subject: Subject, wishes: Wishes) -> list[dict[str, Any]]:
+        train, trained = self._training_rows(subject, "--shots"), self.trained
+        rows = sum(trained.counts.values())
+        curve = few_shot(
+            train,
+            subject.rows,
+            design=trained.design,
+            ridge=penalty_of(trained.ridge, trained.scaling, rows) / rows,
+            shots=wishes.shots,
+            draws=wishes.draws,
+            seed=wishes.interval.seed,
+        )
+        return [asdict(point) for point in curve]
+
+    def _training_rows(self, subject: Subject, flag: str) -> EmbeddingSet:
+        if subject.kind == TRAINING:
+            raise InputError(
+                f"{flag} learns from the training rows and cannot be judged on them. Name a test set, or train with "
+                "--server-share so that the server has rows of its own."
+            )
+        return self.run.embeddings(self.store).select(self.held())
+
+
+def _check_classes(head: LinearHead, rows: EmbeddingSet, name: str) -> None:
+    """Refuse labels that mean other classes than the head's."""
+    top = int(rows.labels.max(initial=-1))
+    if rows.class_names == head.classes or (not rows.class_names and top < len(head.classes)):
+        return
+    found = rows.class_names or tuple(map(str, range(top + 1)))
+    raise MismatchError(
+        f"The labels of {name} mean other classes than this head's. Head: {_listed(head.classes)}. "
+        f"Set: {_listed(found)}. Use a set of the same data set, extracted with the same label column."
+    )
+
+
+def _listed(classes: Sequence[str]) -> str:
+    more = f", ... ({len(classes)})" if len(classes) > LISTED else ""
+    return ", ".join(classes[:LISTED]) + more

@@ -1,0 +1,40 @@
+"""Which method to take when none is asked for: the best that the kept material allows, and why."""
+
+from __future__ import annotations
+
+from probekit.errors import InputError
+from probekit.federated.trained import Trained
+from probekit.unlearning.method import REMEDIES
+from probekit.unlearning.pcg import DEFAULT_ROUNDS
+from probekit.unlearning.request import UnlearnRequest
+
+
+def choose(
+    trained: Trained, *, online: bool = False, rows: bool = False, request: UnlearnRequest | None = None
+) -> tuple[str, str]:
+    """The name of a method and a sentence that says why; `online`: the retained clients answer, `rows`: the
+    cached rows of the run are at hand."""
+    by_row = request is not None and request.by_row
+    if trained.statistics is not None and (rows or not by_row):
+        return "exact", "Every client's statistics are kept: the rest is summed anew and solved, exactly."
+    if rows:
+        return "retrain", (
+            "No statistics are kept, but the cached rows are at hand: closed-form training on the rest is exact."
+        )
+    if by_row:
+        raise InputError(f"Forgetting single samples needs {REMEDIES['rows']}.")
+    removal = trained.can_unlearn()["fedremoval"]
+    if online and trained.server is not None and (removal.possible or trained.gradients is None):
+        return f"fedremoval-pcg:{DEFAULT_ROUNDS}", (
+            "No statistics are kept, but the server has rows of its own and the retained clients answer: a "
+            "gradient round each brings the head as near to retraining as wanted."
+        )
+    if removal.possible:
+        return "fedremoval", (
+            "No statistics are kept and no client answers: one step with the server's curvature is what "
+            "the kept gradients allow. It is not exact; how far off it is takes a gradient round to know."
+        )
+    raise InputError(
+        f"Nothing that this run kept allows unlearning. {removal.why} For exact removal keep "
+        f"{REMEDIES['statistics']}; or give {REMEDIES['rows']}."
+    )

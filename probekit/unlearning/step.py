@@ -1,0 +1,185 @@
+"""The step that FedRemoval and its relatives share: the server's curvature against the retained gradient.
+
+Forgetting is Newton's step on the retained loss, v = H^-1 g(w), with the curvature of the server's own rows,
+H_p = G_p / n_p + ridge P, in place of H (the paper's algorithm 2). Its error is -H_p^-1 (G/n - G_p/n_p) (w - w*):
+small only where the server's rows are many against the effective dimension.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from probekit.errors import InputError, MismatchError
+from probekit.federated.client import penalty
+from probekit.federated.trained import ServerSet, Trained
+from probekit.learning import ClientStats
+from probekit.linear.loss import RidgeLoss, ridge_loss
+from probekit.unlearning.method import Cost, Material, Unlearner, require
+from probekit.unlearning.remainder import remaining_rows, remaining_server, remaining_statistics
+from probekit.unlearning.request import UnlearnRequest
+from probekit.unlearning.retained import (
+    RetainedClients,
+    RetainedLoss,
+    from_rows,
+    from_statistics,
+    mean_ridge,
+)
+
+ENOUGH = 4.0
+"""Server rows per effective dimension from which one step may be trusted to help (math: E3's rule)."""
+
+Params = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is known before a step is taken."""
+
+    server_rows: int
+    effective_dimension: float
+    warnings: tuple[str, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Ready:
+    """All that a step needs: where it starts, the retained gradient there, the server's loss, who can be asked.
+
+    `asked` tells whether the gradient took a round of its own. `statistics` are the retained clients', if kept.
+    """
+
+    start: Params
+    gradient: Params
+    counts: dict[str, int]
+    ridge: float
+    server: ServerSet
+    plan: Plan
+    loss: RetainedLoss | None = None
+    statistics: dict[str, ClientStats] | None = None
+    asked: bool = False
+
+    @property
+    def rows(self) -> int:
+        """How many rows are retained."""
+        return sum(self.counts.values())
+
+    @property
+    def server_loss(self) -> RidgeLoss:
+        """The ridge loss of the server's own rows, whose curvature stands in for the retained one."""
+        return ridge_loss(self.server.statistics, self.ridge)
+
+    @property
+    def online(self) -> bool:
+        """Whether asking the clients means sending: they do not answer from kept statistics."""
+        return self.statistics is None
+
+    def cost(self, rounds: int, *, scalars: int = 0) -> Cost:
+        """The traffic of some gradient rounds, and of rounds with a direction down and one number up."""
+        design = self.server.statistics.design
+        block, clients = design.columns * design.classes * 8, len(self.counts)
+        if not self.online:
+            return Cost()
+        every = rounds + int(self.asked)
+        return Cost(
+            up=clients * (every * block + scalars * 8),
+            down=clients * (every + scalars) * block,
+            rounds=every + scalars,
+        )
+
+
+def ready(unlearner: Unlearner, trained: Trained, request: UnlearnRequest, material: Material) -> Ready:
+    """The retained gradient at the head and what else is there, or a sentence that says what is missing."""
+    require(unlearner, trained, material)
+    ability = trained.can_unlearn()["fedremoval"]
+    if not ability.possible and trained.server is not None and (trained.gradients or trained.statistics):
+        raise InputError(f"Cannot unlearn by {unlearner.name}: {ability.why} Use exact or retrain.")
+    clients, statistics, server = _clients(trained, request, material)
+    if server is None:
+        raise InputError(
+            f"Cannot unlearn by {unlearner.name}: no row of the server's own remains. Use exact or retrain."
+        )
+    asked = statistics is None
+    if clients is not None:
+        counts = dict(clients.counts)
+        ridge = mean_ridge(trained, sum(counts.values()))
+        loss = RetainedLoss(clients, trained.design, ridge)
+        kept = _kept(trained, request, ridge) if asked else None
+        gradient = loss.gradient(trained.params) if kept is None else kept
+        asked = asked and kept is None
+    else:
+        counts = {name: trained.counts[name] for name in request.remaining(trained)}
+        ridge = mean_ridge(trained, sum(counts.values()))
+        found, loss, asked = _kept(trained, request, ridge), None, False
+        if found is None:
+            raise InputError(
+                f"Cannot unlearn single samples by {unlearner.name} from kept gradients: they are of whole "
+                "clients. Give the cached rows, or the clients online."
+            )
+        gradient = found
+    plan = plan_for(server.statistics, ridge)
+    return Ready(trained.params, gradient, counts, ridge, server, plan, loss, statistics, asked)
+
+
+def plan_for(server: ClientStats, ridge: float) -> Plan:
+    """Whether the server's rows are enough for a step, told before it is taken; `ridge` in mean scaling."""
+    dimension = effective_dimension(server, ridge)
+    warnings = []
+    if server.count < ENOUGH * dimension:
+        warnings.append(
+            f"The server's {server.count} rows are fewer than {ENOUGH:g} times their effective dimension "
+            f"{dimension:.1f}: a single step with their curvature may leave the head further from retraining "
+            f"than it was. Use at least {round(ENOUGH * dimension)} rows or a larger ridge; fedremoval-line "
+            "never raises the retained loss, exact has no such limit."
+        )
+    return Plan(server.count, dimension, tuple(warnings))
+
+
+def effective_dimension(stats: ClientStats, ridge: float) -> float:
+    """tr G/n (G/n + ridge P)^-1: in how many directions the rows decide rather than the ridge."""
+    gram = stats.total_gram / stats.count
+    root = penalty(stats.design, ridge)[:, 0]
+    values, vectors = np.linalg.eigh(gram + np.diag(root))
+    kept = values > len(values) * np.finfo(np.float64).eps * values[-1]
+    forms = np.einsum("ji,jk,ki->i", vectors[:, kept], gram, vectors[:, kept])
+    return float((forms / values[kept]).sum())
+
+
+def _clients(
+    trained: Trained, request: UnlearnRequest, material: Material
+) -> tuple[RetainedClients | None, dict[str, ClientStats] | None, ServerSet | None]:
+    """Who answers for the retained rows: clients online, kept statistics, cached rows, or nobody."""
+    left = request.remaining(trained)
+    if material.clients is not None:
+        if set(material.clients.counts) != set(left):
+            raise MismatchError(
+                f"The clients that answer are {', '.join(sorted(material.clients.counts))}; those retained are "
+                f"{', '.join(sorted(left))}. Ask the retained ones."
+            )
+        return material.clients, None, trained.server
+    if trained.statistics is not None:
+        parts, server = remaining_statistics(trained, request, material)
+        return from_statistics(parts), parts, server
+    if material.embeddings is not None and material.partition is not None:
+        rest = remaining_rows(trained, request, material)
+        answering = from_rows(rest.embeddings, rest.partition.clients, trained.design)
+        return answering, None, remaining_server(trained, rest)
+    return None, None, trained.server
+
+
+def _kept(trained: Trained, request: UnlearnRequest, ridge: float) -> Params | None:
+    """The retained gradient from the kept ones of whole clients: their mean by rows, the ridge exactly once.
+
+    Each kept gradient has the ridge of the run before; with a ridge in sum scaling the one after is larger.
+    """
+    if trained.gradients is None or request.by_row or request.added:
+        return None
+    left = request.remaining(trained)
+    rows = sum(trained.counts[name] for name in left)
+    before = mean_ridge(trained, sum(trained.counts.values()))
+    result = penalty(trained.design, ridge - before) * trained.params
+    for name in left:
+        result = result + trained.counts[name] / rows * trained.gradients.aggregate[name]
+    return result
+

@@ -1,0 +1,87 @@
+"""How much each client matters, before any is removed: a bound from gradients, the distance from statistics.
+
+Removing client u moves the minimum by H_-^-1 g_-(w), g_- the gradient of the others' loss at the head. At the
+minimum of all, g_- = -(n_u / n_-) grad L_u: a client matters by its rows and by how much it disagrees.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from probekit.errors import InputError
+from probekit.federated.client import penalty
+from probekit.federated.trained import Trained
+from probekit.unlearning.exact import refit
+from probekit.unlearning.method import NOTHING, REMEDIES, Material
+from probekit.unlearning.retained import from_statistics, mean_ridge
+from probekit.unlearning.tree import StatisticsTree
+
+Params = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Influence:
+    """How far removing a client would move the head, Frobenius: at most `bound`, and exactly `distance`.
+
+    `bound` is None where no curvature is known to hold it, `distance` where no statistics are kept.
+    """
+
+    client: str
+    rows: int
+    bound: float | None
+    distance: float | None
+
+
+def influences(trained: Trained, material: Material = NOTHING) -> tuple[Influence, ...]:
+    """Every client's influence on the head, the largest first."""
+    if len(trained.counts) < 2:
+        raise InputError("Leaving a client out needs at least two; this run has one.")
+    if trained.statistics is None and trained.gradients is None:
+        raise InputError(f"To know how much clients matter, keep {REMEDIES['retained gradient']}.")
+    distances = _distances(trained, material)
+    bounds = _bounds(trained)
+    found = [Influence(name, rows, bounds[name], distances.get(name)) for name, rows in trained.counts.items()]
+    return tuple(sorted(found, key=lambda one: -(one.distance or one.bound or 0.0)))
+
+
+def _distances(trained: Trained, material: Material) -> dict[str, float]:
+    """|w - w without the client|, for all clients from one tree of sums."""
+    if trained.statistics is None:
+        return {}
+    found = {}
+    for name, others in StatisticsTree.of(trained.statistics).complements():
+        head, _ = refit(trained, others, material)
+        found[name] = float(np.linalg.norm(head.params - trained.head.params))
+    return found
+
+
+def _bounds(trained: Trained) -> dict[str, float | None]:
+    """|g_-(w)| / smallest curvature; the ridge is the curvature that is always there, unless the intercept is
+    free."""
+    gradients = _gradients(trained)
+    total = sum(trained.counts.values())
+    everybody = sum((trained.counts[name] * one for name, one in gradients.items()), np.zeros(()))
+    plain = trained.head.recipe.get("fit_view") == "none" and not trained.head.recipe.get("class_weight")
+    plain = plain and not trained.head.recipe.get("normalise_classes")
+    found: dict[str, float | None] = {}
+    for name, own in trained.counts.items():
+        rows = total - own
+        ridge = mean_ridge(trained, rows)
+        rest = (everybody - own * gradients[name]) / rows + penalty(trained.design, ridge) * trained.params
+        certain = plain and ridge > 0 and trained.design.intercept != "free"
+        found[name] = float(np.linalg.norm(rest)) / ridge if certain else None
+    return found
+
+
+def _gradients(trained: Trained) -> Mapping[str, Params]:
+    """Each client's gradient at the head, without the ridge."""
+    if trained.statistics is not None:
+        return from_statistics(trained.statistics).gradients(trained.params)
+    ridge = mean_ridge(trained, sum(trained.counts.values()))
+    extra = penalty(trained.design, ridge) * trained.params
+    kept = {} if trained.gradients is None else trained.gradients.aggregate
+    return {name: one - extra for name, one in kept.items()}
