@@ -83,8 +83,9 @@ class Judge:
     def named(self, name: str) -> Subject:
         """A set of the cache."""
         digest = self.store.sets.resolve(name)
-        rows, used = usable(self.store.open(digest))
-        left_out = 0 if used is None else len(self.store.open(digest)) - len(rows)
+        whole = self.store.open(digest)
+        rows, _ = usable(whole)
+        left_out = len(whole) - len(rows)
         _check_classes(self.trained.head, rows, name)
         if digest == self.run.inputs["set"]:
             return Subject(name, TRAINING, rows, self.run.partition().clients, left_out)

@@ -20,6 +20,9 @@ COMMANDS = {
     "extract": ("probekit.cli.extract:extract", "Encode a dataset with a frozen backbone, once."),
     "train": ("probekit.cli.train:train", "Train a head across clients, and keep what unlearning needs."),
     "evaluate": ("probekit.cli.evaluate:evaluate", "Judge the head of a run: accuracy, calibration, confusion."),
+    "unlearn": ("probekit.cli.unlearn:unlearn", "Forget clients or samples, with a certificate."),
+    "verify": ("probekit.cli.verify:verify", "Check a certificate by computing everything again."),
+    "purge": ("probekit.cli.purge:purge", "Remove from a run, and the cache, what knew the forgotten."),
     "audit": ("probekit.cli.audit:app", "Look at a run's rows for what would mislead: duplicates."),
     "demo": ("probekit.cli.demo:demo", "Do the main job on an embedded default: no download."),
     "doctor": ("probekit.cli.doctor:doctor", "Look at the installation and say what is missing."),
@@ -111,9 +114,9 @@ def run(arguments: list[str]) -> int:
     """Carry out a command line; gives the exit code."""
     try:
         result = app(arguments, prog_name="probekit", standalone_mode=False)
-    except click.exceptions.Exit as stop:
-        return int(stop.exit_code)
-    except (click.exceptions.Abort, KeyboardInterrupt):
+    except click.exceptions.Abort:
+        return fail("Not confirmed, so nothing was done. Answer y, or give --yes.", INTERRUPTED, "Aborted", arguments)
+    except KeyboardInterrupt:
         return _interrupted(arguments)
     except click.ClickException as error:
         if not wants_json(arguments):
@@ -124,9 +127,6 @@ def run(arguments: list[str]) -> int:
         return fail(error.format_message(), error.exit_code, type(error).__name__, arguments)
     except ProbekitError as error:
         return fail(str(error), error.exit_code, type(error).__name__, arguments)
-    except BrokenPipeError:
-        sys.stderr.close()
-        return 0
     except Exception as error:
         if "--verbose" in arguments or "-v" in arguments:
             raise

@@ -132,11 +132,15 @@ class Run:
 
     def partition(self) -> Partition:
         """Who held which rows when the run was trained."""
-        return read_partition(self.path / PARTITION, self._note["partition"])[0]
+        return read_partition(self._partition_path(), self._note["partition"])[0]
 
     def rows(self) -> NDArray[np.int64] | None:
         """The rows of the cached set that took part, in order; None: all of them."""
-        return read_partition(self.path / PARTITION, self._note["partition"])[1]
+        return read_partition(self._partition_path(), self._note["partition"])[1]
+
+    def _partition_path(self) -> Path:
+        rebased = self.path / f"partition-{self._note['partition']}.safetensors"
+        return rebased if rebased.exists() else self.path / PARTITION
 
     def embeddings(self, store: DiskStore) -> EmbeddingSet:
         """The rows that the run was trained on, from the cache; refused if they are no longer the same."""
@@ -171,11 +175,11 @@ class Run:
         finally:
             self._lock.release()
 
-    def write_state(self, trained: Trained, event: Event) -> int:
-        """Make this the run's state, at once; gives its number."""
-        with self.lock():
+    def write_state(self, trained: Trained, event: Event, *, texts: Mapping[str, str] | None = None) -> int:
+        """Make this the run's state, at once, with further files of it; gives its number."""
+        with self.lock(), storing(self.path):
             number, aside = self.state + 1, self.path / "states" / f"{ASIDE}state"
-            outputs = write_state(aside, trained, before=self.at())
+            outputs = write_state(aside, trained, before=self.at(), texts=texts)
             aside.rename(state_folder(self.path, number))
             sync_folder(self.path / "states")
             self._enter(event, {"state": number, **outputs})
@@ -185,6 +189,20 @@ class Run:
         """Enter something in the ledger that leaves the state as it is."""
         with self.lock():
             self._enter(event, {"state": self.state, **(outputs or {})})
+
+    def rebase(self, embeddings: EmbeddingSet, name: str, partition: Partition) -> None:
+        """Let the run stand on another set: the rows that are left of its own, when the others are erased."""
+        with self.lock():
+            digest = embeddings.digest
+            inputs = {**self.inputs, "name": name, "set": digest, "rows": digest, "count": len(embeddings)}
+            written = write_partition(self.path / f"{ASIDE}partition", partition, None)
+            (self.path / f"{ASIDE}partition").rename(self.path / f"partition-{written}.safetensors")
+            note = {**self._note, "inputs": {**inputs, "partition": partition.digest}, "partition": written}
+            write_json(self.path / NOTE, note)
+            self._note = note
+            for path in self.path.glob("partition*.safetensors"):
+                if path.name != f"partition-{written}.safetensors":
+                    path.unlink()
 
     def _enter(self, event: Event, outputs: Mapping[str, Json]) -> None:
         entry = ledger.follow(self.entries()[-1], event, outputs)
@@ -244,10 +262,13 @@ def create(path: Path, material: Material, *, force: bool = False) -> Run:
             refuse_taken(path, force=force)
             aside = path.parent / f"{ASIDE}{path.name}"
             shutil.rmtree(aside, ignore_errors=True)
-            _write(aside, material)
-            if path.exists():
-                path.rename(old(path))
-            aside.rename(path)
+            try:
+                _write(aside, material)
+                if path.exists():
+                    path.rename(old(path))
+                aside.rename(path)
+            finally:
+                shutil.rmtree(aside, ignore_errors=True)
             sync_folder(path.parent)
             shutil.rmtree(old(path), ignore_errors=True)
     return Run.open(path)

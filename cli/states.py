@@ -8,13 +8,14 @@ trained.json        everything else, and the sha256 of every file above; its own
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from probekit.cache.files import read_json, sha256_file, sync_folder, write_json
+from probekit.cache.files import read_json, sha256_file, sync_folder, write_json, write_text
 from probekit.cli import kept
 from probekit.errors import CorruptError
 from probekit.federated.trained import ServerSet, Traffic, Trained
@@ -89,7 +90,7 @@ class State:
             server=self._server(),
             gradients=kept.take_gradients(*gradients) if gradients else None,
             history=kept.take_history(*history) if history else None,
-            traffic={purpose: Traffic(**sent) for purpose, sent in note["traffic"].items()},
+            traffic={purpose: Traffic(up, down) for purpose, up, down in note["traffic"]},
             **{name: note[name] for name in PLAIN},
         )
 
@@ -117,16 +118,22 @@ class State:
         return ServerSet(statistics, more["rows"])
 
 
-def write_state(folder: Path, trained: Trained, *, before: State | None = None) -> dict[str, Json]:
+def write_state(
+    folder: Path, trained: Trained, *, before: State | None = None, texts: Mapping[str, str] | None = None
+) -> dict[str, Json]:
     """Write a state into a new folder; gives what the ledger should say of it.
 
-    Statistics that already stand in the state before are linked, not written again.
+    Statistics that already stand in the state before are linked, not written again. `texts` are further small
+    files that belong to it, by name.
     """
     (folder / KEPT).mkdir(parents=True)
     save_head(trained.head, folder / HEAD)
     files = {f"{HEAD}/{path.name}": sha256_file(path) for path in sorted((folder / HEAD).iterdir())}
     digests = _write_statistics(folder, trained, files, before=before)
     files |= _write_rest(folder / KEPT, trained)
+    for name, text in (texts or {}).items():
+        write_text(folder / name, text)
+        files[name] = sha256_file(folder / name)
     solution = {name: value for name, value in vars(trained.solution).items() if name != "value"}
     note: dict[str, Json] = {
         "head": trained.head.digest,
@@ -138,7 +145,7 @@ def write_state(folder: Path, trained: Trained, *, before: State | None = None) 
         "losses": list(trained.losses),
         "statistics": digests,
         "server": _server_note(trained.server),
-        "traffic": {purpose: asdict(sent) for purpose, sent in trained.traffic.items()},
+        "traffic": [[purpose, sent.up, sent.down] for purpose, sent in trained.traffic.items()],
         "files": files,
         **{name: getattr(trained, name) for name in PLAIN},
     }

@@ -7,19 +7,41 @@ if TYPE_CHECKING:
     from probekit.backbones import backbone as backbone
     from probekit.datasets import dataset as dataset
     from probekit.errors import ProbekitError as ProbekitError
+    from probekit.estimator import LogisticHead as LogisticHead
+    from probekit.estimator import RidgeHead as RidgeHead
     from probekit.extraction import extract as extract
+    from probekit.federated.fedavg import FedAvg as FedAvg
+    from probekit.federated.local import train as train
+    from probekit.federated.task import ClosedForm as ClosedForm
+    from probekit.federated.trained import Trained as Trained
+    from probekit.heads import load_head as load_head
+    from probekit.heads import predict as predict
+    from probekit.heads import save_head as save_head
+    from probekit.learning import LinearHead as LinearHead
+    from probekit.learning import Partition as Partition
     from probekit.values import EmbeddingSet as EmbeddingSet
     from probekit.values import EncodingSpec as EncodingSpec
 
 __version__ = "0.1.0"
 
 _HOMES = {
+    "ClosedForm": "probekit.federated.task",
     "EmbeddingSet": "probekit.values",
     "EncodingSpec": "probekit.values",
+    "FedAvg": "probekit.federated.fedavg",
+    "LinearHead": "probekit.learning",
+    "LogisticHead": "probekit.estimator",
+    "Partition": "probekit.learning",
     "ProbekitError": "probekit.errors",
+    "RidgeHead": "probekit.estimator",
+    "Trained": "probekit.federated.trained",
     "backbone": "probekit.backbones",
     "dataset": "probekit.datasets",
     "extract": "probekit.extraction",
+    "load_head": "probekit.heads",
+    "predict": "probekit.heads",
+    "save_head": "probekit.heads",
+    "train": "probekit.federated.local",
 }
 __all__ = ["__version__", *_HOMES]
 

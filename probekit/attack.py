@@ -1,98 +1,122 @@
-"""Triggers: what a backdoor pastes on a picture before it is preprocessed."""
+"""Backdoors as evidence: poisoned rows to train on, and how often the trigger works on a head.
+
+Success is judged on test pictures, with and without those already of the target class, beside the share of
+that class, and always against the retrained head: lower than retraining is a deviation too.
+"""
 
 from __future__ import annotations
 
-import hashlib
-import importlib
-import inspect
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
 
-from PIL import Image
+import numpy as np
+from numpy.typing import NDArray
 
-from probekit.errors import InputError, NotFoundError, SampleError
-from probekit.protocols import Trigger
+from probekit.errors import InputError, MismatchError
+from probekit.heads import predict
+from probekit.learning import LinearHead
+from probekit.metrics import USUAL, Interval, Share, share
+from probekit.triggers import Blended, Patch, PythonTrigger, Square, Sticker, trigger
+from probekit.values import EmbeddingSet, content_id
 
-CORNERS = ("top-left", "top-right", "bottom-left", "bottom-right")
+__all__ = [
+    "BackdoorSuccess",
+    "Blended",
+    "Patch",
+    "PythonTrigger",
+    "Square",
+    "Sticker",
+    "backdoor_success",
+    "poison",
+    "trigger",
+]
 
-
-@dataclass(frozen=True)
-class Square:
-    """A plain square in a corner, `size` pixels wide, `margin` pixels from both edges."""
-
-    size: int = 5
-    corner: str = "bottom-right"
-    margin: int = 1
-    value: int = 255
-
-    def __post_init__(self) -> None:
-        if self.corner not in CORNERS:
-            raise InputError(f"A square goes into a corner ({', '.join(CORNERS)}); found {self.corner!r}.")
-        if self.size < 1 or self.margin < 0 or not 0 <= self.value <= 255:
-            raise InputError(f"A square needs size >= 1, margin >= 0 and value 0 to 255; found {self}.")
-
-    @property
-    def name(self) -> str:
-        """All that determines what is pasted."""
-        return f"square:size={self.size},corner={self.corner},margin={self.margin},value={self.value}"
-
-    def __call__(self, picture: Any) -> Any:
-        """The picture with the square on it."""
-        width, height = picture.size
-        if self.size + self.margin > min(width, height):
-            raise SampleError(
-                f"a square of {self.size} pixels with margin {self.margin} does not fit {width} x {height} pixels."
-            )
-        left = self.margin if "left" in self.corner else width - self.margin - self.size
-        top = self.margin if "top" in self.corner else height - self.margin - self.size
-        pasted = picture.copy() if picture.mode in ("L", "RGB") else picture.convert("RGB")
-        grey = Image.new("L", (self.size, self.size), self.value)
-        pasted.paste(grey.convert(pasted.mode), (left, top))
-        return pasted
+POISON_STREAM = 50
 
 
 @dataclass(frozen=True)
-class PythonTrigger:
-    """A function of one's own; its source is part of its name."""
+class BackdoorSuccess:
+    """How often triggered pictures get the target class: of all, and of those not of that class.
 
-    name: str
-    change: Callable[[Any], Any]
+    `base_rate` is the share of pictures that are of the target class: what a perfect head scores on `all`.
+    """
 
-    def __call__(self, content: Any) -> Any:
-        """The changed sample."""
-        return self.change(content)
-
-
-def trigger(text: str) -> Trigger:
-    """The trigger of this name: `square[:size=5,corner=bottom-right,margin=1,value=255]` or `py:module:function`."""
-    kind, _, rest = text.partition(":")
-    if kind == "square":
-        return Square(**_arguments(rest))
-    if kind == "py":
-        return _python(rest)
-    raise NotFoundError(f"There is no trigger {text!r}. Known: square[:size=5,...] and py:module:function.")
+    target: int
+    all: Share
+    excluding_target: Share
+    base_rate: float
 
 
-def _arguments(text: str) -> dict[str, Any]:
-    known = Square.__dataclass_fields__
-    arguments: dict[str, Any] = {}
-    for part in filter(None, text.split(",")):
-        name, _, value = part.partition("=")
-        if name not in known:
-            raise InputError(f"A square has no {name!r}; it knows {', '.join(known)}.")
-        try:
-            arguments[name] = value if name == "corner" else int(value)
-        except ValueError:
-            raise InputError(f"A square's {name} is a whole number; found {value!r}.") from None
-    return arguments
+def poison(
+    clean: EmbeddingSet,
+    triggered: EmbeddingSet,
+    *,
+    rows: NDArray[np.int64],
+    target: int,
+    fraction: float = 1.0,
+    seed: int = 0,
+) -> EmbeddingSet:
+    """The clean set with a share of these rows replaced by their triggered embeddings, labelled as the target.
+
+    A poisoned row gets an id of its own: it is another sample than the clean picture, and can be forgotten alone.
+    """
+    _check_pair(clean, triggered, rows)
+    if not 0 < fraction <= 1 or seed < 0:
+        raise InputError(
+            f"A fraction lies in (0, 1] and a seed is 0 or more; found {fraction} and {seed}. Poison less or more."
+        )
+    _check_target(clean, target)
+    number = max(1, round(fraction * len(rows)))
+    order = np.random.Generator(np.random.PCG64([seed, POISON_STREAM])).permutation(len(rows))
+    chosen = np.sort(rows[order[:number]])
+    embeddings = np.array(clean.embeddings)
+    embeddings[chosen] = np.asarray(triggered.embeddings[chosen]).astype(embeddings.dtype)
+    labels = clean.labels.copy()
+    labels[chosen] = target
+    ids, mark = list(clean.ids), f"{triggered.spec.trigger} as {target}".encode()
+    for row in chosen.tolist():
+        ids[row] = content_id("poisoned", bytes.fromhex(ids[row]), mark)
+    embeddings.setflags(write=False)
+    source = f"{clean.source} with {number} rows poisoned by {triggered.spec.trigger}"
+    return replace(clean, embeddings=embeddings, labels=labels, ids=ids, source=source)
 
 
-def _python(path: str) -> PythonTrigger:
-    module_name, _, function_name = path.partition(":")
-    try:
-        function = getattr(importlib.import_module(module_name), function_name)
-        source = inspect.getsource(function)
-    except (ImportError, AttributeError, OSError, TypeError, ValueError) as error:
-        raise NotFoundError(f"Cannot load the trigger py:{path}: {error}. Write py:module:function.") from error
-    return PythonTrigger(f"py:{path}@{hashlib.sha256(source.encode()).hexdigest()[:16]}", function)
+def backdoor_success(
+    head: LinearHead, triggered: EmbeddingSet, *, target: int, interval: Interval = USUAL
+) -> BackdoorSuccess:
+    """How often the head gives the target class to triggered test pictures, which keep their true labels."""
+    if head.spec_digest and triggered.spec.untriggered().digest != head.spec_digest:
+        raise MismatchError(
+            "The triggered pictures were encoded otherwise than the head's embeddings. Extract them with the same "
+            "backbone, preprocessing and dtype."
+        )
+    _check_target(triggered, target, classes=len(head.classes))
+    hits = predict(head, triggered.embeddings) == target
+    other = triggered.labels != target
+    return BackdoorSuccess(
+        target,
+        share(hits, name="all", interval=interval),
+        share(hits[other], name="excluding target", interval=interval),
+        float(1 - other.mean()) if len(other) else 0.0,
+    )
+
+
+def _check_pair(clean: EmbeddingSet, triggered: EmbeddingSet, rows: NDArray[np.int64]) -> None:
+    if triggered.spec.trigger is None or triggered.spec.untriggered() != clean.spec.untriggered():
+        raise MismatchError(
+            f"Poisoning needs the same encoding with a trigger; found trigger {triggered.spec.trigger!r} and "
+            f"{'the same' if triggered.spec.untriggered() == clean.spec.untriggered() else 'another'} encoding. "
+            "Extract the same data set with a trigger."
+        )
+    if not len(rows) or rows.min() < 0 or rows.max() >= len(clean):
+        raise InputError(f"Poisoning needs rows between 0 and {len(clean) - 1}; found {len(rows)} rows.")
+    if len(triggered) != len(clean) or any(triggered.ids[row] != clean.ids[row] for row in rows.tolist()):
+        raise MismatchError(
+            "Both sets must hold the same samples in the same order; they do not. Extract the same data set twice, "
+            "with and without the trigger."
+        )
+
+
+def _check_target(embeddings: EmbeddingSet, target: int, *, classes: int | None = None) -> None:
+    known = classes or len(embeddings.class_names) or int(embeddings.labels.max(initial=0)) + 1
+    if not 0 <= target < known:
+        raise InputError(f"The target class lies between 0 and {known - 1}; found {target}.")

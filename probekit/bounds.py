@@ -10,6 +10,7 @@ round, and so does the eigenvalue. gamma(m) = m u / (1 - m u) bounds the relativ
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -121,7 +122,7 @@ class Residual:
     @property
     def class_bounds(self) -> Array:
         """What no class's |g_k| can exceed."""
-        return np.array(self.by_class) + np.array(self.rounding_by_class)
+        return np.asarray(np.add(self.by_class, self.rounding_by_class))
 
 
 def residual(loss: Quadratic, params: Array) -> Residual:
@@ -133,15 +134,18 @@ def residual(loss: Quadratic, params: Array) -> Residual:
     return _residual(products, rounding)
 
 
-def asked_residual(gradient: Array, params: Array, *, design: Design, rows: int, energy: float) -> Residual:
+def asked_residual(
+    gradient: Array, params: Array, *, design: Design, ridge: float, counts: Sequence[int], energy: float
+) -> Residual:
     """The norms of a gradient that clients were asked for; `energy` is the sum of squares of their rows.
 
-    X^T (X W - Y) rounds by at most gamma(d + rows) |X|^T (|X| |W| + |Y|), and that by |X|^2 |W| + |X| |Y|.
+    X^T (X W - Y) rounds by at most gamma(d + rows) |X|^T (|X| |W| + |Y|), and that is at most |X|^2 |W| + |X| |Y|.
     """
-    factor = summing_error(design, rows, 64) + gamma(design.columns + min(rows, BLOCK_BYTES) ** 0.5 + 64)
-    factor = max(factor, gamma(design.columns + min(rows, max(64, BLOCK_BYTES // (8 * design.dimension))) + 64))
+    rows, block = sum(counts), max(64, BLOCK_BYTES // (8 * design.dimension))
+    operations = design.columns + min(max(counts), block) + max(counts) / block + len(counts) + 16
+    factor = summing_error(design, rows, len(counts)) + gamma(operations)
     data = energy / rows * _columns(params) + math.sqrt(energy / rows)
-    return _residual(gradient, 2 * factor * (data + _columns(params)))
+    return _residual(gradient, factor * data + gamma(8) * (_columns(gradient) + ridge * _columns(params)))
 
 
 @dataclass(frozen=True)

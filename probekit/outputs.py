@@ -63,9 +63,7 @@ def agreement(
             rows = np.hstack([rows, np.ones((len(rows), 1))])
         scores = rows @ head.params[: design.columns]
         simple = np.outer(np.linalg.norm(rows, axis=1), gradient.class_bounds / curvature)
-        doubt = gamma(design.columns + 4) * np.outer(
-            np.linalg.norm(rows, axis=1), np.linalg.norm(head.params, axis=0)
-        )
+        doubt = gamma(design.columns + 4) * np.outer(np.linalg.norm(rows, axis=1), np.linalg.norm(head.params, axis=0))
         better = simple
         sure = _certain(scores, simple + doubt)
         plain += int(sure.sum())
@@ -96,9 +94,7 @@ class _Reach:
     classes: Array
 
     @classmethod
-    def of(
-        cls, loss: Quadratic | None, gradient: Residual, curvature: float, params: Array
-    ) -> _Reach | None:
+    def of(cls, loss: Quadratic | None, gradient: Residual, curvature: float, params: Array) -> _Reach | None:
         factor = None if loss is None else Factor.of(loss, curvature)
         if loss is None or factor is None:
             return None

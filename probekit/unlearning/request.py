@@ -32,7 +32,7 @@ class Relabelled:
 class UnlearnRequest:
     """Clients to forget, samples to forget, labels to put right, clients that join (again).
 
-    A request is about what holds afterwards, so that making it twice changes nothing more than making it once.
+    Order and repetition do not matter: equal requests have equal digests, by which a ledger knows them again.
     """
 
     clients: tuple[str, ...] = ()

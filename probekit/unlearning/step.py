@@ -142,8 +142,8 @@ def effective_dimension(stats: ClientStats, ridge: float) -> float:
     root = penalty(stats.design, ridge)[:, 0]
     values, vectors = np.linalg.eigh(gram + np.diag(root))
     kept = values > len(values) * np.finfo(np.float64).eps * values[-1]
-    forms = np.einsum("ji,jk,ki->i", vectors[:, kept], gram, vectors[:, kept])
-    return float((forms / values[kept]).sum())
+    basis = vectors[:, kept]
+    return float(((basis * (gram @ basis)).sum(axis=0) / values[kept]).sum())
 
 
 def _clients(
@@ -182,4 +182,3 @@ def _kept(trained: Trained, request: UnlearnRequest, ridge: float) -> Params | N
     for name in left:
         result = result + trained.counts[name] / rows * trained.gradients.aggregate[name]
     return result
-

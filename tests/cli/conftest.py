@@ -1,86 +1,136 @@
-"""A cache with small sets in it, and the command line as a function."""
+"""The command line as a function: what it prints and how it ends."""
 
 from __future__ import annotations
 
-import hashlib
 import json
-from collections.abc import Callable, Sequence
+import re
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
-from probekit.cache import DiskStore
-from probekit.cli.main import run as run_command
-from probekit.values import EmbeddingSet
-from tests.conftest import spec
-
-Shelve = Callable[..., EmbeddingSet]
-Probekit = Callable[..., tuple[int, dict[str, Any], str]]
+with warnings.catch_warnings():
+    # typer 0.20 imports what click 8.5 deprecates
+    warnings.simplefilter("ignore", DeprecationWarning)
+    from probekit.cli.main import run
 
 
-def rows_around_centres(
-    rows: int, dimension: int, classes: int, *, seed: int
-) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-    """Rows around one centre per class, and their labels."""
-    generator = np.random.default_rng(seed)
-    labels: NDArray[np.int64] = generator.permutation(np.arange(rows) % classes)
-    centres = np.random.default_rng(99).normal(size=(classes, dimension))
-    noise = generator.normal(size=(rows, dimension)) * 0.8
-    return (centres[labels] + noise).astype(np.float32), labels
+@dataclass(frozen=True)
+class Outcome:
+    """How a command ended and what it said."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def value(self) -> dict[str, Any]:
+        """The one JSON object on stdout."""
+        found: dict[str, Any] = json.loads(self.out)
+        return found
+
+    @property
+    def message(self) -> str:
+        """What stands on stderr, without frames and line breaks."""
+        return " ".join(re.sub(r"[\u2500-\u257f]", " ", self.err).split())
 
 
-@pytest.fixture
-def shelve(store: DiskStore) -> Shelve:
-    """Puts a small set into the cache under a name."""
-
-    def put(
-        name: str,
-        *,
-        rows: int = 90,
-        dimension: int = 5,
-        classes: int = 3,
-        seed: int = 0,
-        class_names: Sequence[str] | None = None,
-        labels: NDArray[np.int64] | None = None,
-        embeddings: NDArray[np.float32] | None = None,
-        **more: Any,
-    ) -> EmbeddingSet:
-        made, drawn = rows_around_centres(rows, dimension, classes, seed=seed)
-        vectors = made if embeddings is None else embeddings
-        given = drawn if labels is None else labels
-        ids = [
-            hashlib.sha256(vector.tobytes() + str(row).encode() * (embeddings is None)).hexdigest()
-            for row, vector in enumerate(vectors)
-        ]
-        names = tuple(class_names or (f"class {number}" for number in range(classes)))
-        changed = more.pop("spec", spec())
-        masked = more.get("masked")
-        stored = vectors if masked is None else vectors[~masked]
-        kept = ids if masked is None else [one for one, gone in zip(ids, masked, strict=True) if not gone]
-        found = EmbeddingSet(changed, vectors, given, ids, class_names=names, **more)
-        store.save(changed, kept, stored)
-        sealed = store.seal(found)
-        store.sets.give_name(name, sealed.digest)
-        return sealed
-
-    return put
+Command = Callable[..., Outcome]
 
 
 @pytest.fixture
-def probekit(
-    store: DiskStore, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> Probekit:
-    """The command line in this process: its exit code, its JSON, and its words."""
+def command(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Command:
+    """Runs a command line in this process and an empty folder."""
     monkeypatch.chdir(tmp_path)
-    # rich breaks sentences where a terminal would end
-    monkeypatch.setenv("COLUMNS", "10000")
 
-    def call(*arguments: str) -> tuple[int, dict[str, Any], str]:
-        code = run_command([*arguments, "--cache", str(store.root), "--json"])
+    def call(*arguments: object) -> Outcome:
+        code = run([*map(str, arguments)])
         said = capsys.readouterr()
-        return code, json.loads(said.out), said.err
+        return Outcome(code, said.out, said.err)
 
     return call
+
+
+BACKBONE = '''
+"""The mean colour of a picture's cells, as an embedding."""
+import hashlib
+
+import numpy as np
+from PIL import Image
+
+
+class Cells:
+    name, kind, view = "py:tiny_cells:Cells", "image", "cells"
+    fingerprint = hashlib.sha256(b"cells").hexdigest()
+    preprocessing = {"size": 4, "colour": "RGB"}
+    encoded = 0
+
+    def preprocess(self, picture):
+        small = picture.convert("RGB").resize((4, 4), Image.Resampling.BOX)
+        return np.asarray(small, dtype=np.float32).reshape(-1) / 255
+
+    def encode(self, batch):
+        Cells.encoded += len(batch)
+        return np.stack(batch)
+
+
+class Forgetful(Cells):
+    """Gives other numbers each time it is asked."""
+    fingerprint = hashlib.sha256(b"forgetful").hexdigest()
+    name = "py:tiny_cells:Forgetful"
+
+    def encode(self, batch):
+        Cells.encoded += 1
+        return np.stack(batch) + np.float32(Cells.encoded)
+
+
+class Interrupted(Cells):
+    """Somebody presses Ctrl-C while it encodes pictures of the data set, after the canary's eight."""
+    fingerprint = hashlib.sha256(b"interrupted").hexdigest()
+
+    def encode(self, batch):
+        if Cells.encoded >= 8 + 10:
+            raise KeyboardInterrupt
+        return super().encode(batch)
+
+
+class Broken(Cells):
+    fingerprint = hashlib.sha256(b"broken").hexdigest()
+
+    def encode(self, batch):
+        raise RuntimeError("a bug of its own")
+'''
+
+
+@pytest.fixture
+def backbone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The id of a backbone that costs nothing, in a module of its own."""
+    folder = tmp_path / "modules"
+    folder.mkdir()
+    (folder / "tiny_cells.py").write_text(BACKBONE)
+    monkeypatch.syspath_prepend(folder)
+    yield "py:tiny_cells:Cells"
+    for name in ("tiny_cells", "tiny_nan", "tiny_words"):
+        sys.modules.pop(name, None)
+
+
+@pytest.fixture
+def dataset(tmp_path: Path) -> str:
+    """Thirty pictures of three classes and five clients."""
+    pixels = np.random.default_rng(0).integers(0, 256, (30, 8, 8, 3), dtype=np.uint8)
+    numbers = np.arange(30)
+    clients = np.array([f"c{number % 5}" for number in numbers])
+    np.savez(tmp_path / "set.npz", images=pixels, labels=numbers % 3, client_ids=clients)
+    return f"npz:{tmp_path / 'set.npz'}"
+
+
+@pytest.fixture
+def extracted(command: Command, backbone: str, dataset: str) -> str:
+    """The name of a set that is in the cache."""
+    assert command("extract", dataset, "-b", backbone, "--name", "tiny", "-q").code == 0
+    return "tiny"

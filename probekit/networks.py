@@ -1,0 +1,184 @@
+"""Whole networks by name: the paper's, a few others as proof of generality, and anybody's by `py:module:factory`."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from probekit.errors import InputError, NotFoundError
+from probekit.registry import nearest
+
+SLOPE = 0.01
+"""Of LeakyReLU below zero, as the paper has it."""
+
+Shape = tuple[int, ...]
+
+
+def mlp(shape: Shape, classes: int, *, hidden: Shape = (100, 50)) -> nn.Module:
+    """The paper's perceptron: 784-100-50-10 on pictures of 28 x 28."""
+    sizes = [int(torch.Size(shape).numel()), *hidden]
+    layers: list[nn.Module] = [nn.Flatten()]
+    for width, following in zip(sizes, sizes[1:], strict=False):
+        layers += [nn.Linear(width, following), nn.LeakyReLU(SLOPE)]
+    return nn.Sequential(*layers, nn.Linear(sizes[-1], classes))
+
+
+def mlp_large(shape: Shape, classes: int) -> nn.Module:
+    """The perceptron of the paper's text: 784-500-100-10."""
+    return mlp(shape, classes, hidden=(500, 100))
+
+
+def cnn(shape: Shape, classes: int) -> nn.Module:
+    """The paper's network for CIFAR: two 5 x 5 convolutions (6, 16) with max pooling, then 256 and 128."""
+    channels, height, width = _picture(shape, least=16)
+    left = 16 * (((height - 4) // 2 - 4) // 2) * (((width - 4) // 2 - 4) // 2)
+    return nn.Sequential(
+        *(nn.Conv2d(channels, 6, 5), nn.LeakyReLU(SLOPE), nn.MaxPool2d(2)),
+        *(nn.Conv2d(6, 16, 5), nn.LeakyReLU(SLOPE), nn.MaxPool2d(2), nn.Flatten()),
+        *(nn.Linear(left, 256), nn.LeakyReLU(SLOPE), nn.Linear(256, 128), nn.LeakyReLU(SLOPE)),
+        nn.Linear(128, classes),
+    )
+
+
+def lenet(shape: Shape, classes: int) -> nn.Module:
+    """LeNet-5: two convolutions with mean pooling and tanh, then 120 and 84."""
+    channels, height, width = _picture(shape, least=12)
+    left = 16 * ((height // 2 - 4) // 2) * ((width // 2 - 4) // 2)
+    return nn.Sequential(
+        *(nn.Conv2d(channels, 6, 5, padding=2), nn.Tanh(), nn.AvgPool2d(2)),
+        *(nn.Conv2d(6, 16, 5), nn.Tanh(), nn.AvgPool2d(2), nn.Flatten()),
+        *(nn.Linear(left, 120), nn.Tanh(), nn.Linear(120, 84), nn.Tanh(), nn.Linear(84, classes)),
+    )
+
+
+class Residual(nn.Module):
+    """Two convolutions with batch norm around a shortcut."""
+
+    def __init__(self, channels: int, width: int, stride: int) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(channels, width, 3, stride=stride, padding=1, bias=False)
+        self.first_norm = nn.BatchNorm2d(width)
+        self.second = nn.Conv2d(width, width, 3, padding=1, bias=False)
+        self.second_norm = nn.BatchNorm2d(width)
+        self.shortcut = nn.Conv2d(channels, width, 1, stride=stride, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The block's output."""
+        inner = F.relu(self.first_norm(self.first(x)))
+        return F.relu(self.second_norm(self.second(inner)) + self.shortcut(x))
+
+
+def resnet(shape: Shape, classes: int, *, widths: Shape = (16, 32, 64)) -> nn.Module:
+    """A residual network of one block per width, with batch norm."""
+    channels, _, _ = _picture(shape, least=4)
+    blocks: list[nn.Module] = [nn.Conv2d(channels, widths[0], 3, padding=1, bias=False), nn.BatchNorm2d(widths[0])]
+    for number, (before, width) in enumerate(zip((widths[0], *widths), widths, strict=False)):
+        blocks.append(Residual(before, width, 1 if number == 0 else 2))
+    return nn.Sequential(*blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(widths[-1], classes))
+
+
+class Attention(nn.Module):
+    """Self-attention and a perceptron, each behind a layer norm and around a shortcut."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.norm, self.mixing = nn.LayerNorm(width), nn.Linear(width, 3 * width)
+        self.joining = nn.Linear(width, width)
+        self.perceptron = nn.Sequential(
+            nn.LayerNorm(width), nn.Linear(width, 2 * width), nn.GELU(), nn.Linear(2 * width, width)
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The block's output, (n, tokens, width)."""
+        rows, tokens, width = x.shape
+        parts = self.mixing(self.norm(x)).view(rows, tokens, 3, self.heads, width // self.heads)
+        query, key, value = parts.permute(2, 0, 3, 1, 4)
+        mixed = F.scaled_dot_product_attention(query, key, value)
+        x = x + self.joining(mixed.transpose(1, 2).reshape(rows, tokens, width))
+        result: Tensor = x + self.perceptron(x)
+        return result
+
+
+class VisionTransformer(nn.Module):
+    """Patches, a class token, positions, attention blocks and a linear head."""
+
+    def __init__(self, shape: Shape, classes: int, *, patch: int = 4, width: int = 64, depth: int = 2) -> None:
+        super().__init__()
+        channels, height, breadth = _picture(shape, least=patch)
+        tokens = (height // patch) * (breadth // patch)
+        self.patches = nn.Conv2d(channels, width, patch, stride=patch)
+        self.token = nn.Parameter(torch.zeros(1, 1, width))
+        self.positions = nn.Parameter(torch.randn(1, tokens + 1, width) * 0.02)
+        self.blocks = nn.Sequential(*(Attention(width, 4) for _ in range(depth)))
+        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """One score per class."""
+        seen = self.patches(x).flatten(2).transpose(1, 2)
+        whole = torch.cat([self.token.expand(len(x), -1, -1), seen], dim=1) + self.positions
+        result: Tensor = self.head(self.norm(self.blocks(whole))[:, 0])
+        return result
+
+
+def vit(shape: Shape, classes: int) -> nn.Module:
+    """A vision transformer of two blocks, width 64 and patches of 4 x 4."""
+    return VisionTransformer(shape, classes)
+
+
+NETWORKS: dict[str, Callable[[Shape, int], nn.Module]] = {
+    "mlp": mlp,
+    "mlp-large": mlp_large,
+    "cnn": cnn,
+    "lenet": lenet,
+    "resnet": resnet,
+    "vit": vit,
+}
+"""By name: from the shape of one input (channels, height, width) and the number of classes."""
+
+
+def network(name: str, shape: Shape, classes: int, *, seed: int = 0) -> nn.Module:
+    """A fresh network in eval mode; the same seed gives the same weights. `py:module:factory` calls
+    factory(shape, classes), or factory() where it takes nothing."""
+    factory = _imported(name) if name.startswith("py:") else NETWORKS.get(name)
+    if factory is None:
+        raise NotFoundError(f"There is no network {name!r}. {nearest(name, [*NETWORKS, 'py:module:factory'])}")
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        made: Any = factory(shape, classes)
+    if not isinstance(made, nn.Module):
+        raise InputError(f"{name} must make a torch.nn.Module; found {type(made).__name__}.")
+    return made.eval()
+
+
+def _imported(name: str) -> Callable[[Shape, int], nn.Module]:
+    module, _, attribute = name.removeprefix("py:").partition(":")
+    if not module or not attribute:
+        raise InputError(f"Wanted py:module:factory, found {name}. Name the function after a second colon.")
+    if str(Path.cwd()) not in sys.path:
+        sys.path.append(str(Path.cwd()))
+    try:
+        found = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        raise NotFoundError(f"{name} cannot be found: {error}. Check the spelling and the current folder.") from error
+    if isinstance(found, nn.Module) or not callable(found):
+        raise InputError(f"{name} must be a function that makes a torch.nn.Module; found {type(found).__name__}.")
+    if getattr(getattr(found, "__code__", None), "co_argcount", 2) == 0:
+        return lambda shape, classes: found()  # type: ignore[no-any-return]
+    made: Callable[[Shape, int], nn.Module] = found
+    return made
+
+
+def _picture(shape: Shape, *, least: int) -> tuple[int, int, int]:
+    if len(shape) != 3 or min(shape[1:]) < least:
+        raise InputError(
+            f"This network needs pictures of (channels, height, width), each side at least {least}; found {shape}."
+        )
+    return shape[0], shape[1], shape[2]

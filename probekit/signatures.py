@@ -1,0 +1,92 @@
+"""Ed25519 signatures (the extra `sign`): who vouches for a certificate."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, cast
+
+from probekit.errors import InputError, NotFoundError, VerificationError
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+
+ALGORITHM = "ed25519"
+RAW_BYTES = 32
+
+
+def sign(content: bytes, private_key: bytes, *, password: bytes | None = None) -> dict[str, str]:
+    """The signature of some bytes by a private key (PEM, or the 32 raw bytes)."""
+    key = _private(private_key, password)
+    public = key.public_key().public_bytes_raw()
+    return {"algorithm": ALGORITHM, "key": public.hex(), "value": key.sign(content).hex()}
+
+
+def check_signature(content: bytes, signature: Mapping[str, str], public_key: bytes) -> None:
+    """Refuse a signature that this public key (PEM, or the 32 raw bytes) did not make of these bytes."""
+    from cryptography.exceptions import InvalidSignature
+
+    if signature.get("algorithm") != ALGORITHM:
+        raise VerificationError(
+            f"An {ALGORITHM} signature was wanted; found {signature.get('algorithm')!r}. Sign it again."
+        )
+    key = _public(public_key)
+    try:
+        key.verify(bytes.fromhex(signature["value"]), content)
+    except (InvalidSignature, ValueError, KeyError, TypeError) as error:
+        raise VerificationError(
+            f"The signature is not of key {key.public_bytes_raw().hex()[:16]} over this certificate. It was "
+            "changed, or somebody else signed it."
+        ) from error
+
+
+def new_private_key() -> bytes:
+    """A fresh private key in PEM, not encrypted."""
+    from cryptography.hazmat.primitives import serialization as text
+
+    make = _keys().Ed25519PrivateKey.generate()
+    found: bytes = make.private_bytes(text.Encoding.PEM, text.PrivateFormat.PKCS8, text.NoEncryption())
+    return found
+
+
+def public_key_of(private_key: bytes, *, password: bytes | None = None) -> bytes:
+    """The public key, in PEM, that belongs to a private one."""
+    from cryptography.hazmat.primitives import serialization as text
+
+    public = _private(private_key, password).public_key()
+    return public.public_bytes(text.Encoding.PEM, text.PublicFormat.SubjectPublicKeyInfo)
+
+
+def _keys() -> Any:
+    try:
+        from cryptography.hazmat.primitives.asymmetric import ed25519
+    except ImportError as error:
+        raise NotFoundError('Signatures need the extra "sign": pip install "probekit[sign]".') from error
+    return ed25519
+
+
+def _private(key: bytes, password: bytes | None) -> Ed25519PrivateKey:
+    kind = _keys().Ed25519PrivateKey
+    from cryptography.hazmat.primitives.serialization import load_pem_private_key
+
+    try:
+        found = kind.from_private_bytes(key) if len(key) == RAW_BYTES else load_pem_private_key(key, password)
+    except (ValueError, TypeError) as error:
+        raise InputError(f"The private key cannot be read ({error}). Give an Ed25519 key in PEM.") from error
+    return cast("Ed25519PrivateKey", _of_kind(found, kind))
+
+
+def _public(key: bytes) -> Ed25519PublicKey:
+    kind = _keys().Ed25519PublicKey
+    from cryptography.hazmat.primitives.serialization import load_pem_public_key
+
+    try:
+        found = kind.from_public_bytes(key) if len(key) == RAW_BYTES else load_pem_public_key(key)
+    except (ValueError, TypeError) as error:
+        raise InputError(f"The public key cannot be read ({error}). Give an Ed25519 key in PEM.") from error
+    return cast("Ed25519PublicKey", _of_kind(found, kind))
+
+
+def _of_kind(key: Any, kind: type) -> Any:
+    if not isinstance(key, kind):
+        raise InputError(f"An Ed25519 key was wanted; found {type(key).__name__}. Make one for Ed25519.")
+    return key

@@ -1,0 +1,85 @@
+"""`probekit audit duplicates`: planted twins are found, counted where they matter, and nothing else is."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from probekit.cache import DiskStore
+from tests.cli.conftest import Command
+from tests.cli.shelves import Probekit, Shelve
+from tests.cli.shelves import probekit as probekit
+from tests.cli.shelves import shelve as shelve
+from tests.conftest import spec
+
+OWNERS = ("a", "b", "c") * 20
+
+
+def planted() -> NDArray[np.float32]:
+    """Rows far from each other but for: 1 (b) equals 0 (a), 5 (c) is nearly 3 (a), 9 (a) is nearly 6 (a)."""
+    rows = np.random.default_rng(0).normal(size=(60, 30)).astype(np.float32)
+    rows[1] = rows[0]
+    rows[5] = rows[3] * 2 + np.float32(1e-3)
+    rows[9] = rows[6] + np.float32(1e-3)
+    return rows
+
+
+@pytest.fixture
+def run(probekit: Probekit, shelve: Shelve) -> str:
+    """A run whose clients share samples."""
+    shelve("small", embeddings=planted(), labels=np.arange(60) % 3, clients=OWNERS)
+    code, value, _ = probekit("train", "small", "--partition", "column:client_id", "--ridge", "1", "--run", "r")
+    assert code == 0, value
+    return "r"
+
+
+def test_twins_across_clients_are_counted_for_each(probekit: Probekit, run: str) -> None:
+    code, value, _ = probekit("audit", "duplicates", run)
+    assert code == 0
+    found = {(pair["row"], pair["other_row"]): pair for pair in value["across"]}
+    assert set(found) == {(0, 1), (3, 5)}
+    assert found[0, 1]["same_sample"]
+    assert not found[3, 5]["same_sample"]
+    assert value["clients"] == [
+        {"client": "a", "rows": 20, "stay known": 2, "the very same sample": 1},
+        {"client": "b", "rows": 20, "stay known": 1, "the very same sample": 1},
+        {"client": "c", "rows": 20, "stay known": 1, "the very same sample": 0},
+    ]
+    assert {tuple(one["holders"]): one["pairs"] for one in value["between"]} == {("a", "b"): 1, ("a", "c"): 1}
+
+
+def test_one_client_alone(probekit: Probekit, run: str) -> None:
+    _, value, _ = probekit("audit", "duplicates", run, "--client", "b")
+    assert [(pair["row"], pair["other_row"]) for pair in value["across"]] == [(0, 1)]
+    assert [one["client"] for one in value["clients"]] == ["b"]
+    code, value, _ = probekit("audit", "duplicates", run, "--client", "d")
+    assert (code, "no client 'd'" in value["error"]["message"]) == (3, True)
+
+
+def test_twins_in_a_test_set(probekit: Probekit, run: str, shelve: Shelve) -> None:
+    rows = planted()
+    test = np.vstack([rows[[7, 8]] * 3, np.random.default_rng(1).normal(size=(8, 30)).astype(np.float32)])
+    shelve("test", embeddings=test, labels=np.arange(10) % 3)
+    _, value, _ = probekit("audit", "duplicates", run, "--test", "test")
+    assert {(pair["row"], pair["other_row"]) for pair in value["test"]["pairs"]} == {(7, 0), (8, 1)}
+    assert (value["test"]["rows with a twin"], value["test"]["rows"]) == (2, 10)
+    assert value["test"]["by client"] == {"b": 1, "c": 1}
+    shelve("other", seed=1, dimension=30, spec=spec(weights="1" * 64))
+    code, value, _ = probekit("audit", "duplicates", run, "--test", "other")
+    assert (code, "encoded differently" in value["error"]["message"]) == (4, True)
+
+
+def test_threshold_and_limit(probekit: Probekit, run: str) -> None:
+    assert len(probekit("audit", "duplicates", run, "--threshold", "1")[1]["across"]) == 1
+    assert len(probekit("audit", "duplicates", run, "--threshold", "0.3")[1]["across"]) > 2
+    code, value, _ = probekit("audit", "duplicates", run, "--threshold", "0.3", "--limit", "2")
+    assert (code, "More than 2 pairs" in value["error"]["message"]) == (2, True)
+    assert probekit("audit", "duplicates", run, "--threshold", "2")[0] == 2
+
+
+def test_people_see_it(command: Command, run: str, store: DiskStore) -> None:
+    shown = command("audit", "duplicates", run, "--cache", str(store.root), "--test", "small").out
+    assert "stay known when it leaves" in shown
+    assert "same sample" in shown
+    assert "flatters" in " ".join(shown.split())

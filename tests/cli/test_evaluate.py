@@ -1,0 +1,206 @@
+"""`probekit evaluate`: on which rows, how good, and what it refuses to compare."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from probekit.cache import DiskStore
+from probekit.cache.removal import remove_set
+from probekit.cli.ledger import Event
+from probekit.cli.runs import Run
+from tests.cli.conftest import Command
+from tests.cli.shelves import Probekit, Shelve
+from tests.cli.shelves import probekit as probekit
+from tests.cli.shelves import shelve as shelve
+from tests.conftest import spec
+
+
+def guesses(rows: np.ndarray, *, run: str = "r") -> np.ndarray:
+    """The class of each row by the stored parameters, without our own prediction code."""
+    params = Run.open(run).head().params
+    columns = np.hstack([rows.astype(np.float64), np.ones((len(rows), 1))])
+    found: np.ndarray = np.argmax(columns @ params, axis=1)
+    return found
+
+
+def test_a_test_set_is_judged(probekit: Probekit, shelve: Shelve) -> None:
+    shelve("small")
+    test = shelve("test", rows=70, seed=1, clients=("x", "y") * 35)
+    probekit("train", "small", "--clients", "4", "--run", "r")
+    code, value, _ = probekit("evaluate", "r", "test")
+    assert code == 0
+    [result] = value["results"]
+    found = guesses(test.embeddings[np.arange(70)])
+    right = found == test.labels
+    assert (result["kind"], result["rows"], result["also trained on"]) == ("test", 70, 0)
+    assert result["accuracy"]["hits"] == right.sum()
+    assert result["accuracy"]["low"] < right.mean() < result["accuracy"]["high"]
+    assert [one["hits"] for one in result["by class"]] == [int(right[test.labels == k].sum()) for k in range(3)]
+    assert {one["name"]: one["hits"] for one in result["by client"]} == {
+        "x": int(right[::2].sum()),
+        "y": int(right[1::2].sum()),
+    }
+    counts = np.zeros((3, 3), int)
+    np.add.at(counts, (test.labels, found), 1)
+    assert result["confusion"]["counts"] == counts.tolist()
+    assert sum(one["count"] for one in result["calibration"]["bins"]) == 70
+    assert value["head"] == Run.open("r").head().digest
+
+
+def test_without_a_set_the_server_judges_and_without_a_server_it_is_training_accuracy(
+    probekit: Probekit, shelve: Shelve, command: Command, store: DiskStore
+) -> None:
+    embeddings = shelve("small")
+    probekit("train", "small", "--clients", "4", "--server-share", "0.2", "--run", "r")
+    [result] = probekit("evaluate", "r")[1]["results"]
+    rows = Run.open("r").partition().server
+    assert (result["kind"], result["rows"], result["also trained on"]) == ("server", 18, 0)
+    assert result["accuracy"]["hits"] == (guesses(embeddings.embeddings[rows]) == embeddings.labels[rows]).sum()
+    probekit("train", "small", "--clients", "4", "--partition", "dirichlet:0.3", "--run", "s")
+    [result] = probekit("evaluate", "s")[1]["results"]
+    assert (result["kind"], result["rows"]) == ("training", 90)
+    right = guesses(embeddings.embeddings[np.arange(90)], run="s") == embeddings.labels
+    partition = Run.open("s").partition()
+    assert {one["name"]: one["hits"] for one in result["by client"]} == {
+        name: int(right[held].sum()) for name, held in partition.clients.items()
+    }
+    shown = command("evaluate", "s", "--cache", str(store.root)).out
+    assert "training accuracy" in shown
+    assert "\naccuracy" not in shown
+    assert "WAS trained on" in " ".join(shown.split())
+
+
+def test_the_training_set_by_name_is_still_training(probekit: Probekit, shelve: Shelve) -> None:
+    shelve("small")
+    probekit("train", "small", "--clients", "4", "--run", "r")
+    [result] = probekit("evaluate", "r", "small")[1]["results"]
+    assert result["kind"] == "training"
+    assert len(result["by client"]) == 4
+
+
+def test_test_rows_that_were_trained_on_are_counted(probekit: Probekit, shelve: Shelve) -> None:
+    generator = np.random.default_rng(3)
+    rows = generator.normal(size=(60, 5)).astype(np.float32)
+    shelve("small", embeddings=rows, labels=np.arange(60) % 3)
+    shelve("test", embeddings=np.vstack([rows[:7], rows[:13] + 1]), labels=np.arange(20) % 3)
+    probekit("train", "small", "--clients", "4", "--ridge", "1", "--run", "r")
+    [result] = probekit("evaluate", "r", "test")[1]["results"]
+    assert (result["kind"], result["also trained on"]) == ("test", 7)
+
+
+def test_unusable_test_rows_are_left_out(probekit: Probekit, shelve: Shelve) -> None:
+    shelve("small")
+    labels = np.arange(40) % 3
+    labels[:5] = -1
+    shelve("test", rows=40, seed=1, labels=labels)
+    probekit("train", "small", "--run", "r")
+    [result] = probekit("evaluate", "r", "test")[1]["results"]
+    assert (result["rows"], result["left out"]) == (35, 5)
+
+
+def test_neighbours_and_few_shots(probekit: Probekit, shelve: Shelve) -> None:
+    train = shelve("small")
+    test = shelve("test", rows=30, seed=1)
+    probekit("train", "small", "--clients", "4", "--ridge", "0.1", "--run", "r")
+    code, value, _ = probekit("evaluate", "r", "test", "--knn", "1", "--shots", "1,8", "--draws", "3")
+    assert code == 0
+    [result] = value["results"]
+    one, other = (s.embeddings[np.arange(len(s))].astype(np.float64) for s in (train, test))
+    unit = [rows / np.linalg.norm(rows, axis=1, keepdims=True) for rows in (one, other)]
+    nearest = train.labels[np.argmax(unit[1] @ unit[0].T, axis=1)]
+    assert result["knn"]["hits"] == (nearest == test.labels).sum()
+    assert [point["shots"] for point in result["few-shot"]] == [1, 8]
+    assert all(len(point["accuracies"]) == 3 for point in result["few-shot"])
+    assert result["few-shot"][1]["mean"] > 0.5
+
+
+@pytest.mark.parametrize("flag", [("--knn", "3"), ("--shots", "1")])
+def test_what_learns_from_training_rows_is_not_judged_on_them(
+    probekit: Probekit, shelve: Shelve, flag: tuple[str, str]
+) -> None:
+    shelve("small")
+    probekit("train", "small", "--run", "r")
+    code, value, _ = probekit("evaluate", "r", *flag)
+    assert code == 2
+    assert "Name a test set" in value["error"]["message"]
+
+
+def test_embeddings_of_another_spec_are_refused(probekit: Probekit, shelve: Shelve) -> None:
+    shelve("small")
+    shelve("test", seed=1, spec=spec(weights="1" * 64))
+    probekit("train", "small", "--run", "r")
+    code, value, _ = probekit("evaluate", "r", "test")
+    assert code == 4
+    assert "differ in weights" in value["error"]["message"]
+
+
+def test_labels_of_another_set_are_refused_with_both_lists(probekit: Probekit, shelve: Shelve) -> None:
+    shelve("small")
+    shelve("test", seed=1, class_names=("cat", "dog", "cow"))
+    probekit("train", "small", "--run", "r")
+    code, value, _ = probekit("evaluate", "r", "test")
+    assert code == 4
+    assert "class 0, class 1, class 2" in value["error"]["message"]
+    assert "cat, dog, cow" in value["error"]["message"]
+
+
+def test_any_state_can_be_judged(probekit: Probekit, shelve: Shelve) -> None:
+    shelve("small")
+    shelve("test", seed=1)
+    probekit("train", "small", "--ridge", "0.1", "--clients", "4", "--run", "r")
+    probekit("train", "small", "--ridge", "1000", "--clients", "4", "--run", "s")
+    run = Run.open("r")
+    run.write_state(Run.open("s").trained(), Event("other"))
+    first = probekit("evaluate", "r", "test", "--state", "1")[1]
+    now = probekit("evaluate", "r", "test")[1]
+    assert (first["state"], now["state"]) == (1, 2)
+    assert first["head"] != now["head"] == Run.open("s").head().digest
+    code, value, _ = probekit("evaluate", "r", "test", "--state", "3")
+    assert code == 3
+    assert "it has 1, 2" in value["error"]["message"]
+
+
+def test_a_run_whose_set_is_gone_can_still_be_tested(probekit: Probekit, shelve: Shelve, store: DiskStore) -> None:
+    shelve("small")
+    shelve("test", seed=1)
+    probekit("train", "small", "--run", "r")
+    remove_set(store, "small")
+    code, value, _ = probekit("evaluate", "r", "test")
+    assert code == 0
+    assert value["results"][0]["also trained on"] is None
+    code, value, _ = probekit("evaluate", "r", "test", "--knn", "1")
+    assert code == 3
+    assert "Extract it again" in value["error"]["message"]
+    assert probekit("evaluate", "r")[0] == 3
+
+
+def test_what_is_no_run_or_of_another_version(probekit: Probekit, shelve: Shelve, tmp_path: Path) -> None:
+    shelve("small")
+    code, value, _ = probekit("evaluate", "nothing")
+    assert (code, "not a run folder" in value["error"]["message"]) == (3, True)
+    probekit("train", "small", "--run", "r")
+    note = json.loads((tmp_path / "r/run.json").read_text())
+    (tmp_path / "r/run.json").write_text(json.dumps({**note, "schema": 2}))
+    code, value, _ = probekit("evaluate", "r")
+    assert (code, "schema 2" in value["error"]["message"]) == (4, True)
+
+
+def test_many_classes_show_what_is_confused_most(command: Command, shelve: Shelve, store: DiskStore) -> None:
+    shelve("small", rows=200, classes=25)
+    for arguments in (("train", "small", "--run", "r", "--server-share", "0.3"), ("evaluate", "r", "--shots", "1")):
+        outcome = command(*arguments, "--cache", str(store.root))
+        assert outcome.code == 0, outcome.err
+    assert "confused most" in outcome.out
+    assert "the worst 20 of 25" in outcome.out
+    assert "few-shot" in outcome.out
+
+
+def test_shots_must_be_numbers(probekit: Probekit, shelve: Shelve) -> None:
+    shelve("small")
+    probekit("train", "small", "--run", "r")
+    code, value, _ = probekit("evaluate", "r", "--shots", "one")
+    assert (code, "whole numbers" in value["error"]["message"]) == (2, True)

@@ -1,0 +1,314 @@
+"""`probekit extract`, as a person types it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from probekit.cache import DiskStore
+from tests.cli.conftest import Command
+
+
+def test_prints_what_it_did(command: Command, backbone: str, dataset: str) -> None:
+    outcome = command("extract", dataset, "-b", backbone)
+    assert outcome.code == 0
+    assert "30 x 48 float32, 3 classes" in outcome.out
+    assert "30 now" in outcome.out
+    assert "size 4, colour RGB" in outcome.out
+    assert outcome.err == ""
+
+
+def test_second_time_encodes_nothing(command: Command, backbone: str, dataset: str) -> None:
+    first = command("extract", dataset, "-b", backbone, "--json").value
+    second = command("extract", dataset, "-b", backbone, "--json").value
+    assert (first["encoded"], first["reused"]) == (30, 0)
+    assert (second["encoded"], second["reused"]) == (0, 30)
+    assert first["digest"] == second["digest"]
+    assert first["skipped"] == second["skipped"] == []
+
+
+def test_rows_are_those_of_the_data_set_in_its_order(command: Command, backbone: str, dataset: str) -> None:
+    value = command("extract", dataset, "-b", backbone, "--json", "--name", "mine", "--num-workers", "0").value
+    assert value["set"] == "mine"
+    made = DiskStore().open("mine")
+    with np.load(dataset.removeprefix("npz:")) as file:
+        cells = file["images"].reshape(30, 4, 2, 4, 2, 3).mean((2, 4)).reshape(30, 48) / 255
+        np.testing.assert_allclose(made.to_numpy(), cells, atol=1.01 / 255)  # Pillow rounds twice
+        assert made.labels.tolist() == file["labels"].tolist()
+        assert list(made.clients or ()) == file["client_ids"].tolist()
+
+
+def test_quiet_says_nothing(command: Command, backbone: str, dataset: str) -> None:
+    outcome = command("extract", dataset, "-b", backbone, "--quiet")
+    assert (outcome.code, outcome.out, outcome.err) == (0, "", "")
+
+
+def test_cache_folder_by_flag_and_by_environment(
+    command: Command, backbone: str, dataset: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    by_flag = command("extract", dataset, "-b", backbone, "--json", "--cache", tmp_path / "here").value
+    assert by_flag["cache"] == str(tmp_path / "here")
+    monkeypatch.setenv("PROBEKIT_CACHE", str(tmp_path / "there"))
+    by_environment = command("extract", dataset, "-b", backbone, "--json").value
+    assert by_environment["cache"] == str(tmp_path / "there")
+    assert by_environment["encoded"] == 30
+
+
+def test_limit_dtype_and_trigger_make_other_sets(command: Command, backbone: str, dataset: str) -> None:
+    whole = command("extract", dataset, "-b", backbone, "--json").value
+    few = command("extract", dataset, "-b", backbone, "--json", "--limit", "7").value
+    assert (few["rows"], few["encoded"], few["set"]) == (7, 0, f"{whole['set']}-first7")
+    half = command("extract", dataset, "-b", backbone, "--json", "--dtype", "float16", "--explain")
+    assert half.value["dtype"] == "float16"
+    assert 'dtype: wanted "float16", there "float32"' in half.message
+    pasted = command("extract", dataset, "-b", backbone, "--json", "--trigger", "square:size=3")
+    assert pasted.value["encoded"] == 30
+    assert pasted.value["spec"] != whole["spec"]
+
+
+def test_config_file_gives_values_and_flags_win(command: Command, backbone: str, dataset: str, tmp_path: Path) -> None:
+    config = tmp_path / "run.toml"
+    config.write_text(f'[extract]\nlimit = 4\nbackbone = "{backbone}"\non-error = "skip"\n')
+    assert command("extract", dataset, "--config", config, "--json").value["rows"] == 4
+    assert command("extract", dataset, "--config", config, "--limit", "5", "--json").value["rows"] == 5
+    config.write_text(f'limit = 6\nbackbone = "{backbone}"\n')
+    assert command("extract", dataset, "--config", config, "--json").value["rows"] == 6
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("limt = 3", "limit"),
+        ("limit = [", "not TOML"),
+        ('limit = "many"', "many"),
+        ("limit = 0", "0"),
+        (None, "cannot be read"),
+    ],
+)
+def test_bad_config_files(command: Command, dataset: str, tmp_path: Path, content: str | None, said: str) -> None:
+    config = tmp_path / "run.toml"
+    if content is not None:
+        config.write_text(content)
+    outcome = command("extract", dataset, "--config", config, "--json")
+    assert outcome.code == 2
+    assert said in outcome.value["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--batch-size", "none"], "--batch-size"),
+        (["--batch-size", "0"], "at least 1"),
+        (["--limit", "0"], "--limit"),
+        (["--device", "abacus"], "--device"),
+        (["--dtype", "int8"], "float16"),
+        (["--on-error", "cry"], "skip"),
+        (["--num-workers", "-1"], "--num-workers"),
+        (["--preprocessing", "f2l2"], "f2l2-imagenet"),
+        (["--name", "a/b"], "letters"),
+        (["--trigger", "square:size=x"], "whole number"),
+    ],
+)
+def test_wrong_values_are_usage_errors(
+    command: Command, backbone: str, dataset: str, arguments: list[str], said: str
+) -> None:
+    outcome = command("extract", dataset, "-b", backbone, "--json", *arguments)
+    assert outcome.code == 2
+    assert said in outcome.value["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("dataset_id", "backbone_id", "said"),
+    [
+        ("packaged:digits", "opn_clip:ViT-B-32/openai", "open_clip"),
+        ("packaged:digits", "packaged:efficientnet", "efficientnet-lite0"),
+        ("packaged:digits", "py:tiny_cells:Cell", "Cells"),
+        ("packaged:digits", "py:no_such_module:make", "no_such_module"),
+        ("packaged:digits", "open_clip:ViT-B-32/laion", "laion400m_e32"),
+        ("packaged:digits", "open_clip:ViT-B-32/openai", "ViT-B-32-quickgelu"),
+        ("packaged:digits", "hf:facebook/dinov2-small", "HF_HUB_OFFLINE"),
+        ("packaged:digit", "py:tiny_cells:Cells", "digits"),
+        ("nzp:set.npz", "py:tiny_cells:Cells", "npz"),
+        ("npz:nowhere.npz", "py:tiny_cells:Cells", "nowhere.npz"),
+        ("folder:nowhere", "py:tiny_cells:Cells", "nowhere"),
+        ("hf:nobody/nothing", "py:tiny_cells:Cells", "network"),
+        ("packaged:mnist", "py:tiny_cells:Cells", "probekit dataset get mnist"),
+    ],
+)
+@pytest.mark.usefixtures("backbone")
+def test_what_is_not_there_is_named_with_what_is(
+    command: Command, dataset_id: str, backbone_id: str, said: str
+) -> None:
+    outcome = command("extract", dataset_id, "-b", backbone_id, "--json")
+    assert outcome.code == (2 if said == "ViT-B-32-quickgelu" else 3), outcome.message
+    assert said in outcome.value["error"]["message"]
+
+
+def _bytes(picture: Image.Image, form: str, **options: Any) -> bytes:
+    buffer = BytesIO()
+    picture.save(buffer, form, **options)
+    return buffer.getvalue()
+
+
+def _noise(*shape: int, dtype: str = "uint8") -> Any:
+    return np.random.default_rng(5).integers(0, np.iinfo(dtype).max, shape, dtype=dtype)
+
+
+def _moving() -> bytes:
+    frames = [Image.fromarray(_noise(9, 9) // (number + 1)) for number in range(3)]
+    return _bytes(frames[0], "GIF", save_all=True, append_images=frames[1:])
+
+
+BAD: dict[str, Callable[[], bytes]] = {
+    "animated.gif": _moving,
+    "empty.png": lambda: b"",
+    "no-pixels.ppm": lambda: b"P6 0 0 255\n",
+    "text.jpg": lambda: b"not a picture at all",
+    "truncated.jpg": lambda: _bytes(Image.fromarray(_noise(64, 64, 3)), "JPEG")[:900],
+}
+GOOD: dict[str, Callable[[], bytes]] = {
+    "cmyk.jpg": lambda: _bytes(Image.frombytes("CMYK", (9, 9), _noise(9, 9, 4).tobytes()), "JPEG"),
+    "sixteen-bits.png": lambda: _bytes(Image.fromarray(_noise(9, 9, dtype="uint16")), "PNG"),
+    "palette.png": lambda: _bytes(Image.fromarray(_noise(9, 9, 3)).quantize(16), "PNG"),
+    "plain.png": lambda: _bytes(Image.fromarray(_noise(9, 9, 3)), "PNG"),
+}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> str:
+    """A folder of pictures of every kind, usable and not."""
+    for kind, made in (("bad", BAD), ("good", GOOD)):
+        (tmp_path / "pictures" / kind).mkdir(parents=True)
+        for name, content in made.items():
+            (tmp_path / "pictures" / kind / name).write_bytes(content())
+    return f"folder:{tmp_path / 'pictures'}"
+
+
+def test_a_bad_picture_stops_the_run_and_is_named(command: Command, backbone: str, folder: str) -> None:
+    outcome = command("extract", folder, "-b", backbone, "--json")
+    assert outcome.code == 2
+    message = outcome.value["error"]["message"]
+    assert "bad/animated.gif" in message
+    assert "--on-error skip" in message
+
+
+def test_bad_pictures_are_skipped_and_listed(command: Command, backbone: str, folder: str) -> None:
+    outcome = command("extract", folder, "-b", backbone, "--json", "--on-error", "skip")
+    assert outcome.code == 5
+    assert {Path(skipped["name"]).name for skipped in outcome.value["skipped"]} == set(BAD)
+    assert outcome.value["rows"] == len(GOOD)
+    shown = command("extract", folder, "-b", backbone, "--on-error", "skip")
+    assert shown.code == 5
+    assert "5 samples left out" in shown.out
+    assert "3 frames" in shown.out
+
+
+def test_bad_pictures_are_kept_as_gaps(command: Command, backbone: str, folder: str) -> None:
+    outcome = command("extract", folder, "-b", backbone, "--json", "--on-error", "mask", "--name", "gaps")
+    assert outcome.code == 5
+    made = DiskStore().open("gaps")
+    assert len(made) == len(BAD) + len(GOOD)
+    assert np.isnan(made.to_numpy()).all(axis=1).tolist() == [True] * len(BAD) + [False] * len(GOOD)
+
+
+def test_embeddings_that_are_not_finite_name_their_sample(command: Command, tmp_path: Path, backbone: str) -> None:
+    np.savez(tmp_path / "one.npz", images=_noise(4, 8, 8, 3), labels=np.arange(4))
+    (tmp_path / "modules" / "tiny_nan.py").write_text(
+        "import numpy as np\nfrom tiny_cells import Cells\n\n\nclass Odd(Cells):\n"
+        "    fingerprint = '1' * 64\n\n    def encode(self, batch):\n"
+        "        made = np.stack(batch)\n        made[2 % len(made)] = np.nan\n        return made\n"
+    )
+    outcome = command("extract", f"npz:{tmp_path / 'one.npz'}", "-b", "py:tiny_nan:Odd", "--json")
+    assert outcome.code == 2
+    assert "(row 2)" in outcome.value["error"]["message"]
+    assert "not finite" in outcome.value["error"]["message"]
+
+
+def test_labels_that_fit_no_class_are_refused(command: Command, tmp_path: Path, backbone: str) -> None:
+    names = np.array(["cat", "dog"])
+    np.savez(tmp_path / "odd.npz", images=_noise(4, 8, 8, 3), labels=np.array([0, 1, 2, 0]), class_names=names)
+    outcome = command("extract", f"npz:{tmp_path / 'odd.npz'}", "-b", backbone, "--json")
+    assert outcome.code == 2
+    assert "2" in outcome.value["error"]["message"]
+
+
+def test_texts_need_a_backbone_for_texts(command: Command, tmp_path: Path, backbone: str) -> None:
+    import datasets
+
+    datasets.Dataset.from_dict({"words": ["a", "b"], "label": [0, 1]}).save_to_disk(tmp_path / "texts")
+    unnamed = command("extract", f"hf:{tmp_path / 'texts'}", "-b", backbone, "--json")
+    assert unnamed.code == 2
+    assert "--text-column" in unnamed.value["error"]["message"]
+    named = command("extract", f"hf:{tmp_path / 'texts'}", "-b", backbone, "--json", "--text-column", "words")
+    assert named.code == 2
+    assert "text" in named.value["error"]["message"]
+    (tmp_path / "modules" / "tiny_words.py").write_text(
+        "import hashlib\nimport numpy as np\n\n\nclass Lengths:\n"
+        "    name, kind, view, preprocessing = 'py:tiny_words:Lengths', 'text', 'length', {'letters': 'all'}\n"
+        "    fingerprint = hashlib.sha256(b'lengths').hexdigest()\n\n"
+        "    def preprocess(self, text):\n        return text\n\n"
+        "    def encode(self, batch):\n"
+        "        return np.array([[len(text), ord(text[0])] for text in batch], dtype=np.float32)\n"
+    )
+    read = command(
+        "extract", f"hf:{tmp_path / 'texts'}", "-b", "py:tiny_words:Lengths", "--json", "--text-column", "words"
+    )
+    assert read.code == 0, read.message
+    assert read.value["rows"] == 2
+
+
+def test_interrupted_work_is_kept_and_continued(command: Command, backbone: str, dataset: str) -> None:
+    arguments = ("extract", dataset, "--json", "--batch-size", "5", "--num-workers", "0")
+    stopped = command(*arguments, "-b", "py:tiny_cells:Interrupted")
+    assert stopped.code == 130
+    assert "the same command continues" in stopped.value["error"]["message"]
+    import tiny_cells  # type: ignore[import-not-found]
+
+    tiny_cells.Cells.encoded = -1000
+    continued = command(*arguments, "-b", "py:tiny_cells:Interrupted").value
+    assert (continued["encoded"], continued["reused"]) == (20, 10)
+
+
+def test_a_backbone_that_gives_other_numbers_is_refused(command: Command, backbone: str, dataset: str) -> None:
+    assert command("extract", dataset, "-b", "py:tiny_cells:Forgetful", "-q").code == 0
+    outcome = command("extract", dataset, "-b", "py:tiny_cells:Forgetful", "--json")
+    assert outcome.code == 4
+    assert "probekit cache rm" in outcome.value["error"]["message"]
+
+
+def test_a_bug_of_a_plugin_is_unexpected(command: Command, backbone: str, dataset: str) -> None:
+    outcome = command("extract", dataset, "-b", "py:tiny_cells:Broken", "--json")
+    assert outcome.code == 1
+    assert "a bug of its own" in outcome.value["error"]["message"]
+
+
+def test_a_cache_of_a_newer_schema_is_left_alone(command: Command, backbone: str, dataset: str, tmp_path: Path) -> None:
+    (tmp_path / "newer").mkdir()
+    (tmp_path / "newer" / "probekit.json").write_text(json.dumps({"schema": 99}))
+    outcome = command("extract", dataset, "-b", backbone, "--json", "--cache", tmp_path / "newer")
+    assert outcome.code == 4
+    assert "schema 99" in outcome.value["error"]["message"]
+    assert [path.name for path in (tmp_path / "newer").iterdir()] == ["probekit.json"]
+
+
+def test_a_full_or_read_only_cache_says_so(
+    command: Command, backbone: str, dataset: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The tests may run as root, who can write everywhere: so the system's answer is made up."""
+    import errno
+
+    def refuses(*_: object) -> None:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    monkeypatch.setattr("probekit.cache.files.settle", refuses)
+    outcome = command("extract", dataset, "-b", backbone, "--json")
+    assert outcome.code == 4
+    assert "read-only" in outcome.value["error"]["message"]
+    assert "PROBEKIT_CACHE" in outcome.value["error"]["message"]

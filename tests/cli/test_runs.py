@@ -1,0 +1,565 @@
+"""Run folders: what is kept comes back, what is damaged or stale is refused, and no kill leaves half a run."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import random
+import signal
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from probekit.cache import DiskStore
+from probekit.cache.removal import remove_set
+from probekit.cli import kept, ledger
+from probekit.cli import runs as runs_module
+from probekit.cli.config import TrainConfig
+from probekit.cli.ledger import Event
+from probekit.cli.runs import Run
+from probekit.cli.training import train_run
+from probekit.errors import (
+    CacheError,
+    CorruptError,
+    InputError,
+    MismatchError,
+    NotFoundError,
+    ProbekitError,
+    VerificationError,
+)
+from probekit.federated.server import merge
+from probekit.federated.trained import Trained
+from probekit.learning import ClientStats, Design
+from probekit.linear.ridge import fit
+from probekit.linear.statistics import statistics
+from tests.cli.shelves import Shelve
+from tests.cli.shelves import shelve as shelve
+
+FORK = multiprocessing.get_context("fork")
+CONFIGS: dict[str, dict[str, Any]] = {
+    "closed form": {},
+    "eleven clients": {"clients": 11},
+    "server": {"server_share": 0.2, "scaling": "sum"},
+    "per class": {"class_weight": "balanced", "fit_view": "standardise"},
+    "exact": {"arithmetic": "exact", "view": "l2", "intercept": "none"},
+    "gradients": {"keep": "gradients"},
+    "nothing": {"keep": "nothing"},
+    "fedavg": {"method": "fedavg", "rounds": 4, "keep_history": True, "server_share": 0.2},
+    "some take part": {"method": "fedavg", "rounds": 3, "participation": 0.5, "keep_history": True},
+    "logistic": {"method": "logistic", "server_share": 0.1},
+}
+
+
+def made(store: DiskStore, path: Path, **changes: Any) -> tuple[Run, Trained]:
+    """A run of the set `small`, and what training gave before it was written."""
+    options = {"clients": 4, "ridge": "0.1", **changes}
+    outcome = train_run(TrainConfig("small", **options), store, path)
+    return outcome.run, outcome.trained
+
+
+def same(one: Any, other: Any) -> bool:
+    """Whether two values are equal in every number, name and order."""
+    if isinstance(one, np.ndarray):
+        return bool(np.array_equal(one, other)) and one.dtype == other.dtype
+    if hasattr(one, "__dataclass_fields__"):
+        return all(same(getattr(one, f.name), getattr(other, f.name)) for f in fields(one))
+    if hasattr(one, "items"):
+        return list(one) == list(other) and all(same(one[key], other[key]) for key in one)
+    if isinstance(one, tuple):
+        return len(one) == len(other) and all(map(same, one, other))
+    return bool(one == other)
+
+
+@pytest.mark.parametrize("name", sorted(CONFIGS))
+def test_what_was_trained_comes_back(store: DiskStore, shelve: Shelve, tmp_path: Path, name: str) -> None:
+    shelve("small")
+    run, trained = made(store, tmp_path / "run", **CONFIGS[name])
+    found = Run.open(run.path).trained()
+    assert same(
+        replace(trained, statistics=None, head=replace(trained.head, recipe={})),
+        replace(found, statistics=None, head=replace(found.head, recipe={})),
+    )
+    assert json.loads(json.dumps(dict(trained.head.recipe))) == found.head.recipe
+    assert (trained.statistics is None) == (found.statistics is None)
+    if trained.statistics is not None and found.statistics is not None:
+        assert list(trained.statistics) == list(found.statistics)
+        assert same(dict(trained.statistics), dict(found.statistics))
+        assert merge(found.statistics.values()).digest == merge(trained.statistics.values()).digest
+    assert found.can_unlearn() == trained.can_unlearn()
+
+
+def test_partition_rows_and_embeddings_come_back(store: DiskStore, shelve: Shelve, tmp_path: Path) -> None:
+    labels = np.arange(90) % 3
+    labels[[4, 50]] = -1
+    masked = np.zeros(90, bool)
+    masked[[0, 50, 89]] = True
+    whole = shelve("small", labels=labels, masked=masked)
+    run, _ = made(store, tmp_path / "run", server_share=0.1, partition="dirichlet:0.5", seed=3)
+    rows = run.rows()
+    assert rows is not None
+    assert rows.tolist() == [row for row in range(90) if row not in (0, 4, 50, 89)]
+    partition, used = run.partition(), run.embeddings(store)
+    assert (partition.rows, partition.scheme, partition.seed) == (86, "dirichlet:0.5", 3)
+    assert [used.ids[5], used.labels[5]] == [whole.ids[rows[5]], labels[rows[5]]]
+    assert np.array_equal(used.to_numpy(), whole.embeddings[rows])
+    assert run.inputs["left out"] == 4
+    assert run.inputs["partition"] == partition.digest
+
+
+def test_a_run_says_what_it_was_made_of(store: DiskStore, shelve: Shelve, tmp_path: Path) -> None:
+    found = shelve("small")
+    run, trained = made(store, tmp_path / "run")
+    note = json.loads((run.path / "run.json").read_text())
+    assert note["schema"] == 1
+    assert note["inputs"]["set"] == found.digest
+    assert note["inputs"]["spec"] == found.spec.digest
+    assert run.config["ridge"] == 0.1
+    assert run.config["intercept"] == "penalised"
+    [entry] = run.entries()
+    assert entry.action == "train"
+    assert entry.inputs["set"] == found.digest
+    assert entry.outputs["head"] == trained.head.digest
+    assert trained.statistics is not None
+    assert entry.outputs["statistics"] == {name: one.digest for name, one in trained.statistics.items()}
+    assert json.loads((run.path / "environment.json").read_text())["packages"]["numpy"] == np.__version__
+    assert json.loads((run.path / "timings.json").read_text())["train"] >= 0
+
+
+@given(st.lists(st.text(st.characters(exclude_categories=["Cs"]), max_size=80), min_size=2, unique=True))
+def test_any_client_name_makes_a_file_name_of_its_own(names: list[str]) -> None:
+    files = [kept.file_of(name) for name in names]
+    assert len({file.lower() for file in files}) == len(names)  # also where disks do not tell A from a
+    for file in files:
+        assert file.isascii()
+        assert not set(file) & set('/\\:*?"<>|\0')
+        assert len(file) < 120
+
+
+def test_clients_of_any_name(store: DiskStore, shelve: Shelve, tmp_path: Path) -> None:
+    names = ["../../etc", "A", "a", "", "con", "hôpital n° 7", "x" * 300]
+    owners = [names[row % len(names)] or "empty" for row in range(90)]
+    shelve("small", clients=tuple(owners))
+    run, trained = made(store, tmp_path / "run", partition="column:client_id", clients=None)
+    found = Run.open(run.path).trained().statistics
+    assert found is not None
+    assert set(found) == set(owners) == set(trained.counts)
+    assert all(found[name].count == trained.counts[name] for name in found)
+    assert not (tmp_path / "etc").exists()
+
+
+def forgotten(run: Run, client: str) -> Trained:
+    """The trained state without a client, by re-summing (the statistics mapping stays lazy)."""
+    before = run.trained()
+    assert isinstance(before.statistics, kept.StatisticsFolder)
+    rest = before.statistics.without([client])
+    head, solution = fit(merge(rest.values()), before.ridge, scaling=before.scaling)
+    named = replace(head, classes=before.head.classes, spec_digest=before.head.spec_digest)
+    counts = {name: count for name, count in before.counts.items() if name in rest}
+    return replace(before, head=named, solution=solution, statistics=rest, counts=counts)
+
+
+def test_a_new_state_replaces_the_old_one_and_leaves_it_readable(
+    store: DiskStore, shelve: Shelve, tmp_path: Path
+) -> None:
+    shelve("small")
+    run, trained = made(store, tmp_path / "run")
+    after = forgotten(run, "2")
+    assert run.write_state(after, Event("unlearn", {"head": trained.head.digest}, {"client": "2"})) == 2
+    again = Run.open(run.path)
+    assert (again.state, again.states()) == (2, [1, 2])
+    assert again.head().digest == after.head.digest != trained.head.digest
+    assert again.head(1).digest == trained.head.digest
+    assert set(again.trained().statistics or {}) == {"0", "1", "3"}
+    assert set(again.trained(1).statistics or {}) == {"0", "1", "2", "3"}
+    entry = again.entries()[1]
+    assert entry.outputs["statistics"] == {}
+    assert entry.outputs["statistics left out"] == ["2"]
+    assert entry.details == {"client": "2"}
+
+
+def test_statistics_that_stay_are_not_written_again(store: DiskStore, shelve: Shelve, tmp_path: Path) -> None:
+    shelve("small")
+    run, _ = made(store, tmp_path / "run")
+    run.write_state(forgotten(run, "2"), Event("unlearn"))
+    one, two = (run.path / "states" / number / "kept/statistics" for number in ("0001", "0002"))
+    assert len(list(two.iterdir())) == 3
+    for file in two.iterdir():
+        assert file.samefile(one / file.name)
+    before = run.trained()
+    assert before.statistics is not None
+    changed = {**before.statistics, "0": before.statistics["0"] + before.statistics["1"]}
+    counts = {**before.counts, "0": changed["0"].count}
+    run.write_state(replace(before, statistics=changed, counts=counts), Event("grow"))
+    three = run.path / "states/0003/kept/statistics"
+    assert [file.name for file in sorted(three.iterdir()) if not file.samefile(two / file.name)] == [kept.file_of("0")]
+    again = Run.open(run.path).trained().statistics
+    assert again is not None
+    assert again["0"].digest == changed["0"].digest
+
+
+def test_something_can_be_recorded_without_a_new_state(store: DiskStore, shelve: Shelve, tmp_path: Path) -> None:
+    shelve("small")
+    run, _ = made(store, tmp_path / "run")
+    run.record(Event("purge", {}, {"what": "nothing"}))
+    again = Run.open(run.path)
+    assert [entry.action for entry in again.entries()] == ["train", "purge"]
+    assert again.state == 1
+    again.trained()
+
+
+def everything(run: Run) -> None:
+    """Read all that a run holds."""
+    run.entries()
+    run.partition()
+    trained = run.trained()
+    assert trained.counts
+    for name in trained.statistics or ():
+        assert trained.statistics is not None
+        assert trained.statistics[name].count == trained.counts[name]
+
+
+def test_every_changed_file_is_noticed(store: DiskStore, shelve: Shelve, tmp_path: Path) -> None:
+    shelve("small")
+    run, _ = made(
+        store, tmp_path / "run", method="fedavg", rounds=2, keep_history=True, keep="statistics", server_share=0.2
+    )
+    everything(run)
+    files = [path for path in sorted(run.path.rglob("*")) if path.is_file()]
+    checked = [path for path in files if path.name not in ("run.json", "environment.json", "timings.json")]
+    assert len(checked) == 14
+    for path in checked:
+        content = path.read_bytes()
+        path.write_bytes(content[:-9] + bytes([content[-9] ^ 1]) + content[-8:])
+        with pytest.raises((CorruptError, VerificationError), match=path.name):
+            everything(Run.open(run.path))
+        path.unlink()
+        with pytest.raises((CorruptError, VerificationError), match=path.name):
+            everything(Run.open(run.path))
+        path.write_bytes(content)
+    everything(Run.open(run.path))
+
+
+DESIGN = Design(3, 2)
+
+
+def honest(design: Design = DESIGN, count: int = 20) -> ClientStats:
+    generator = np.random.default_rng(0)
+    return statistics(generator.normal(size=(count, 3)), np.arange(count) % 2, design)
+
+
+def tampered(**changes: Callable[[Any], None]) -> ClientStats:
+    """Honest statistics with some arrays changed."""
+    arrays = {name: np.array(getattr(honest(), name)) for name in ("gram", "moment", "class_counts")}
+    for name, change in changes.items():
+        change(arrays[name])
+    return ClientStats(DESIGN, arrays["gram"], arrays["moment"], arrays["class_counts"])
+
+
+def add(value: float, *index: tuple[int, ...]) -> Callable[[Any], None]:
+    def change(array: Any) -> None:
+        for place in index:
+            array[place] += value
+
+    return change
+
+
+LIES = {
+    "not symmetric": tampered(gram=add(1e-3, (0, 1))),
+    "NaN": tampered(gram=add(np.nan, (1, 1))),
+    "NaN or inf": tampered(moment=add(np.inf, (1, 1))),
+    "not positive": tampered(gram=add(-100.0, (0, 0))),
+    "positive semidefinite": tampered(gram=add(60.0, (0, 1), (1, 0))),
+    "the classes count 21": tampered(class_counts=add(1, (0,))),
+    "the classes count 20 rows": tampered(class_counts=lambda counts: counts.__setitem__(slice(None), [-1, 21])),
+    "count of rows is another": tampered(gram=add(1.0, (3, 3))),
+    "class counts are others": tampered(class_counts=lambda counts: counts.__setitem__(slice(None), [11, 9])),
+    "do not sum the same rows": tampered(moment=add(0.1, (0, 0))),
+}
+
+
+@pytest.mark.parametrize("why", LIES)
+def test_statistics_that_cannot_be_true_are_refused(tmp_path: Path, why: str) -> None:
+    lie = LIES[why]
+    path = tmp_path / "client.safetensors"
+    stated = kept.put_statistics(path, lie)
+    with pytest.raises(VerificationError, match=why.split(" rows")[0]):
+        kept.take_statistics(path, stated, DESIGN, digest=lie.digest, count=20)
+
+
+def test_statistics_of_another_digest_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "client.safetensors"
+    other = honest(count=22)
+    stated = kept.put_statistics(path, other)
+    with pytest.raises(VerificationError, match="their digest"):
+        kept.take_statistics(path, stated, DESIGN, digest=honest().digest, count=22)
+    with pytest.raises(VerificationError, match="this run's design"):
+        kept.take_statistics(path, stated, Design(4, 2), digest=other.digest, count=22)
+
+
+@pytest.mark.parametrize("view", ["raw", "l2"])
+@pytest.mark.parametrize("arithmetic", ["float64", "fast", "exact"])
+@pytest.mark.parametrize("rows", [1, 2, 500])
+def test_honest_statistics_are_never_refused(view: str, arithmetic: str, rows: int) -> None:
+    """Rows with a mean far from zero, fewer of them than columns, one column constant."""
+    for scale in (1e-3, 1.0, 1e3):
+        embeddings = (np.random.default_rng(rows).normal(size=(rows, 40)) + 30) * scale
+        embeddings[:, 0] = scale
+        for per_class in (False, True):
+            grid = 0.0
+            if arithmetic == "exact" and view == "raw":
+                grid = float(2.0 ** np.ceil(np.log2(40 * scale / 2**14)))
+            design = Design(40, 3, view, "penalised", arithmetic, per_class, grid)
+            found = statistics(embeddings.astype(np.float32), np.arange(rows) % 3, design)
+            assert kept.implausible(found, rows) == ""
+
+
+@pytest.mark.parametrize("schema", [0, 2, None, "1"])
+def test_a_run_of_another_schema_is_refused(store: DiskStore, shelve: Shelve, tmp_path: Path, schema: object) -> None:
+    shelve("small")
+    run, _ = made(store, tmp_path / "run")
+    note = json.loads((run.path / "run.json").read_text())
+    (run.path / "run.json").write_text(json.dumps({**note, "schema": schema, "probekit": "9.9"}))
+    with pytest.raises(CacheError, match=r"probekit 9\.9 with run schema"):
+        Run.open(run.path)
+
+
+def test_a_run_json_that_says_too_little_is_refused(store: DiskStore, shelve: Shelve, tmp_path: Path) -> None:
+    shelve("small")
+    run, _ = made(store, tmp_path / "run")
+    (run.path / "run.json").write_text('{"schema": 1}')
+    with pytest.raises(CorruptError, match="does not say its config"):
+        Run.open(run.path)
+
+
+def test_what_is_no_run_is_not_opened_and_not_replaced(store: DiskStore, shelve: Shelve, tmp_path: Path) -> None:
+    shelve("small")
+    made(store, tmp_path / "runs" / "small-closed-form")
+    with pytest.raises(NotFoundError, match="small-closed-form"):
+        Run.open(tmp_path / "runs" / "small-closedform")
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.txt").write_text("all of it")
+    for force in (False, True):
+        with pytest.raises(InputError, match="not a run folder"):
+            train_run(TrainConfig("small", ridge="1"), store, tmp_path / "mine", force=force)
+    assert (tmp_path / "mine" / "thesis.txt").read_text() == "all of it"
+
+
+def test_a_stale_input_is_refused(store: DiskStore, shelve: Shelve, tmp_path: Path) -> None:
+    found = shelve("small")
+    run, _ = made(store, tmp_path / "run")
+    other = shelve("other", seed=5)
+    store.sets.give_name("small", other.digest)
+    run.embeddings(store)  # the name moved, the set itself is still there
+    remove_set(store, found.digest)
+    with pytest.raises(MismatchError, match=f"now means {other.digest[:12]}"):
+        run.embeddings(store)
+    remove_set(store, "small")
+    with pytest.raises(NotFoundError, match="not in"):
+        run.embeddings(store)
+    everything(run)  # what needs no rows still works
+
+
+def test_force_replaces_a_run(store: DiskStore, shelve: Shelve, tmp_path: Path) -> None:
+    shelve("small")
+    first, _ = made(store, tmp_path / "run")
+    before = first.head().digest
+    with pytest.raises(InputError, match="finished run"):
+        made(store, tmp_path / "run", ridge="9")
+    assert Run.open(first.path).head().digest == before
+    outcome = train_run(TrainConfig("small", ridge="9"), store, tmp_path / "run", force=True)
+    assert outcome.run.head().digest != before
+    assert sorted(path.name for path in tmp_path.iterdir() if path.name != "cache") == [".run.lock", "run"]
+
+
+def test_a_replacement_killed_in_between_is_undone(
+    store: DiskStore, shelve: Shelve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shelve("small")
+    first, _ = made(store, tmp_path / "run")
+    before = first.head().digest
+    rename = Path.rename
+
+    def dies(self: Path, target: Path) -> Path:
+        if self.name == ".aside-run":
+            raise KeyboardInterrupt
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "rename", dies)
+    with pytest.raises(KeyboardInterrupt):
+        train_run(TrainConfig("small", ridge="9"), store, tmp_path / "run", force=True)
+    monkeypatch.undo()
+    assert not (tmp_path / "run").exists()
+    assert Run.open(tmp_path / "run").head().digest == before
+    train_run(TrainConfig("small", ridge="9"), store, tmp_path / "run", force=True)
+    assert sorted(path.name for path in tmp_path.iterdir() if path.name != "cache") == [".run.lock", "run"]
+
+
+STEPS = ["write_state", "rename", "follow", "append", "write_json"]
+
+
+@pytest.mark.parametrize("torn", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("step", STEPS)
+def test_stopped_at_any_step_the_run_is_the_old_or_the_new_one(
+    store: DiskStore, shelve: Shelve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str, torn: bool
+) -> None:
+    shelve("small")
+    run, trained = made(store, tmp_path / "run")
+    after = forgotten(run, "1")
+    home = {"rename": Path, "follow": ledger, "append": ledger}.get(step, runs_module)
+    real = getattr(home, step)
+
+    def dies(*arguments: Any, **named: Any) -> Any:
+        if step == "rename" and arguments[1].name != "0002":
+            return real(*arguments, **named)
+        if torn:
+            real(*arguments, **named)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(home, step, dies)
+    with pytest.raises(KeyboardInterrupt):
+        run.write_state(after, Event("unlearn"))
+    monkeypatch.undo()
+    found = Run.open(run.path)
+    everything(found)
+    switched = step == "write_json" and torn
+    assert found.head().digest == (after if switched else trained).head.digest
+    with found.lock():
+        pass
+    entered = switched or step == "write_json" or (step == "append" and torn)
+    assert found.state == (2 if entered else 1)
+    assert found.head().digest == (after if entered else trained).head.digest
+    assert len(found.entries()) == found.state
+    assert sorted(path.name for path in (run.path / "states").iterdir()) == ["0001", "0002"][: found.state]
+    everything(Run.open(run.path))
+    assert found.write_state(forgotten(found, "0"), Event("unlearn")) == found.state
+
+
+def test_an_entry_without_its_state_is_dropped(store: DiskStore, shelve: Shelve, tmp_path: Path) -> None:
+    shelve("small")
+    run, trained = made(store, tmp_path / "run")
+    note = (run.path / "run.json").read_bytes()
+    run.write_state(forgotten(run, "1"), Event("unlearn"))
+    (run.path / "run.json").write_bytes(note)
+    (run.path / "states/0002/kept/solution.safetensors").unlink()
+    found = Run.open(run.path)
+    with found.lock():
+        assert found.state == 1
+    assert len(found.entries()) == 1
+    assert found.head().digest == trained.head.digest
+    assert (run.path / "ledger.jsonl").read_bytes().count(b"\n") == 1
+
+
+def unlearn_for_ever(path: Path) -> None:
+    """Forget a client, let it return, forget the next one, and so on."""
+    first = Run.open(path).trained(1)
+    while True:
+        run = Run.open(path)
+        with run.lock():
+            if run.state % 2:
+                run.write_state(forgotten(run, str(run.state // 2 % 4)), Event("unlearn"))
+            else:
+                run.write_state(first, Event("return"))
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_killed_at_random_instants_a_run_stays_sound(
+    store: DiskStore, shelve: Shelve, tmp_path: Path, seed: int
+) -> None:
+    shelve("small")
+    run, _ = made(store, tmp_path / "run")
+    chance, seen = random.Random(seed), 1
+    for _ in range(12):
+        process = FORK.Process(target=unlearn_for_ever, args=(run.path,))
+        process.start()
+        time.sleep(chance.uniform(0.0, 0.25))
+        assert process.pid is not None
+        os.kill(process.pid, signal.SIGKILL)
+        process.join()
+        found = Run.open(run.path)
+        everything(found)
+        assert found.state >= seen
+        with found.lock():
+            everything(found)
+        assert found.state == len(found.entries()) >= seen
+        assert found.states() == list(range(1, found.state + 1))
+        left = [path.name for path in [*run.path.iterdir(), *(run.path / "states").iterdir()]]
+        assert not [name for name in left if name.startswith(".")]
+        seen = found.state
+    assert seen > 5
+
+
+def train_again(root: Path, path: Path) -> None:
+    train_run(TrainConfig("small", clients=4, ridge="0.1"), DiskStore(root), path, force=True)
+
+
+@pytest.mark.parametrize("exists", [False, True])
+def test_training_killed_at_random_instants_leaves_a_whole_run_or_none(
+    store: DiskStore, shelve: Shelve, tmp_path: Path, exists: bool
+) -> None:
+    shelve("small")
+    path = tmp_path / "runs" / "run"
+    if exists:
+        made(store, path)
+    chance = random.Random(7)
+    for _ in range(12):
+        process = FORK.Process(target=train_again, args=(store.root, path))
+        process.start()
+        process.join(chance.uniform(0.0, 0.12))
+        if process.exitcode is None and process.pid is not None:
+            os.kill(process.pid, signal.SIGKILL)
+            process.join()
+        try:
+            everything(Run.open(path))
+        except NotFoundError:
+            assert not exists
+            assert not path.exists()
+    train_again(store.root, path)
+    everything(Run.open(path))
+    assert sorted(one.name for one in path.parent.iterdir()) == [".run.lock", "run"]
+
+
+def test_a_second_process_waits_and_says_so(store: DiskStore, shelve: Shelve, tmp_path: Path) -> None:
+    shelve("small")
+    run, _ = made(store, tmp_path / "run")
+    said: list[str] = []
+    other = Run.open(run.path)
+
+    def later() -> None:
+        with other.lock(waiting=said.append):
+            said.append(f"state {other.state}")
+
+    with run.lock():
+        thread = threading.Thread(target=later)
+        thread.start()
+        while not said:
+            time.sleep(0.002)
+        run.write_state(forgotten(run, "1"), Event("unlearn"))
+    thread.join()
+    assert "waiting" in said[0]
+    assert said[1] == "state 2"
+
+
+def test_a_full_disk_is_told_and_changes_nothing(
+    store: DiskStore, shelve: Shelve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shelve("small")
+    run, trained = made(store, tmp_path / "run")
+    after = forgotten(run, "1")
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("probekit.cli.ledger.sync_folder", full)
+    with pytest.raises(ProbekitError, match="disk is full"):
+        run.write_state(after, Event("unlearn"))
+    monkeypatch.undo()
+    assert Run.open(run.path).head().digest == trained.head.digest

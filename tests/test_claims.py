@@ -1,0 +1,68 @@
+"""What README says can be typed and is so."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import click
+import pytest
+
+from probekit.cli import main
+from probekit.errors import ProbekitError
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text()
+
+
+def command_lines() -> list[str]:
+    """Every command line of ours in a fenced block or between backquotes, without comments."""
+    fenced = "\n".join(re.findall(r"^```[a-z]*\n(.*?)^```", README, re.MULTILINE | re.DOTALL))
+    lines = re.findall(r"^(?:\$ )?(probekit .*)$", fenced, re.MULTILINE)
+    lines += re.findall(r"`(probekit [^`\n]+)`", README)
+    return sorted({line.partition("  #")[0].strip() for line in lines})
+
+
+def resolved(words: list[str]) -> tuple[click.Command, list[str]]:
+    """The command that these words name, and what is left of them."""
+    command: click.Command = main.load(words[0])
+    rest = words[1:]
+    while isinstance(command, click.Group) and rest:
+        command, rest = command.commands[rest[0]], rest[1:]
+    return command, rest
+
+
+def test_there_are_commands_to_check() -> None:
+    assert len(command_lines()) >= 5
+
+
+@pytest.mark.parametrize("line", command_lines())
+def test_commands_of_the_readme_exist_with_their_flags(line: str) -> None:
+    command, rest = resolved(shlex.split(line)[1:])
+    flags = {flag for parameter in command.params for flag in (*parameter.opts, *parameter.secondary_opts)}
+    used = {word.partition("=")[0] for word in rest if word.startswith("-")}
+    assert used <= flags | {"-h", "--help"}
+    assert main.run([*shlex.split(line)[1 : len(shlex.split(line)) - len(rest)], "--help"]) == 0
+
+
+@pytest.mark.parametrize("target", sorted(set(re.findall(r"(?:^|`)make ([a-z][a-z-]*)", README, re.MULTILINE))))
+def test_make_targets_of_the_readme_exist(target: str) -> None:
+    assert re.search(rf"^{target}:", (ROOT / "Makefile").read_text(), re.MULTILINE)
+
+
+PATHS = sorted(set(re.findall(r"`((?:examples|benchmarks|tests|cli|cache|probekit|\.ci)/[\w./-]*)`", README)))
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_files_of_the_readme_exist(path: str) -> None:
+    assert (ROOT / path).exists()
+
+
+def test_exit_codes_of_the_readme_are_those_of_the_errors() -> None:
+    [section] = re.findall(r"^## Exit codes\n(.*?)^## ", README, re.MULTILINE | re.DOTALL)
+    stated = {int(code) for code in re.findall(r"(?:^|· |·\n)(\d+) ", section.strip())}
+    family = [ProbekitError]
+    for kind in family:
+        family += kind.__subclasses__()
+    assert {kind.exit_code for kind in family} | {0, 5, main.INTERRUPTED} == stated

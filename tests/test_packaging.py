@@ -1,0 +1,200 @@
+"""What is installed is what stands here, and it works elsewhere."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tarfile
+import tomllib
+import zipfile
+from collections.abc import Iterator
+from importlib import import_module, metadata
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+LINKS = {"cache": "../cache", "cli": "../cli"}
+NEEDED = ("pyproject.toml", "README.md", "LICENSE", "probekit", "cache", "cli", "tests", "examples", "Makefile")
+
+
+@pytest.fixture(scope="module")
+def project() -> dict[str, Any]:
+    """What pyproject.toml says."""
+    return tomllib.loads((ROOT / "pyproject.toml").read_text())
+
+
+def packages() -> set[str]:
+    """Every folder with an `__init__.py`, under the name it is installed by."""
+    found = {path.parent.relative_to(ROOT) for path in (ROOT / "probekit").rglob("__init__.py")}
+    found |= {Path("probekit") / folder for folder in LINKS if (ROOT / folder / "__init__.py").exists()}
+    return {".".join(folder.parts) for folder in found}
+
+
+def test_package_list_is_complete(project: dict[str, Any]) -> None:
+    assert set(project["tool"]["setuptools"]["packages"]) == packages()
+
+
+def test_map_and_links_are_in_step(project: dict[str, Any]) -> None:
+    mapped = project["tool"]["setuptools"]["package-dir"]
+    assert mapped == {"probekit": "probekit", **{f"probekit.{name}": name for name in LINKS}}
+    for name, target in LINKS.items():
+        link = ROOT / "probekit" / name
+        if link.is_symlink():
+            assert link.readlink() == Path(target)
+        else:  # git without symbolic links writes the target into a plain file
+            assert link.read_text() == target
+        assert not (ROOT / name).is_symlink()
+
+
+def test_entry_points_lead_somewhere(project: dict[str, Any]) -> None:
+    groups = [*project["project"]["entry-points"].values(), project["project"]["scripts"]]
+    for points in groups:
+        for target in points.values():
+            module, _, attribute = target.partition(":")
+            assert callable(getattr(import_module(module), attribute)), target
+
+
+def test_constraints_pin_every_dependency(project: dict[str, Any]) -> None:
+    pinned = {
+        line.partition("==")[0].strip().lower().replace("_", "-")
+        for line in (ROOT / "constraints.txt").read_text().splitlines()
+        if "==" in line and not line.startswith("#")
+    }
+    stated = [*project["project"]["dependencies"], *project["project"]["optional-dependencies"]["dev"]]
+    stated += project["project"]["optional-dependencies"]["offline"]
+    names = {re.split(r"[><=~! ]", requirement)[0].lower().replace("_", "-") for requirement in stated}
+    assert names <= pinned
+
+
+def test_no_package_of_a_general_name_is_installed() -> None:
+    """`import cli` and `import cache` must not be ours."""
+    script = (
+        "import importlib.util, sys; sys.path = [p for p in sys.path if p];"
+        "import probekit, probekit.cli, probekit.cache;"
+        "print([name for name in ('cli', 'cache') if importlib.util.find_spec(name)])"
+    )
+    done = subprocess.run([sys.executable, "-c", script], cwd="/", text=True, capture_output=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def _isolation() -> list[str]:
+    """No environment of its own, where the one that is running can build: then no network is needed."""
+    try:
+        return ["--no-isolation"] if int(metadata.version("setuptools").partition(".")[0]) >= 77 else []
+    except metadata.PackageNotFoundError:
+        return []
+
+
+def _build(source: Path, target: Path, kind: str) -> Path:
+    """The sdist or wheel that the build tool makes of a folder."""
+    command = [sys.executable, "-m", "build", f"--{kind}", *_isolation(), "--outdir", str(target), str(source)]
+    done = subprocess.run(command, cwd=target, text=True, capture_output=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    [made] = target.glob("*.tar.gz" if kind == "sdist" else "*.whl")
+    return made
+
+
+@pytest.fixture(scope="module")
+def sdist(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The source distribution, built from a copy so that the checkout stays clean."""
+    pytest.importorskip("build")
+    copy = tmp_path_factory.mktemp("checkout")
+    ignored = shutil.ignore_patterns("__pycache__", "*.egg-info")
+    for name in NEEDED:
+        source = ROOT / name
+        if source.is_dir():
+            shutil.copytree(source, copy / name, symlinks=True, ignore=ignored)
+        else:
+            shutil.copy2(source, copy / name)
+    return _build(copy, tmp_path_factory.mktemp("sdist"), "sdist")
+
+
+@pytest.fixture(scope="module")
+def wheel(sdist: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel built from the unpacked source distribution, not from the checkout."""
+    with tarfile.open(sdist) as archive:
+        archive.extractall(unpacked := tmp_path_factory.mktemp("unpacked"), filter="data")
+    [source] = unpacked.iterdir()
+    return _build(source, tmp_path_factory.mktemp("wheel"), "wheel")
+
+
+def test_sdist_holds_what_a_wheel_needs(sdist: Path) -> None:
+    with tarfile.open(sdist) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    assert {"pyproject.toml", "README.md", "LICENSE", "cli/main.py", "cache/disk.py", "probekit/py.typed"} <= names
+
+
+def test_wheel_holds_exactly_our_packages(wheel: Path, project: dict[str, Any]) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        names = [name for name in archive.namelist() if ".dist-info/" not in name]
+        [points] = [name for name in archive.namelist() if name.endswith("entry_points.txt")]
+        entry_points = archive.read(points).decode()
+    wanted = {
+        f"{package.replace('.', '/')}/{path.name}"
+        for package in packages()
+        for path in (ROOT / package.replace(".", "/")).glob("*.py")
+    }
+    assert set(names) == wanted | {"probekit/py.typed"}
+    assert len(names) == len(set(names))
+    assert "probekit = probekit.cli.main:main" in entry_points
+    for group, entries in project["project"]["entry-points"].items():
+        assert f"[{group}]" in entry_points
+        assert all(f"{name} = {target}" in entry_points for name, target in entries.items())
+
+
+@pytest.fixture(scope="module")
+def elsewhere(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A new environment with the wheel in it, and a copy of the tests beside it.
+
+    It sees the libraries of the running environment through a path file, so that torch is not installed twice. What a
+    path file names comes after the environment's own packages, and path files that stand there are not read: so the
+    probekit that is being edited is not seen.
+    """
+    folder = tmp_path_factory.mktemp("elsewhere")
+    python = folder / "venv" / "bin" / "python"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder / "venv")], check=True)
+    install = ["-m", "pip", "--python", str(python), "install", "--quiet", "--no-deps", "--no-index", str(wheel)]
+    subprocess.run([sys.executable, *install], check=True)
+    [own] = (folder / "venv").glob("lib/python*/site-packages")
+    libraries = dict.fromkeys([sysconfig.get_path("purelib"), sysconfig.get_path("platlib")])
+    (own / "libraries.pth").write_text("\n".join(libraries) + "\n")
+    for name in ("tests", "examples"):
+        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy2(ROOT / "pyproject.toml", folder)
+    yield folder
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _outside(folder: Path, *arguments: str, limit: float = 1500) -> subprocess.CompletedProcess[str]:
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST", "PYTHONPATH"))}
+    return subprocess.run(
+        [str(folder / "venv" / "bin" / "python"), *arguments],
+        cwd=folder,
+        env={**clean, "OMP_NUM_THREADS": "1"},
+        text=True,
+        capture_output=True,
+        check=False,
+        timeout=limit,
+    )
+
+
+@pytest.mark.slow
+def test_the_wheel_is_what_is_imported_elsewhere(elsewhere: Path) -> None:
+    done = _outside(elsewhere, "-c", "import probekit, probekit.cli.main as m; print(probekit.__file__, m.__file__)")
+    assert done.returncode == 0, done.stderr
+    assert all(path.startswith(str(elsewhere / "venv")) for path in done.stdout.split())
+
+
+@pytest.mark.slow
+def test_the_tests_pass_from_the_wheel(elsewhere: Path) -> None:
+    """All quick tests but those about the checkout itself: its files, its README, its package list."""
+    about_the_checkout = ("test_packaging.py", "test_claims.py")
+    ignored = [f"--ignore=tests/{name}" for name in about_the_checkout]
+    done = _outside(elsewhere, "-m", "pytest", "-q", "-x", "-n", "2", "-p", "no:cacheprovider", *ignored)
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]

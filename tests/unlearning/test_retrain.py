@@ -1,0 +1,63 @@
+"""The references: training anew, in closed form and by FedAvg."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from probekit.errors import InputError
+from probekit.federated.fedavg import FedAvg
+from probekit.unlearning.request import UnlearnRequest
+from probekit.unlearning.retrain import Retrain, RetrainFedAvg, load, load_fedavg
+from tests.oracles import relative
+from tests.unlearning.conftest import make_run
+
+FORGET = UnlearnRequest.of(["1"])
+
+
+def test_closed_form() -> None:
+    run = make_run(keep="gradients")
+    found = Retrain().unlearn(run.trained, FORGET, run.material)
+    assert relative(found.trained_after.params, run.oracle(run.rows_without("1"))) < 1e-9
+    assert found.trained_after.statistics is None
+    assert found.cost.rounds == 1
+    with pytest.raises(InputError, match="cached rows"):
+        Retrain().unlearn(run.trained, FORGET)
+
+
+def test_fedavg_starts_again_without_the_client() -> None:
+    options = FedAvg(rounds=30, local_steps=3)
+    run = make_run(method=options)
+    material = replace(run.material, options=options)
+    found = RetrainFedAvg().unlearn(run.trained, FORGET, material)
+    after = found.trained_after
+    assert set(after.counts) == {"0", "2", "3", "4"}
+    assert after.gradients is not None
+    # the affine map of methods.md: W -> W_c* + (I - rate H_c)^M (W - W_c*), averaged by size
+    params = np.zeros_like(after.params)
+    rate = after.learning_rate
+    assert rate is not None
+    rows = run.rows_without("1")
+    for _ in range(30):
+        uploads = np.zeros_like(params)
+        for name in after.counts:
+            held = run.partition.clients[name]
+            X = np.hstack([run.embeddings.to_numpy()[held], np.ones((len(held), 1))])
+            Y = np.eye(3)[run.embeddings.labels[held]]
+            local = params.copy()
+            for _ in range(3):
+                local -= rate * (X.T @ (X @ local - Y) / len(X) + 0.1 * local)
+            uploads += len(held) / len(rows) * local
+        params = uploads
+    assert relative(after.params, params) < 1e-9
+    with pytest.raises(InputError, match="FedAvg options"):
+        RetrainFedAvg().unlearn(run.trained, FORGET, run.material)
+
+
+def test_arguments_are_refused() -> None:
+    with pytest.raises(InputError, match="takes no argument"):
+        load("x")
+    with pytest.raises(InputError, match="takes no argument"):
+        load_fedavg("x")
