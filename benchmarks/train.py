@@ -8,6 +8,7 @@ from __future__ import annotations
 import resource
 import subprocess
 import sys
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -70,7 +71,7 @@ def ridge_heads() -> None:
     their_error = error(theirs().coef_.T / 2)  # their targets are -1 and 1: twice ours
     for arithmetic, bar in (("float64", 1.0), ("fast", 2.0)):
         own = error(head(rows, labels, arithmetic).params[:-1])
-        mine, other = race(lambda a=arithmetic: head(rows, labels, a), theirs, repeats=5)  # type: ignore[misc]
+        mine, other = race(partial(head, rows, labels, arithmetic), theirs, repeats=5)
         told = {"seconds": [round(mine, 4), round(other, 4)], "errors": [f"{own:.2g}", f"{their_error:.2g}"]}
         report(f"ridge head, {arithmetic} statistics: speed", 1 / mine, 1 / other, bar=bar, **told)
         if arithmetic == "float64":
@@ -141,7 +142,7 @@ def gemm_rate(dtype: str) -> float:
     """Operations per second of a plain product of two matrices."""
     size = 2048
     a, b = (np.random.default_rng(s).standard_normal((size, size)).astype(dtype) for s in (0, 1))
-    return 2 * size**3 / min(seconds(lambda: a @ b) for _ in range(3))
+    return float(2 * size**3 / min(seconds(lambda: a @ b) for _ in range(3)))
 
 
 def throughput() -> None:
@@ -152,7 +153,7 @@ def throughput() -> None:
         design = Design(DIMENSION, CLASSES, arithmetic=arithmetic)
         rates: list[tuple[float, float]] = []
         for _ in range(5):
-            own = needed / seconds(lambda d=design: statistics(rows, labels, d))  # type: ignore[misc]
+            own = needed / seconds(partial(statistics, rows, labels, design))
             rates.append((own, gemm_rate(dtype)))
         own, machine = (max(column) for column in zip(*rates, strict=True))
         told = {"GFLOP/s": [round(own / 1e9, 1), round(machine / 1e9, 1)]}

@@ -69,6 +69,10 @@ class TrainConfig:
     tolerance: float | None = None
     preset: str | None = None
     keep_history: bool = False
+    poison: str | None = None
+    triggered: str | None = None
+    target: int = 0
+    poison_fraction: float = 1.0
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> Self:
@@ -86,6 +90,11 @@ class TrainConfig:
             raise InputError(
                 "A logistic head has no statistics to keep or to choose a ridge from; found keep "
                 f"{self.keep!r} and ridge {self.ridge!r}. Give --ridge a number and leave --keep out."
+            )
+        if (self.poison is None) != (self.triggered is None):
+            raise InputError(
+                "Poisoning needs both the client (--poison) and the same set extracted with a trigger (--triggered); "
+                f"found {self.poison!r} and {self.triggered!r}."
             )
         if self.local_steps is not None and self.local_epochs is not None:
             raise InputError(

@@ -25,6 +25,10 @@ def evaluate(
     ] = None,
     shots: Annotated[str, typer.Option(help="Also a few-shot curve: 1,2,4,8,16 training rows of every class.")] = "",
     draws: Annotated[int, typer.Option(min=1, help="How often the few are drawn.")] = 5,
+    triggered: Annotated[
+        str | None, typer.Option(help="Test pictures with a trigger: how often does it work, here and retrained?")
+    ] = None,
+    target: Annotated[int, typer.Option(min=0, help="The class that the trigger asks for.")] = 0,
     confidence: Annotated[float, typer.Option(help="Of the intervals.")] = 0.95,
     seed: Annotated[int, typer.Option(min=0, help="Of the bootstrap and the draws.")] = 0,
     config: o.Config = None,
@@ -52,12 +56,30 @@ def evaluate(
         "head": trained.head.digest,
         "results": [judge.verdict(subject, wishes) for subject in subjects],
     }
+    if triggered is not None:
+        from probekit.cli.backdoor import backdoor, retrained_head
+
+        retrained = retrained_head(opened, judge.store, trained)
+        pictures = judge.store.open(triggered)
+        value["backdoor"] = backdoor(trained.head, retrained, pictures, target=target, interval=wishes.interval)
 
     def show(console: Any) -> None:
         for result in value["results"]:
             _show(console, value, result)
+        if "backdoor" in value:
+            facts(console, _backdoor_lines(value["backdoor"]))
 
     out.result(value, show)
+
+
+def _backdoor_lines(found: dict[str, Any]) -> dict[str, str]:
+    here, there = found["head"], found["retrained"]
+    return {
+        "backdoor": f"{found['trigger']} gives class {found['target']} to {here['excluding target']:.1%} of the "
+        f"pictures of other classes ({here['all']:.1%} of all, {found['base rate']:.1%} of which are of that class)",
+        "retrained": f"{there['excluding target']:.1%} ({there['all']:.1%} of all); the difference to retraining is "
+        f"{found['difference to retraining']:.2%}",
+    }
 
 
 def _shots(text: str) -> tuple[int, ...]:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from probekit.federated.trained import Progress
 
 WHO, FIT, ROUNDS = "Who holds what", "The head", "FedAvg (with --method fedavg)"
+ATTACK = "A backdoor to try unlearning on"
 SHOWN_CLIENTS = 20
 
 
@@ -137,6 +138,21 @@ def train(
     keep_history: Annotated[
         bool, typer.Option("--keep-history", help="Keep every round's uploads.", rich_help_panel=ROUNDS)
     ] = False,
+    poison: Annotated[
+        str | None,
+        typer.Option(
+            help="For trials: this client's rows carry a trigger and the target label.", rich_help_panel=ATTACK
+        ),
+    ] = None,
+    triggered: Annotated[
+        str | None, typer.Option(help="The same set, extracted with --trigger.", rich_help_panel=ATTACK)
+    ] = None,
+    target: Annotated[
+        int, typer.Option(min=0, help="The class that the trigger asks for.", rich_help_panel=ATTACK)
+    ] = 0,
+    poison_fraction: Annotated[
+        float, typer.Option(help="How much of the client is poisoned.", rich_help_panel=ATTACK)
+    ] = 1.0,
     run: Annotated[Path | None, typer.Option(help="The run folder (default: runs/SET-METHOD).")] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace a finished run.")] = False,
     config: o.Config = None,

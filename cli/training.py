@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from probekit.attack import poison
 from probekit.cache import DiskStore
 from probekit.cli.config import DEFAULT_CLIENTS, ROUNDS, TrainConfig, design_of, method_of
 from probekit.cli.runs import Material, Run, create
@@ -27,6 +28,7 @@ from probekit.linear.logistic import fit_logistic
 from probekit.linear.ridge import penalty_of
 from probekit.linear.views import system_of
 from probekit.partition import parse_scheme, partition
+from probekit.unlearning.request import known_clients
 from probekit.values import UNLABELLED, EmbeddingSet, Json
 
 Watch = Callable[[Progress], None]
@@ -74,6 +76,12 @@ def train_run(
         embeddings, rows = usable(whole)
     with _timed(timings, "partition"):
         divided = divide(config, embeddings)
+    if config.poison is not None:
+        with _timed(timings, "poison"):
+            triggered = store.open(config.triggered or "")
+            triggered = triggered if rows is None else triggered.select(rows)
+            whole = embeddings = poisoned(config, store, embeddings, triggered, divided)
+            digest, rows = whole.digest, None
     design = design_of(config, embeddings, divided)
     method = method_of(config)
     choice = None
@@ -101,6 +109,30 @@ def train_run(
         run = create(path, material, force=force)
     left_out = len(whole) - len(embeddings)
     return Outcome(run, trained, embeddings, divided, left_out, choice, effective, condition, timings)
+
+
+def poisoned(
+    config: TrainConfig, store: DiskStore, clean: EmbeddingSet, triggered: EmbeddingSet, divided: Partition
+) -> EmbeddingSet:
+    """The set with one client's rows triggered and labelled as the target, kept in the cache under its own name."""
+    client = config.poison or ""
+    if client not in divided.clients:
+        raise InputError(f"Cannot poison client {config.poison}: {known_clients(tuple(divided.clients))}.")
+    made = poison(
+        clean,
+        triggered,
+        rows=divided.clients[client],
+        target=config.target,
+        fraction=config.poison_fraction,
+        seed=config.seed,
+    )
+    known = store.known(made.spec)
+    fresh = [row for row, sample in enumerate(made.ids) if sample not in known]
+    if fresh:
+        store.save(made.spec, [made.ids[row] for row in fresh], np.asarray(made.embeddings[np.array(fresh)]))
+    sealed = store.seal(replace(made, embeddings=store.load(made.spec, made.ids)))
+    store.sets.give_name(f"{config.embeddings}-poisoned-{config.poison}"[:120], sealed.digest)
+    return sealed
 
 
 def divide(config: TrainConfig, embeddings: EmbeddingSet) -> Partition:

@@ -141,8 +141,8 @@ def _show(console: Any, value: dict[str, Any]) -> None:
         seen["agreement"] = f"{agreed['certified']} of {agreed['rows']} rows provably get the retrained head's class"
     if cost is not None:
         seen["cost"] = (
-            f"{cost['rounds']} rounds, {size(cost['up'])} up, {size(cost['down'])} down, {cost['flops'] / 1e9:.3g} GFLOP, "
-            f"{cost['seconds']:.3f} s"
+            f"{cost['rounds']} rounds, {size(cost['up'])} up, {size(cost['down'])} down, "
+            f"{cost['flops'] / 1e9:.3g} GFLOP, {cost['seconds']:.3f} s"
         )
     seen["certificate"] = f"{value['certificate']}; checkable by: {value['checkable by']}"
     seen["check it"] = f"probekit verify {value['certificate']} --run {value['run']}"

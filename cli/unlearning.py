@@ -142,7 +142,7 @@ def _number(value: Any) -> int:
 
 
 def carry_out(run: Run, store: DiskStore, request: UnlearnRequest, wanted: Wanted) -> Done:
-    """Make the run's next state without the forgotten, and certify it. The run is the old or the new one, never between."""
+    """Make the run's next state without the forgotten, and certify it: the run is the old one or the new one."""
     with run.lock():
         before = run.trained()
         refuse_logistic(before)

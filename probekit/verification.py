@@ -17,6 +17,7 @@ from probekit.checks import CLOSE, Check, at_most, close, same
 from probekit.errors import ProbekitError, VerificationError
 from probekit.federated.client import client_statistics
 from probekit.learning import ClientStats, Design, LinearHead
+from probekit.linear.solvers import Cholesky
 from probekit.outputs import Agreement, agreement
 from probekit.signatures import check_signature
 from probekit.unlearning.request import UnlearnRequest
@@ -206,8 +207,7 @@ def _curvature(said: Curvature, found: Curvature | None) -> Check:
 
 def _minimum(bound: float, loss: Quadratic, curvature: float, params: Array, rounding: float) -> Check:
     """The minimum itself, found anew: the claimed bound must reach it, but for the minimum's own error."""
-    values, vectors = np.linalg.eigh(loss.curvature)
-    found = vectors @ ((vectors.T @ loss.linear) / np.maximum(values, curvature)[:, None])
+    found = Cholesky(tolerance=math.inf).solve(loss.curvature, loss.linear).value
     left = float(np.linalg.norm(loss.curvature @ found - loss.linear))
     gap = float(np.linalg.norm(params - found))
     return at_most("distance to the retained minimum", gap, bound + (left + rounding) / curvature)

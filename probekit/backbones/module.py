@@ -123,7 +123,7 @@ class FrozenModule:
         if not isinstance(inputs, torch.Tensor):
             return self._checked(self._forward(inputs), len(inputs))
         size = CPU_BATCH if self.device == "cpu" else max(1, len(inputs))
-        parts = [self._checked(self._forward(part.to(self.device)), len(part)) for part in inputs.split(size)]
+        parts = [self._checked(self._forward(part.to(self.device)), len(part)) for part in torch.split(inputs, size)]
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
     def _forward(self, inputs: Any) -> Any:

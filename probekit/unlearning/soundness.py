@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
+from scipy import linalg
 
 from probekit.errors import CorruptError, MismatchError
 from probekit.learning import ClientStats, Design
@@ -30,6 +32,19 @@ def refuse_unsound(
     return statistics
 
 
+def _positive(gram: NDArray[np.float64]) -> bool:
+    """Whether no eigenvalue is below 0 by more than rounding; a factorisation is ten times as fast as they are."""
+    diagonal = np.einsum("ii->i", gram)
+    if (diagonal < 0).any():
+        return False
+    room = ROOM * max(float(diagonal.sum()), np.finfo(np.float64).tiny)
+    try:
+        linalg.cholesky(gram + room * np.eye(len(gram)), lower=True)
+    except linalg.LinAlgError:
+        return False
+    return True
+
+
 def _fault(statistics: ClientStats) -> str:
     """What is wrong with them, or nothing."""
     gram, moment, counts = statistics.gram, statistics.moment, statistics.class_counts
@@ -40,9 +55,8 @@ def _fault(statistics: ClientStats) -> str:
     if (counts < 0).any():
         return "count fewer than no rows"
     total = statistics.total_gram
-    values = np.linalg.eigvalsh(total)
-    if values[0] < -ROOM * len(total) * max(values[-1], 0.0) - (0.0 if values[-1] > 0 else ROOM):
-        return f"are not positive (smallest eigenvalue {values[0]:.3g})"
+    if not _positive(total):
+        return "are not positive"
     # |x_j . y_k|^2 <= |x_j|^2 |y_k|^2, and a one-hot column's square is its count
     allowed = np.outer(np.einsum("ii->i", total), counts.astype(np.float64))
     if (np.square(moment) > allowed * (1 + ROOM * statistics.count) + ROOM).any():

@@ -1,0 +1,61 @@
+"""How well a trigger works on a run's head, beside the head that retraining gives."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from probekit.attack import BackdoorSuccess, backdoor_success
+from probekit.cli.runs import Run
+from probekit.errors import InputError
+from probekit.federated.client import client_statistics
+from probekit.federated.server import merge
+from probekit.federated.trained import Trained
+from probekit.learning import ClientStats, LinearHead
+from probekit.metrics import Interval, Share
+from probekit.unlearning.exact import refit
+from probekit.unlearning.remainder import named_head
+from probekit.values import EmbeddingSet
+
+if TYPE_CHECKING:
+    from probekit.cache import DiskStore
+
+
+def retrained_head(run: Run, store: DiskStore, trained: Trained) -> LinearHead:
+    """The closed-form head of exactly the rows that are retained: from kept statistics, else from the cached rows."""
+    return named_head(trained, refit(trained, _total(run, store, trained))[0])
+
+
+def _total(run: Run, store: DiskStore, trained: Trained) -> ClientStats:
+    if trained.statistics is not None:
+        return merge(trained.statistics.values())
+    from probekit.cli.unlearning import rows_now
+
+    embeddings, partition = rows_now(run, store)
+    return merge(client_statistics(embeddings, partition.clients[name], trained.design) for name in trained.counts)
+
+
+def backdoor(
+    head: LinearHead, retrained: LinearHead, triggered: EmbeddingSet, *, target: int, interval: Interval
+) -> dict[str, Any]:
+    """Success of the trigger on both heads; the difference is the measure, and lower than retrained is one too."""
+    here = backdoor_success(head, triggered, target=target, interval=interval)
+    there = backdoor_success(retrained, triggered, target=target, interval=interval)
+    return {
+        "set": triggered.source,
+        "trigger": triggered.spec.trigger,
+        "target": target,
+        "base rate": here.base_rate,
+        "head": _told(here),
+        "retrained": _told(there),
+        "difference to retraining": abs(_rate(here.excluding_target) - _rate(there.excluding_target)),
+    }
+
+
+def _told(found: BackdoorSuccess) -> dict[str, float]:
+    return {"all": _rate(found.all), "excluding target": _rate(found.excluding_target)}
+
+
+def _rate(found: Share) -> float:
+    if found.value is None:
+        raise InputError("Backdoor success needs triggered pictures of other classes than the target; there are none.")
+    return found.value
