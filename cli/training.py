@@ -27,7 +27,7 @@ from probekit.learning import Design, Partition
 from probekit.linear.logistic import fit_logistic
 from probekit.linear.ridge import penalty_of
 from probekit.linear.views import system_of
-from probekit.partition import parse_scheme, partition
+from probekit.partitioning import parse_scheme, partition
 from probekit.unlearning.request import known_clients
 from probekit.values import UNLABELLED, EmbeddingSet, Json
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from probekit.heads import save_head as save_head
     from probekit.learning import LinearHead as LinearHead
     from probekit.learning import Partition as Partition
+    from probekit.partitioning import partition as partition
     from probekit.values import EmbeddingSet as EmbeddingSet
     from probekit.values import EncodingSpec as EncodingSpec
 
@@ -39,6 +40,7 @@ _HOMES = {
     "dataset": "probekit.datasets",
     "extract": "probekit.extraction",
     "load_head": "probekit.heads",
+    "partition": "probekit.partitioning",
     "predict": "probekit.heads",
     "save_head": "probekit.heads",
     "train": "probekit.federated.local",

@@ -14,7 +14,7 @@ from probekit.attack import Blended, Square, Sticker, backdoor_success, poison, 
 from probekit.errors import InputError, MismatchError, NotFoundError, SampleError
 from probekit.federated.local import train
 from probekit.heads import predict
-from probekit.partition import partition
+from probekit.partitioning import partition
 from probekit.unlearning.exact import Exact
 from probekit.unlearning.method import Material
 from probekit.unlearning.request import UnlearnRequest

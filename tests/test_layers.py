@@ -21,7 +21,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("linear",),
     ("registry", "pictures", "backbones", "datasets", "networks"),
     ("memory", "canary", "loading", "extraction", "testing"),
-    ("neighbours", "medoids", "partition", "heads", "estimator"),
+    ("neighbours", "medoids", "partitioning", "heads", "estimator"),
     ("federated",),
     ("unlearning",),
     ("triggers", "attack", "membership", "metrics", "shots", "bounds", "outputs", "published", "signatures", "checks"),

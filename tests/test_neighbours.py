@@ -21,7 +21,7 @@ from probekit.neighbours import (
     knn_predict,
     knn_votes,
 )
-from probekit.partition import partition
+from probekit.partitioning import partition
 from probekit.values import EmbeddingSet, EncodingSpec
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from probekit.linear.memory import Prediction, free_memory
 from probekit.linear.tape import Forward, Tape, Tensors
 
-BATCH_BYTES = 2**24
+BATCH_BYTES = 2**22
 """What one batch's pass should take: more does not stay in the processor's caches."""
 LEAST, MOST = 8, 4096
 KEPT_SHARE = 0.5

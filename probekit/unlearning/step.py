@@ -139,11 +139,13 @@ def plan_for(server: ClientStats, ridge: float) -> Plan:
 def effective_dimension(stats: ClientStats, ridge: float) -> float:
     """tr G/n (G/n + ridge P)^-1: in how many directions the rows decide rather than the ridge."""
     gram = stats.total_gram / stats.count
-    root = penalty(stats.design, ridge)[:, 0]
-    values, vectors = np.linalg.eigh(gram + np.diag(root))
-    kept = values > len(values) * np.finfo(np.float64).eps * values[-1]
-    basis = vectors[:, kept]
-    return float(((basis * (gram @ basis)).sum(axis=0) / values[kept]).sum())
+    free = stats.design.intercept == "free"
+    if free:
+        # an intercept without penalty is one direction of its own; the others are those of the centred rows
+        gram = gram[:-1, :-1] - np.outer(gram[:-1, -1], gram[:-1, -1])
+    values = np.linalg.eigvalsh(gram)
+    kept = values[values > len(values) * np.finfo(np.float64).eps * values[-1]]
+    return float((kept / (kept + ridge)).sum()) + free
 
 
 def _clients(

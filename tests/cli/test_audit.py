@@ -17,9 +17,9 @@ OWNERS = ("a", "b", "c") * 20
 
 
 def planted() -> NDArray[np.float32]:
-    """Rows far from each other but for: 1 (b) equals 0 (a), 5 (c) is nearly 3 (a), 9 (a) is nearly 6 (a)."""
+    """Rows far from each other but for: 1 and 4 (b) equal 0 (a), 5 (c) is nearly 3 (a), 9 (a) is nearly 6 (a)."""
     rows = np.random.default_rng(0).normal(size=(60, 30)).astype(np.float32)
-    rows[1] = rows[0]
+    rows[[1, 4]] = rows[0]
     rows[5] = rows[3] * 2 + np.float32(1e-3)
     rows[9] = rows[6] + np.float32(1e-3)
     return rows
@@ -38,20 +38,20 @@ def test_twins_across_clients_are_counted_for_each(probekit: Probekit, run: str)
     code, value, _ = probekit("audit", "duplicates", run)
     assert code == 0
     found = {(pair["row"], pair["other_row"]): pair for pair in value["across"]}
-    assert set(found) == {(0, 1), (3, 5)}
+    assert set(found) == {(0, 1), (0, 4), (3, 5)}
     assert found[0, 1]["same_sample"]
     assert not found[3, 5]["same_sample"]
     assert value["clients"] == [
         {"client": "a", "rows": 20, "stay known": 2, "the very same sample": 1},
-        {"client": "b", "rows": 20, "stay known": 1, "the very same sample": 1},
+        {"client": "b", "rows": 20, "stay known": 2, "the very same sample": 2},
         {"client": "c", "rows": 20, "stay known": 1, "the very same sample": 0},
     ]
-    assert {tuple(one["holders"]): one["pairs"] for one in value["between"]} == {("a", "b"): 1, ("a", "c"): 1}
+    assert {tuple(one["holders"]): one["pairs"] for one in value["between"]} == {("a", "b"): 2, ("a", "c"): 1}
 
 
 def test_one_client_alone(probekit: Probekit, run: str) -> None:
     _, value, _ = probekit("audit", "duplicates", run, "--client", "b")
-    assert [(pair["row"], pair["other_row"]) for pair in value["across"]] == [(0, 1)]
+    assert [(pair["row"], pair["other_row"]) for pair in value["across"]] == [(0, 1), (0, 4)]
     assert [one["client"] for one in value["clients"]] == ["b"]
     code, value, _ = probekit("audit", "duplicates", run, "--client", "d")
     assert (code, "no client 'd'" in value["error"]["message"]) == (3, True)
@@ -71,8 +71,8 @@ def test_twins_in_a_test_set(probekit: Probekit, run: str, shelve: Shelve) -> No
 
 
 def test_threshold_and_limit(probekit: Probekit, run: str) -> None:
-    assert len(probekit("audit", "duplicates", run, "--threshold", "1")[1]["across"]) == 1
-    assert len(probekit("audit", "duplicates", run, "--threshold", "0.3")[1]["across"]) > 2
+    assert len(probekit("audit", "duplicates", run, "--threshold", "1")[1]["across"]) == 2
+    assert len(probekit("audit", "duplicates", run, "--threshold", "0.3")[1]["across"]) > 3
     code, value, _ = probekit("audit", "duplicates", run, "--threshold", "0.3", "--limit", "2")
     assert (code, "More than 2 pairs" in value["error"]["message"]) == (2, True)
     assert probekit("audit", "duplicates", run, "--threshold", "2")[0] == 2

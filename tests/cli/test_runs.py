@@ -6,6 +6,7 @@ import json
 import multiprocessing
 import os
 import random
+import shutil
 import signal
 import threading
 import time
@@ -366,6 +367,15 @@ def test_a_stale_input_is_refused(store: DiskStore, shelve: Shelve, tmp_path: Pa
     with pytest.raises(NotFoundError, match="not in"):
         run.embeddings(store)
     everything(run)  # what needs no rows still works
+
+
+def test_a_set_that_is_not_what_its_digest_says_is_refused(store: DiskStore, shelve: Shelve, tmp_path: Path) -> None:
+    found, other = shelve("small"), shelve("other", seed=5)
+    run, _ = made(store, tmp_path / "run")
+    shutil.rmtree(store.root / "sets" / found.digest)
+    shutil.copytree(store.root / "sets" / other.digest, store.root / "sets" / found.digest)
+    with pytest.raises(CorruptError, match="is not the one"):
+        run.embeddings(store)
 
 
 def test_force_replaces_a_run(store: DiskStore, shelve: Shelve, tmp_path: Path) -> None:

@@ -334,7 +334,7 @@ def test_a_killed_run_leaves_nothing_and_the_same_command_works(
 
 def test_ridge_auto_in_python(shelve: Shelve) -> None:
     import probekit as library
-    from probekit.partition import partition
+    from probekit.partitioning import partition
 
     embeddings = shelve("small")
     divided = partition(embeddings.labels, "iid", clients=4)

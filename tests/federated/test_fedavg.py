@@ -18,7 +18,7 @@ from probekit.federated.optimiser import Optimiser
 from probekit.federated.task import design_for
 from probekit.federated.trained import Progress, Trained
 from probekit.learning import Partition
-from probekit.partition import partition
+from probekit.partitioning import partition
 from probekit.values import EmbeddingSet
 
 Array = NDArray[np.float64]

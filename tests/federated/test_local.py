@@ -16,7 +16,7 @@ from probekit.federated.fedavg import FedAvg
 from probekit.federated.local import train
 from probekit.federated.task import ClosedForm, design_for
 from probekit.federated.trained import Traffic
-from probekit.partition import partition
+from probekit.partitioning import partition
 from probekit.values import EmbeddingSet
 
 MakeSet = Callable[..., EmbeddingSet]

@@ -14,7 +14,7 @@ from probekit.federated.local import train
 from probekit.federated.task import design_for
 from probekit.federated.trained import Trained
 from probekit.learning import Partition
-from probekit.partition import partition
+from probekit.partitioning import partition
 from probekit.unlearning.method import Material
 from probekit.values import EmbeddingSet, EncodingSpec
 from tests.oracles import columns, least_squares, one_hot

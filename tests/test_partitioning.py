@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from probekit.errors import InputError, NotFoundError
-from probekit.partition import parse_scheme, partition
+from probekit.partitioning import parse_scheme, partition
 
 COUNTED = st.sampled_from(["iid", "dirichlet:0.01", "dirichlet:0.5", "dirichlet:100", "shards:1", "shards:3"])
 LABELS = st.lists(st.integers(0, 4), min_size=30, max_size=80).map(lambda found: np.array(found, np.int64))

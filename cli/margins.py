@@ -1,0 +1,56 @@
+"""Each row's lead against what both scores can be off: which rows keep their class for certain.
+
+The same comparison as `probekit.outputs.agreement` counts, told row by row so that it can be drawn.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from probekit.bounds import Factor, gamma
+from probekit.certification import Known
+from probekit.errors import InputError
+from probekit.learning import Design, LinearHead
+from probekit.linear.statistics import row_blocks
+from probekit.report import Margins
+from probekit.values import EmbeddingSet
+
+Array = NDArray[np.float64]
+
+
+def margins(head: LinearHead, embeddings: EmbeddingSet, *, design: Design, known: Known) -> Margins:
+    """Of each row, the class that comes closest: how far it lies behind, and how far that must be to be certain."""
+    if known.curvature is None:
+        raise InputError("Without a sure curvature no score is bounded. Use a ridge above 0, or keep statistics.")
+    params, curvature, loss = head.params[: design.columns], known.curvature.value, known.loss
+    factor = None if loss is None else Factor.of(loss, curvature)
+    by_class = known.residual.class_bounds
+    seen = Design(design.dimension, design.classes, view=head.view, intercept=design.intercept)
+    parts: list[tuple[Array, Array]] = []
+    for _, block in row_blocks(embeddings.embeddings, seen):
+        rows = block.astype(np.float64) if loss is None or loss.centre is None else block - loss.centre
+        if design.intercept != "none":
+            rows = np.hstack([rows, np.ones((len(rows), 1))])
+        norms = np.linalg.norm(rows, axis=1)
+        off = np.outer(norms, by_class / curvature)
+        if factor is not None and loss is not None:
+            roots = np.sqrt(factor.forms(loss.curvature @ params - loss.linear))
+            roots += np.array(known.residual.rounding_by_class) / np.sqrt(curvature)
+            off = np.minimum(off, np.outer(np.sqrt(factor.forms(rows.T)), roots))
+        off += gamma(design.columns + 4) * np.outer(norms, np.linalg.norm(head.params, axis=0))
+        parts.append(_closest(rows @ params, off))
+    leads, needs = (np.concatenate([part[place] for part in parts]) for place in (0, 1))
+    return Margins(leads, needs)
+
+
+def _closest(scores: Array, off: Array) -> tuple[Array, Array]:
+    """The lead over the class that comes closest to overtaking, and the lead that rules it out."""
+    every = np.arange(len(scores))
+    top = np.argmax(scores, axis=1)
+    lead = scores[every, top][:, None] - scores
+    need = off + off[every, top][:, None]
+    slack = lead - need
+    slack[every, top] = np.inf
+    rival = np.argmin(slack, axis=1)
+    return lead[every, rival], need[every, rival]

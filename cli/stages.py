@@ -1,0 +1,107 @@
+"""A state of a run with what is at hand to judge it: its rows, its statistics, the head that retraining gives."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from probekit.cli.runs import Run
+from probekit.cli.unlearning import PURGE, UNLEARN
+from probekit.errors import CorruptError, InputError, MismatchError, NotFoundError, SolverError
+from probekit.federated.client import client_statistics
+from probekit.federated.trained import Trained
+from probekit.learning import ClientStats, LinearHead, Partition
+from probekit.unlearning.exact import refit
+from probekit.unlearning.method import Material
+from probekit.unlearning.remainder import remaining_rows
+from probekit.unlearning.request import UnlearnRequest
+from probekit.unlearning.tree import StatisticsTree
+from probekit.values import EmbeddingSet
+
+if TYPE_CHECKING:
+    from probekit.cache import DiskStore
+
+KEPT, CACHED = "the kept statistics", "the cached rows"
+LOGISTIC = "A logistic head has no closed form to retrain by."
+
+Held = tuple[EmbeddingSet, Partition]
+
+
+@dataclass(frozen=True, eq=False)
+class Stage:
+    """A state, and the retained clients' statistics: `source` says from what, `why` why there are none."""
+
+    number: int
+    trained: Trained
+    statistics: Mapping[str, ClientStats] | None
+    source: str = ""
+    why: str = ""
+
+    def retrained(self) -> tuple[LinearHead | None, str]:
+        """The minimum of the loss of exactly the rows that this state stands for; or why it cannot be had."""
+        if self.statistics is None:
+            return None, self.why
+        try:
+            return refit(self.trained, StatisticsTree.of(self.statistics).total)[0], ""
+        except (InputError, SolverError) as error:
+            return None, str(error)
+
+    @property
+    def with_statistics(self) -> Trained:
+        """What was trained, with the statistics that are at hand."""
+        return replace(self.trained, statistics=self.statistics)
+
+
+def stage(run: Run, store: DiskStore, number: int, *, from_rows: bool = False) -> Stage:
+    """A state of the run; its statistics are those kept or, where none are or it is asked for, of the cached rows."""
+    trained = run.trained(number)
+    if trained.method == "logistic":
+        return Stage(number, trained, None, why=LOGISTIC)
+    if trained.statistics is not None and not from_rows:
+        return Stage(number, trained, trained.statistics, KEPT)
+    try:
+        embeddings, partition = rows_at(run, store, number)
+    except (NotFoundError, MismatchError) as error:
+        if from_rows:
+            raise
+        return Stage(number, trained, None, why=f"No statistics were kept, and the rows are not at hand. {error}")
+    return Stage(number, trained, _statistics(run, trained, (embeddings, partition)), CACHED)
+
+
+def rows_at(run: Run, store: DiskStore, number: int) -> Held:
+    """The run's rows as they stood in a state: the cached set without the samples that were taken out until then.
+
+    A client that was forgotten still holds its rows there: a state's `counts` say whose it was trained on.
+    """
+    embeddings, partition, trained = run.embeddings(store), run.partition(), run.trained(number)
+    entries = run.entries()
+    erased = [place for place, one in enumerate(entries) if one.action == PURGE and one.details["cache"]]
+    for entry in entries[max(erased, default=-1) + 1 :]:
+        told: Any = entry.outputs.get("state", 0)
+        if entry.action != UNLEARN or told > number:
+            continue
+        plain: Any = entry.details["request"]
+        request = UnlearnRequest.from_plain(plain)
+        if request.by_row:
+            rows = UnlearnRequest((), request.samples, request.relabelled)
+            everyone = replace(trained, counts={name: len(held) for name, held in partition.clients.items()})
+            rest = remaining_rows(everyone, rows, Material(embeddings, partition))
+            embeddings, partition = rest.embeddings, rest.partition
+    return embeddings, partition
+
+
+def _statistics(run: Run, trained: Trained, held: Held) -> dict[str, ClientStats]:
+    embeddings, partition = held
+    found = {
+        name: client_statistics(embeddings, partition.clients[name], trained.design)
+        for name in trained.counts
+        if name in partition.clients
+    }
+    if {name: one.count for name, one in found.items()} != dict(trained.counts):
+        raise CorruptError(
+            f"The rows in the cache are not those that a state of {run.path} stands for: it says "
+            f"{sum(trained.counts.values())} rows of {len(trained.counts)} clients, found "
+            f"{sum(one.count for one in found.values())} of {len(found)}. Restore the run from a copy, or train again."
+        )
+    return found
