@@ -22,7 +22,7 @@ from probekit.cache import DiskStore
 
 BATCH, SIZE = 32, 224
 VIT, LITE = "open_clip:ViT-B-32/random", "packaged:efficientnet-lite0"
-VIT_PICTURES, LITE_PICTURES = 256, 384
+VIT_PICTURES, LITE_PICTURES = 384, 384
 
 
 def draw(folder: Path, pictures: int) -> list[Path]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
+
+from probekit.cli.markdown import code, interval, number, percent, section, table, text
 
 WITH_WHAT = {
     "server alone": "nothing but the server's own material: the head, not its distance",
@@ -72,7 +73,7 @@ def _comparison(report: Plain) -> str:
             f"{backdoor['base_rate']:.2%} of them are of that class: what a perfect head scores on all."
         )
     shown = table(("measure", *heads, "difference to retraining"), rows)
-    return section("Before, after, retrained", MEASURE, picture(report, "comparison"), shown, "\n".join(judged))
+    return section("Before, after, retrained", MEASURE, _picture(report, "comparison"), shown, "\n".join(judged))
 
 
 def _distances(report: Plain) -> str:
@@ -104,7 +105,7 @@ def _distances(report: Plain) -> str:
     )
     missing = [f"- state {one['state']}: {text(one['why'])}" for one in report["stages"] if one["why"]]
     return section(
-        "Distance to retraining", said, picture(report, "distance"), table(headers, rows), "\n".join(missing)
+        "Distance to retraining", said, _picture(report, "distance"), table(headers, rows), "\n".join(missing)
     )
 
 
@@ -119,7 +120,7 @@ def _margins(report: Plain) -> str:
             f"{text(one['name'])}: **{found['certified']} of {found['rows']} rows provably get the retrained head's "
             f"class.** Median lead {number(found['median lead'])}, median lead needed {number(found['median needed'])}."
         )
-        parts.append(picture(report, f"margins {one['name']}"))
+        parts.append(_picture(report, f"margins {one['name']}"))
     said = (
         "A row keeps its class for certain if its best score leads every other by more than both scores can be off. "
         "Rows above the line are certain; of those below nothing is proven, most agree all the same."
@@ -146,7 +147,7 @@ def _influence(report: Plain) -> str:
     )
     shown = table(("client", "rows", "leave-one-out distance", "bound"), rows)
     more = f"{len(found['clients']) - SHOWN} further clients stand in report.json." if len(rows) == SHOWN else ""
-    return section("Influence of each client", said, picture(report, "influence"), shown, more)
+    return section("Influence of each client", said, _picture(report, "influence"), shown, more)
 
 
 def _classes(report: Plain) -> str:
@@ -157,8 +158,8 @@ def _classes(report: Plain) -> str:
             (shares[0]["name"], shares[0]["count"], *(interval(share) for share in shares))
             for shares in zip(*one["by class"].values(), strict=True)
         ]
-        parts += [f"### On {text(one['name'])}", picture(report, f"classes {one['name']}")]
-        parts += [picture(report, f"confusion {one['name']}")]
+        parts += [f"### On {text(one['name'])}", _picture(report, f"classes {one['name']}")]
+        parts += [_picture(report, f"confusion {one['name']}")]
         parts.append(table(("class", "rows", *heads), rows[:SHOWN]))
     return section("Classes", *parts) if parts else ""
 
@@ -294,48 +295,7 @@ def _points(value: float | None) -> str:
     return "" if value is None else f"{100 * value:.2f} points"
 
 
-def section(title: str, *parts: str) -> str:
-    """A heading and what stands under it; empty parts vanish."""
-    return "\n\n".join([f"## {title}", *(part for part in parts if part)])
-
-
-def picture(report: Plain, key: str) -> str:
+def _picture(report: Plain, key: str) -> str:
     """The picture of this key, if it was drawn."""
     found = report["pictures"].get(key)
     return "" if found is None else f"![{text(found['alt'])}]({found['file']})"
-
-
-def table(headers: Sequence[str], rows: Sequence[Sequence[object]], *, raw: bool = False) -> str:
-    """A Markdown table; `raw` cells are Markdown already."""
-    if not rows:
-        return ""
-    lines = [headers, ["---"] * len(headers), *([str(cell) if raw else text(cell) for cell in row] for row in rows)]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
-
-
-def text(value: object) -> str:
-    """Anything as text that Markdown takes for nothing else."""
-    flat = " ".join(str(value).split())
-    return re.sub(r"([\\`*_\[\]<>|#$~])", r"\\\1", flat)
-
-
-def code(value: str) -> str:
-    """A digest or a command, as it is."""
-    return f"`{' '.join(value.replace('`', '').split())}`".replace("|", "\\|")
-
-
-def number(value: float | None) -> str:
-    """A number to four digits."""
-    return "" if value is None else f"{value:.4g}"
-
-
-def percent(share: Plain | None) -> str:
-    """A share in per cent."""
-    return "not known" if share is None or share["value"] is None else f"{share['value']:.2%}"
-
-
-def interval(share: Plain | None) -> str:
-    """A share with its interval."""
-    if share is None or share["value"] is None:
-        return ""
-    return f"{share['value']:.2%} ({share['low']:.2%} to {share['high']:.2%})"

@@ -30,13 +30,17 @@ Held = tuple[EmbeddingSet, Partition]
 
 @dataclass(frozen=True, eq=False)
 class Stage:
-    """A state, and the retained clients' statistics: `source` says from what, `why` why there are none."""
+    """A state, and the retained clients' statistics: `source` says from what, `why` why there are none.
+
+    `held` are the rows that the statistics were made of, where they were made anew.
+    """
 
     number: int
     trained: Trained
     statistics: Mapping[str, ClientStats] | None
     source: str = ""
     why: str = ""
+    held: Held | None = None
 
     def retrained(self) -> tuple[LinearHead | None, str]:
         """The minimum of the loss of exactly the rows that this state stands for; or why it cannot be had."""
@@ -61,12 +65,12 @@ def stage(run: Run, store: DiskStore, number: int, *, from_rows: bool = False) -
     if trained.statistics is not None and not from_rows:
         return Stage(number, trained, trained.statistics, KEPT)
     try:
-        embeddings, partition = rows_at(run, store, number)
+        held = rows_at(run, store, number)
     except (NotFoundError, MismatchError) as error:
         if from_rows:
             raise
         return Stage(number, trained, None, why=f"No statistics were kept, and the rows are not at hand. {error}")
-    return Stage(number, trained, _statistics(run, trained, (embeddings, partition)), CACHED)
+    return Stage(number, trained, _statistics(run, trained, held), CACHED, held=held)
 
 
 def rows_at(run: Run, store: DiskStore, number: int) -> Held:

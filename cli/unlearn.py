@@ -13,6 +13,8 @@ from probekit.cli.output import Output, facts, size
 if TYPE_CHECKING:
     from probekit.cli.unlearning import Done
 
+NOISE = "A guarantee for the released head: (epsilon, delta)"
+
 
 def unlearn(
     run: Annotated[Path, typer.Argument(help="A run folder.")],
@@ -37,6 +39,16 @@ def unlearn(
     ] = False,
     test: Annotated[str | None, typer.Option(help="A set on which to count the certified agreement.")] = None,
     key: Annotated[Path | None, typer.Option(help="Sign the certificate with this Ed25519 private key (PEM).")] = None,
+    sigma: Annotated[
+        float | None, typer.Option(help="Noise, fixed in advance, on every released parameter.", rich_help_panel=NOISE)
+    ] = None,
+    epsilon: Annotated[
+        float, typer.Option(help="The guarantee that the noise is to give.", rich_help_panel=NOISE)
+    ] = 1.0,
+    delta: Annotated[float, typer.Option(rich_help_panel=NOISE)] = 1e-5,
+    release: Annotated[
+        Path | None, typer.Option(help="Write the head with noise to this folder.", rich_help_panel=NOISE)
+    ] = None,
     certificate: Annotated[Path | None, typer.Option(help="Also write the certificate here.")] = None,
     purge: Annotated[bool, typer.Option("--purge", help="Then remove from the run what knew the forgotten.")] = False,
     config: o.Config = None,
@@ -52,18 +64,26 @@ def unlearn(
     from probekit.cache import DiskStore
     from probekit.cache.files import write_text
     from probekit.cli.runs import Run
-    from probekit.cli.unlearning import Wanted, carry_out, read_request
+    from probekit.cli.unlearning import Noise, Wanted, carry_out, read_request
 
     out = Output(json, quiet)
     request = read_request(client or (), samples=sample or (), relabelled=relabel or (), added=add or ())
     store, opened = DiskStore(cache), Run.open(run)
+    if release is not None and sigma is None:
+        raise typer.BadParameter("--release writes a head with noise: give --sigma too.")
     wanted = Wanted(
         method,
         not server_only,
         store.open(test) if test is not None else None,
         _key(key) if key is not None else None,
+        Noise(sigma, epsilon, delta) if sigma is not None else None,
     )
     done = carry_out(opened, store, request, wanted)
+    if release is not None and sigma is not None:
+        from probekit.heads import save_head
+        from probekit.privacy import release as noisy
+
+        save_head(noisy(opened.head(done.state), sigma), release)
     if certificate is not None:
         write_text(certificate, done.path.read_text())
     value = described(run, done)
@@ -96,6 +116,7 @@ def described(run: Path, done: Done) -> dict[str, Any]:
         "bounds": said.plain["bounds"],
         "residual": said.plain["residual"],
         "agreement": said.plain["agreement"],
+        "privacy": said.plain["privacy"],
         "checkable by": said.checkable_by,
         "warnings": list(said.warnings),
         "certificate": str(done.path),
@@ -139,6 +160,12 @@ def _show(console: Any, value: dict[str, Any]) -> None:
     if value["agreement"] is not None:
         agreed = value["agreement"]
         seen["agreement"] = f"{agreed['certified']} of {agreed['rows']} rows provably get the retrained head's class"
+    if value["privacy"] is not None:
+        found = value["privacy"]
+        seen["privacy"] = (
+            f"(epsilon {found['epsilon']:g}, delta {found['delta']:g}) by noise of sigma {found['sigma']:g}, which "
+            f"covers a distance of up to {found['largest_bound']:.3g}; its caveats stand in the certificate"
+        )
     if cost is not None:
         seen["cost"] = (
             f"{cost['rounds']} rounds, {size(cost['up'])} up, {size(cost['down'])} down, "

@@ -17,6 +17,7 @@ from probekit.cli.runs import Run
 from probekit.errors import InputError, MismatchError, NotFoundError
 from probekit.federated.trained import Trained
 from probekit.learning import LinearHead, Partition
+from probekit.privacy import check_budget
 from probekit.signatures import sign
 from probekit.unlearning.choice import choose
 from probekit.unlearning.method import Material, Unlearned, method, require
@@ -33,6 +34,15 @@ UNLEARN, PURGE = "unlearn", "purge"
 
 
 @dataclass(frozen=True)
+class Noise:
+    """Noise fixed in advance, and the guarantee it is to give: output perturbation."""
+
+    sigma: float
+    epsilon: float
+    delta: float
+
+
+@dataclass(frozen=True)
 class Wanted:
     """How a request is to be carried out. `ask`: may the retained clients be asked (here: their cached rows)?"""
 
@@ -40,6 +50,7 @@ class Wanted:
     ask: bool = True
     evaluation: EmbeddingSet | None = None
     key: bytes | None = None
+    noise: Noise | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -162,11 +173,23 @@ def carry_out(run: Run, store: DiskStore, request: UnlearnRequest, wanted: Wante
         unlearned = unlearner.unlearn(before, request, material)
         clients = _clients(unlearned, request, before, material) if wanted.ask else None
         certificate = certify(before, unlearned, clients=clients, evaluation=wanted.evaluation)
+        certificate = _covered(certificate, wanted.noise)
         signature = None if wanted.key is None else sign(signed_bytes(certificate), wanted.key)
         event = Event(UNLEARN, _inputs(run, before), _details(request, unlearned, certificate, why))
         text = certificate_text(certificate, signature=signature)
         number = run.write_state(unlearned.trained_after, event, texts={CERTIFICATE: text})
         return Done(number, certificate, certificate_path(run, number), request, why, unlearned)
+
+
+def _covered(certificate: Certificate, noise: Noise | None) -> Certificate:
+    """The certificate with its (epsilon, delta); a bound too large for the noise is refused, and nothing changes."""
+    if noise is None:
+        return certificate
+    bound = certificate.bounds.weights
+    if bound is None:
+        raise InputError(f"(epsilon, delta) needs a certified distance, and there is none. {certificate.bounds.why}")
+    budget = check_budget(bound, noise.sigma, epsilon=noise.epsilon, delta=noise.delta)
+    return replace(certificate, privacy=budget.plain)
 
 
 def refuse_logistic(trained: Trained) -> None:

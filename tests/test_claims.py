@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import click
@@ -66,3 +69,25 @@ def test_exit_codes_of_the_readme_are_those_of_the_errors() -> None:
     for kind in family:
         family += kind.__subclasses__()
     assert {kind.exit_code for kind in family} | {0, 5, main.INTERRUPTED} == stated
+
+
+@pytest.mark.parametrize(
+    ("ours", "better", "code"), [(0.9, "higher", 0), (0.5, "higher", 1), (0.5, "lower", 0), (0.9, "lower", 1)]
+)
+def test_a_bar_that_does_not_hold_ends_a_benchmark_with_1(ours: float, better: str, code: int) -> None:
+    second = f"report('b', {ours}, 1, bar=0.7, better={better!r})"
+    script = f"from _measure import *; report('a', 1, 1, bar=1); {second}; finish()"
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=ROOT / "benchmarks", text=True, capture_output=True, check=False
+    )
+    assert done.returncode == code
+    lines = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [list(line)[:6] for line in lines] == [["name", "ours", "theirs", "ratio", "bar", "holds"]] * 2
+    assert [line["holds"] for line in lines] == [True, code == 0]
+
+
+def test_every_benchmark_reports_and_finishes() -> None:
+    scripts = sorted((ROOT / "benchmarks").glob("[!_]*.py"))
+    assert {"extract", "cache", "startup"} <= {script.stem for script in scripts}
+    silent = [script.name for script in scripts if not re.search(r"\bfinish\(\)", script.read_text())]
+    assert not silent

@@ -21,13 +21,13 @@ from probekit.federated.local import train
 from probekit.heads import load_head
 from probekit.learning import Partition
 from probekit.signatures import new_private_key, public_key_of
-from tests.cli.shelves import Probekit, Shelve, probekit, shelve  # noqa: F401  (fixtures)
-
-pytestmark = pytest.mark.usefixtures("shelve")
+from tests.cli.shelves import Probekit, Shelve
+from tests.cli.shelves import probekit as probekit
+from tests.cli.shelves import shelve as shelve
 
 
 @pytest.fixture
-def trained(probekit: Probekit, shelve: Shelve, tmp_path: Path) -> Path:  # noqa: F811
+def trained(probekit: Probekit, shelve: Shelve, tmp_path: Path) -> Path:
     """A run of four clients that kept everything."""
     shelve("rows", rows=160)
     shelve("test", rows=40, seed=5)
@@ -54,7 +54,7 @@ def retrained(run: Path, store: DiskStore, *, without: set[str]) -> Any:
 
 def test_a_client_is_forgotten_exactly_and_the_certificate_holds(
     trained: Path,
-    probekit: Probekit,  # noqa: F811
+    probekit: Probekit,
     store: DiskStore,
 ) -> None:
     code, value, _ = probekit("unlearn", str(trained), "--client", "2", "--test", "test")
@@ -68,14 +68,14 @@ def test_a_client_is_forgotten_exactly_and_the_certificate_holds(
     assert {"head after", "head before", "retained residual", "certified agreement", "statistics of client 0"} <= names
 
 
-def test_the_same_request_again_changes_nothing(trained: Path, probekit: Probekit) -> None:  # noqa: F811
+def test_the_same_request_again_changes_nothing(trained: Path, probekit: Probekit) -> None:
     probekit("unlearn", str(trained), "--client", "2")
     code, value, _ = probekit("unlearn", str(trained), "--client", "2")
     assert (code, value["already done"], value["state"]) == (0, True, 2)
     assert Run.open(trained).state == 2
 
 
-def test_a_client_returns(trained: Path, probekit: Probekit) -> None:  # noqa: F811
+def test_a_client_returns(trained: Path, probekit: Probekit) -> None:
     before = load_head(trained / "states" / "0001" / "head")
     probekit("unlearn", str(trained), "--client", "2")
     code, value, said = probekit("unlearn", str(trained), "--add", "2")
@@ -85,7 +85,7 @@ def test_a_client_returns(trained: Path, probekit: Probekit) -> None:  # noqa: F
     assert (code, value["already done"], value["state"]) == (0, False, 4)
 
 
-def test_samples_go_and_stay_gone(trained: Path, probekit: Probekit, store: DiskStore) -> None:  # noqa: F811
+def test_samples_go_and_stay_gone(trained: Path, probekit: Probekit, store: DiskStore) -> None:
     opened = Run.open(trained)
     embeddings, partition = opened.embeddings(store), opened.partition()
     first, second = (int(row) for row in partition.clients["1"][:2])
@@ -101,7 +101,7 @@ def test_samples_go_and_stay_gone(trained: Path, probekit: Probekit, store: Disk
     assert probekit("verify", str(certificate(trained, 3)), "--run", str(trained), "--rows")[0] == 0
 
 
-def test_a_label_is_put_right(trained: Path, probekit: Probekit, store: DiskStore) -> None:  # noqa: F811
+def test_a_label_is_put_right(trained: Path, probekit: Probekit, store: DiskStore) -> None:
     embeddings = Run.open(trained).embeddings(store)
     row = int(Run.open(trained).partition().clients["0"][0])
     wrong = (int(embeddings.labels[row]) + 1) % 3
@@ -115,7 +115,7 @@ def test_a_label_is_put_right(trained: Path, probekit: Probekit, store: DiskStor
 @pytest.mark.parametrize("method", ["fedremoval", "fedremoval:cg", "fedremoval-line", "fedremoval-pcg:6", "retrain"])
 def test_every_method_is_certified_by_a_gradient_round(
     trained: Path,
-    probekit: Probekit,  # noqa: F811
+    probekit: Probekit,
     store: DiskStore,
     tmp_path: Path,
     method: str,
@@ -132,7 +132,7 @@ def test_every_method_is_certified_by_a_gradient_round(
     assert (code, checked["verified"]) == (0, True), checked
 
 
-def test_auto_takes_what_was_kept_and_says_why(probekit: Probekit, shelve: Shelve, tmp_path: Path) -> None:  # noqa: F811
+def test_auto_takes_what_was_kept_and_says_why(probekit: Probekit, shelve: Shelve, tmp_path: Path) -> None:
     shelve("rows", rows=160)
     base = ("train", "rows", "--clients", "4", "--ridge", "0.01")
     for keep, share, method in (("gradients", "0.2", "fedremoval"), ("statistics", "0", "exact")):
@@ -148,7 +148,7 @@ def test_auto_takes_what_was_kept_and_says_why(probekit: Probekit, shelve: Shelv
     assert 'keep="statistics"' in said
 
 
-def test_server_only_certifies_nothing_and_says_so(probekit: Probekit, shelve: Shelve, tmp_path: Path) -> None:  # noqa: F811
+def test_server_only_certifies_nothing_and_says_so(probekit: Probekit, shelve: Shelve, tmp_path: Path) -> None:
     shelve("rows", rows=160)
     run = str(tmp_path / "run")
     options = ("--clients", "4", "--ridge", "0.01", "--keep", "gradients", "--server-share", "0.2")
@@ -158,7 +158,7 @@ def test_server_only_certifies_nothing_and_says_so(probekit: Probekit, shelve: S
     assert "gradient round" in value["bounds"]["why"]
 
 
-def test_bad_requests(trained: Path, probekit: Probekit, tmp_path: Path) -> None:  # noqa: F811
+def test_bad_requests(trained: Path, probekit: Probekit, tmp_path: Path) -> None:
     for arguments, code, words in (
         (("--client", "7"), 2, "this run has clients 0 to 3"),
         (("--client", "0", "--client", "1", "--client", "2", "--client", "3"), 2, "nothing would remain"),
@@ -176,7 +176,7 @@ def test_bad_requests(trained: Path, probekit: Probekit, tmp_path: Path) -> None
     assert probekit("unlearn", str(tmp_path / "nowhere"), "--client", "0")[0] == 3
 
 
-def test_forgeries_fail_with_exit_code_6(trained: Path, probekit: Probekit, tmp_path: Path) -> None:  # noqa: F811
+def test_forgeries_fail_with_exit_code_6(trained: Path, probekit: Probekit, tmp_path: Path) -> None:
     probekit("unlearn", str(trained), "--client", "2")
     good = certificate(trained).read_text()
     forged = tmp_path / "forged.json"
@@ -194,7 +194,7 @@ def test_forgeries_fail_with_exit_code_6(trained: Path, probekit: Probekit, tmp_
     assert probekit("verify", str(certificate(trained)), "--head", str(trained / "states" / "0002" / "head"))[0] == 0
 
 
-def test_a_tampered_run_fails(trained: Path, probekit: Probekit) -> None:  # noqa: F811
+def test_a_tampered_run_fails(trained: Path, probekit: Probekit) -> None:
     probekit("unlearn", str(trained), "--client", "2")
     ledger = trained / "ledger.jsonl"
     good = ledger.read_text()
@@ -210,7 +210,7 @@ def test_a_tampered_run_fails(trained: Path, probekit: Probekit) -> None:  # noq
     assert probekit("unlearn", str(trained), "--client", "1")[0] in (4, 6)
 
 
-def test_signatures(trained: Path, probekit: Probekit, tmp_path: Path) -> None:  # noqa: F811
+def test_signatures(trained: Path, probekit: Probekit, tmp_path: Path) -> None:
     mine, other = new_private_key(), new_private_key()
     for name, key in (("key.pem", mine), ("mine.pub", public_key_of(mine)), ("other.pub", public_key_of(other))):
         (tmp_path / name).write_bytes(key)
@@ -221,12 +221,30 @@ def test_signatures(trained: Path, probekit: Probekit, tmp_path: Path) -> None: 
     assert probekit(*base, str(tmp_path / "other.pub"))[0] == 6
 
 
+def test_noise_is_fixed_in_advance_and_a_bound_too_large_for_it_is_refused(
+    trained: Path,
+    probekit: Probekit,
+    tmp_path: Path,
+) -> None:
+    base = ("unlearn", str(trained), "--client", "2", "--sigma", "0.001", "--epsilon", "1", "--delta", "1e-5")
+    code, _, said = probekit(*base, "--method", "fedremoval")
+    assert (code, "fedremoval-pcg" in said) == (2, True)
+    assert Run.open(trained).state == 1
+    code, value, said = probekit(*base, "--release", str(tmp_path / "released"))
+    assert code == 0, said
+    assert value["privacy"]["largest_bound"] >= value["bounds"]["weights"]
+    assert any("released head" in caveat for caveat in value["privacy"]["caveats"])
+    noise = load_head(tmp_path / "released").params - load_head(trained / "states" / "0002" / "head").params
+    assert 0.0005 < noise.std() < 0.002
+    assert probekit("unlearn", str(trained), "--client", "1", "--release", str(tmp_path / "x"))[0] == 2
+
+
 def holds(folder: Path, secret: bytes) -> list[Path]:
     """The files below a folder that contain these bytes."""
     return [path for path in folder.rglob("*") if path.is_file() and secret in path.read_bytes()]
 
 
-def test_purge_leaves_no_byte_of_the_forgotten(trained: Path, probekit: Probekit, store: DiskStore) -> None:  # noqa: F811
+def test_purge_leaves_no_byte_of_the_forgotten(trained: Path, probekit: Probekit, store: DiskStore) -> None:
     opened = Run.open(trained)
     statistics = opened.trained().statistics
     assert statistics is not None
@@ -250,7 +268,7 @@ def test_purge_leaves_no_byte_of_the_forgotten(trained: Path, probekit: Probekit
     assert code == 0, said
 
 
-def test_purging_twice_or_too_early(trained: Path, probekit: Probekit) -> None:  # noqa: F811
+def test_purging_twice_or_too_early(trained: Path, probekit: Probekit) -> None:
     code, _, said = probekit("purge", str(trained), "--yes")
     assert (code, "nothing was unlearned yet" in said) == (2, True)
     assert probekit("unlearn", str(trained), "--client", "2", "--purge")[0] == 0
@@ -265,7 +283,7 @@ def _forget(path: Path, root: Path) -> None:
 
 def test_killed_while_unlearning_the_run_is_the_old_or_the_new_one(
     trained: Path,
-    probekit: Probekit,  # noqa: F811
+    probekit: Probekit,
     store: DiskStore,
     tmp_path: Path,
 ) -> None:

@@ -1,0 +1,106 @@
+"""Inverses of a linearized network's curvature J^T J / n + ridge: exact by the dual, or close on a subspace.
+
+Exact: (J^T J / n + ridge)^-1 = (I - J^T (J J^T + n ridge)^-1 J) / ridge (Woodbury), one factor of size n k.
+Close: on the span of the Jacobian rows of some landmark rows Z (Q an orthonormal basis, K = J_Z J_Z^T) the
+curvature's own restriction is inverted; the rest of the space is scaled by one number t. With C = J J_Z^T,
+t P^-1 = t Q (Q^T H Q + ridge)^-1 Q^T + (I - Q Q^T) = I + J_Z^T (t (C^T C / n + ridge K)^-1 - K^-1) J_Z,
+which bounds the condition number by 4 (l + ridge) / ridge, l the largest curvature outside the span.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from probekit.errors import SolverError
+from probekit.linear.kernel import batch_factors, factors
+from probekit.linear.network import LinearizedRows
+
+JITTER = 1e-11
+"""Of the mean diagonal, added to a kernel before it is factored alone: rows may repeat."""
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class DualInverse:
+    """The exact inverse, from the Cholesky factor of J J^T + n ridge."""
+
+    rows: LinearizedRows
+    ridge: float
+    factor: Tensor
+
+    @classmethod
+    def of(cls, rows: LinearizedRows, ridge: float) -> DualInverse:
+        """Of these rows; `ridge` in mean scaling."""
+        held = factors(rows)
+        kernel = held.kernel(held).double()
+        kernel.diagonal().add_(rows.count * ridge)
+        return cls(rows, ridge, _cholesky(kernel))
+
+    def matvec(self, v: Array) -> Array:
+        """The inverse applied."""
+        pushed = _solved(self.factor, self.rows.jvp(v))
+        return np.asarray((v - self.rows.vjp(pushed)) / self.ridge)
+
+    def dense(self) -> Array | None:
+        """Never formed."""
+        return None
+
+
+@dataclass(frozen=True, eq=False)
+class SubspaceInverse:
+    """Close to the inverse: the curvature's restriction to a subspace inverted, one scale for the rest."""
+
+    landmarks: LinearizedRows
+    scale: float
+    kernel: Tensor
+    restricted: Tensor
+
+    @classmethod
+    def of(cls, rows: LinearizedRows, ridge: float, *, landmarks: int, seed: int = 0) -> SubspaceInverse:
+        """On the span of the Jacobian rows of so many rows, drawn at random; `ridge` in mean scaling."""
+        chosen = np.sort(np.random.default_rng(seed).choice(rows.count, min(landmarks, rows.count), replace=False))
+        few = rows.model.over(rows.inputs[torch.as_tensor(chosen)])
+        held = factors(few)
+        kernel = held.kernel(held).double()
+        cross, trace = torch.zeros_like(kernel), 0.0
+        for batch in batch_factors(rows):
+            block = batch.kernel(held).double()
+            cross.addmm_(block.T, block)
+            trace += float(torch.einsum("nkk->", batch.blocks()))
+        kernel.diagonal().add_(JITTER * float(kernel.diagonal().mean()))
+        cross /= rows.count
+        alone = _cholesky(kernel)
+        caught = float(torch.cholesky_solve(cross, alone).diagonal().sum())
+        # the mean curvature outside the span lies within that block's spectrum: any such scale will do
+        outside = max(trace / rows.count - caught, 0.0) / max(rows.count * rows.classes - len(kernel), 1)
+        return cls(few, ridge + outside, alone, _cholesky(cross.add_(kernel, alpha=ridge)))
+
+    def matvec(self, v: Array) -> Array:
+        """The approximate inverse applied."""
+        pushed = self.landmarks.jvp(v)
+        inner = self.scale * _solved(self.restricted, pushed) - _solved(self.kernel, pushed)
+        return np.asarray((v + self.landmarks.vjp(inner)) / self.scale)
+
+    def dense(self) -> Array | None:
+        """Never formed."""
+        return None
+
+
+def _cholesky(matrix: Tensor) -> Tensor:
+    factor, failed = torch.linalg.cholesky_ex(matrix)
+    if int(failed):
+        raise SolverError(
+            f"The kernel of these rows is not positive definite (at {int(failed)} of {len(matrix)}). Use a larger ridge."
+        )
+    return factor
+
+
+def _solved(factor: Tensor, outputs: Array) -> Array:
+    given = torch.as_tensor(np.ascontiguousarray(outputs)).to(factor.device).reshape(-1, 1)
+    return np.asarray(torch.cholesky_solve(given, factor).cpu().numpy()).reshape(outputs.shape)
