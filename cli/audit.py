@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from probekit.cli import options as o
+from probekit.cli.influence import influence
+from probekit.cli.membership import membership
 from probekit.cli.output import Output, facts, section
 
 if TYPE_CHECKING:
@@ -18,6 +20,8 @@ if TYPE_CHECKING:
     from probekit.values import EmbeddingSet
 
 app = typer.Typer(help="Look at a run's rows for what would mislead.", no_args_is_help=True)
+app.command("influence")(influence)
+app.command("membership")(membership)
 
 SERVER = "(server)"
 SHOWN = 15

@@ -63,20 +63,20 @@ def _show(console: Any, story: Story) -> None:
             f"{line.accuracy:.1%}",
             f"{line.backdoor:.1%}",
             f"{line.distance:.2g}",
-            "" if line.verified is None else "verified" if line.verified else "FAILED",
             "" if line.bound is None else f"{line.bound:.2g}",
+            "" if line.verified is None else "verified" if line.verified else "FAILED",
             f"{line.seconds * 1000:.0f} ms" if line.seconds else "",
         )
         for line in story.lines
     ]
-    headers = ("head", "accuracy", "backdoor works", "distance to retrained", "certificate", "certified bound", "time")
+    headers = ("head", "accuracy", "backdoor", "distance", "bound", "certificate", "time")
     section(console, "test pictures, before and after forgetting the poisoned client", headers, rows)
-    for line in story.lines:
-        for warning in line.warnings:
-            console.print(f"[dim]{line.head}: {warning}[/]", soft_wrap=True)
+    for warning in dict.fromkeys(warning for line in story.lines for warning in line.warnings):
+        console.print(f"[dim]told before the step: {warning}[/]", soft_wrap=True)
     console.print(
-        "\nThe backdoor is counted on test pictures of other classes with the trigger on them; what counts is the "
-        "difference to the retrained head.\nLook further: "
+        "\nbackdoor: how often the trigger makes test pictures of other classes a 0; what counts is the difference to "
+        "the retrained head.\ndistance: of the weights to the retrained head's, relative; bound: what the certificate "
+        "proves of it, absolute.\nLook further: "
         f"[bold]probekit evaluate {story.runs[0]} demo-test --triggered demo-test-triggered[/] and "
         f"[bold]probekit report {story.runs[0]}[/]",
         soft_wrap=True,

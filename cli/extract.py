@@ -80,7 +80,7 @@ def extract(
     size = _batch_size(batch_size)
     keep_freed_memory()
     began = time.perf_counter()
-    with out.side.status("loading ...") if out.side.is_terminal else _Nothing():
+    with out.busy("loading ..."):
         from probekit.attack import trigger as find_trigger
         from probekit.backbones import backbone as find_backbone
         from probekit.cache import DiskStore
@@ -123,11 +123,6 @@ def extract(
     timings = {"load": round(loaded - began, 3), "encode": round(time.perf_counter() - loaded, 3)}
     _show(out, name, embeddings, encoder, last[0], timings, store)
     return 5 if embeddings.skipped else 0
-
-
-class _Nothing:
-    def __enter__(self) -> None: ...
-    def __exit__(self, *_: object) -> None: ...
 
 
 def _batch_size(text: str) -> int | None:

@@ -22,6 +22,7 @@ COMMANDS = {
     "evaluate": ("probekit.cli.evaluate:evaluate", "Judge the head of a run: accuracy, calibration, confusion."),
     "unlearn": ("probekit.cli.unlearn:unlearn", "Forget clients or samples, with a certificate."),
     "verify": ("probekit.cli.verify:verify", "Check a certificate by computing everything again."),
+    "report": ("probekit.cli.report:report", "Write a report of a run: Markdown, JSON and pictures."),
     "purge": ("probekit.cli.purge:purge", "Remove from a run, and the cache, what knew the forgotten."),
     "audit": ("probekit.cli.audit:app", "Look at a run's rows for what would mislead: duplicates."),
     "demo": ("probekit.cli.demo:demo", "Do the main job on an embedded default: no download."),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -59,6 +59,10 @@ class Output:
     def note(self, text: str) -> None:
         """A remark on the way."""
         self.side.print(f"[dim]{_plain(text)}[/]", soft_wrap=True)
+
+    def busy(self, what: str) -> AbstractContextManager[object]:
+        """Something that turns while work is done, on a terminal only."""
+        return self.side.status(what) if self.side.is_terminal else nullcontext()
 
     def result(self, value: Mapping[str, Any], show: Callable[[Console], None]) -> None:
         """The outcome, as one JSON object or shown to a person."""

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from probekit.cli.markdown import code, interval, number, percent, section, table, text
+from probekit.cli.proofs import asked
 
 WITH_WHAT = {
     "server alone": "nothing but the server's own material: the head, not its distance",
@@ -99,8 +100,8 @@ def _distances(report: Plain) -> str:
     ]
     sources = sorted({one["source"] for one in report["stages"] if one["source"]})
     said = (
-        "Distances are of all parameters together (Frobenius), to the head retrained on exactly the rows that the state "
-        "stands for. A distance never exceeds the two bounds together."
+        "Distances are of all parameters together (Frobenius), to the head retrained on exactly the rows that the "
+        "state stands for. A distance never exceeds the two bounds together."
         + (f" Retrained from {' and '.join(sources)}." if sources else "")
     )
     missing = [f"- state {one['state']}: {text(one['why'])}" for one in report["stages"] if one["why"]]
@@ -142,8 +143,8 @@ def _influence(report: Plain) -> str:
         for one in found["clients"][:SHOWN]
     ]
     said = (
-        f"How far the head of state {found['state']} would move without a client: exactly, by leaving each one out, and "
-        "at most, by its gradient alone (the bound needs no statistics)."
+        f"How far the head of state {found['state']} would move without a client: exactly, by leaving each one out, "
+        "and at most, by its gradient alone (the bound needs no statistics)."
     )
     shown = table(("client", "rows", "leave-one-out distance", "bound"), rows)
     more = f"{len(found['clients']) - SHOWN} further clients stand in report.json." if len(rows) == SHOWN else ""
@@ -168,7 +169,7 @@ def _certificate(page: Plain, run: str) -> str:
     said = page["certificate"]
     bounds, residual, agreed = said["bounds"], said["residual"], said["agreement"]
     facts = [
-        ("removed", _request(said["request"])),
+        ("removed", text(asked(said["request"]))),
         ("method", said["method"]),
         ("retained", f"{len(said['retained'])} clients, {sum(said['retained'].values())} rows"),
         *((f"{name} {when}", code(value)) for when in ("before", "after") for name, value in said[when].items()),
@@ -185,6 +186,7 @@ def _certificate(page: Plain, run: str) -> str:
             "certified agreement",
             "no set was given" if agreed is None else f"{agreed['certified']} of {agreed['rows']} rows",
         ),
+        *([("privacy of the released head", text(_flat(said["privacy"])))] if said["privacy"] else []),
         ("who can check it", said["checkable_by"]),
         ("with what", WITH_WHAT.get(said["checkable_by"], "")),
         ("how", code(f"probekit verify {run}/states/{page['state']:04d}/certificate.json --run {run}")),
@@ -192,8 +194,7 @@ def _certificate(page: Plain, run: str) -> str:
         ("digest", code(page["digest"])),
     ]
     paper = [
-        (one["name"], "not computable" if one["value"] is None else number(one["value"]), one["why"])
-        for one in said["paper"]
+        (one["name"], "none" if one["value"] is None else number(one["value"]), one["why"]) for one in said["paper"]
     ]
     checks = [
         ("holds" if one["passed"] else "FAILS", one["name"], one["claimed"], one["found"]) for one in page["checks"]
@@ -210,16 +211,6 @@ def _certificate(page: Plain, run: str) -> str:
         table(("", "check", "claimed", "found"), checks),
     ]
     return section(f"Certificate of state {page['state']}", *parts)
-
-
-def _request(asked: Plain) -> str:
-    parts = [f"client {text(name)}" for name in asked["clients"]]
-    parts += [
-        f"{len(asked[kind])} samples {word}"
-        for kind, word in (("samples", "forgotten"), ("relabelled", "relabelled"))
-        if asked[kind]
-    ]
-    return ", ".join(parts + [f"client {text(name)} taken back in" for name in asked["added"]])
 
 
 def _rounding(residual: Plain) -> str:

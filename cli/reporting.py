@@ -74,7 +74,7 @@ class Examined:
 def gather(run: Run, store: DiskStore, wanted: Wanted) -> Report:
     """All that can be told of a run. Its ledger and certificates are checked on the way."""
     entries, left_out = run.entries(), dict[str, str]()
-    yardstick = Yardstick(_subjects(run, store, wanted, left_out), *_triggered(store, wanted, left_out))
+    yardstick = Yardstick(subjects(run, store, wanted, left_out), *_triggered(run, store, wanted, left_out))
     first = last = None
     told: list[Told] = []
     pages: list[Page] = []
@@ -105,7 +105,7 @@ def gather(run: Run, store: DiskStore, wanted: Wanted) -> Report:
     )
 
 
-def _subjects(run: Run, store: DiskStore, wanted: Wanted, left_out: dict[str, str]) -> list[Subject]:
+def subjects(run: Run, store: DiskStore, wanted: Wanted, left_out: dict[str, str]) -> list[Subject]:
     """The test sets or, where none is named, the server's rows, where there are any."""
     if wanted.tests:
         judge = Judge(run, store, run.trained())
@@ -121,21 +121,23 @@ def _subjects(run: Run, store: DiskStore, wanted: Wanted, left_out: dict[str, st
     return [Subject("the server's rows", SERVER, embeddings.select(partition.server), {})]
 
 
-def _triggered(store: DiskStore, wanted: Wanted, left_out: dict[str, str]) -> tuple[EmbeddingSet | None, int]:
-    if (wanted.triggered is None) != (wanted.target is None):
-        raise InputError(
-            "Backdoor success needs both: --triggered SET, and --target with the class number it is to give."
-        )
-    if wanted.triggered is None or wanted.target is None:
+def _triggered(run: Run, store: DiskStore, wanted: Wanted, left_out: dict[str, str]) -> tuple[EmbeddingSet | None, int]:
+    """The triggered pictures and the class they are to be given: the one named or, in a poisoned run, that run's."""
+    target = wanted.target
+    if target is None and run.config.get("poison") is not None:
+        target = run.config["target"]
+    if wanted.triggered is None and wanted.target is None:
         left_out["backdoor success"] = "No triggered pictures were named (--triggered SET --target CLASS-NUMBER)."
         return None, 0
+    if wanted.triggered is None or target is None:
+        raise InputError("Backdoor success needs both: --triggered SET, and --target with the number of its class.")
     rows, _ = usable(store.open(wanted.triggered))
     if rows.spec.trigger is None:
         raise MismatchError(
             f"{wanted.triggered} holds pictures without a trigger, on which a backdoor cannot show. Extract the test "
             "pictures with --trigger."
         )
-    return rows, wanted.target
+    return rows, target
 
 
 def _examine(here: Stage, yardstick: Yardstick, page: Page | None) -> Examined:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from probekit.cache.files import read_json
 from probekit.cli import kept
-from probekit.errors import CacheError, CorruptError
+from probekit.errors import CacheError, CorruptError, InputError
 from probekit.learning import Partition
 from probekit.values import Json
 
@@ -78,3 +78,16 @@ def restore(path: Path) -> None:
     if old(path).exists() and not path.exists():
         old(path).rename(path)
     shutil.rmtree(old(path), ignore_errors=True)
+
+
+def refuse_taken(path: Path, *, force: bool) -> None:
+    """Refuse a folder that holds a finished run (unless it may be replaced) or anything that is not a run."""
+    if not path.exists() or (path.is_dir() and not any(path.iterdir())):
+        return
+    if not (path / NOTE).is_file():
+        raise InputError(f"{path} exists and is not a run folder. Choose another with --run, or remove it.")
+    if not force:
+        raise InputError(
+            f"{path} holds a finished run. Give --force to train again and replace it, or --run for another folder; "
+            f"`probekit evaluate {path}` shows how good it is."
+        )

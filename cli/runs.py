@@ -36,12 +36,13 @@ from probekit.cli.run_files import (
     old,
     read_note,
     read_partition,
+    refuse_taken,
     restore,
     state_folder,
     write_partition,
 )
 from probekit.cli.states import State, write_state
-from probekit.errors import CorruptError, InputError, MismatchError, NotFoundError
+from probekit.errors import CorruptError, MismatchError, NotFoundError
 from probekit.federated.trained import Trained
 from probekit.learning import LinearHead, Partition
 from probekit.registry import nearest
@@ -238,19 +239,6 @@ class Run:
         except CorruptError:
             return False
         return True
-
-
-def refuse_taken(path: Path, *, force: bool) -> None:
-    """Refuse a folder that holds a finished run (unless it may be replaced) or anything that is not a run."""
-    if not path.exists() or (path.is_dir() and not any(path.iterdir())):
-        return
-    if not (path / NOTE).is_file():
-        raise InputError(f"{path} exists and is not a run folder. Choose another with --run, or remove it.")
-    if not force:
-        raise InputError(
-            f"{path} holds a finished run. Give --force to train again and replace it, or --run for another folder; "
-            f"`probekit evaluate {path}` shows how good it is."
-        )
 
 
 def create(path: Path, material: Material, *, force: bool = False) -> Run:

@@ -169,9 +169,9 @@ def train(
 
     out = Output(json, quiet)
     chosen = TrainConfig.of(context.params)
-    with out.side.status("loading ...") if out.side.is_terminal else _Nothing():
+    with out.busy("loading ..."):
         from probekit.cache import DiskStore
-        from probekit.cli.runs import refuse_taken
+        from probekit.cli.run_files import refuse_taken
         from probekit.cli.training import train_run
 
     path = run or default_run(embeddings, method)
@@ -186,11 +186,6 @@ def train(
         out.note(f"{outcome.left_out} rows without a label or an embedding were left out.")
     value = described(outcome)
     out.result(value, lambda console: _show(console, value))
-
-
-class _Nothing:
-    def __enter__(self) -> None: ...
-    def __exit__(self, *_: object) -> None: ...
 
 
 def default_run(embeddings: str, method: str) -> Path:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, TypedDict, Unpack
 
@@ -17,6 +17,7 @@ from probekit.errors import InputError, SampleError
 from probekit.loading import Prepared, prepared
 from probekit.memory import MemoryStore
 from probekit.protocols import Backbone, Dataset, Store, Trigger
+from probekit.saving import Buffer
 from probekit.values import EmbeddingSet, EncodingSpec, Skipped, content_id
 
 ON_ERROR = ("raise", "skip", "mask")
@@ -136,7 +137,7 @@ class _Extraction:
         self.pending: list[Prepared] = []
         self.seen: set[str] = set()
         self.bad: dict[str, str] = {}
-        self.buffer = _Buffer(store, spec, options)
+        self.buffer = Buffer(store, spec, rows=options.save_rows, seconds=options.save_seconds)
         self.now = Progress(0, _length(data))
 
     def run(self) -> EmbeddingSet:
@@ -270,31 +271,6 @@ class _Extraction:
                 columns.masked[place] = True
             keep.append(place)
         return keep
-
-
-class _Buffer:
-    """Rows on their way to the store: a piece is saved when it is large or old enough."""
-
-    def __init__(self, store: Store, spec: EncodingSpec, options: Options) -> None:
-        self.store, self.spec, self.options = store, spec, options
-        self.ids: list[str] = []
-        self.rows: list[NDArray[Any]] = []
-        self.since = time.monotonic()
-
-    def add(self, ids: Sequence[str], rows: NDArray[Any]) -> None:
-        """Take rows in, and save when it is time."""
-        self.ids += ids
-        self.rows.append(rows)
-        if len(self.ids) >= self.options.save_rows or time.monotonic() - self.since >= self.options.save_seconds:
-            self.flush()
-
-    def flush(self) -> None:
-        """Save what is here."""
-        if self.ids:
-            ids, rows = self.ids, np.concatenate(self.rows)
-            self.ids, self.rows = [], []
-            self.store.save(self.spec, ids, rows)
-        self.since = time.monotonic()
 
 
 def _length(data: Dataset) -> int | None:

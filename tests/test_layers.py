@@ -20,7 +20,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("protocols", "learning"),
     ("linear",),
     ("registry", "pictures", "backbones", "datasets", "networks"),
-    ("memory", "canary", "loading", "extraction", "testing"),
+    ("memory", "canary", "loading", "saving", "extraction", "testing"),
     ("neighbours", "medoids", "partitioning", "heads", "estimator"),
     ("federated",),
     ("unlearning",),
@@ -33,7 +33,10 @@ LAYERS: tuple[tuple[str, ...], ...] = (
 )
 """A module may import from its own layer and from those before it."""
 
-TORCH_AT_THE_TOP = ("probekit.backbones", "probekit.linear.network", "probekit.networks")
+NETWORKS = ("network", "batches", "inspection", "inverse", "kernel", "memory", "tape")
+"""The half of `linear` that linearizes whole networks; the other half needs NumPy and SciPy alone."""
+
+TORCH_AT_THE_TOP = ("probekit.backbones", "probekit.networks", *(f"probekit.linear.{name}" for name in NETWORKS))
 TORCH_INSIDE = ("probekit.loading", "probekit.values", "probekit.cli.doctor")
 LOADED_LATE = ("probekit.datasets.hub", "probekit.datasets.huggingface")
 ON_DEMAND = {"torch", "torchvision", "transformers", "datasets", "faiss", "open_clip", "timm"}
@@ -158,6 +161,12 @@ def test_importing_the_package_loads_nothing_heavy() -> None:
 def test_shell_completion_loads_nothing_heavy(words: str) -> None:
     asked = {"_PROBEKIT_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
     assert loaded_by("    from probekit.cli.main import main; main()", **asked) == set()
+
+
+def test_heads_are_trained_served_and_unlearned_without_torch() -> None:
+    names = ["heads", "estimator", "linear.ridge", "linear.logistic", "federated.local", "unlearning.exact", "cache"]
+    lines = "\n".join(f"    import probekit.{name}" for name in names)
+    assert not loaded_by(lines) & ON_DEMAND
 
 
 def test_the_measure_measures() -> None:

@@ -23,6 +23,8 @@ from probekit.linear.network import LinearizedRows
 JITTER = 1e-11
 """Of the mean diagonal, added to a kernel before it is factored alone: rows may repeat."""
 
+MEASURED = 10
+
 Array = NDArray[np.float64]
 
 
@@ -63,9 +65,13 @@ class SubspaceInverse:
 
     @classmethod
     def of(cls, rows: LinearizedRows, ridge: float, *, landmarks: int, seed: int = 0) -> SubspaceInverse:
-        """On the span of the Jacobian rows of so many rows, drawn at random; `ridge` in mean scaling."""
-        chosen = np.sort(np.random.default_rng(seed).choice(rows.count, min(landmarks, rows.count), replace=False))
-        few = rows.model.over(rows.inputs[torch.as_tensor(chosen)])
+        """On the span of the Jacobian rows of so many rows, drawn at random; `ridge` in mean scaling.
+
+        The restriction is measured on `MEASURED` times as many rows, where there are more: it need only be close.
+        """
+        order = np.random.default_rng(seed).permutation(rows.count)
+        few = _some(rows, order[:landmarks])
+        rows = _some(rows, order[: MEASURED * landmarks]) if rows.count > MEASURED * landmarks else rows
         held = factors(few)
         kernel = held.kernel(held).double()
         cross, trace = torch.zeros_like(kernel), 0.0
@@ -90,6 +96,10 @@ class SubspaceInverse:
     def dense(self) -> Array | None:
         """Never formed."""
         return None
+
+
+def _some(rows: LinearizedRows, numbers: NDArray[np.int64]) -> LinearizedRows:
+    return rows.model.over(rows.inputs[torch.as_tensor(np.sort(numbers))])
 
 
 def _cholesky(matrix: Tensor) -> Tensor:

@@ -206,6 +206,13 @@ class LinearizedRows:
             total += torch.cat([one.reshape(-1) for one in batch.vjp(some)])
         return column(total)
 
+    def double(self) -> LinearizedRows:
+        """The same in float64."""
+        if self.model.dtype == torch.float64:
+            return self
+        model = linearize(self.model.module, None, self.model.names, dtype=torch.float64)
+        return model.over(self.inputs, centre=self.centre)
+
     def curvature(self, ridge: float) -> Curvature:
         """J^T J / n + ridge."""
         nothing = np.broadcast_to(np.float64(0), (self.count, self.classes))

@@ -84,9 +84,13 @@ class Fresh:
 
     def jvp(self, tangents: Tensors) -> Tensor:
         """J v, in forward mode."""
+        return self.both(tangents)[1]
+
+    def both(self, tangents: Tensors) -> tuple[Tensor, Tensor]:
+        """The outputs and J v, from one pass."""
         with torch.no_grad(), differentiable():
-            found: Tensor = torch.func.jvp(self._function, self._params, tangents)[1]
-        return found
+            outputs, pushed, *_ = torch.func.jvp(self._function, self._params, tangents)
+        return outputs, pushed
 
     def vjp(self, cotangents: Tensor) -> Tensors:
         """J^T u."""

@@ -12,9 +12,11 @@ import hashlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Self
+from typing import Any, Self
 
-from probekit.errors import InputError
+from numpy.typing import NDArray
+
+from probekit.errors import InputError, MismatchError
 from probekit.learning import ClientStats, Design
 
 KEY_BITS = 256
@@ -41,7 +43,7 @@ class Branch:
     @cached_property
     def total(self) -> ClientStats:
         """The sum of both."""
-        return self.low.total + self.high.total
+        return _summed(self)
 
 
 Node = Leaf | Branch
@@ -61,6 +63,8 @@ class StatisticsTree:
         if not statistics:
             raise InputError("A tree of statistics needs at least one client; found none.")
         design = next(iter(statistics.values())).design
+        for name, one in statistics.items():
+            _check_design(name, one, design)
         leaves = sorted((Leaf(name, _key(name), one) for name, one in statistics.items()), key=lambda x: x.key)
         return cls(design, _built(leaves), dict(statistics))
 
@@ -78,6 +82,7 @@ class StatisticsTree:
 
     def including(self, name: str, statistics: ClientStats) -> Self:
         """The tree with this client, whose statistics replace any it had."""
+        _check_design(name, statistics, self.design)
         tree = self.without(name) if name in self.leaves else self
         leaf = Leaf(name, _key(name), statistics)
         root: Node = leaf if tree.root is None else _inserted(tree.root, leaf)
@@ -94,6 +99,14 @@ class StatisticsTree:
         """For every client the sum of all others, with about two additions per client."""
         if self.root is not None:
             yield from _complements(self.root, ClientStats.zero(self.design))
+
+
+def _check_design(name: str, statistics: ClientStats, design: Design) -> None:
+    if statistics.design != design:
+        raise MismatchError(
+            f"Cannot sum statistics of different designs: client {name} has {statistics.design}, the others "
+            f"{design}. Compute all with the same options."
+        )
 
 
 def _key(name: str) -> int:
@@ -139,6 +152,35 @@ def _removed(node: Node, key: int) -> Node | None:
         return node.low if rest is None else _joined(node.low, rest)
     rest = _removed(node.low, key)
     return node.high if rest is None else _joined(rest, node.high)
+
+
+def _summed(node: Branch) -> ClientStats:
+    """The sum of a branch, to the bit that of its two sides; the sums on a path made anew are not kept.
+
+    Adding along the path in place takes one matrix instead of one per level: memory that was never used before
+    costs several times the additions. A sum that is missing beside the path is made and kept.
+    """
+    beside: list[ClientStats] = []
+    while (missing := _missing(node)) is not None:
+        beside.append((node.low if missing is node.high else node.high).total)
+        node = missing
+    first = node.low.total
+    gram, moment, counts = first.gram.copy(), first.moment.copy(), first.class_counts.copy()
+    for part in [node.high.total, *reversed(beside)]:
+        _add((gram, moment, counts), part)
+    return ClientStats(first.design, gram, moment, counts)
+
+
+def _add(sums: tuple[NDArray[Any], ...], part: ClientStats) -> None:
+    """Add statistics to such arrays, in place."""
+    for one, other in zip(sums, (part.gram, part.moment, part.class_counts), strict=True):
+        one += other
+
+
+def _missing(node: Branch) -> Branch | None:
+    """The side whose sum is not known, where it is the only one."""
+    unknown = [side for side in (node.low, node.high) if isinstance(side, Branch) and "total" not in vars(side)]
+    return unknown[0] if len(unknown) == 1 else None
 
 
 def _complements(node: Node, others: ClientStats) -> Iterator[tuple[str, ClientStats]]:

@@ -22,8 +22,8 @@ def by_torch(matrix: Array, rhs: Array, *, start: Array, options: AdamSteps) -> 
     best, lowest = start, np.inf
     for step in range(options.steps + 1):
         loss = (v * (A @ v) / 2 - g * v).sum()
-        if step % options.look_every == 0 and float(loss) < lowest:
-            best, lowest = v.detach().numpy().copy(), float(loss)
+        if step % options.look_every == 0 and float(loss.detach()) < lowest:
+            best, lowest = v.detach().numpy().copy(), float(loss.detach())
         optimiser.zero_grad()
         torch.autograd.backward(loss)
         optimiser.step()

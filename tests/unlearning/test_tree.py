@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
-from probekit.errors import InputError
+from probekit.errors import InputError, MismatchError
 from probekit.learning import ClientStats, Design
 from probekit.linear.statistics import statistics
+from probekit.unlearning import tree as tree_module
 from probekit.unlearning.tree import StatisticsTree
 
 DESIGN = Design(3, 2)
@@ -46,14 +49,14 @@ def test_a_removal_adds_few_matrices_and_changes_no_other_tree(monkeypatch: pyte
     tree = StatisticsTree.of({str(number): stats_of(number) for number in range(256)})
     before = tree.total.digest
     added = 0
-    plain = ClientStats.__add__
+    plain = tree_module._add
 
-    def counted(one: ClientStats, other: ClientStats) -> ClientStats:
+    def counted(sums: tuple[NDArray[Any], ...], part: ClientStats) -> None:
         nonlocal added
         added += 1
-        return plain(one, other)
+        plain(sums, part)
 
-    monkeypatch.setattr(ClientStats, "__add__", counted)
+    monkeypatch.setattr(tree_module, "_add", counted)
     smaller = tree.without("17")
     assert smaller.total.count == 255 * 5
     assert added <= 3 * math.log2(256)
@@ -78,3 +81,27 @@ def test_the_last_client_leaves_nothing_and_strangers_are_refused() -> None:
         tree.without("b")
     with pytest.raises(InputError, match="at least one"):
         StatisticsTree.of({})
+    with pytest.raises(MismatchError, match="client b"):
+        tree.including("b", stats_of(1, Design(4, 2)))
+    with pytest.raises(MismatchError, match="client b"):
+        StatisticsTree.of({"a": stats_of(1), "b": stats_of(1, Design(4, 2))})
+
+
+def test_a_stream_stays_cheap_and_leaves_earlier_trees_as_they_were(monkeypatch: pytest.MonkeyPatch) -> None:
+    tree = StatisticsTree.of({str(number): stats_of(number) for number in range(256)})
+    before = tree.total.gram.copy()
+    added = 0
+    plain = tree_module._add
+
+    def counted(sums: tuple[NDArray[Any], ...], part: ClientStats) -> None:
+        nonlocal added
+        added += 1
+        plain(sums, part)
+
+    monkeypatch.setattr(tree_module, "_add", counted)
+    changed, requests = tree, 100
+    for number in range(requests):
+        changed = changed.without(str(number))
+        assert changed.total.count == (255 - number) * 5
+    assert added <= requests * 3 * math.log2(256)
+    assert np.array_equal(tree.total.gram, before)

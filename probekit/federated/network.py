@@ -1,0 +1,220 @@
+"""Training a network: pretrained on the server's rows, linearized there, then trained across clients.
+
+The loss of client c is (1 / 2 n_c) |offset_c + J_c params - Y_c|^2 + (ridge / 2) |params|^2, with the parameters
+counted from w_p or from zero (`centre`). Either way training starts at w_p.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from probekit.errors import InputError, SolverError
+from probekit.federated.fedavg import Clients, FedAvg, run_rounds
+from probekit.federated.network_clients import Holders, NetworkClients
+from probekit.federated.server import client_weights
+from probekit.federated.trained import NUMBER_BYTES, Gradients, Progress, Traffic
+from probekit.learning import Solution, frozen
+from probekit.linear.curvature import CurvatureSolver
+from probekit.linear.network import Inputs, Linearized
+from probekit.linear.solvers import ConjugateGradient, Operator
+
+Params = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Pretraining:
+    """Cross-entropy and Adam on the server's rows."""
+
+    epochs: int = 50
+    batch_size: int = 32
+    rate: float = 1e-3
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if min(self.epochs, self.batch_size) < 1 or not self.rate > 0:
+            raise InputError(f"Pretraining needs epochs, a batch size and a rate above 0; found {self}.")
+
+
+def pretrain(
+    module: nn.Module,
+    inputs: Inputs,
+    labels: NDArray[np.int64],
+    *,
+    options: Pretraining = Pretraining(),  # noqa: B008 (frozen)
+    progress: Callable[[Progress], None] | None = None,
+) -> nn.Module:
+    """A trained copy of the module, in eval mode: its weights are w_p."""
+    own = copy.deepcopy(module).train()
+    first = next(own.parameters())
+    rows = torch.as_tensor(inputs).to(first.device)
+    rows = rows.to(first.dtype) if rows.is_floating_point() else rows
+    aims = torch.as_tensor(labels).to(first.device)
+    if len(rows) != len(aims) or not len(rows):
+        raise InputError(f"Pretraining needs one label per row and a row; found {len(aims)} and {len(rows)}.")
+    adam = torch.optim.Adam(own.parameters(), lr=options.rate)
+    order = np.random.default_rng(options.seed)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(options.seed)
+        for epoch in range(options.epochs):
+            total = 0.0
+            numbers = torch.as_tensor(order.permutation(len(rows)))
+            for some in numbers.split(options.batch_size):
+                adam.zero_grad()
+                loss = nn.functional.cross_entropy(own(rows[some]), aims[some])
+                loss.backward()  # type: ignore[no-untyped-call]
+                adam.step()
+                total += float(loss.detach()) * len(some)
+            if not np.isfinite(total):
+                raise SolverError(f"Pretraining diverged in epoch {epoch + 1}. Lower the rate {options.rate}.")
+            if progress is not None:
+                progress(Progress(epoch + 1, options.epochs, total / len(rows)))
+    return own.eval()
+
+
+@dataclass(frozen=True)
+class FederatedCg:
+    """Conjugate gradients across the clients: an iteration is a round, a direction down and a product up.
+
+    The server's rows, where it has some, make the preconditioner. Ends at `tolerance` (the true relative residual)
+    or with the rounds.
+    """
+
+    rounds: int = 100
+    tolerance: float = 1e-6
+    preconditioner: CurvatureSolver | None = field(default_factory=CurvatureSolver)
+
+
+@dataclass(frozen=True, eq=False)
+class NetworkTrained:
+    """A trained linearized network with what the server kept. `params` and `gradients` are counted from `centre`.
+
+    A gradient is that of a client's mean loss, the ridge's part included.
+    """
+
+    model: Linearized
+    params: Params
+    centre: str
+    ridge: float
+    classes: int
+    method: str
+    counts: Mapping[str, int]
+    weights: Mapping[str, float]
+    solution: Solution
+    rounds: int
+    gradients: Gradients
+    losses: tuple[float, ...] = ()
+    traffic: Mapping[str, Traffic] = field(default_factory=dict)
+
+    def outputs(self, inputs: Inputs) -> Params:
+        """The linearized network's scores, (n, k)."""
+        return self.model.over(inputs, centre=self.centre, keep=False).outputs(self.params)
+
+
+def train_network(
+    holders: Holders,
+    *,
+    ridge: float,
+    method: FedAvg | FederatedCg | None = None,
+    progress: Callable[[Progress], None] | None = None,
+) -> NetworkTrained:
+    """The linearized network of all clients' rows; the server's are not trained on."""
+    if not 0 < ridge < np.inf:
+        raise InputError(f"Training a linearized network needs a ridge above 0; found {ridge}.")
+    chosen = FederatedCg() if method is None else method
+    clients = NetworkClients(holders, ridge, chosen if isinstance(chosen, FedAvg) else FedAvg())
+    if isinstance(chosen, FedAvg):
+        if chosen.init != "zeros":
+            raise InputError('A linearized network starts at w_p: init must be "zeros".')
+        found = run_rounds(clients, chosen, shape=(holders.model.size, 1), progress=progress)
+        moved, rounds, losses, name = found.params, found.done, found.losses, "fedavg"
+        sent, weighting = found.uploaded, chosen.weights
+    else:
+        moved, rounds = _conjugate(holders, clients, chosen)
+        losses, name, sent, weighting = (clients.loss(moved),), "federated-cg", rounds * len(clients.names), "size"
+    return _trained(clients, moved, rounds=rounds, losses=losses, name=name, sent=sent, weighting=weighting)
+
+
+@dataclass(frozen=True, eq=False)
+class CommonCurvature:
+    """The curvature of all clients' loss together; a product is a round, and rounds are counted."""
+
+    holders: Holders
+    ridge: float
+    rounds: list[int]
+
+    def matvec(self, v: Params) -> Params:
+        """Each client's product, weighted by its rows."""
+        self.rounds[0] += 1
+        total = sum(one.count for one in self.holders.clients.values())
+        found = self.ridge * v
+        for one in self.holders.clients.values():
+            found = found + one.product(v) / total
+        return np.asarray(found)
+
+    def dense(self) -> Params | None:
+        """Never formed."""
+        return None
+
+
+def _conjugate(holders: Holders, clients: NetworkClients, options: FederatedCg) -> tuple[Params, int]:
+    """How far the minimum lies from w_p, and the rounds it took to know."""
+    rounds = [1]  # the first tells the gradient at w_p
+    inverse: Operator | None = None
+    if options.preconditioner is not None and holders.server is not None:
+        inverse = options.preconditioner.inverse(holders.server.rows, clients.ridge)
+    curvature = CommonCurvature(holders, clients.ridge, rounds)
+    solver = ConjugateGradient(options.tolerance, options.rounds, inverse)
+    start = clients.common_gradient(np.zeros((holders.model.size, 1)))
+    try:
+        away = solver.solve(curvature, start)
+    except SolverError as error:
+        if not isinstance(error.best, Solution):
+            raise
+        away = error.best
+    return -away.value, rounds[0]
+
+
+def _trained(
+    clients: NetworkClients, moved: Params, *, rounds: int, losses: tuple[float, ...], name: str, sent: int, weighting: str
+) -> NetworkTrained:
+    """The outcome with every client's gradient there and how far it is from the minimum of the common loss."""
+    holders = clients.holders
+    at_end = clients.gradients(moved, np.arange(len(clients.names)))
+    shares = client_weights(clients.counts, weighting)
+    common = np.tensordot(client_weights(clients.counts), at_end, axes=1)
+    first = float(np.linalg.norm(clients.common_gradient(np.zeros_like(moved))))
+    residual = float(np.linalg.norm(common)) / first if first else 0.0
+    params = moved + holders.start
+    note = "The residual is the common loss's gradient over that at w_p."
+    block = holders.model.size * NUMBER_BYTES
+    number = len(clients.names)
+    return NetworkTrained(
+        model=holders.model,
+        params=frozen(params),
+        centre=holders.centre,
+        ridge=clients.ridge,
+        classes=holders.classes,
+        method=name,
+        counts=dict(zip(clients.names, clients.counts.tolist(), strict=True)),
+        weights=dict(zip(clients.names, shares.tolist(), strict=True)),
+        solution=Solution(params, residual, rounds, name, note),
+        rounds=rounds,
+        gradients=Gradients({one: frozen(each) for one, each in zip(clients.names, at_end, strict=True)}),
+        losses=losses,
+        traffic={
+            "rounds": Traffic(up=sent * block, down=sent * block),
+            "gradients at the end": Traffic(up=number * block, down=number * block),
+        },
+    )
+
+
+_: type[Clients] = NetworkClients  # the rounds of heads and of networks are the same

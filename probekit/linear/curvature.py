@@ -1,0 +1,144 @@
+"""Solving (J^T J / n + ridge) v = g for a linearized network, by the way that fits, and saying why that one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from probekit.errors import InputError, NotFoundError
+from probekit.learning import Solution
+from probekit.linear.inverse import MEASURED, DualInverse, SubspaceInverse
+from probekit.linear.kernel import factor_bytes
+from probekit.linear.loss import Curvature
+from probekit.linear.memory import Prediction, free_memory, size_text
+from probekit.linear.network import LinearizedRows
+from probekit.linear.solvers import ConjugateGradient, Operator, as_operator
+from probekit.linear.squares import ModelSquares
+from probekit.registry import nearest
+
+WAYS = ("auto", "dual", "pcg", "cg")
+DUAL_MOST = 12_000
+"""The largest dual that is factored unasked: beyond it the iterations are faster."""
+SPAN = 3_000
+"""How many Jacobian rows the preconditioner's subspace is spanned by, unless told."""
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Way:
+    """How a system will be solved, why so, and what it will take."""
+
+    name: str
+    why: str
+    prediction: Prediction
+
+
+@dataclass(frozen=True)
+class CurvatureSolver:
+    """A solver for linearized networks: "dual" (exact), "pcg" (preconditioned), "cg" (plain), or "auto".
+
+    Works in float64 whatever the network's numbers are. Ends within `tolerance`, the true relative residual.
+    """
+
+    way: str = "auto"
+    tolerance: float = 1e-6
+    max_steps: int = 3000
+    landmarks: int | None = None
+    memory: int | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.way not in WAYS:
+            raise NotFoundError(f"There is no way {self.way!r} to solve. {nearest(self.way, list(WAYS))}")
+
+    def solve(self, operator: Operator | Array, rhs: Array) -> Solution:
+        """The solution, or SolverError carrying the best one found."""
+        curvature, rows = _network(as_operator(operator))
+        mean_ridge = curvature.ridge / (curvature.share * rows.count)
+        way = self.choose(rows, mean_ridge)
+        rows = rows.double()
+        nothing = np.broadcast_to(np.float64(0), (rows.count, rows.classes))
+        exact = replace(curvature, squares=ModelSquares(rows, nothing))
+        inverse = self._inverse(rows, mean_ridge, way.name)
+        solution = ConjugateGradient(self.tolerance, self.max_steps, inverse).solve(exact, rhs)
+        return replace(solution, method=way.name, note=way.why)
+
+    def inverse(self, rows: LinearizedRows, ridge: float) -> Operator:
+        """The inverse of J^T J / n + ridge, exact or close: a preconditioner."""
+        way = self.choose(rows, ridge)
+        made = self._inverse(rows.double(), ridge, way.name)
+        if made is None:
+            raise InputError('Plain conjugate gradients have no preconditioner. Take "dual", "pcg" or "auto".')
+        return made
+
+    def choose(self, rows: LinearizedRows, ridge: float) -> Way:
+        """The way for these rows; `ridge` in mean scaling. Refuses what cannot be solved or does not fit."""
+        _refuse_singular(rows, ridge)
+        free = self.memory if self.memory is not None else free_memory(rows.model.device)
+        dual = self._dual(rows)
+        fits = dual.prediction.total <= free
+        size = rows.count * rows.classes
+        if self.way == "cg" or not ridge:
+            return Way("cg", "Conjugate gradients without a preconditioner.", Prediction({}))
+        if self.way == "dual" or (self.way == "auto" and fits and size <= DUAL_MOST):
+            dual.prediction.require(free, remedy='Take fewer rows, or way "pcg".')
+            return dual
+        found = self._preconditioned(rows)
+        found.prediction.require(free, remedy='Take fewer landmarks, or way "cg", which keeps no matrix.')
+        if self.way == "pcg":
+            return found
+        reason = f"does not fit into {size_text(free)}" if not fits else f"is larger than {DUAL_MOST}"
+        return replace(found, why=f"The dual, a matrix of {size} ({dual.prediction}), {reason}. {found.why}")
+
+    def _dual(self, rows: LinearizedRows) -> Way:
+        size = rows.count * rows.classes
+        parts = {"kernel and factor": 2 * 8 * size**2, "layers": factor_bytes(rows), "one block": 2**28}
+        why = f"The dual of {rows.count} rows x {rows.classes} classes, a matrix of {size}, is factored once: exact."
+        return Way("dual", why, Prediction(parts))
+
+    def _preconditioned(self, rows: LinearizedRows) -> Way:
+        few = self._landmarks(rows)
+        span = few * rows.classes
+        layers = factor_bytes(rows) // rows.count * (few + min(rows.plan.batch, MEASURED * few))
+        parts = {"kernels and factors": 4 * 8 * span**2, "layers": layers, "one block": 2**28}
+        why = (
+            f"Conjugate gradients, preconditioned by the curvature on the span of {few} rows' Jacobians "
+            f"({span} directions)."
+        )
+        return Way("pcg", why, Prediction(parts))
+
+    def _landmarks(self, rows: LinearizedRows) -> int:
+        return min(rows.count, self.landmarks or max(8, SPAN // rows.classes))
+
+    def _inverse(self, rows: LinearizedRows, ridge: float, way: str) -> Operator | None:
+        if way == "dual":
+            return DualInverse.of(rows, ridge)
+        if way == "pcg":
+            return SubspaceInverse.of(rows, ridge, landmarks=self._landmarks(rows), seed=self.seed)
+        return None
+
+
+def _network(operator: Operator) -> tuple[Curvature, LinearizedRows]:
+    """The curvature and the rows inside an operator."""
+    if isinstance(operator, Curvature) and isinstance(operator.squares, ModelSquares) and not operator.free:
+        model = operator.squares.model
+        if isinstance(model, LinearizedRows):
+            return operator, model
+    raise InputError(
+        f"This solver is for the curvature of a linearized network; found {type(operator).__name__}. Use "
+        "ConjugateGradient."
+    )
+
+
+def _refuse_singular(rows: LinearizedRows, ridge: float) -> None:
+    rank = rows.count * rows.classes
+    if not 0 <= ridge < np.inf:
+        raise InputError(f"A ridge must be a number of 0 or more; found {ridge}.")
+    if ridge == 0 and rank < rows.model.size:
+        raise InputError(
+            f"Without a ridge the curvature of {rows.count} rows and {rows.classes} classes has rank {rank} at most, in "
+            f"{rows.model.size} parameters: it has no inverse. Give a ridge above 0."
+        )
