@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from probekit.backbones import backbone as backbone
+    from probekit.certificates import Certificate as Certificate
+    from probekit.certification import certify as certify
     from probekit.datasets import dataset as dataset
     from probekit.errors import ProbekitError as ProbekitError
     from probekit.estimator import LogisticHead as LogisticHead
@@ -20,12 +22,16 @@ if TYPE_CHECKING:
     from probekit.learning import LinearHead as LinearHead
     from probekit.learning import Partition as Partition
     from probekit.partitioning import partition as partition
+    from probekit.unlearning.choice import unlearn as unlearn
+    from probekit.unlearning.request import UnlearnRequest as UnlearnRequest
     from probekit.values import EmbeddingSet as EmbeddingSet
     from probekit.values import EncodingSpec as EncodingSpec
+    from probekit.verification import verify as verify
 
 __version__ = "0.1.0"
 
 _HOMES = {
+    "Certificate": "probekit.certificates",
     "ClosedForm": "probekit.federated.task",
     "EmbeddingSet": "probekit.values",
     "EncodingSpec": "probekit.values",
@@ -36,7 +42,9 @@ _HOMES = {
     "ProbekitError": "probekit.errors",
     "RidgeHead": "probekit.estimator",
     "Trained": "probekit.federated.trained",
+    "UnlearnRequest": "probekit.unlearning.request",
     "backbone": "probekit.backbones",
+    "certify": "probekit.certification",
     "dataset": "probekit.datasets",
     "extract": "probekit.extraction",
     "load_head": "probekit.heads",
@@ -44,6 +52,8 @@ _HOMES = {
     "predict": "probekit.heads",
     "save_head": "probekit.heads",
     "train": "probekit.federated.local",
+    "unlearn": "probekit.unlearning.choice",
+    "verify": "probekit.verification",
 }
 __all__ = ["__version__", *_HOMES]
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from probekit.errors import InputError
 from probekit.federated.trained import Trained
-from probekit.unlearning.method import REMEDIES
+from probekit.unlearning.method import NOTHING, REMEDIES, Material, Unlearned, require
+from probekit.unlearning.method import method as named
 from probekit.unlearning.pcg import DEFAULT_ROUNDS
 from probekit.unlearning.request import UnlearnRequest
 
@@ -38,3 +39,15 @@ def choose(
         f"Nothing that this run kept allows unlearning. {removal.why} For exact removal keep "
         f"{REMEDIES['statistics']}; or give {REMEDIES['rows']}."
     )
+
+
+def unlearn(
+    trained: Trained, request: UnlearnRequest, *, method: str = "auto", material: Material = NOTHING
+) -> Unlearned:
+    """The run without the forgotten, by the method of this name or the best that the material allows."""
+    if method == "auto":
+        rows = material.embeddings is not None and material.partition is not None
+        method, _ = choose(trained, online=material.clients is not None, rows=rows, request=request)
+    unlearner = named(method)
+    require(unlearner, trained, material)
+    return unlearner.unlearn(trained, request, material)

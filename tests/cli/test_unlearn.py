@@ -293,11 +293,14 @@ def test_killed_while_unlearning_the_run_is_the_old_or_the_new_one(
     process.start()
     process.join()
     seconds = time.perf_counter() - began
-    for number in range(25):
+    number = 0
+    while number < 25 or seen != {1, 2}:  # on a machine that grew busier, give it more time before the kill
+        number += 1
+        assert number < 200
         run = _copy(trained, tmp_path / f"run-{number}")
         process = fork.Process(target=_forget, args=(run, store.root))
         process.start()
-        process.join(chance.uniform(0, 1.1 * seconds))
+        process.join(chance.uniform(0, seconds * (1.1 + number / 25)))
         if process.exitcode is None:
             assert process.pid is not None
             os.kill(process.pid, signal.SIGKILL)
@@ -308,7 +311,6 @@ def test_killed_while_unlearning_the_run_is_the_old_or_the_new_one(
             seen.add(opened.state)
         assert probekit("unlearn", str(run), "--client", "2")[0] == 0
         assert Run.open(run).state == 2
-    assert seen == {1, 2}
 
 
 def _copy(run: Path, target: Path) -> Path:

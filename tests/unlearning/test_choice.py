@@ -7,16 +7,34 @@ import tomllib
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from probekit import certify, unlearn, verify
 from probekit.errors import InputError, NotFoundError
 from probekit.registry import methods
 from probekit.unlearning.choice import choose
 from probekit.unlearning.method import REMEDIES, method
 from probekit.unlearning.request import UnlearnRequest
+from probekit.verification import Evidence
 from tests.unlearning.conftest import make_run
 
 TABLE = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]["entry-points"]
+
+
+def test_the_public_function_does_what_was_chosen() -> None:
+    run = make_run()
+    request = UnlearnRequest.of(["1"])
+    exact = unlearn(run.trained, request)
+    assert exact.method == "exact"
+    np.testing.assert_allclose(exact.trained_after.params, run.oracle(run.rows_without("1")), atol=1e-10)
+    assert unlearn(run.trained, request, method="fedremoval-line").method == "fedremoval-line"
+    certificate = certify(run.trained, exact)
+    assert certificate.bounds.weights is not None
+    assert certificate.bounds.weights < 1e-6
+    assert all(check.passed for check in verify(certificate, Evidence(exact.trained_after.head)))
+    with pytest.raises(InputError, match="did not keep"):
+        unlearn(make_run(keep="nothing", server=0.0).trained, request, method="exact")
 
 
 def test_the_best_that_the_material_allows() -> None:
