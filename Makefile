@@ -13,7 +13,7 @@ $(READY): pyproject.toml constraints.txt
 	@touch $(READY)
 
 demo: $(READY)  ## the main job on an embedded default
-	@$(BIN)/probekit demo --cache .demo/cache
+	@$(BIN)/probekit demo --cache .demo/cache --runs .demo/runs
 
 test: $(READY)  ## the default tests
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -q

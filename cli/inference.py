@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -29,7 +29,13 @@ if TYPE_CHECKING:
     from probekit.cache import DiskStore
 
 PARTS, DRAW_STREAM = 16, 61
+ATTACKS = ("loss", "likelihood ratio")
+RETRAINED = "retrained without"
 LEAST = 2 * PARTS
+USED_ROWS = (
+    "FedRemoval took its step with the server's rows, so its heads have seen something of them. Name another set with "
+    "--unseen."
+)
 
 Indices = NDArray[np.int64]
 
@@ -38,7 +44,8 @@ Indices = NDArray[np.int64]
 class Groups:
     """The rows that are looked for, rows that are certainly in, and rows that are certainly not.
 
-    `purged`: clients whose rows are no longer there to be looked for. `seen`: unseen rows left out as they were trained on.
+    `purged`: clients whose rows are no longer there to be looked for. `seen`: how many unseen rows were left out
+    because they were trained on. `note` says what is wrong with the unseen rows.
     """
 
     what: str
@@ -48,6 +55,7 @@ class Groups:
     unseen_name: str
     purged: tuple[str, ...] = ()
     seen: int = 0
+    note: str = ""
 
 
 def groups(
@@ -67,7 +75,10 @@ def groups(
         return rows.select(np.sort(chosen).astype(np.int64))
 
     retained = embeddings.select(np.sort(np.concatenate(stay)))
-    return Groups(what, some(forgotten), some(retained), some(others), name, purged, seen)
+    stepped = unseen is None and any(run.trained(number).method.startswith("fedremoval") for number in run.states())
+    return Groups(
+        what, some(forgotten), some(retained), some(others), name, purged, seen, note=USED_ROWS if stepped else ""
+    )
 
 
 def _forgotten(run: Run, store: DiskStore, client: str | None) -> tuple[str, EmbeddingSet, tuple[str, ...]]:
@@ -84,8 +95,8 @@ def _forgotten(run: Run, store: DiskStore, client: str | None) -> tuple[str, Emb
         return f"client {client}", embeddings.select(partition.clients[client]), ()
     if not asked:
         raise InputError(
-            f"Nothing was unlearned in {run.path} yet, so there are no forgotten rows. Name a client (--client) to see how "
-            "well it can be told now."
+            f"Nothing was unlearned in {run.path} yet, so there are no forgotten rows. Name a client (--client) to "
+            "see how well it can be told now."
         )
     gone = [name for name in partition.clients if name not in counts]
     samples = {(one.sample, one.client) for request in asked for one in request.samples}
@@ -143,7 +154,7 @@ def heads(run: Run, store: DiskStore, found: Groups, client: str | None) -> Iter
     here = stage(run, store, run.state)
     if here.statistics is not None:
         rest = {name: one for name, one in here.statistics.items() if name != client}
-        yield "retrained without", refit(here.trained, StatisticsTree.of(rest).total)[0], 0
+        yield RETRAINED, refit(here.trained, StatisticsTree.of(rest).total)[0], 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -170,12 +181,26 @@ class Attack:
         ridge = trained.ridge
         return cls(found, rows, labels, dealt, Shadows(parts, ridge, trained.scaling, count=shadows, seed=seed))
 
+    def judge_all(self, every: Iterable[tuple[str, LinearHead, int]]) -> list[dict[str, Any]]:
+        """Every head judged, beside the last one if that is the retrained one."""
+        found = [
+            {"head": name, "digest": head.digest, "forgotten rows in training": members, **self.judge(head)}
+            for name, head, members in every
+        ]
+        last = found[-1] if found[-1]["head"] == RETRAINED else None
+        for one in found:
+            for attack in ATTACKS:
+                area = one[attack]["forgotten"]["auc"]
+                apart = None if last is None else abs(area - last[attack]["forgotten"]["auc"])
+                one[attack]["difference to retraining"] = apart
+        return found
+
     def judge(self, head: LinearHead) -> dict[str, Any]:
         """How well forgotten and retained rows are told from unseen ones, by each attack."""
         ratio = likelihood_scores(head, self.rows, self.labels, shadows=self.shadows, part_of=self.part_of)
         return {
-            "loss": self._told(loss_scores(head, self.rows, self.labels)),
-            "likelihood ratio": self._told(ratio),
+            ATTACKS[0]: self._told(loss_scores(head, self.rows, self.labels)),
+            ATTACKS[1]: self._told(ratio),
         }
 
     def _told(self, scores: NDArray[np.float64]) -> dict[str, Any]:

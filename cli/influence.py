@@ -71,8 +71,8 @@ def _clients(here: Stage, subject: Subject | None) -> dict[str, Any]:
     from probekit.errors import InputError
     from probekit.heads import predict
     from probekit.unlearning.exact import refit
-    from probekit.unlearning.triage import influences
     from probekit.unlearning.tree import StatisticsTree
+    from probekit.unlearning.triage import influences
 
     trained = here.with_statistics
     if here.statistics is None and trained.gradients is None:

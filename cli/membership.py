@@ -11,9 +11,10 @@ from probekit.cli import options as o
 from probekit.cli.output import Output, facts, section
 
 MEANS = (
-    "0.5 means that members and others cannot be told apart, 1 that they always can.",
-    "After unlearning, the forgotten should be told from the unseen as well as from the retrained head, no better: that "
-    "need not be 0.5 where a client's pictures are unlike the unseen ones.",
+    "0.5 means that members and others cannot be told apart, 1 that they always can. Far below 0.5 they are told "
+    "apart, too, as rows that fit worse.",
+    "After unlearning, what counts is the difference to the retrained head, which never saw the forgotten. It need not "
+    "be at 0.5: a client's pictures may be unlike the unseen ones.",
 )
 
 
@@ -35,7 +36,7 @@ def membership(
 ) -> None:
     """Attack every head of a run: are forgotten, and retained, rows told from unseen ones?
 
-    By the loss of a row, and by the likelihood ratio of its errors with and without it (LiRA). Beside the retrained head.
+    By the loss of a row, and by the likelihood ratio of its errors with and without it (LiRA), beside retraining.
     """
     from probekit.cache import DiskStore
     from probekit.cli.inference import Attack, groups, heads
@@ -49,11 +50,8 @@ def membership(
         "forgotten": {"what": found.what, "rows": len(found.forgotten), "not available": list(found.purged)},
         "retained": {"rows": len(found.retained)},
         "unseen": {"what": found.unseen_name, "rows": len(found.unseen), "left out as trained on": found.seen},
-        "heads": [
-            {"head": name, "digest": head.digest, "forgotten rows in training": members, **attack.judge(head)}
-            for name, head, members in heads(opened, store, found, client)
-        ],
-        "meaning": list(MEANS),
+        "heads": attack.judge_all(heads(opened, store, found, client)),
+        "meaning": [*MEANS, *([found.note] if found.note else [])],
     }
     Output(json, quiet).result(value, lambda console: _show(console, value))
 
@@ -73,24 +71,24 @@ def _show(console: Any, value: dict[str, Any]) -> None:
         seen["left out"] = f"{unseen['left out as trained on']} unseen rows that are samples of the run"
     facts(console, seen)
     for attack in ("loss", "likelihood ratio"):
-        rows = []
-        for one in value["heads"]:
-            hit, control = one[attack]["forgotten"], one[attack]["retained"]
-            rate, share = hit["found"][-1]
-            rows.append(
-                (
-                    one["head"],
-                    one["forgotten rows in training"],
-                    _area(hit),
-                    f"{share['value']:.1%} at {rate:g}",
-                    "yes" if hit["low"] > 0.5 else "no",
-                    _area(control),
-                )
-            )
-        headers = ("head", "trained on", "forgotten", "found at false alarms", "above chance", "retained")
+        headers = ("head", "trained on", "forgotten", "from retraining", "found at false alarms", "retained")
+        rows = [_row(one, one[attack]) for one in value["heads"]]
         section(console, f"by {attack}: area under the curve against the unseen", headers, rows)
     for line in value["meaning"]:
         console.print(f"- {line}", style="dim", markup=False, soft_wrap=True)
+
+
+def _row(head: dict[str, Any], told: dict[str, Any]) -> tuple[object, ...]:
+    rate, share = told["forgotten"]["found"][-1]
+    apart = told["difference to retraining"]
+    return (
+        head["head"],
+        f"{head['forgotten rows in training']} of them",
+        _area(told["forgotten"]),
+        "" if apart is None else f"{apart:.3f}",
+        f"{share['value']:.1%} at {rate:g}",
+        _area(told["retained"]),
+    )
 
 
 def _area(found: dict[str, Any]) -> str:

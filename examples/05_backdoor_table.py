@@ -128,7 +128,7 @@ def make_case(
     share: float,
     view: str = "l2",
     ridge: float | str = "auto",
-    rounds: int = 100,
+    rounds: int = 50,
     seed: int = 0,
 ) -> Case:
     """Divide the rows, poison the last client, train, and retrain without it for comparison."""
@@ -159,13 +159,11 @@ def server_set(case: Case, share: float) -> ServerSet:
 def forget(case: Case, name: str, *, server: ServerSet | None = None) -> Unlearned:
     """The run without the poisoned client. Only `exact` finds statistics; FedRemoval has to ask the clients online,
     so that what it sends is counted."""
+    bare = replace(case.trained, statistics=None, server=server)
+    material = Material(case.embeddings, case.partition, options=case.fedavg if name == "retrain-fedavg" else None)
     if server is not None:
-        bare = replace(case.trained, statistics=None, server=server)
         return method(name).unlearn(bare, case.request, Material(clients=case.online))
-    material = Material(case.embeddings, case.partition)
-    if name == "retrain-fedavg":
-        return method(name).unlearn(case.trained, case.request, replace(material, options=case.fedavg))
-    return method(name).unlearn(case.trained, case.request, material)
+    return method(name).unlearn(case.trained if name == "exact" else bare, case.request, material)
 
 
 def nothing_done(case: Case) -> Unlearned:
@@ -229,7 +227,10 @@ def preamble(case: Case, name: str, shares: Sequence[float]) -> str:
         f"{sum(counts.values())} rows of {case.trained.design.dimension} numbers, {counts[case.request.clients[0]]} of "
         f"them poisoned; ridge {case.trained.ridge:.3g}; {len(case.sets.test)} test pictures, of which "
         f"{1 - others / len(case.sets.test):.1%} are of the target class (the base rate of `all`). The retained rows "
-        f"have an effective dimension of {effective_dimension(merged, ridge):.0f}.",
+        f"have an effective dimension of {effective_dimension(merged, ridge):.0f}. Up and down are what a removal "
+        f"sends; `exact` sends nothing because training sent {_size(case.retrained.cost.up // len(rest.counts))} of "
+        "statistics per client.",
+        "",
     ]
     for share in shares:
         plan = plan_for(server_set(case, share).statistics, ridge)
@@ -276,7 +277,7 @@ def main() -> None:
     parser.add_argument("--server-shares", nargs="+", type=float, default=[0.01, 0.05, 0.1])
     parser.add_argument("--ridge", default="auto", help="a number, or auto: exact leave-one-out on the clients' rows")
     parser.add_argument("--view", choices=("l2", "raw"), default="l2", help="how rows are scaled")
-    parser.add_argument("--rounds", type=int, default=100, help="rounds of FedAvg, ten full-batch steps each")
+    parser.add_argument("--rounds", type=int, default=50, help="rounds of FedAvg, ten full-batch steps each")
     parser.add_argument("--methods", nargs="+", default=list(BY_SERVER), help="methods that use a server set")
     parser.add_argument("--seed", type=int, default=0, help="of the division of the rows")
     parser.add_argument("--json", action="store_true", help="one JSON object per row instead of tables")
