@@ -22,7 +22,7 @@ from probekit.cache import DiskStore
 
 BATCH, SIZE = 32, 224
 VIT, LITE = "open_clip:ViT-B-32/random", "packaged:efficientnet-lite0"
-VIT_PICTURES, LITE_PICTURES = 384, 384
+VIT_PICTURES, LITE_PICTURES = 192, 192
 
 
 def draw(folder: Path, pictures: int) -> list[Path]:
@@ -88,7 +88,7 @@ def measure(name: str, *, pictures: int, against: str, bar: float) -> None:
         ours, theirs = race(
             extraction(encoder, root / "pictures", root / "caches"),
             loop(encoder, paths),
-            repeats=3,
+            repeats=2,
             choose=min,
         )
     title = f"extract {name}, over {against}"

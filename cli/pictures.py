@@ -139,7 +139,8 @@ def distances(stages: Sequence[Plain]) -> Figure:
 
 def influence(clients: Sequence[Plain]) -> Figure:
     """How far the head moves without each client: exactly, and at most."""
-    shown = clients[:MOST_BARS][::-1]
+    shown = [one for place, one in enumerate(clients) if place < MOST_BARS or one["forgotten since"]]
+    shown = shown[: 2 * MOST_BARS][::-1]
     figure, axes = _figure(6.5, 1.5 + 0.28 * len(shown))
     for place, one in enumerate(shown):
         if _positive(one["distance"]):
@@ -158,7 +159,7 @@ def influence(clients: Sequence[Plain]) -> Figure:
     axes.set_ylabel("client")
     axes.set_xlabel("how far the head moves without the client (log scale)")
     if len(clients) > len(shown):
-        axes.set_title(f"the first {len(shown)} of {len(clients)} clients")
+        axes.set_title(f"{len(shown)} of {len(clients)} clients: those that matter most, and the forgotten")
     axes.plot([], [], "o", color=BLUE, label="exactly (leave-one-out)")
     if any(one["forgotten since"] for one in shown):
         axes.plot([], [], "o", color=BLUE, markerfacecolor="white", label="forgotten since")
@@ -204,13 +205,14 @@ def classes(judged: Plain) -> Figure:
             key=lambda k: (judged["by class"][current][k]["value"] is None, judged["by class"][current][k]["value"])
         )
         order = order[:MOST_BARS]
-    figure, axes = _figure(max(5.5, 1.5 + 0.22 * len(order) * (len(heads) + 1)), 3.4)
+    names = [_label(judged["by class"][current][k]["name"]) for k in order]
+    height = 3.4 + (1.2 if _turned(names) else 0.0)
+    figure, axes = _figure(max(5.5, 1.5 + 0.22 * len(order) * (len(heads) + 1)), height)
     width = 0.84 / len(heads)
     for place, label in enumerate(heads):
         values = [judged["by class"][label][k]["value"] or 0.0 for k in order]
         x = np.arange(len(order)) + (place - (len(heads) - 1) / 2) * width
         axes.bar(x, values, 0.92 * width, color=COLOURS[label], hatch=HATCHES[label], edgecolor="white")
-    names = [_label(judged["by class"][current][k]["name"]) for k in order]
     axes.set_xticks(range(len(order)), names, **_turned(names))
     axes.set_xlabel("class")
     if len(order) < len(judged["by class"][current]):
@@ -290,7 +292,8 @@ def _turned(names: Sequence[str]) -> dict[str, Any]:
 
 
 def _label(name: object, most: int = LONGEST) -> str:
-    """A name as a label: one line, not too long, no mathematics."""
+    """A name as a label: one line, not too long (names differ at their ends), no mathematics."""
     flat = " ".join(str(name).split())
-    cut = flat if len(flat) <= most else f"{flat[: most - 1]}…"
+    half = most // 2
+    cut = flat if len(flat) <= most else f"{flat[: most - half - 1]}…{flat[-half:]}"
     return cut.replace("$", r"\$")

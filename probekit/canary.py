@@ -18,7 +18,7 @@ TOLERANCE = {"float32": 1e-3, "amp-bfloat16": 5e-2, "amp-float16": 2e-2}
 
 def vectors_of(backbone: Backbone) -> NDArray[Any] | None:
     """The vectors of the synthetic samples, or None where no sample of this kind can be made up."""
-    samples = canary_samples(backbone.kind)
+    samples = canary_samples(backbone.kind)[1::2]  # four tell as much as eight, and every extraction encodes them
     if not samples:
         return None
     return np.asarray(backbone.encode([backbone.preprocess(sample) for sample in samples]), dtype=np.float32)

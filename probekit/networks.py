@@ -5,12 +5,13 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn import functional
 
 from probekit.errors import InputError, NotFoundError
 from probekit.registry import nearest
@@ -25,7 +26,7 @@ def mlp(shape: Shape, classes: int, *, hidden: Shape = (100, 50)) -> nn.Module:
     """The paper's perceptron: 784-100-50-10 on pictures of 28 x 28."""
     sizes = [int(torch.Size(shape).numel()), *hidden]
     layers: list[nn.Module] = [nn.Flatten()]
-    for width, following in zip(sizes, sizes[1:], strict=False):
+    for width, following in pairwise(sizes):
         layers += [nn.Linear(width, following), nn.LeakyReLU(SLOPE)]
     return nn.Sequential(*layers, nn.Linear(sizes[-1], classes))
 
@@ -71,8 +72,8 @@ class Residual(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """The block's output."""
-        inner = F.relu(self.first_norm(self.first(x)))
-        return F.relu(self.second_norm(self.second(inner)) + self.shortcut(x))
+        inner = functional.relu(self.first_norm(self.first(x)))
+        return functional.relu(self.second_norm(self.second(inner)) + self.shortcut(x))
 
 
 def resnet(shape: Shape, classes: int, *, widths: Shape = (16, 32, 64)) -> nn.Module:
@@ -101,7 +102,7 @@ class Attention(nn.Module):
         rows, tokens, width = x.shape
         parts = self.mixing(self.norm(x)).view(rows, tokens, 3, self.heads, width // self.heads)
         query, key, value = parts.permute(2, 0, 3, 1, 4)
-        mixed = F.scaled_dot_product_attention(query, key, value)
+        mixed = functional.scaled_dot_product_attention(query, key, value)
         x = x + self.joining(mixed.transpose(1, 2).reshape(rows, tokens, width))
         result: Tensor = x + self.perceptron(x)
         return result
@@ -171,7 +172,7 @@ def _imported(name: str) -> Callable[[Shape, int], nn.Module]:
     if isinstance(found, nn.Module) or not callable(found):
         raise InputError(f"{name} must be a function that makes a torch.nn.Module; found {type(found).__name__}.")
     if getattr(getattr(found, "__code__", None), "co_argcount", 2) == 0:
-        return lambda shape, classes: found()  # type: ignore[no-any-return]
+        return lambda shape, classes: found()
     made: Callable[[Shape, int], nn.Module] = found
     return made
 

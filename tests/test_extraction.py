@@ -33,7 +33,7 @@ def test_rows_are_in_dataset_order(workers: int, batch_size: int) -> None:
     found = extract(backbone, pairs(50), num_workers=workers, batch_size=batch_size)
     np.testing.assert_array_equal(found.to_numpy(), expected(backbone, range(50)))
     assert found.labels.tolist() == [number % 3 for number in range(50)]
-    assert backbone.encoded == 50 + 8  # and the canary
+    assert backbone.encoded == 50 + 4  # and the canary
 
 
 def test_the_public_name_is_this_function() -> None:
@@ -44,7 +44,7 @@ def test_the_public_name_is_this_function() -> None:
 def test_duplicates_are_encoded_once() -> None:
     backbone = PixelBackbone()
     found = extract(backbone, pairs(5) * 3)
-    assert backbone.encoded == 5 + 8
+    assert backbone.encoded == 5 + 4
     np.testing.assert_array_equal(found.to_numpy(), np.tile(expected(backbone, range(5)), (3, 1)))
 
 
@@ -80,7 +80,7 @@ def test_ten_thousand_rows_under_new_names_and_a_thousand_new_ones(store: DiskSt
 def test_another_identity_is_another_entry(store: DiskStore) -> None:
     for backbone in (PixelBackbone(), PixelBackbone(scale=2), PixelBackbone(cells=2)):
         found = extract(backbone, pairs(5), store=store)
-        assert backbone.encoded == 5 + 8
+        assert backbone.encoded == 5 + 4
         np.testing.assert_array_equal(found.to_numpy(), expected(backbone, range(5)))
     half = extract(PixelBackbone(), pairs(5), store=store, dtype="float16")
     assert half.to_numpy().dtype == np.float16
@@ -243,7 +243,7 @@ def test_a_store_in_memory_remembers(tmp_path: Path) -> None:
     memory, backbone = MemoryStore(), PixelBackbone()
     extract(backbone, pairs(4), store=memory)
     extract(backbone, pairs(4), store=memory)
-    assert backbone.encoded == 4 + 8 + 8
+    assert backbone.encoded == 4 + 4 + 4
     assert [found.digest for found in memory.specs()] == [spec_of(backbone).digest]
 
 

@@ -9,8 +9,6 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
-from typing import Any
 
 import numpy as np
 import torch
@@ -24,7 +22,7 @@ from probekit.federated.server import client_weights
 from probekit.federated.trained import NUMBER_BYTES, Gradients, Progress, Traffic
 from probekit.learning import Solution, frozen
 from probekit.linear.curvature import CurvatureSolver
-from probekit.linear.network import Inputs, Linearized
+from probekit.linear.network import Inputs, Linearized, tensor_of
 from probekit.linear.solvers import ConjugateGradient, Operator
 
 Params = NDArray[np.float64]
@@ -55,9 +53,9 @@ def pretrain(
     """A trained copy of the module, in eval mode: its weights are w_p."""
     own = copy.deepcopy(module).train()
     first = next(own.parameters())
-    rows = torch.as_tensor(inputs).to(first.device)
+    rows = (tensor_of(inputs) if isinstance(inputs, np.ndarray) else inputs).to(first.device)
     rows = rows.to(first.dtype) if rows.is_floating_point() else rows
-    aims = torch.as_tensor(labels).to(first.device)
+    aims = tensor_of(labels).to(first.device)
     if len(rows) != len(aims) or not len(rows):
         raise InputError(f"Pretraining needs one label per row and a row; found {len(aims)} and {len(rows)}.")
     adam = torch.optim.Adam(own.parameters(), lr=options.rate)
@@ -66,8 +64,8 @@ def pretrain(
         torch.manual_seed(options.seed)
         for epoch in range(options.epochs):
             total = 0.0
-            numbers = torch.as_tensor(order.permutation(len(rows)))
-            for some in numbers.split(options.batch_size):
+            numbers = tensor_of(order.permutation(len(rows)))
+            for some in torch.split(numbers, options.batch_size):
                 adam.zero_grad()
                 loss = nn.functional.cross_entropy(own(rows[some]), aims[some])
                 loss.backward()  # type: ignore[no-untyped-call]
@@ -184,7 +182,14 @@ def _conjugate(holders: Holders, clients: NetworkClients, options: FederatedCg) 
 
 
 def _trained(
-    clients: NetworkClients, moved: Params, *, rounds: int, losses: tuple[float, ...], name: str, sent: int, weighting: str
+    clients: NetworkClients,
+    moved: Params,
+    *,
+    rounds: int,
+    losses: tuple[float, ...],
+    name: str,
+    sent: int,
+    weighting: str,
 ) -> NetworkTrained:
     """The outcome with every client's gradient there and how far it is from the minimum of the common loss."""
     holders = clients.holders

@@ -20,7 +20,7 @@ from probekit.federated.simulation import BATCH_STREAM
 from probekit.learning import Partition
 from probekit.linear.kernel import batch_factors
 from probekit.linear.memory import free_memory
-from probekit.linear.network import Inputs, Linearized, LinearizedRows, column
+from probekit.linear.network import Inputs, Linearized, LinearizedRows, column, tensor_of
 from probekit.linear.squares import ModelSquares
 from probekit.linear.statistics import checked_labels
 from probekit.linear.tape import Fresh
@@ -73,7 +73,7 @@ def holders(
         if not len(held):
             raise InputError(f"Every client needs a row; client {name} has none. Leave it out of the partition.")
         share = int(free * sizes[name] / partition.rows)
-        over = model.over(rows[torch.as_tensor(held)], centre=centre, memory=max(share, free // 64))
+        over = model.over(rows[tensor_of(held)], centre=centre, memory=max(share, free // 64))
         return Holding(over, np.eye(over.classes)[checked_labels(labels[held], len(held), over.classes)])
 
     made = {name: hold(held, name) for name, held in partition.clients.items()}
@@ -146,9 +146,9 @@ class NetworkClients:
     def _batch_gradient(self, name: str, some: Indices, params: Params) -> Params:
         """The gradient of the mean loss of some rows, in one pass forward and one back."""
         holding, model = self.holders.clients[name], self.holders.model
-        batch = Fresh(model.forward, model.base, holding.rows.inputs[torch.as_tensor(some)].to(model.device))
+        batch = Fresh(model.forward, model.base, holding.rows.inputs[tensor_of(some)].to(model.device))
         outputs, pushed = batch.both(model.split(params))
-        aims = torch.as_tensor(holding.targets[some]).to(outputs)
+        aims = tensor_of(holding.targets[some]).to(outputs)
         pulled = batch.vjp((outputs + pushed - aims) / len(some))
         flat = column(torch.cat([one.reshape(-1) for one in pulled]))
         return np.asarray(flat + self.ridge * (params + self.holders.start))

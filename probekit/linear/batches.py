@@ -16,7 +16,7 @@ BATCH_BYTES = 2**22
 """What one batch's pass should take: more does not stay in the processor's caches."""
 LEAST, MOST = 8, 4096
 KEPT_SHARE = 0.5
-"""Of the memory that kept passes may take; the rest is the caller's, for kernels and factors."""
+"""Of the memory left that kept passes may take; the rest is the caller's, for kernels and factors."""
 WORKING = 2
 """How many passes' worth of memory the work on one batch takes besides its own."""
 
@@ -73,7 +73,7 @@ def plan_batches(
         free, remedy="Linearize over fewer rows, in float32, or a subset of the parameters."
     )
     each = fixed + batch * per_row
-    room = int(KEPT_SHARE * free) - sum(taken.values())
+    room = int(KEPT_SHARE * (free - sum(taken.values())))
     kept = max(0, min(-(-rows // batch), room // max(each, 1))) if keep else 0
     held = min(kept * batch, rows) * per_row + kept * fixed
     return Plan(rows, batch, int(kept), Prediction({**taken, "kept passes": held}))

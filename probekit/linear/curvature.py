@@ -139,6 +139,6 @@ def _refuse_singular(rows: LinearizedRows, ridge: float) -> None:
         raise InputError(f"A ridge must be a number of 0 or more; found {ridge}.")
     if ridge == 0 and rank < rows.model.size:
         raise InputError(
-            f"Without a ridge the curvature of {rows.count} rows and {rows.classes} classes has rank {rank} at most, in "
-            f"{rows.model.size} parameters: it has no inverse. Give a ridge above 0."
+            f"Without a ridge the curvature of {rows.count} rows and {rows.classes} classes has rank {rank} at "
+            f"most, in {rows.model.size} parameters: it has no inverse. Give a ridge above 0."
         )

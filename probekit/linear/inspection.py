@@ -47,9 +47,9 @@ def inspect(forward: Forward, params: Tensors, inputs: Tensor) -> int:
                 f"A network must give one row of scores per input, ({len(some)}, classes); found {found}. "
                 "Flatten its outputs, or take one of them."
             )
+        if not torch.isfinite(outputs).all():
+            raise InputError("A network's outputs must be finite; found NaN or infinity. Look at weights and inputs.")
         _refuse_restless(forward, params, some, outputs=outputs)
-    if not torch.isfinite(outputs).all():
-        raise InputError("A network's outputs must be finite; found NaN or infinity. Look at the weights and inputs.")
     _refuse_opaque(forward, params, some)
     return int(outputs.shape[1])
 

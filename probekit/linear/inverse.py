@@ -18,7 +18,7 @@ from torch import Tensor
 
 from probekit.errors import SolverError
 from probekit.linear.kernel import batch_factors, factors
-from probekit.linear.network import LinearizedRows
+from probekit.linear.network import LinearizedRows, tensor_of
 
 JITTER = 1e-11
 """Of the mean diagonal, added to a kernel before it is factored alone: rows may repeat."""
@@ -99,18 +99,20 @@ class SubspaceInverse:
 
 
 def _some(rows: LinearizedRows, numbers: NDArray[np.int64]) -> LinearizedRows:
-    return rows.model.over(rows.inputs[torch.as_tensor(np.sort(numbers))])
+    return rows.model.over(rows.inputs[tensor_of(np.sort(numbers))])
 
 
 def _cholesky(matrix: Tensor) -> Tensor:
+    factor: Tensor
     factor, failed = torch.linalg.cholesky_ex(matrix)
     if int(failed):
         raise SolverError(
-            f"The kernel of these rows is not positive definite (at {int(failed)} of {len(matrix)}). Use a larger ridge."
+            f"The kernel of these rows is not positive definite (at {int(failed)} of {len(matrix)}). "
+            "Use a larger ridge."
         )
     return factor
 
 
 def _solved(factor: Tensor, outputs: Array) -> Array:
-    given = torch.as_tensor(np.ascontiguousarray(outputs)).to(factor.device).reshape(-1, 1)
+    given = tensor_of(outputs).to(factor.device).reshape(-1, 1)
     return np.asarray(torch.cholesky_solve(given, factor).cpu().numpy()).reshape(outputs.shape)

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn import functional
 
-from probekit.linear.network import Linearized, LinearizedRows
+from probekit.linear.network import Linearized, LinearizedRows, tensor_of
 from probekit.linear.tape import Tensors, differentiable
 
 BLOCK_BYTES = 2**26
@@ -40,8 +40,11 @@ class Product:
     def kernel(self, other: Any) -> Tensor:
         """Against another's rows, (n, k, m, k)."""
         (n, k, width), m = self.gradients.shape, len(other.gradients)
-        found = (self.gradients.reshape(n * k, width) @ other.gradients.reshape(m * k, width).T).view(n, k, m, k)
-        return found.mul_(self._meeting(self.inputs @ other.inputs.T)[:, None, :, None])
+        found: Tensor = (self.gradients.reshape(n * k, width) @ other.gradients.reshape(m * k, width).T).view(
+            n, k, m, k
+        )
+        found.mul_(self._meeting(self.inputs @ other.inputs.T)[:, None, :, None])
+        return found
 
     def blocks(self) -> Tensor:
         """Each row against itself, (n, k, k)."""
@@ -65,7 +68,8 @@ class Explicit:
     def kernel(self, other: Any) -> Tensor:
         """Against another's rows, (n, k, m, k)."""
         (n, k, q), m = self.rows.shape, len(other.rows)
-        return (self.rows.reshape(n * k, q) @ other.rows.reshape(m * k, q).T).view(n, k, m, k)
+        found: Tensor = (self.rows.reshape(n * k, q) @ other.rows.reshape(m * k, q).T).view(n, k, m, k)
+        return found
 
     def blocks(self) -> Tensor:
         """Each row against itself, (n, k, k)."""
@@ -135,7 +139,7 @@ def _trusted(rows: LinearizedRows) -> dict[str, nn.Module]:
     layers = _structured(model, few.inputs.to(model.device))
     made = _factors(model, few.inputs.to(model.device), rows.classes, layers)
     u = torch.linspace(-1, 1, few.count * few.classes, dtype=torch.float64).view(few.count, few.classes)
-    wanted = torch.as_tensor(few.jvp(few.vjp(u.numpy()))).view(-1)
+    wanted = tensor_of(few.jvp(few.vjp(u.numpy()))).view(-1)
     found = made.kernel(made).to("cpu", torch.float64) @ u.view(-1)
     # a weight that is also used outside its layer makes them differ; then no layer is trusted
     return layers if torch.linalg.norm(found - wanted) <= AGREEMENT * torch.linalg.norm(wanted) else {}
@@ -150,7 +154,9 @@ def _structured(model: Linearized, inputs: Tensor) -> dict[str, nn.Module]:
     found: dict[str, nn.Module] = {}
     for name, layer in model.module.named_modules():
         plain = type(layer) is nn.Linear or (
-            type(layer) is nn.Conv2d and layer.groups == 1 and not isinstance(layer.padding, str)
+            type(layer) is nn.Conv2d
+            and layer.groups == 1
+            and not isinstance(layer.padding, str)
             and layer.padding_mode == "zeros"
         )
         own = {f"{name}.{key}".removeprefix("."): one for key, one in layer.named_parameters(recurse=False)}
@@ -217,7 +223,7 @@ def _layer(layer: nn.Module, given: Tensor, gradients: Tensor, weight: bool, bia
     rows, classes = gradients.shape[:2]
     if isinstance(layer, nn.Conv2d):
         options: dict[str, Any] = {"dilation": layer.dilation, "padding": layer.padding, "stride": layer.stride}
-        seen = F.unfold(given, layer.kernel_size, **options).transpose(1, 2)
+        seen = functional.unfold(given, layer.kernel_size, **options).transpose(1, 2)
         felt = gradients.flatten(3).transpose(2, 3)
     elif given.dim() == 2:
         return Product(given, gradients, weight, bias)

@@ -112,11 +112,9 @@ class Linearized:
             raise InputError(
                 f"This network's parameters are one column of {self.size} numbers; found shape {tuple(params.shape)}."
             )
-        given = torch.as_tensor(np.ascontiguousarray(params)) if isinstance(params, np.ndarray) else params
+        given = tensor_of(params) if isinstance(params, np.ndarray) else params
         flat = given.to(device=self.device, dtype=self.dtype).reshape(-1)
-        return tuple(
-            one.view(base.shape) for one, base in zip(flat.split(self._sizes), self.base, strict=True)
-        )
+        return tuple(one.view(base.shape) for one, base in zip(torch.split(flat, self._sizes), self.base, strict=True))
 
     def over(
         self,
@@ -135,14 +133,12 @@ class Linearized:
             raise InputError(f"The parameters are counted from one of {', '.join(CENTRES)}; found {centre!r}.")
         rows = self.rows(inputs)
         outputs = inspect(self.forward, self.base, rows[:8].to(self.device))
-        plan = plan_batches(
-            self.forward, self.base, rows, outputs=outputs, batch=batch, memory=memory, keep=keep
-        )
+        plan = plan_batches(self.forward, self.base, rows, outputs=outputs, batch=batch, memory=memory, keep=keep)
         return LinearizedRows(self, rows, centre, outputs, plan)
 
     def rows(self, inputs: Inputs) -> Tensor:
         """Inputs as a tensor; numbers that are not whole get the network's type, where they are."""
-        rows = torch.as_tensor(inputs)
+        rows = tensor_of(inputs) if isinstance(inputs, np.ndarray) else inputs
         if not len(rows):
             raise InputError("A network is linearized over at least one input; found none.")
         return rows.to(self.dtype) if rows.is_floating_point() else rows
@@ -200,7 +196,7 @@ class LinearizedRows:
                 f"Outputs of {self.count} rows and {self.classes} classes are wanted; found shape {outputs.shape}."
             )
         total = torch.zeros(self.model.size, dtype=torch.float64, device=self.model.device)
-        given = torch.as_tensor(np.ascontiguousarray(outputs))
+        given = tensor_of(outputs)
         for place, batch in enumerate(self._batches):
             some = given[self.plan.slice(place)].to(device=self.model.device, dtype=self.model.dtype)
             total += torch.cat([one.reshape(-1) for one in batch.vjp(some)])
@@ -226,6 +222,11 @@ class LinearizedRows:
             kind = Tape if place < self.plan.kept else Fresh
             made.append(kind(self.model.forward, self.model.base, some))
         return tuple(made)
+
+
+def tensor_of(array: NDArray[Any]) -> Tensor:
+    """An array as a tensor, without a copy where it may be written to (torch knows no read-only ones)."""
+    return torch.from_numpy(np.require(array, requirements=["C", "W"]))
 
 
 def column(flat: Tensor) -> Array:

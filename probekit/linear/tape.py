@@ -12,10 +12,10 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import Function
 from torch.autograd.graph import get_gradient_edge
+from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
 
@@ -43,9 +43,7 @@ class Tape:
         with torch.enable_grad(), differentiable(), _Convolutions():
             self._outputs = forward(self._leaves, inputs)
             self._seed = torch.zeros_like(self._outputs, requires_grad=True)
-            pulled = torch.autograd.grad(
-                self._outputs, self._leaves, self._seed, create_graph=True, allow_unused=True
-            )
+            pulled = torch.autograd.grad(self._outputs, self._leaves, self._seed, create_graph=True, allow_unused=True)
         found = [(place, one) for place, one in enumerate(pulled) if one is not None and one.requires_grad]
         self._used = tuple(place for place, _ in found)
         # edges of the graph instead of the tensors: their values, zeros as large as the network, are not kept
@@ -109,7 +107,7 @@ class _Convolutions(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        if func is F.conv2d and (given := _conv2d_arguments(*args, **(kwargs or {}))) is not None:
+        if func is functional.conv2d and (given := _conv2d_arguments(*args, **(kwargs or {}))) is not None:
             return _Convolution.apply(*given)  # type: ignore[no-untyped-call]
         return func(*args, **(kwargs or {}))
 
@@ -174,7 +172,5 @@ class _Backward(Function):
 
 def _convolved(x: Tensor, weight: Tensor, bias: Tensor | None, options: Sequence[Any]) -> Tensor:
     stride, padding, dilation, groups = options
-    found: Tensor = torch.ops.aten.convolution(
-        x, weight, bias, stride, padding, dilation, False, [0, 0], groups
-    )
+    found: Tensor = torch.ops.aten.convolution(x, weight, bias, stride, padding, dilation, False, [0, 0], groups)
     return found

@@ -6,16 +6,18 @@ has no matrix: its rows' dual, or a subspace of them, is what inverts it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
-from probekit.bounds import Convexity, Residual, asked_residual
+from probekit.bounds import Convexity, Residual, gamma
 from probekit.errors import InputError, SolverError
 from probekit.federated.network import NetworkTrained
-from probekit.federated.network_clients import Holders
+from probekit.federated.network_clients import Holders, Holding
 from probekit.learning import Design, Solution
 from probekit.linear.curvature import CurvatureSolver
 from probekit.linear.kernel import batch_factors
@@ -28,9 +30,10 @@ Params = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class Retained:
-    """The retained clients' loss, where it stands, and the server's rows."""
+    """The retained clients' holdings and loss, its gradient where the run stands, and the server's rows."""
 
     trained: NetworkTrained
+    holdings: Mapping[str, Holding]
     loss: RetainedLoss
     gradient: Params
     server: LinearizedRows
@@ -65,11 +68,11 @@ def retained(trained: NetworkTrained, forgotten: Sequence[str], holders: Holders
         raise InputError("Forgetting needs rows of the server's own: partition with a server share, say 0.1.")
     if holders.centre != trained.centre:
         raise InputError(f"The run counts parameters from {trained.centre}, the rows given from {holders.centre}.")
-    clients = LocalClients({name: holders.clients[name] for name in left}, {})
+    holdings = {name: holders.clients[name] for name in left}
     design = Design(trained.model.size, 1, intercept="none")
-    loss = RetainedLoss(clients, design, trained.ridge)
+    loss = RetainedLoss(LocalClients(holdings, {}), design, trained.ridge)
     parts = [trained.counts[name] / loss.rows * trained.gradients.aggregate[name] for name in left]
-    return Retained(trained, loss, np.asarray(sum(parts)), holders.server.rows)
+    return Retained(trained, holdings, loss, np.asarray(sum(parts)), holders.server.rows)
 
 
 @dataclass(frozen=True)
@@ -135,15 +138,13 @@ class _Asked:
     """The retained curvature as the clients answer for it; a product is a round."""
 
     def __init__(self, here: Retained) -> None:
-        if not isinstance(here.loss.clients, LocalClients):
-            raise InputError("Products need the retained clients in this process; found others.")
-        self.squares, self.loss, self.rounds = here.loss.clients.squares, here.loss, 0
+        self.holdings, self.loss, self.rounds = here.holdings, here.loss, 0
 
     def matvec(self, v: Params) -> Params:
         """The curvature applied."""
         self.rounds += 1
         found = self.loss.ridge * v
-        for one in self.squares.values():
+        for one in self.holdings.values():
             found = found + one.product(v) / self.loss.rows
         return np.asarray(found)
 
@@ -162,12 +163,20 @@ class Distance:
 
 
 def distance(here: Retained, params: Params) -> Distance:
-    """The certificate's bound at these parameters: one gradient round. For the linearized network only."""
-    gradient = here.loss.gradient(params)
-    rows = {name: one.model for name, one in _squares(here).items()}  # type: ignore[attr-defined]
-    energy = sum(float(np.trace(one, axis1=1, axis2=2).sum()) for each in rows.values() for one in row_blocks(each))
-    residual = asked_residual(gradient, params, design=here.loss.design, rows=here.loss.rows, energy=energy)
-    ridge = here.trained.ridge
+    """The certificate's bound at these parameters: one gradient round. For the linearized network only.
+
+    J^T (J w + offset - Y) / n rounds by at most gamma (|J|^2 |w| + |J| |offset - Y|) / n: J is taken as computed.
+    """
+    gradient, ridge, rows = here.loss.gradient(params), here.trained.ridge, here.loss.rows
+    energy = aims = 0.0
+    for one in here.holdings.values():
+        energy += sum(float(np.trace(each, axis1=1, axis2=2).sum()) for each in row_blocks(one.rows))
+        aims += float(np.square(one.rows.offset - one.targets).sum())
+    unit = float(np.finfo(np.float32 if here.trained.model.dtype == torch.float32 else np.float64).eps) / 2
+    factor = gamma(len(params) + max(here.loss.clients.counts.values()) + 64, unit)
+    size, norm = float(np.linalg.norm(params)), float(np.linalg.norm(gradient))
+    rounding = factor * (energy * size + math.sqrt(energy * aims)) / rows + gamma(8) * (norm + ridge * size)
+    residual = Residual(norm, rounding, (norm,), (rounding,))
     return Distance(residual.bound / ridge, residual, Convexity(ridge, "ridge"))
 
 
@@ -189,9 +198,3 @@ def agreement(here: Retained, params: Params, inputs: Inputs, *, bound: float) -
 def row_blocks(rows: LinearizedRows) -> list[Params]:
     """Each row's own k by k kernel J_x J_x^T, a batch at a time."""
     return [np.asarray(batch.blocks().double().cpu().numpy()) for batch in batch_factors(rows)]
-
-
-def _squares(here: Retained) -> dict[str, object]:
-    if not isinstance(here.loss.clients, LocalClients):
-        raise InputError("The rounding bound needs the retained clients in this process; found others.")
-    return dict(here.loss.clients.squares)
