@@ -344,11 +344,14 @@ def test_many_classes_and_clients_stay_legible(probekit: Probekit, shelve: Shelv
     probekit(
         "train", "rows", "--partition", "column:client_id", "--server-share", "0.2", "--ridge", "0.1", "--run", "run"
     )
+    least = probekit("audit", "influence", "run")[1]["clients"][-1]["client"]
+    assert probekit("unlearn", "run", "--client", least)[0] == 0
     code, value, _ = probekit("report", "run")
     assert code == 0, value
     drawn = {key: (tmp_path / "run/report" / one["file"]).read_text() for key, one in value["pictures"].items()}
     assert "the worst 30 of 60 classes" in drawn["classes the server's rows"]
-    assert "30 of 50 clients" in drawn["influence"]
+    assert "31 of 50 clients" in drawn["influence"]
+    assert "forgotten since" in drawn["influence"]
     assert max(map(len, drawn.values())) < 400_000
 
 
