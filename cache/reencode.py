@@ -17,7 +17,6 @@ from probekit.pictures import sample_id
 from probekit.protocols import Dataset
 from probekit.values import EmbeddingSet
 
-
 _SOURCE = re.compile(r"(.*?)(?:\[([^\[\]:]+)\])?(?:\[:(\d+)\])?")
 
 

@@ -24,7 +24,7 @@ COMMANDS = {
     "verify": ("probekit.cli.verify:verify", "Check a certificate by computing everything again."),
     "report": ("probekit.cli.report:report", "Write a report of a run: Markdown, JSON and pictures."),
     "purge": ("probekit.cli.purge:purge", "Remove from a run, and the cache, what knew the forgotten."),
-    "audit": ("probekit.cli.audit:app", "Look at a run's rows for what would mislead: duplicates."),
+    "audit": ("probekit.cli.audit:app", "Look closer: duplicates, influence of clients, membership."),
     "demo": ("probekit.cli.demo:demo", "Do the main job on an embedded default: no download."),
     "doctor": ("probekit.cli.doctor:doctor", "Look at the installation and say what is missing."),
     "cache": ("probekit.cli.cache:app", "Look at the cache of embeddings, check it, clean it, carry it."),

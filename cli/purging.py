@@ -52,6 +52,10 @@ def purge_run(run: Run, store: DiskStore | None = None) -> dict[str, Any]:
                 folder = run.path / "states" / f"{number:04d}"
                 removed += sorted(str(path.relative_to(run.path)) for path in folder.rglob("*") if path.is_file())
                 shutil.rmtree(folder)
+        report = run.path / "report"
+        if report.exists():
+            removed += sorted(str(path.relative_to(run.path)) for path in report.rglob("*") if path.is_file())
+            shutil.rmtree(report)
         details: dict[str, Json] = {"removed": list(removed), "cache": cached}
         run.record(Event(PURGE, {"state": run.state}, details))
         return {"removed": removed, "cache": cached, "unreached": list(UNREACHED)}

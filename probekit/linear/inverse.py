@@ -60,8 +60,7 @@ class SubspaceInverse:
 
     landmarks: LinearizedRows
     scale: float
-    kernel: Tensor
-    restricted: Tensor
+    middle: Tensor
 
     @classmethod
     def of(cls, rows: LinearizedRows, ridge: float, *, landmarks: int, seed: int = 0) -> SubspaceInverse:
@@ -85,12 +84,16 @@ class SubspaceInverse:
         caught = float(torch.cholesky_solve(cross, alone).diagonal().sum())
         # the mean curvature outside the span lies within that block's spectrum: any such scale will do
         outside = max(trace / rows.count - caught, 0.0) / max(rows.count * rows.classes - len(kernel), 1)
-        return cls(few, ridge + outside, alone, _cholesky(cross.add_(kernel, alpha=ridge)))
+        scale = ridge + outside
+        middle = torch.cholesky_inverse(_cholesky(cross.add_(kernel, alpha=ridge))).mul_(scale)
+        # a matrix, not two factors: it is applied in every step, and as a product that is fastest
+        return cls(few, scale, middle.sub_(torch.cholesky_inverse(alone)))
 
     def matvec(self, v: Array) -> Array:
         """The approximate inverse applied."""
         pushed = self.landmarks.jvp(v)
-        inner = self.scale * _solved(self.restricted, pushed) - _solved(self.kernel, pushed)
+        given = tensor_of(pushed).to(self.middle.device).reshape(-1)
+        inner = (self.middle @ given).cpu().numpy().reshape(pushed.shape)
         return np.asarray((v + self.landmarks.vjp(inner)) / self.scale)
 
     def dense(self) -> Array | None:

@@ -19,6 +19,9 @@ from probekit.unlearning.request import Held, Relabelled, UnlearnRequest
 from probekit.unlearning.soundness import refuse_unsound
 from probekit.values import EmbeddingSet, Json
 
+ENCODING = ("backbone", "dataset", "spec", "ridge_chosen")
+"""What a head's recipe says of its embeddings and its ridge, which no removal changes."""
+
 Indices = NDArray[np.int64]
 
 
@@ -122,8 +125,14 @@ def trained_after(
 
 
 def named_head(trained: Trained, head: LinearHead) -> LinearHead:
-    """A fitted head with the run's classes and encoding."""
-    return replace(head, classes=trained.head.classes, spec_digest=trained.head.spec_digest)
+    """A fitted head with the run's classes and encoding, and what the run knew of them."""
+    told = {name: value for name, value in trained.head.recipe.items() if name in ENCODING}
+    return replace(
+        head,
+        classes=trained.head.classes,
+        spec_digest=trained.head.spec_digest,
+        recipe={**told, **head.recipe},
+    )
 
 
 def moved_head(trained: Trained, params: NDArray[np.float64], *, method: str, rows: int) -> LinearHead:

@@ -61,6 +61,7 @@ def test_a_client_is_forgotten_exactly_and_the_certificate_holds(
     assert (code, value["state"], value["method"], value["already done"]) == (0, 2, "exact", False)
     head = load_head(trained / "states" / "0002" / "head")
     np.testing.assert_allclose(head.params, retrained(trained, store, without={"2"}).params, rtol=0, atol=1e-12)
+    assert head.recipe["backbone"] == "test:pixels"
     assert value["agreement"]["certified"] == 40
     code, checked, _ = probekit("verify", str(certificate(trained)), "--run", str(trained), "--rows", "--test", "test")
     assert (code, checked["verified"]) == (0, True)
@@ -253,12 +254,15 @@ def test_purge_leaves_no_byte_of_the_forgotten(trained: Path, probekit: Probekit
     rows = [embeddings.embeddings[int(row)].tobytes() for row in partition.clients["2"]]
     old_head = opened.head().params.tobytes()
     probekit("unlearn", str(trained), "--client", "2")
+    (trained / "report").mkdir()
+    (trained / "report" / "report.md").write_text("client 2 was ...")
     assert all(holds(trained, secret) for secret in [*secrets, old_head])
     code, value, said = probekit("purge", str(trained), "--rows", "--yes")
     assert (code, value["cache"]["remains"]) == (0, []), said
     assert value["cache"]["rows"] == len(rows)
     for secret in [*secrets, *rows, old_head]:
         assert not holds(trained, secret)
+    assert not (trained / "report").exists()
     for row in rows:
         assert not holds(store.root, row)
     assert probekit("verify", str(certificate(trained)), "--run", str(trained), "--rows")[0] == 0
@@ -287,7 +291,8 @@ def test_killed_while_unlearning_the_run_is_the_old_or_the_new_one(
     store: DiskStore,
     tmp_path: Path,
 ) -> None:
-    fork, chance, seen = multiprocessing.get_context("fork"), random.Random(3), set()
+    fork, chance = multiprocessing.get_context("fork"), random.Random(3)
+    seen: set[int] = set()
     began = time.perf_counter()
     process = fork.Process(target=_forget, args=(_copy(trained, tmp_path / "whole"), store.root))
     process.start()
