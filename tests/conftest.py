@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,9 @@ from PIL import Image
 
 from probekit.cache import DiskStore
 from probekit.values import EncodingSpec, Json
+
+# the hub's client reads these when it is imported: no test may look for a network
+os.environ.update(HF_HUB_OFFLINE="1", HF_DATASETS_OFFLINE="1")
 
 
 class PixelBackbone:
@@ -77,5 +81,3 @@ def store(tmp_path: Path) -> DiskStore:
 def own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     """No test touches the user's cache or the network."""
     monkeypatch.setenv("PROBEKIT_CACHE", str(tmp_path_factory.mktemp("default-cache")))
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    monkeypatch.setenv("HF_DATASETS_OFFLINE", "1")
