@@ -17,14 +17,14 @@ import probekit
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("errors",),
     ("values",),
-    ("protocols", "learning"),
+    ("protocols", "learning", "registry"),
     ("linear",),
-    ("registry", "pictures", "backbones", "datasets", "networks"),
+    ("pictures", "backbones", "datasets", "networks"),
     ("memory", "canary", "loading", "saving", "extraction", "testing"),
     ("neighbours", "medoids", "partitioning", "heads", "estimator"),
     ("federated",),
-    ("unlearning",),
-    ("triggers", "attack", "membership", "metrics", "shots", "bounds", "outputs", "published", "signatures", "checks"),
+    ("unlearning", "bounds"),
+    ("triggers", "attack", "membership", "metrics", "shots", "outputs", "published", "signatures", "checks"),
     ("certificates", "certification", "verification", "privacy"),
     ("report",),
     ("cache",),
@@ -33,10 +33,13 @@ LAYERS: tuple[tuple[str, ...], ...] = (
 )
 """A module may import from its own layer and from those before it."""
 
-NETWORKS = ("network", "batches", "inspection", "inverse", "kernel", "memory", "tape")
+NETWORKS = ("network", "batches", "curvature", "inspection", "inverse", "kernel", "memory", "tape")
 """The half of `linear` that linearizes whole networks; the other half needs NumPy and SciPy alone."""
 
-TORCH_AT_THE_TOP = ("probekit.backbones", "probekit.networks", *(f"probekit.linear.{name}" for name in NETWORKS))
+TORCH_AT_THE_TOP = (
+    *("probekit.backbones", "probekit.networks", "probekit.federated.network", "probekit.unlearning.network"),
+    *(f"probekit.linear.{name}" for name in NETWORKS),
+)
 TORCH_INSIDE = ("probekit.loading", "probekit.values", "probekit.cli.doctor")
 LOADED_LATE = ("probekit.datasets.hub", "probekit.datasets.huggingface")
 ON_DEMAND = {"torch", "torchvision", "transformers", "datasets", "faiss", "open_clip", "timm"}

@@ -79,9 +79,7 @@ def _named(name: str, options: Options) -> Dataset:
     scheme, colon, rest = name.partition(":")
     if not colon and scheme not in registry.datasets.names():
         if Path(name).exists():
-            raise InputError(
-                f"{name!r} is a path: say how to read it, for example folder:{name} or npz:{name}."
-            )
+            raise InputError(f"{name!r} is a path: say how to read it, for example folder:{name} or npz:{name}.")
         scheme, rest = "packaged", name
     found = registry.datasets.get(scheme)(rest, options)
     if not _is_dataset(found):

@@ -42,9 +42,7 @@ def load_idx(name: str, options: Options) -> Table:
     options.refuse("columns", source=f"idx:{name}")
     path = Path(name).expanduser()
     if not name or not path.exists():
-        raise NotFoundError(
-            f"There is no file or folder {name!r}. Give a folder of idx files, or an images file."
-        )
+        raise NotFoundError(f"There is no file or folder {name!r}. Give a folder of idx files, or an images file.")
     if path.is_dir():
         files = _idx_files(path)
         wanted = "t10k" if options.split == "test" and "test" not in files else options.split
@@ -59,9 +57,7 @@ def load_idx(name: str, options: Options) -> Table:
     labels_path = _labels_beside(path)
     labels, counted = _open_idx(labels_path, dimensions=1)
     if counted != shape[:1]:
-        raise InputError(
-            f"{labels_path} must hold one label for each of {shape[0]} pictures; found {counted[0]}."
-        )
+        raise InputError(f"{labels_path} must hold one label for each of {shape[0]} pictures; found {counted[0]}.")
     numbers, _ = classify(np.asarray(labels.array), source=source)
     return Table(source, "image", partial(picture_reader, images), numbers)
 
@@ -89,9 +85,7 @@ def _labels_beside(images: Path) -> Path:
     for candidate in (name, plain, f"{plain}.gz"):
         if candidate != images.name and (images.parent / candidate).is_file():
             return images.parent / candidate
-    raise NotFoundError(
-        f"There are no labels beside {images}; wanted {plain} or {plain}.gz in the same folder."
-    )
+    raise NotFoundError(f"There are no labels beside {images}; wanted {plain} or {plain}.gz in the same folder.")
 
 
 def _open_idx(path: Path, *, dimensions: int) -> tuple[Mapped, tuple[int, ...]]:
@@ -111,14 +105,10 @@ def _open_idx(path: Path, *, dimensions: int) -> tuple[Mapped, tuple[int, ...]]:
         raise InputError(f"{path} is damaged or not complete: {error}. Fetch it again.") from error
     if found != size:
         count = f"more than {size}" if zipped and found > size else str(found)
-        raise InputError(
-            f"{path} should hold {_times(shape)} = {size} bytes after its header; found {count}."
-        )
+        raise InputError(f"{path} should hold {_times(shape)} = {size} bytes after its header; found {count}.")
     if zipped:
         return Mapped(partial(_shaped, content, shape)), shape
-    return Mapped(
-        partial(np.memmap, path.absolute(), dtype=np.uint8, mode="r", offset=offset, shape=shape)
-    ), shape
+    return Mapped(partial(np.memmap, path.absolute(), dtype=np.uint8, mode="r", offset=offset, shape=shape)), shape
 
 
 def _idx_shape(file: IO[bytes], path: Path, *, dimensions: int) -> tuple[int, ...]:
@@ -176,9 +166,7 @@ def _opened(path: Path) -> Iterator[np.lib.npyio.NpzFile]:
         except (ValueError, EOFError, zipfile.BadZipFile, OSError) as error:
             raise InputError(f"{path} is not a whole npz file: {error}. Write it with np.savez.") from error
         if not isinstance(file, np.lib.npyio.NpzFile):
-            raise InputError(
-                f"{path} holds one array without a name. Use np.savez(path, images=..., labels=...)."
-            )
+            raise InputError(f"{path} holds one array without a name. Use np.savez(path, images=..., labels=...).")
         with file:
             yield file
 
@@ -244,9 +232,7 @@ def _first(known: Sequence[str], words: Sequence[str], split: str | None) -> str
 
 def _column(array: NDArray[Any], rows: int, *, key: str, path: Path) -> NDArray[Any]:
     if array.shape not in ((rows,), (rows, 1)):
-        raise InputError(
-            f"{path}: {key!r} must hold one value for each of {rows} rows; found shape {array.shape}."
-        )
+        raise InputError(f"{path}: {key!r} must hold one value for each of {rows} rows; found shape {array.shape}.")
     return array.reshape(rows)
 
 

@@ -39,14 +39,10 @@ def choose(features: Mapping[str, Any], wanted: Columns, *, source: str) -> Chos
     return Chosen(kind, content, label, client, _class_names(features, label, source=source))
 
 
-def _content(
-    features: Mapping[str, Any], wanted: Columns, label: str | None, *, source: str
-) -> tuple[str, str]:
+def _content(features: Mapping[str, Any], wanted: Columns, label: str | None, *, source: str) -> tuple[str, str]:
     if wanted.image is not None:
         if not (_is_image(features[wanted.image]) or _may_be_image(features[wanted.image])):
-            raise InputError(
-                f"{source}: column {wanted.image!r} holds {features[wanted.image]}, not pictures."
-            )
+            raise InputError(f"{source}: column {wanted.image!r} holds {features[wanted.image]}, not pictures.")
         return "image", wanted.image
     if wanted.text is not None:
         if not _is_text(features[wanted.text]):
@@ -57,9 +53,7 @@ def _content(
     image = _one(typed or named, IMAGE_NAMES, flag="--image-column", source=source)
     if image is not None:
         return "image", image
-    texts = [
-        name for name in features if name.lower() in TEXT_NAMES and _is_text(features[name]) and name != label
-    ]
+    texts = [name for name in features if name.lower() in TEXT_NAMES and _is_text(features[name]) and name != label]
     text = _one(texts, (), flag="--text-column", source=source)
     if text is not None:
         return "text", text
@@ -72,9 +66,7 @@ def _content(
 def _label(features: Mapping[str, Any], wanted: Columns, *, source: str) -> str | None:
     free = [name for name in features if name not in (wanted.image, wanted.text, wanted.client)]
     typed = [name for name in free if hasattr(features[name], "names")]
-    named = [
-        name for name in free if name.lower() in LABEL_NAMES and type(features[name]).__name__ == "Value"
-    ]
+    named = [name for name in free if name.lower() in LABEL_NAMES and type(features[name]).__name__ == "Value"]
     return _one(typed or named, LABEL_NAMES, flag="--label-column", source=source)
 
 
@@ -83,9 +75,7 @@ def _one(candidates: Sequence[str], names: Sequence[str], *, flag: str, source: 
     if len(candidates) > 1:
         told = [name for name in candidates if name.lower() in names]
         if len(told) != 1:
-            raise InputError(
-                f"{source} could be read from the columns {', '.join(candidates)}: choose with {flag}."
-            )
+            raise InputError(f"{source} could be read from the columns {', '.join(candidates)}: choose with {flag}.")
         candidates = told
     return candidates[0] if candidates else None
 
@@ -97,9 +87,7 @@ def _class_names(features: Mapping[str, Any], label: str | None, *, source: str)
     if hasattr(feature, "names"):
         return tuple(feature.names)
     if not _is_text(feature) and not _is_number(feature):
-        raise InputError(
-            f"{source}: column {label!r} holds {feature}; a label is one class number or name per row."
-        )
+        raise InputError(f"{source}: column {label!r} holds {feature}; a label is one class number or name per row.")
     return ()
 
 

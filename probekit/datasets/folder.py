@@ -108,9 +108,7 @@ def _readable(name: str) -> str:
     return name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
 
 
-def _folder_labels(
-    root: Path, files: Sequence[tuple[str, ...]], *, source: str
-) -> tuple[list[str | None], list[str]]:
+def _folder_labels(root: Path, files: Sequence[tuple[str, ...]], *, source: str) -> tuple[list[str | None], list[str]]:
     classes = _subfolders(root)
     loose = [parts[0] for parts in files if len(parts) == 1]
     if loose and len(loose) < len(files):
@@ -137,17 +135,13 @@ def _metadata(root: Path, options: Options, *, names: Sequence[str], source: str
     chosen = [name for name in (columns.image, columns.label, columns.client) if name is not None]
     if not path.is_file():
         if chosen:
-            raise InputError(
-                f"{source} has no {METADATA} beside its classes, so there is no column {chosen[0]!r}."
-            )
+            raise InputError(f"{source} has no {METADATA} beside its classes, so there is no column {chosen[0]!r}.")
         return {}
     header, lines = _read(path)
     key = columns.image or "file_name"
     for field in (key, *chosen):
         if field not in header:
-            raise InputError(
-                f"{path} has no column {field!r}; found {', '.join(header)}. Rename it or name another."
-            )
+            raise InputError(f"{path} has no column {field!r}; found {', '.join(header)}. Rename it or name another.")
     by_name = _by_name(path, lines, key=key, names=frozenset(names))
     fields = {"label": columns.label or "label", "client": columns.client or "client_id"}
     return {
@@ -163,9 +157,7 @@ def _read(path: Path) -> tuple[list[str], list[dict[str, str]]]:
             reader = csv.DictReader(file, strict=True)
             return list(reader.fieldnames or ()), list(reader)
     except (UnicodeDecodeError, csv.Error) as error:
-        raise InputError(
-            f"{path} cannot be read as comma-separated UTF-8 text: {error}. Save it as such."
-        ) from error
+        raise InputError(f"{path} cannot be read as comma-separated UTF-8 text: {error}. Save it as such.") from error
 
 
 def _by_name(

@@ -46,13 +46,7 @@ class Place:
     @property
     def folder(self) -> Path | None:
         """The local folder that relative paths in its columns start from."""
-        return (
-            Path(self.files[0]).parent
-            if self.files
-            else Path(self.path)
-            if Path(self.path).is_dir()
-            else None
-        )
+        return Path(self.files[0]).parent if self.files else Path(self.path) if Path(self.path).is_dir() else None
 
 
 def locate(name: str) -> Place:
@@ -66,14 +60,10 @@ def locate(name: str) -> Place:
         if path and files and config is None:
             return Place(name, _builder(files), files=files)
     if re.match(r"[/.~]|\w:[\\/]|\w+:\\", name) or _suffix(name) in BUILDERS or set("*?[\\") & set(name):
-        raise NotFoundError(
-            f"There is no file or folder {name!r}. Correct the path, or give a name of the hub."
-        )
+        raise NotFoundError(f"There is no file or folder {name!r}. Correct the path, or give a name of the hub.")
     match = HUB_NAME.fullmatch(name)
     if match is None or match["path"] in {*BUILDERS.values(), "imagefolder", "text", "pandas"}:
-        raise InputError(
-            f"{name!r} is no dataset: write hf:NAME, hf:NAME:CONFIG or the path of a folder or file."
-        )
+        raise InputError(f"{name!r} is no dataset: write hf:NAME, hf:NAME:CONFIG or the path of a folder or file.")
     return Place(name, match["path"], match["config"], match["revision"])
 
 
@@ -81,9 +71,7 @@ def _matches(pattern: Path) -> tuple[str, ...]:
     if not set("*?[") & set(str(pattern)):
         return ()
     pattern = pattern.absolute()
-    return tuple(
-        sorted(str(file) for file in Path(pattern.anchor).glob(str(pattern.relative_to(pattern.anchor))))
-    )
+    return tuple(sorted(str(file) for file in Path(pattern.anchor).glob(str(pattern.relative_to(pattern.anchor)))))
 
 
 def _suffix(path: str) -> str:
@@ -152,8 +140,6 @@ def _told(place: Place, error: Exception) -> ProbekitError | None:
         return InputError(f"Choose a configuration, hf:{place.path}:CONFIG: {text}")
     if "Unknown split" in text:
         return NotFoundError(f"{place.name}: {text}")
-    if isinstance(
-        error, datasets.exceptions.DatasetsError | ValueError | OSError | RuntimeError | pa.ArrowException
-    ):
+    if isinstance(error, datasets.exceptions.DatasetsError | ValueError | OSError | RuntimeError | pa.ArrowException):
         return InputError(f"{place.name!r} cannot be read as a dataset: {text}")
     return None

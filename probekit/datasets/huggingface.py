@@ -37,9 +37,7 @@ def load(name: str, options: Options) -> Dataset:
 def wrap(data: Any, options: Options) -> Dataset:
     """The dataset of a `datasets.Dataset`, an `IterableDataset` or a dictionary of either."""
     if not isinstance(data, datasets.Dataset | datasets.IterableDataset | dict):
-        raise InputError(
-            f"Wanted a Hugging Face dataset, found {type(data).__name__}. Load it with load_dataset."
-        )
+        raise InputError(f"Wanted a Hugging Face dataset, found {type(data).__name__}. Load it with load_dataset.")
     part, split = _part(data, options.split, source="python:datasets")
     return _rows(part, options, source="python:datasets" + (f"[{split}]" if split else ""), folder=None)
 
@@ -61,9 +59,7 @@ def _rows(data: Any, options: Options, *, source: str, folder: Path | None) -> D
     if not len(data):
         raise InputError(f"{source} has no rows. Choose another split.")
     if data.format["type"] == "custom":
-        raise InputError(
-            f"{source} has a transform set, which would be lost. Pass data.with_format(None) or use map."
-        )
+        raise InputError(f"{source} has a transform set, which would be lost. Pass data.with_format(None) or use map.")
     chosen = choose(data.features, options.columns, source=source)
     data = _undecoded(data.with_format(None), chosen)
     labels, class_names = np.full(len(data), UNLABELLED), chosen.class_names
@@ -96,9 +92,7 @@ def _names(data: Any, chosen: Chosen, folder: Path | None) -> list[str] | None:
     """What the rows call themselves, if each has its own name: a webdataset's key, or a picture's path."""
     if "__key__" in data.features:
         names = _values(data, "__key__")
-    elif (
-        chosen.kind == "image" and data._indices is None
-    ):  # through indices, paths could not be had without the bytes
+    elif chosen.kind == "image" and data._indices is None:  # through indices, paths could not be had without the bytes
         names = pc.struct_field(data.data.column(chosen.content), "path").to_pylist()
     else:
         return None
@@ -168,11 +162,7 @@ def _stream(data: Any, options: Options, *, source: str, folder: Path | None) ->
     # A stream may learn its columns from its first rows only; the library has no public way to ask for that.
     data = data if data.features is not None else data._resolve_features()
     chosen = choose(data.features, options.columns, source=source)
-    if (
-        chosen.label is not None
-        and not chosen.class_names
-        and "string" in str(data.features[chosen.label].dtype)
-    ):
+    if chosen.label is not None and not chosen.class_names and "string" in str(data.features[chosen.label].dtype):
         raise InputError(
             f"{source}: the label {chosen.label!r} is text, and a stream tells its classes only at its end. "
             "Load it without streaming, or cast the column to ClassLabel."

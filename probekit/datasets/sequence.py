@@ -46,9 +46,7 @@ def _kind(content: Any) -> str | None:
     if isinstance(content, np.ndarray) and content.dtype.kind in "fiu":
         if content.ndim == 1:
             return "array"
-        if content.dtype == np.uint8 and (
-            content.ndim == 2 or (content.ndim == 3 and content.shape[2] in (1, 3, 4))
-        ):
+        if content.dtype == np.uint8 and (content.ndim == 2 or (content.ndim == 3 and content.shape[2] in (1, 3, 4))):
             return "image"
     return None
 
@@ -89,9 +87,7 @@ def _fetched(rows: Sequence[Any], paired: bool, kind: str, row: int) -> Any:
 
 def _content(kind: str, row: int, content: Any) -> Any:
     if _kind(content) != kind:
-        raise SampleError(
-            f"Row {row}: wanted content of kind {kind} as in row 0; found {_described(content)}."
-        )
+        raise SampleError(f"Row {row}: wanted content of kind {kind} as in row 0; found {_described(content)}.")
     if isinstance(content, Image.Image):
         return pictures.checked(content)
     if isinstance(content, bytes | Path):

@@ -41,9 +41,7 @@ class Table:
     def __post_init__(self) -> None:
         for column in (self.names, self.clients):
             if column is not None and len(column) != len(self.labels):
-                raise InputError(
-                    f"{self.name}: wanted {len(self.labels)} entries per column, found {len(column)}."
-                )
+                raise InputError(f"{self.name}: wanted {len(self.labels)} entries per column, found {len(column)}.")
         self.labels.setflags(write=False)
 
     def __len__(self) -> int:
@@ -71,9 +69,7 @@ class Head:
 
     def __post_init__(self) -> None:
         if self.limit < 1:
-            raise InputError(
-                f"A limit must leave at least one row; found {self.limit}. Leave it out for all rows."
-            )
+            raise InputError(f"A limit must leave at least one row; found {self.limit}. Leave it out for all rows.")
 
     @property
     def name(self) -> str:
@@ -164,9 +160,7 @@ def classify(
         if isinstance(value, str) and value in order:
             numbers.append(order[value])
         elif named and not class_names and not _missing(value):
-            raise InputError(
-                f"{source}, row {row}: other labels are names, this one is {value!r}. Use one of the two."
-            )
+            raise InputError(f"{source}, row {row}: other labels are names, this one is {value!r}. Use one of the two.")
         else:
             numbers.append(class_number(value, named, where=f"{source}, row {row}"))
     return np.asarray(numbers, dtype=np.int64), tuple(named)
@@ -178,9 +172,7 @@ def class_number(value: Any, class_names: Sequence[str], *, where: str) -> int:
         return UNLABELLED
     if isinstance(value, str):
         if value not in class_names:
-            raise InputError(
-                f"{where}: {value!r} is none of the classes. {nearest(value, list(class_names))}"
-            )
+            raise InputError(f"{where}: {value!r} is none of the classes. {nearest(value, list(class_names))}")
         return class_names.index(value)
     if not isinstance(value, int | float) or not math.isfinite(value) or value != int(value):
         raise InputError(f"{where}: a label must be one class number or name; found {value!r}.")

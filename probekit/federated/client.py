@@ -117,9 +117,7 @@ def largest_curvature(curvature: Params) -> float:
     return float(eigsh(curvature, k=1, which="LA", v0=start, tol=1e-10, return_eigenvectors=False)[0])
 
 
-def local_steps(
-    start: Params, losses: Quadratics, *, steps: int, optimiser: Optimiser, rate: float
-) -> Params:
+def local_steps(start: Params, losses: Quadratics, *, steps: int, optimiser: Optimiser, rate: float) -> Params:
     """Each client's parameters after that many full-batch steps from the same start."""
     params = np.repeat(start[None], len(losses.curvature), axis=0)
     state = optimiser.start(params)

@@ -69,13 +69,10 @@ class FedAvg:
             if value is not None and not 0 < value < math.inf:
                 raise InputError(f"{name} must be a number above 0; found {value}.")
         if self.participation > 1:
-            raise InputError(
-                f"participation is a share of the clients, at most 1; found {self.participation}."
-            )
+            raise InputError(f"participation is a share of the clients, at most 1; found {self.participation}.")
         if (self.local_steps is None) == (self.local_epochs is None):
             raise InputError(
-                f"Give local_steps or local_epochs, one of them; found {self.local_steps} and "
-                f"{self.local_epochs}."
+                f"Give local_steps or local_epochs, one of them; found {self.local_steps} and {self.local_epochs}."
             )
         if self.weights not in WEIGHTS or self.init not in INITS:
             raise InputError(
@@ -122,9 +119,7 @@ class Clients(Protocol):
     def counts(self) -> NDArray[np.int64]: ...
     @property
     def largest_curvature(self) -> float: ...
-    def local(
-        self, start: Params, chosen: NDArray[np.int64], *, round_number: int, rate: float
-    ) -> Params: ...
+    def local(self, start: Params, chosen: NDArray[np.int64], *, round_number: int, rate: float) -> Params: ...
     def gradients(self, params: Params, chosen: NDArray[np.int64]) -> Params: ...
     def loss(self, params: Params) -> float: ...
 
@@ -221,12 +216,8 @@ class _Watch:
         stable = self.options.optimiser.largest_rate(self.clients.largest_curvature)
         remedy = f"rates below {stable:.6g} are stable here" if stable else f"try {self.rate / 10:.3g}"
         if stable and self.rate < stable:
-            remedy = (
-                f"it is below the stable {stable:.6g}, so lower server_learning_rate or raise participation"
-            )
-        best = Solution(
-            self.best, math.nan, int(np.nanargmin(self.losses)), "fedavg", "the best before divergence"
-        )
+            remedy = f"it is below the stable {stable:.6g}, so lower server_learning_rate or raise participation"
+        best = Solution(self.best, math.nan, int(np.nanargmin(self.losses)), "fedavg", "the best before divergence")
         raise SolverError(
             f"FedAvg must lower the loss; after {len(self.losses) - 1} rounds at learning rate "
             f"{self.rate:.6g} it went "

@@ -44,9 +44,7 @@ def participants(clients: int, fraction: float, *, round_number: int, seed: int)
     return np.sort(generator.choice(clients, taking, replace=False))
 
 
-def average(
-    start: Params, uploads: Params, weights: Params, *, clients: int, learning_rate: float = 1.0
-) -> Params:
+def average(start: Params, uploads: Params, weights: Params, *, clients: int, learning_rate: float = 1.0) -> Params:
     """The next global parameters: start + rate * (clients / m) * sum over the m uploads of weight * (upload -
     start).
 

@@ -53,9 +53,7 @@ class StatisticsClients:
     def local(self, start: Params, chosen: Indices, *, round_number: int, rate: float) -> Params:
         """The chosen clients' parameters after their local steps."""
         everyone = len(chosen) == len(self.names)
-        losses = (
-            self.losses if everyone else Quadratics(self.losses.curvature[chosen], self.losses.linear[chosen])
-        )
+        losses = self.losses if everyone else Quadratics(self.losses.curvature[chosen], self.losses.linear[chosen])
         steps = self.options.local_steps or self.options.local_epochs or 1
         return local_steps(start, losses, steps=steps, optimiser=self.options.optimiser, rate=rate)
 
@@ -101,9 +99,7 @@ class RowClients:
         uploads = np.empty((len(chosen), *start.shape))
         for block in self._blocks(chosen):
             plans = [self._plan(int(c), round_number) for c in chosen[block]]
-            uploads[block] = local_batches(
-                start, self.data, plans, optimiser=self.options.optimiser, rate=rate
-            )
+            uploads[block] = local_batches(start, self.data, plans, optimiser=self.options.optimiser, rate=rate)
         return uploads
 
     def gradients(self, params: Params, chosen: Indices) -> Params:

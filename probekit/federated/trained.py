@@ -150,19 +150,11 @@ class Trained:
 
     def _removal(self) -> Ability:
         if self.server is None:
-            return Ability(
-                False, "The server has no rows of its own. Partition with a server share, say 0.1."
-            )
+            return Ability(False, "The server has no rows of its own. Partition with a server share, say 0.1.")
         if self.statistics is None and self.gradients is None:
-            return Ability(
-                False, 'No gradients of clients are kept. Train with keep="gradients" or "statistics".'
-            )
+            return Ability(False, 'No gradients of clients are kept. Train with keep="gradients" or "statistics".')
         if self.head.recipe.get("fit_view") != "none" or self.head.recipe.get("class_weight"):
-            return Ability(
-                False, "The head has a view or class weights: the clients' plain losses are not its own."
-            )
+            return Ability(False, "The head has a view or class weights: the clients' plain losses are not its own.")
         if self.head.recipe.get("normalise_classes"):
-            return Ability(
-                False, "The head's classes are normalised: it is not the minimum of the clients' losses."
-            )
+            return Ability(False, "The head's classes are normalised: it is not the minimum of the clients' losses.")
         return Ability(True, "The server has rows of its own and the clients' gradients at the final head.")

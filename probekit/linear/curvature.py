@@ -20,11 +20,9 @@ from probekit.registry import nearest
 
 WAYS = ("auto", "dual", "pcg", "cg")
 DUAL_MOST = 12_000
-"""The largest dual that is factored unasked."""
+"""The largest dual that is factored unasked: beyond it the iterations are faster."""
 SPAN_MOST = 4_000
 """The most directions that a preconditioner's subspace has, unless told."""
-DUAL_SPANS = 4
-"""A dual of so many times the preconditioner's directions costs as much as the whole of the iterations."""
 
 Array = NDArray[np.float64]
 
@@ -70,34 +68,31 @@ class CurvatureSolver:
 
     def inverse(self, rows: LinearizedRows, ridge: float) -> Operator:
         """The inverse of J^T J / n + ridge, exact or close: a preconditioner."""
-        way = self.choose(rows, ridge, reused=True)
+        way = self.choose(rows, ridge)
         made = self._inverse(rows.double(), ridge, way.name)
         if made is None:
             raise InputError('Plain conjugate gradients have no preconditioner. Take "dual", "pcg" or "auto".')
         return made
 
-    def choose(self, rows: LinearizedRows, ridge: float, *, reused: bool = False) -> Way:
-        """The way for these rows; `ridge` in mean scaling. Refuses what cannot be solved or does not fit.
-
-        The dual is taken where it fits and is not slower than the iterations; for one that is `reused` as a
-        preconditioner, where every step is a round with clients, where it fits.
-        """
+    def choose(self, rows: LinearizedRows, ridge: float) -> Way:
+        """The way for these rows; `ridge` in mean scaling. Refuses what cannot be solved or does not fit."""
         _refuse_singular(rows, ridge)
         free = self.memory if self.memory is not None else free_memory(rows.model.device)
         dual = self._dual(rows)
         fits = dual.prediction.total <= free
         size = rows.count * rows.classes
-        most = DUAL_MOST if reused else min(DUAL_MOST, DUAL_SPANS * self._landmarks(rows) * rows.classes)
         if self.way == "cg" or not ridge:
             return Way("cg", "Conjugate gradients without a preconditioner.", Prediction({}))
-        if self.way == "dual" or (self.way == "auto" and fits and size <= most):
+        if self.way == "dual" or (self.way == "auto" and fits and size <= DUAL_MOST):
             dual.prediction.require(free, remedy='Take fewer rows, or way "pcg".')
             return dual
         found = self._preconditioned(rows)
         found.prediction.require(free, remedy='Take fewer landmarks, or way "cg", which keeps no matrix.')
         if self.way == "pcg":
             return found
-        reason = f"does not fit into {size_text(free)}" if not fits else f"is larger than {most}: iterations are faster"
+        reason = (
+            f"does not fit into {size_text(free)}" if not fits else f"is larger than {DUAL_MOST}: iterations are faster"
+        )
         return replace(found, why=f"The dual, a matrix of {size} ({dual.prediction}), {reason}. {found.why}")
 
     def _dual(self, rows: LinearizedRows) -> Way:

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
+from threadpoolctl import threadpool_limits
 
 from probekit.errors import InputError
 from probekit.learning import EXACT_ROWS, GRID_REACH, ClientStats, Design
 from probekit.values import Rows
 
 BLOCK_BYTES = 2**24
+LANES = 2
 FAST_ROWS = 8192
 """How many rows float32 may sum before float64 takes over: the error of `fast` grows with it."""
+SMALL_MEAN = 0.01
+"""The share of the rows' squares that their mean may make up before `fast` takes it off."""
 
 
 def statistics(rows: Rows, labels: NDArray[Any], design: Design, *, chunk_rows: int | None = None) -> ClientStats:
@@ -39,24 +46,39 @@ def statistics(rows: Rows, labels: NDArray[Any], design: Design, *, chunk_rows: 
 
 
 def row_blocks(
-    rows: Rows, design: Design, *, index: NDArray[np.int64] | None = None, chunk_rows: int | None = None
+    rows: Rows,
+    design: Design,
+    *,
+    index: NDArray[np.int64] | None = None,
+    chunk_rows: int | None = None,
+    lane: tuple[int, int] = (0, 1),
 ) -> Iterator[tuple[NDArray[np.int64], NDArray[Any]]]:
-    """Row numbers and rows as the design sees them; a block lives only until the next one is asked for."""
-    dtype = np.dtype(np.float32 if design.arithmetic == "fast" else np.float64)
+    """Row numbers and rows as the design sees them; a block lives only until the next one is asked for.
+
+    `lane` (k, n) gives every n-th block, from the k-th on.
+    """
+    dtype = _dtype(design)
     if len(rows.shape) != 2 or rows.shape[1] != design.dimension:
         raise InputError(
             f"This design is for embeddings of {design.dimension} numbers; found rows of shape {rows.shape}."
         )
-    length = chunk_rows or max(64, BLOCK_BYTES // (dtype.itemsize * design.dimension))
-    if design.arithmetic == "fast":
-        length = min(length, FAST_ROWS)
-    index = np.arange(len(rows)) if index is None else index
-    contiguous = len(index) == len(rows)
-    buffer = np.empty((min(length, len(index)), design.dimension), dtype)
-    for start in range(0, len(index), length):
-        numbers = index[start : start + length]
-        found = rows[start : start + length] if contiguous and _ascending(numbers) else rows[numbers]
+    count = len(rows) if index is None else len(index)
+    length = _block_rows(design, chunk_rows)
+    buffer = np.empty((min(length, count), design.dimension), dtype)
+    for start in range(lane[0] * length, count, lane[1] * length):
+        stop = min(start + length, count)
+        numbers = np.arange(start, stop) if index is None else index[start:stop]
+        found = rows[start:stop] if index is None else rows[numbers]
         yield numbers, _seen(found, numbers, design, buffer=buffer)
+
+
+def _dtype(design: Design) -> np.dtype[Any]:
+    return np.dtype(np.float32 if design.arithmetic == "fast" else np.float64)
+
+
+def _block_rows(design: Design, chunk_rows: int | None) -> int:
+    length = chunk_rows or max(64, BLOCK_BYTES // (_dtype(design).itemsize * design.dimension))
+    return min(length, FAST_ROWS) if design.arithmetic == "fast" else length
 
 
 def checked_labels(labels: NDArray[Any], count: int, classes: int) -> NDArray[np.int64]:
@@ -74,10 +96,6 @@ def checked_labels(labels: NDArray[Any], count: int, classes: int) -> NDArray[np
             "Give the right number of classes, or leave rows without a label out."
         )
     return labels.astype(np.int64, copy=False)
-
-
-def _ascending(numbers: NDArray[np.int64]) -> bool:
-    return bool(numbers[-1] - numbers[0] == len(numbers) - 1)
 
 
 def _seen(found: NDArray[Any], numbers: NDArray[np.int64], design: Design, *, buffer: NDArray[Any]) -> NDArray[Any]:
@@ -134,17 +152,41 @@ def _sums(
     index: NDArray[np.int64] | None = None,
     chunk_rows: int | None = None,
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """E^T E (symmetric) and the sum of the rows of each class, (k, d)."""
+    """E^T E (symmetric) and the sum of the rows of each class, (k, d).
+
+    Many blocks go down two lanes at once: one core converts and sorts while another multiplies. There are two
+    whatever the machine, so that the sums are the same on all.
+    """
+
+    def lane(number: int, lanes: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        return _lane(labels, design, row_blocks(rows, design, index=index, chunk_rows=chunk_rows, lane=(number, lanes)))
+
+    count = len(rows) if index is None else len(index)
+    if count <= 2 * LANES * _block_rows(design, chunk_rows):
+        return lane(0, 1)
+    cores = max(1, (os.cpu_count() or 1) // LANES)
+    with threadpool_limits(cores, user_api="blas"), ThreadPoolExecutor(LANES) as pool:
+        parts = list(pool.map(partial(lane, lanes=LANES), range(LANES)))
+    gram, sums = parts[0]
+    for more, others in parts[1:]:
+        gram += more
+        sums += others
+    return gram, sums
+
+
+def _lane(
+    labels: NDArray[np.int64], design: Design, blocks: Iterator[tuple[NDArray[np.int64], NDArray[Any]]]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     gram = np.zeros((design.dimension, design.dimension))
     sums = np.zeros((design.classes, design.dimension))
     counts = np.zeros(design.classes)
     shift, buffer = None, np.empty((0, 0), np.float32)
-    for numbers, block in row_blocks(rows, design, index=index, chunk_rows=chunk_rows):
+    for numbers, block in blocks:
         if design.arithmetic == "fast":
-            # float32 keeps the digits of what varies only if the mean, often far larger, is taken off before
             if shift is None:
-                shift, buffer = block.mean(axis=0), np.empty_like(block)
-            block = np.subtract(block, shift, out=buffer[: len(block)])
+                shift, buffer = _shift(block), np.empty_like(block)
+            if shift.any():
+                block = np.subtract(block, shift, out=buffer[: len(block)])
         gram += block.T @ block  # NumPy sees one matrix here and does half the work of a product
         _refuse_overflow(gram, block, numbers)
         ones, shape = np.ones(len(numbers), block.dtype), (len(numbers), design.classes)
@@ -157,6 +199,16 @@ def _sums(
     cross = np.outer(sums.sum(axis=0), mean)
     gram += cross + cross.T + counts.sum() * np.outer(mean, mean)
     return gram, sums + np.outer(counts, mean)
+
+
+def _shift(block: NDArray[np.float32]) -> NDArray[np.float32]:
+    """What is taken off rows before float32 sums their squares: their mean, or nothing where it is small beside them.
+
+    float32 keeps the digits of what varies only if the mean, often far larger, is taken off before.
+    """
+    mean = block.mean(axis=0)
+    energy = np.einsum("ij,ij->", block, block)
+    return mean if len(block) * float(mean @ mean) > SMALL_MEAN * energy else np.zeros_like(mean)
 
 
 def _refuse_overflow(gram: NDArray[np.float64], block: NDArray[Any], numbers: NDArray[np.int64]) -> None:

@@ -35,9 +35,7 @@ def _write(folder: Path, prefix: str, *, zipped: bool, start: int = 0) -> NDArra
 
 @pytest.mark.parametrize("zipped", [False, True])
 def test_a_folder_of_idx_files_is_read_by_split(tmp_path: Path, zipped: bool) -> None:
-    train, test = (
-        _write(tmp_path, split, zipped=zipped, start=start) for split, start in (("train", 0), ("t10k", 9))
-    )
+    train, test = (_write(tmp_path, split, zipped=zipped, start=start) for split, start in (("train", 0), ("t10k", 9)))
     for split, images in ((None, train), ("train", train), ("test", test), ("t10k", test)):
         found = dataset(f"idx:{tmp_path}", split=split)
         assert [sample.label for sample in found] == [4, 0, 3, 1, 2]
@@ -75,9 +73,7 @@ def test_what_is_written_is_read(array: NDArray[np.uint8], zipped: bool) -> None
 
 
 @pytest.mark.parametrize("zipped", [False, True])
-@pytest.mark.parametrize(
-    ("cut", "message"), [(-1, "found 59"), (3, "no idx file"), (8, "no idx file"), (0, "nothing")]
-)
+@pytest.mark.parametrize(("cut", "message"), [(-1, "found 59"), (3, "no idx file"), (8, "no idx file"), (0, "nothing")])
 def test_a_short_file_is_refused(tmp_path: Path, zipped: bool, cut: int, message: str) -> None:
     images = _write(tmp_path, "train", zipped=zipped)
     path = next(tmp_path.glob("train-images*"))
@@ -154,9 +150,7 @@ def _npz(path: Path, **arrays: Any) -> str:
 IMAGES = np.arange(2 * 3 * 4, dtype=np.uint8).reshape(2, 3, 4)
 
 
-@pytest.mark.parametrize(
-    ("content", "label"), [("images", "labels"), ("x", "y"), ("X", "Y"), ("data", "targets")]
-)
+@pytest.mark.parametrize(("content", "label"), [("images", "labels"), ("x", "y"), ("X", "Y"), ("data", "targets")])
 def test_arrays_are_found_by_name(tmp_path: Path, content: str, label: str) -> None:
     found = dataset(_npz(tmp_path, **{content: IMAGES, label: np.array([[1], [0]])}))
     assert [sample.label for sample in found] == [1, 0]
@@ -165,13 +159,10 @@ def test_arrays_are_found_by_name(tmp_path: Path, content: str, label: str) -> N
 
 @pytest.mark.parametrize("key", ["{split}_{noun}", "{noun}_{split}"])
 def test_splits_stand_before_or_after_the_name(tmp_path: Path, key: str) -> None:
-    names = {
-        (noun, split): key.format(noun=noun, split=split) for noun in "xy" for split in ("train", "test")
-    }
+    names = {(noun, split): key.format(noun=noun, split=split) for noun in "xy" for split in ("train", "test")}
     content = {"train": IMAGES, "test": IMAGES[:1] + 100}
     arrays = {
-        name: content[split] if noun == "x" else np.arange(len(content[split]))
-        for (noun, split), name in names.items()
+        name: content[split] if noun == "x" else np.arange(len(content[split])) for (noun, split), name in names.items()
     }
     name = _npz(tmp_path, **arrays)
     assert len(dataset(name)) == 2

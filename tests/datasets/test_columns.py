@@ -77,8 +77,6 @@ def test_columns_are_found_by_type_then_by_name(
         ),
     ],
 )
-def test_what_is_ambiguous_or_unfit_is_refused(
-    features: dict[str, Any], wanted: Columns, message: str
-) -> None:
+def test_what_is_ambiguous_or_unfit_is_refused(features: dict[str, Any], wanted: Columns, message: str) -> None:
     with pytest.raises(InputError, match=message):
         choose(Features(features), wanted, source="test")

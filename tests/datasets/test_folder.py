@@ -23,9 +23,7 @@ def _fill(root: Path, png: Any, *names: str) -> None:
         path.write_bytes(png(value))
 
 
-def test_classes_are_the_sorted_folders_and_rows_the_sorted_paths(
-    tmp_path: Path, png: Any, decoded: list[Any]
-) -> None:
+def test_classes_are_the_sorted_folders_and_rows_the_sorted_paths(tmp_path: Path, png: Any, decoded: list[Any]) -> None:
     _fill(tmp_path, png, "b/2.png", "b/deep/1.JPG", "a/9.png", "a-b/0.png", "b/10.png")
     (tmp_path / "c").mkdir()
     found = dataset(f"folder:{tmp_path}")
@@ -189,9 +187,7 @@ def test_it_can_be_sent_to_another_process(tmp_path: Path, png: Any) -> None:
     assert [sample.content().getpixel((0, 0)) for sample in found] == [0, 1]
 
 
-@given(
-    st.sets(st.lists(st.sampled_from("ab-_"), min_size=1, max_size=3).map("".join), min_size=1, max_size=6)
-)
+@given(st.sets(st.lists(st.sampled_from("ab-_"), min_size=1, max_size=3).map("".join), min_size=1, max_size=6))
 def test_rows_come_class_by_class_whatever_the_names(names: set[str]) -> None:
     import tempfile
 

@@ -53,9 +53,7 @@ def test_loss_and_gradient_are_those_of_the_rows(make_set: MakeSet, intercept: s
 def test_grams_kept_per_class_give_the_same_losses(make_set: MakeSet) -> None:
     data = make_set(rows=30)
     rows = np.arange(30)
-    one, other = (
-        quadratics([client_statistics(data, rows, Design(6, 3, per_class=p))], 0.1) for p in (True, False)
-    )
+    one, other = (quadratics([client_statistics(data, rows, Design(6, 3, per_class=p))], 0.1) for p in (True, False))
     np.testing.assert_allclose(one.curvature, other.curvature, rtol=1e-12)
 
 
@@ -66,12 +64,8 @@ def test_grams_kept_per_class_give_the_same_losses(make_set: MakeSet) -> None:
     drop_last=st.booleans(),
     seed=st.integers(0, 100),
 )
-def test_every_epoch_takes_every_row_once(
-    count: int, batch: int, epochs: int, drop_last: bool, seed: int
-) -> None:
-    plan = schedule(
-        count, np.random.default_rng(seed), batch=batch, steps=None, epochs=epochs, drop_last=drop_last
-    )
+def test_every_epoch_takes_every_row_once(count: int, batch: int, epochs: int, drop_last: bool, seed: int) -> None:
+    plan = schedule(count, np.random.default_rng(seed), batch=batch, steps=None, epochs=epochs, drop_last=drop_last)
     width = min(batch, count)
     per_epoch = count // width if drop_last else -(-count // width)
     assert plan.shape == (epochs * per_epoch, width)
@@ -86,10 +80,7 @@ def test_steps_go_on_into_further_epochs() -> None:
     plan = schedule(5, np.random.default_rng(0), batch=2, steps=7, epochs=None)
     assert plan.shape == (7, 2)
     assert sorted(plan[3:6][plan[3:6] >= 0].tolist()) == [0, 1, 2, 3, 4]
-    assert (
-        schedule(5, np.random.default_rng(0), batch=None, steps=2, epochs=None).tolist()
-        == [[0, 1, 2, 3, 4]] * 2
-    )
+    assert schedule(5, np.random.default_rng(0), batch=None, steps=2, epochs=None).tolist() == [[0, 1, 2, 3, 4]] * 2
 
 
 @pytest.mark.parametrize("size", [1, 2, 64, 65, 200])

@@ -43,9 +43,7 @@ def gradient(data: EmbeddingSet, rows: NDArray[np.int64], W: Array, intercept: s
     return result
 
 
-def fixed_point(
-    data: EmbeddingSet, split: Partition, intercept: str, *, weights: Array, rate: float, M: int
-) -> Array:
+def fixed_point(data: EmbeddingSet, split: Partition, intercept: str, *, weights: Array, rate: float, M: int) -> Array:
     """W_FA = (sum p Q)^-1 sum p Q W*, Q = I - (I - rate H)^M."""
     left: Array | float = 0.0
     right: Array | float = 0.0
@@ -110,9 +108,7 @@ def test_minibatches_default_to_one_over_the_largest_curvature_of_a_row(make_set
     assert trained.learning_rate == pytest.approx(1 / (longest + RIDGE))
 
 
-def batches_of(
-    rows: NDArray[np.int64], order: np.random.Generator, options: FedAvg
-) -> list[NDArray[np.int64]]:
+def batches_of(rows: NDArray[np.int64], order: np.random.Generator, options: FedAvg) -> list[NDArray[np.int64]]:
     """The batches of one client in one round, in the documented order."""
     assert options.batch_size
     found: list[NDArray[np.int64]] = []
@@ -141,9 +137,7 @@ def slow_minibatches(data: EmbeddingSet, split: Partition, options: FedAvg) -> A
             for batch in batches_of(rows, order, options):
                 slope = gradient(data, batch, own)
                 velocity = options.optimiser.momentum * velocity + slope
-                own = own - options.learning_rate * (
-                    velocity if options.optimiser.name == "momentum" else slope
-                )
+                own = own - options.learning_rate * (velocity if options.optimiser.name == "momentum" else slope)
             average += len(rows) / total * own
         W = average
     return W
@@ -167,9 +161,7 @@ def test_stacked_minibatches_equal_one_client_after_the_other(
     split = partition(data.labels, "dirichlet:0.5", clients=4, seed=3)
     smallest = min(len(rows) for rows in split.clients.values())
     options = replace(
-        FedAvg(
-            rounds=3, batch_size=min(8, smallest), learning_rate=0.02, seed=5, optimiser=Optimiser(optimiser)
-        ),
+        FedAvg(rounds=3, batch_size=min(8, smallest), learning_rate=0.02, seed=5, optimiser=Optimiser(optimiser)),
         **lengths,  # type: ignore[arg-type]
     )
     trained = train(data, split, ridge=RIDGE, method=options)
@@ -200,9 +192,7 @@ def test_full_batches_from_rows_equal_those_from_statistics(
 
 
 @pytest.mark.parametrize("batch_size", [None, 16])
-def test_the_gradients_are_those_of_the_whole_client_at_both_places(
-    make_set: MakeSet, batch_size: int | None
-) -> None:
+def test_the_gradients_are_those_of_the_whole_client_at_both_places(make_set: MakeSet, batch_size: int | None) -> None:
     data = make_set()
     split = partition(data.labels, "dirichlet:0.5", clients=4, seed=3)
     options = FedAvg(rounds=4, local_steps=3, batch_size=batch_size, keep_history=True)
@@ -248,9 +238,7 @@ def test_a_run_is_reproduced_by_its_seed_and_changed_by_another(make_set: MakeSe
 def test_a_client_steps_alike_whoever_else_is_there(make_set: MakeSet) -> None:
     data = make_set()
     everyone = partition(data.labels, "iid", clients=3)
-    fewer = replace(
-        everyone, clients={c: everyone.clients[c] for c in ("1", "2")}, server=everyone.clients["0"]
-    )
+    fewer = replace(everyone, clients={c: everyone.clients[c] for c in ("1", "2")}, server=everyone.clients["0"])
     options = FedAvg(rounds=1, batch_size=8, local_steps=5, keep_history=True)
     one, other = (train(data, split, ridge=RIDGE, method=options).history for split in (everyone, fewer))
     assert one is not None
@@ -270,9 +258,7 @@ def test_divergence_is_refused_and_the_stable_rate_named_is_stable(make_set: Mak
     with pytest.raises(SolverError, match=f"below {stable:.6g} are stable") as caught:
         train(data, split, ridge=RIDGE, method=FedAvg(rounds=400, local_steps=1, learning_rate=stable * 1.02))
     assert np.isfinite(getattr(caught.value.best, "value")).all()  # noqa: B009
-    trained = train(
-        data, split, ridge=RIDGE, method=FedAvg(rounds=400, local_steps=1, learning_rate=stable * 0.98)
-    )
+    trained = train(data, split, ridge=RIDGE, method=FedAvg(rounds=400, local_steps=1, learning_rate=stable * 0.98))
     assert trained.losses[-1] < trained.losses[0]
     momentum = Optimiser("momentum", momentum=0.5)
     with pytest.raises(SolverError, match=f"below {1.5 * stable:.6g} are stable"):
@@ -296,9 +282,7 @@ def test_progress_is_told_every_round_with_the_common_loss(make_set: MakeSet) ->
     trained = train(data, split, ridge=RIDGE, method=FedAvg(rounds=4), progress=told.append)
     assert [(one.done, one.total) for one in told] == [(1, 4), (2, 4), (3, 4), (4, 4)]
     X, Y, penalty = problem(data, np.arange(len(data)), "penalised")
-    loss = ((X @ trained.params - Y) ** 2).sum() / 2 / len(X) + (
-        penalty[:, None] * trained.params**2
-    ).sum() / 2
+    loss = ((X @ trained.params - Y) ** 2).sum() / 2 / len(X) + (penalty[:, None] * trained.params**2).sum() / 2
     assert told[-1].loss == pytest.approx(float(loss), rel=1e-12)
     assert trained.losses == (0.5, *[one.loss for one in told])
 

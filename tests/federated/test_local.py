@@ -22,9 +22,7 @@ from probekit.values import EmbeddingSet
 MakeSet = Callable[..., EmbeddingSet]
 
 
-def scikit_learn(
-    data: EmbeddingSet, rows: NDArray[np.int64], *, alpha: float, intercept: str
-) -> NDArray[np.float64]:
+def scikit_learn(data: EmbeddingSet, rows: NDArray[np.int64], *, alpha: float, intercept: str) -> NDArray[np.float64]:
     X = np.asarray(data.embeddings)[rows].astype(np.float64)
     Y = np.eye(len(data.class_names))[data.labels[rows]]
     if intercept == "penalised":
@@ -71,12 +69,8 @@ def test_fedavg_of_one_step_settles_at_the_closed_form(make_set: MakeSet, scalin
 def test_what_is_kept_says_what_can_be_unlearned(make_set: MakeSet) -> None:
     data = make_set()
     split = partition(data.labels, "iid", clients=3, server_share=0.2)
-    by_keep = {
-        keep: train(data, split, ridge=0.1, keep=keep) for keep in ("statistics", "gradients", "nothing")
-    }
-    possible = {
-        keep: {m for m, a in one.can_unlearn().items() if a.possible} for keep, one in by_keep.items()
-    }
+    by_keep = {keep: train(data, split, ridge=0.1, keep=keep) for keep in ("statistics", "gradients", "nothing")}
+    possible = {keep: {m for m, a in one.can_unlearn().items() if a.possible} for keep, one in by_keep.items()}
     removal = {"fedremoval", "fedremoval-line", "fedremoval-pcg"}
     assert possible["statistics"] == {"exact", "retrain"} | removal
     assert possible["gradients"] == {"retrain"} | removal

@@ -12,16 +12,11 @@ from probekit.federated.client import Quadratics, local_steps
 from probekit.federated.optimiser import Optimiser
 
 
-def slow(
-    name: str, curvature: list[list[float]], linear: list[float], start: list[float], steps: int
-) -> list[float]:
+def slow(name: str, curvature: list[list[float]], linear: list[float], start: list[float], steps: int) -> list[float]:
     """Minimise 1/2 w'Hw - b'w with rate 0.1 in plain Python."""
     w, m, v = list(start), [0.0] * len(start), [0.0] * len(start)
     for t in range(1, steps + 1):
-        g = [
-            sum(h * x for h, x in zip(row, w, strict=True)) - b
-            for row, b in zip(curvature, linear, strict=True)
-        ]
+        g = [sum(h * x for h, x in zip(row, w, strict=True)) - b for row, b in zip(curvature, linear, strict=True)]
         for i, slope in enumerate(g):
             if name == "sgd":
                 w[i] -= 0.1 * slope

@@ -24,8 +24,7 @@ def test_a_round_with_sampled_clients_is_right_on_average_over_all_samples(
     for taking in range(1, clients + 1):
         groups = [list(group) for group in combinations(range(clients), taking)]
         found = [
-            average(start, uploads[group], weights[group], clients=clients, learning_rate=rate)
-            for group in groups
+            average(start, uploads[group], weights[group], clients=clients, learning_rate=rate) for group in groups
         ]
         np.testing.assert_allclose(np.mean(found, axis=0), everyone, rtol=0, atol=1e-12)
 
@@ -41,8 +40,7 @@ def test_every_client_is_drawn_equally_often() -> None:
 
 def test_participation_is_reproducible_and_never_nobody() -> None:
     assert (
-        participants(9, 0.4, round_number=3, seed=1).tolist()
-        == participants(9, 0.4, round_number=3, seed=1).tolist()
+        participants(9, 0.4, round_number=3, seed=1).tolist() == participants(9, 0.4, round_number=3, seed=1).tolist()
     )
     assert len(participants(9, 0.01, round_number=3, seed=1)) == 1
     assert participants(4, 1.0, round_number=0, seed=1).tolist() == [0, 1, 2, 3]
