@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from probekit.errors import InputError, SolverError
-from probekit.federated.fedavg import Clients, FedAvg, run_rounds
+from probekit.federated.fedavg import FedAvg, run_rounds
 from probekit.federated.network_clients import Holders, NetworkClients
 from probekit.federated.server import client_weights
 from probekit.federated.trained import NUMBER_BYTES, Gradients, Progress, Traffic
@@ -42,12 +42,15 @@ class Pretraining:
             raise InputError(f"Pretraining needs epochs, a batch size and a rate above 0; found {self}.")
 
 
+PRETRAINING = Pretraining()
+
+
 def pretrain(
     module: nn.Module,
     inputs: Inputs,
     labels: NDArray[np.int64],
     *,
-    options: Pretraining = Pretraining(),  # noqa: B008 (frozen)
+    options: Pretraining = PRETRAINING,
     progress: Callable[[Progress], None] | None = None,
 ) -> nn.Module:
     """A trained copy of the module, in eval mode: its weights are w_p."""
@@ -220,6 +223,3 @@ def _trained(
             "gradients at the end": Traffic(up=number * block, down=number * block),
         },
     )
-
-
-_: type[Clients] = NetworkClients  # the rounds of heads and of networks are the same
