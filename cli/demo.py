@@ -41,13 +41,14 @@ def demo(
 
         story = tell(DiskStore(cache, waiting=out.note), runs, progress=watch)
     value = asdict(story)
-    out.result(value, lambda console: _show(console, story))
+    out.result(value, lambda console: _show(console, story, cache))
     return 0 if all(line.verified is not False for line in story.lines) else 6
 
 
-def _show(console: Any, story: Story) -> None:
+def _show(console: Any, story: Story, cache: Path | None) -> None:
     from probekit.cli.story import CLIENTS, POISONED, TRIGGER
 
+    where = f" --cache {cache}" if cache is not None else ""
     facts(
         console,
         {
@@ -77,7 +78,7 @@ def _show(console: Any, story: Story) -> None:
         "\nbackdoor: how often the trigger makes test pictures of other classes a 0; what counts is the difference to "
         "the retrained head.\ndistance: of the weights to the retrained head's, relative; bound: what the certificate "
         "proves of it, absolute.\nLook further: "
-        f"[bold]probekit evaluate {story.runs[0]} demo-test --triggered demo-test-triggered[/] and "
-        f"[bold]probekit report {story.runs[0]}[/]",
+        f"[bold]probekit evaluate {story.runs[0]} demo-test --triggered demo-test-triggered{where}[/] and "
+        f"[bold]probekit report {story.runs[0]} --test demo-test{where}[/]",
         soft_wrap=True,
     )
