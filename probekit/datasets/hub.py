@@ -24,7 +24,7 @@ BUILDERS = {
     ".tar": "webdataset",
 }
 HUB_NAME = re.compile(r"(?P<path>[\w.-]+(/[\w.-]+)?)(@(?P<revision>[\w./-]+))?(:(?P<config>[^:]+))?")
-NETWORK = ("httpx", "httpcore", "requests", "urllib3", "huggingface_hub", "aiohttp")
+NETWORK = ("httpx", "httpx2", "httpcore", "httpcore2", "requests", "urllib3", "huggingface_hub", "aiohttp")
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ import pickle
 import urllib.error
 from typing import Any
 
-import httpx
+import httpx2 as httpx
 import pytest
 from huggingface_hub import errors
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import datasets
-import httpx
+import httpx2 as httpx
 import pytest
 
 from probekit.datasets import dataset
