@@ -20,17 +20,17 @@ if TYPE_CHECKING:
     from probekit.cache import DiskStore
 
 
-def retrained_head(run: Run, store: DiskStore, trained: Trained) -> LinearHead:
+def retrained_head(run: Run, store: DiskStore, trained: Trained, *, state: int | None = None) -> LinearHead:
     """The closed-form head of exactly the rows that are retained: from kept statistics, else from the cached rows."""
-    return named_head(trained, refit(trained, _total(run, store, trained))[0])
+    return named_head(trained, refit(trained, _total(run, store, trained, run.state if state is None else state))[0])
 
 
-def _total(run: Run, store: DiskStore, trained: Trained) -> ClientStats:
+def _total(run: Run, store: DiskStore, trained: Trained, state: int) -> ClientStats:
     if trained.statistics is not None:
         return merge(trained.statistics.values())
-    from probekit.cli.unlearning import rows_now
+    from probekit.cli.stages import rows_at
 
-    embeddings, partition = rows_now(run, store)
+    embeddings, partition = rows_at(run, store, state)
     return merge(client_statistics(embeddings, partition.clients[name], trained.design) for name in trained.counts)
 
 

@@ -59,7 +59,7 @@ def evaluate(
     if triggered is not None:
         from probekit.cli.backdoor import backdoor, retrained_head
 
-        retrained = retrained_head(opened, judge.store, trained)
+        retrained = retrained_head(opened, judge.store, trained, state=state)
         pictures = judge.store.open(triggered)
         value["backdoor"] = backdoor(trained.head, retrained, pictures, target=target, interval=wishes.interval)
 
