@@ -9,6 +9,10 @@ import time
 from collections.abc import Callable
 from typing import Any, Literal
 
+PAUSE = 0.15
+"""Before each contender of a race: BLAS workers spin for tens of milliseconds after their last call, and would
+take cores from whoever comes next."""
+
 _held: list[bool] = []
 
 
@@ -26,12 +30,13 @@ def race(
     repeats: int = 5,
     choose: Callable[[list[float]], float] = statistics.median,
 ) -> tuple[float, float]:
-    """The seconds of each, taken in turns: a machine that slows down half-way slows both."""
+    """The seconds of each, taken in turns on idle cores: a machine that slows down half-way slows both."""
     times: tuple[list[float], list[float]] = ([], [])
     for turn in range(repeats):
         # who goes first changes, so that neither always finds the other's warm caches
         pairs = list(zip((ours, theirs), times, strict=True))
         for work, kept in pairs if turn % 2 == 0 else reversed(pairs):
+            time.sleep(PAUSE)
             kept.append(seconds(work))
     return choose(times[0]), choose(times[1])
 

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from _measure import finish, race, report, seconds
+from _measure import finish, race, report
 from numpy.typing import NDArray
 from scipy import linalg
 from sklearn.linear_model import RidgeClassifier, RidgeClassifierCV
@@ -25,6 +25,7 @@ from probekit.linear.ridge import fit
 from probekit.linear.statistics import statistics
 
 DIMENSION, CLASSES, ALPHA = 512, 100, 10.0
+GEMM = 2048
 MEMORY_ROWS = 200_000
 
 Array = NDArray[Any]
@@ -138,24 +139,15 @@ def merging() -> None:
     report("merging 50 clients: speed", 1 / mine, 1 / other, bar=100.0, **told)
 
 
-def gemm_rate(dtype: str) -> float:
-    """Operations per second of a plain product of two matrices."""
-    size = 2048
-    a, b = (np.random.default_rng(s).standard_normal((size, size)).astype(dtype) for s in (0, 1))
-    return float(2 * size**3 / min(seconds(lambda: a @ b) for _ in range(3)))
-
-
 def throughput() -> None:
     """Statistics against the machine's own GEMM rate, counting only the operations that a triangle needs."""
     rows, labels = made(50_000, seed=3)
     needed = len(rows) * DIMENSION * (DIMENSION + 1) + len(rows) * DIMENSION
     for arithmetic, dtype in (("float64", "float64"), ("fast", "float32")):
         design = Design(DIMENSION, CLASSES, arithmetic=arithmetic)
-        rates: list[tuple[float, float]] = []
-        for _ in range(5):
-            own = needed / seconds(partial(statistics, rows, labels, design))
-            rates.append((own, gemm_rate(dtype)))
-        own, machine = (max(column) for column in zip(*rates, strict=True))
+        a, b = (np.random.default_rng(s).standard_normal((GEMM, GEMM)).astype(dtype) for s in (0, 1))
+        mine, other = race(partial(statistics, rows, labels, design), partial(np.matmul, a, b), repeats=11, choose=min)
+        own, machine = needed / mine, 2 * GEMM**3 / other
         told = {"GFLOP/s": [round(own / 1e9, 1), round(machine / 1e9, 1)]}
         report(f"statistics, {arithmetic}: share of the {dtype} GEMM rate", own, machine, bar=0.6, **told)
 

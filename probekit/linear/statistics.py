@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
-from threadpoolctl import threadpool_limits
+from threadpoolctl import ThreadpoolController
 
 from probekit.errors import InputError
 from probekit.learning import EXACT_ROWS, GRID_REACH, ClientStats, Design
@@ -63,7 +64,7 @@ def row_blocks(
             f"This design is for embeddings of {design.dimension} numbers; found rows of shape {rows.shape}."
         )
     count = len(rows) if index is None else len(index)
-    length = _block_rows(design, chunk_rows)
+    length = _even(count, _block_rows(design, chunk_rows), lane[1])
     buffer = np.empty((min(length, count), design.dimension), dtype)
     for start in range(lane[0] * length, count, lane[1] * length):
         stop = min(start + length, count)
@@ -79,6 +80,11 @@ def _dtype(design: Design) -> np.dtype[Any]:
 def _block_rows(design: Design, chunk_rows: int | None) -> int:
     length = chunk_rows or max(64, BLOCK_BYTES // (_dtype(design).itemsize * design.dimension))
     return min(length, FAST_ROWS) if design.arithmetic == "fast" else length
+
+
+def _even(count: int, most: int, lanes: int) -> int:
+    """The rows of a block, at most so many, such that every lane gets as many blocks, all about as long."""
+    return math.ceil(count / (lanes * math.ceil(count / (lanes * most)))) if lanes > 1 else most
 
 
 def checked_labels(labels: NDArray[Any], count: int, classes: int) -> NDArray[np.int64]:
@@ -165,13 +171,19 @@ def _sums(
     if count <= 2 * LANES * _block_rows(design, chunk_rows):
         return lane(0, 1)
     cores = max(1, (os.cpu_count() or 1) // LANES)
-    with threadpool_limits(cores, user_api="blas"), ThreadPoolExecutor(LANES) as pool:
+    with _libraries().limit(limits=cores, user_api="blas"), ThreadPoolExecutor(LANES) as pool:
         parts = list(pool.map(partial(lane, lanes=LANES), range(LANES)))
     gram, sums = parts[0]
     for more, others in parts[1:]:
         gram += more
         sums += others
     return gram, sums
+
+
+@cache
+def _libraries() -> ThreadpoolController:
+    """Looked up once: that takes longer than the statistics of a small client."""
+    return ThreadpoolController()
 
 
 def _lane(
@@ -181,13 +193,14 @@ def _lane(
     sums = np.zeros((design.classes, design.dimension))
     counts = np.zeros(design.classes)
     shift, buffer = None, np.empty((0, 0), np.float32)
+    product = np.empty_like(gram, dtype=_dtype(design))
     for numbers, block in blocks:
         if design.arithmetic == "fast":
             if shift is None:
                 shift, buffer = _shift(block), np.empty_like(block)
             if shift.any():
                 block = np.subtract(block, shift, out=buffer[: len(block)])
-        gram += block.T @ block  # NumPy sees one matrix here and does half the work of a product
+        gram += np.matmul(block.T, block, out=product)  # NumPy sees one matrix and does half the work of a product
         _refuse_overflow(gram, block, numbers)
         ones, shape = np.ones(len(numbers), block.dtype), (len(numbers), design.classes)
         sums += csr_array((ones, labels[numbers], np.arange(len(numbers) + 1)), shape=shape).T @ block
