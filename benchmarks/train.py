@@ -72,7 +72,7 @@ def ridge_heads() -> None:
     their_error = error(theirs().coef_.T / 2)  # their targets are -1 and 1: twice ours
     for arithmetic, bar in (("float64", 1.0), ("fast", 2.0)):
         own = error(head(rows, labels, arithmetic).params[:-1])
-        mine, other = race(partial(head, rows, labels, arithmetic), theirs, repeats=11, choose=min)
+        mine, other = race(partial(head, rows, labels, arithmetic), theirs, repeats=21, choose=min)
         told = {"seconds": [round(mine, 4), round(other, 4)], "errors": [f"{own:.2g}", f"{their_error:.2g}"]}
         report(f"ridge head, {arithmetic} statistics: speed", 1 / mine, 1 / other, bar=bar, **told)
         if arithmetic == "float64":
