@@ -37,7 +37,7 @@ class Matrix:
     array: Array
 
     def matvec(self, v: Array) -> Array:
-        """The product with each column, by SciPy's BLAS: NumPy's own threads would fight those that factored for cores."""
+        """The product with each column, by SciPy's BLAS: NumPy's threads would fight those that factored for cores."""
         if v.ndim != 2 or self.array.dtype != np.float64 or v.dtype != np.float64:
             return self.array @ v
         product: Array = linalg.blas.dgemm(1.0, self.array.T, v.T, trans_a=True, trans_b=True)
