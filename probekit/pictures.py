@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 from PIL import ExifTags, Image, ImageOps
 
 from probekit.errors import InputError, SampleError
-from probekit.values import content_id
+from probekit.values import EncodingSpec, content_id
 
 MODES = ("1", "L", "LA", "P", "PA", "RGB", "RGBA", "RGBX", "RGBa", "CMYK", "YCbCr", "HSV", "LAB")
 """The modes that have one agreed conversion to 8-bit RGB."""
@@ -108,6 +109,16 @@ def sample_id(content: Any) -> str:
         return content_id("array", little.dtype.str.encode(), str(content.shape).encode(), little.tobytes())
     found = f"an array of {content.dtype}" if isinstance(content, np.ndarray) else type(content).__name__
     raise SampleError(f"A sample must be a PIL picture, a text or an array of numbers; found {found}.")
+
+
+def picture_shape(spec: EncodingSpec) -> tuple[int, int, int] | None:
+    """The channels, height and width of the pictures that the rows of `pixels` are; None for any other backbone."""
+    if re.match(r"pixels(?![^:#])", spec.backbone) is None:
+        return None
+    match spec.preprocessing:
+        case {"size": [int(height), int(width)], **rest}:
+            return (3 if rest.get("channels") == 3 else 1), height, width
+    return None
 
 
 CANARY_TEXTS = (

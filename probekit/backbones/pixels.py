@@ -1,7 +1,8 @@
-"""No network at all: the grey values of a small picture. What a backbone has to beat."""
+"""No network at all: the values of a small picture. What a backbone has to beat, and a network's raw food."""
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,33 +16,54 @@ from probekit.backbones.preprocessing import described
 from probekit.errors import InputError
 from probekit.protocols import Reference
 
-SIDE = 28
+MODES = {"grey": "L", "rgb": "RGB"}
+SIDES = {"grey": 28, "rgb": 32}
+"""The sizes of MNIST and of CIFAR-10, for each view the one that need not be written."""
+LARGEST = 512
 
 
 @dataclass(frozen=True)
-class GreySquare:
-    """A picture as grey values between 0 and 1, squashed to 28 x 28; one of that size stays as it is."""
+class Square:
+    """A picture as values between 0 and 1, one channel after another, squashed unless it has that size already."""
+
+    side: int
+    mode: str
 
     def __call__(self, picture: Image.Image) -> torch.Tensor:
-        grey = picture.convert("L")
-        small = grey if grey.size == (SIDE, SIDE) else grey.resize((SIDE, SIDE), Image.Resampling.BILINEAR)
-        return torch.from_numpy(np.asarray(small, dtype=np.float32).reshape(-1) / np.float32(255))
+        size, coloured = (self.side, self.side), picture.convert(self.mode)
+        small = coloured if coloured.size == size else coloured.resize(size, Image.Resampling.BILINEAR)
+        values = np.asarray(small, dtype=np.float32)
+        planes = values if values.ndim == 2 else values.transpose(2, 0, 1)
+        return torch.from_numpy(planes.reshape(-1) / np.float32(255))
 
 
 def load(reference: Reference) -> FrozenModule:
-    """`pixels`: 784 grey values."""
-    if reference.name or reference.view not in (None, "grey") or reference.preset != "native":
-        raise InputError(f"pixels has one view, #grey, and its own preprocessing; found {reference}. Write pixels.")
-    values: dict[str, Any] = {
-        "size": [SIDE, SIDE],
-        "resize": "squash",
-        "interpolation": "bilinear",
-        "grey": "ITU-R 601",
-    }
+    """`pixels[:SIDE]`: grey values, 28 x 28 unless told; `pixels[:SIDE]#rgb`: three channels, 32 x 32 unless told."""
+    if reference.preset != "native":
+        raise InputError(f"pixels has its own preprocessing and no presets. Leave out {reference.preset!r}.")
+    view = reference.view or "grey"
+    if view not in MODES:
+        raise InputError(f"pixels has the views #grey and #rgb; found #{view}. Write pixels or pixels#rgb.")
+    side = _side(reference.name) if reference.name else SIDES[view]
+    values: dict[str, Any] = {"size": [side, side], "resize": "squash", "interpolation": "bilinear", "range": [0, 1]}
+    values |= {"grey": "ITU-R 601"} if view == "grey" else {"channels": 3, "order": "channels first"}
     return FrozenModule(
         nn.Identity(),
-        described(GreySquare(), **values, range=[0, 1]),
-        name="pixels",
-        view="grey",
-        architecture="pixels 28 x 28 grey",
+        described(Square(side, MODES[view]), **values),
+        name=_name(view, side),
+        view=view,
+        architecture=f"pixels {side} x {side} {view}",
     )
+
+
+def _side(text: str) -> int:
+    if not re.fullmatch("[1-9][0-9]{0,2}", text) or int(text) > LARGEST:
+        raise InputError(
+            f"pixels takes a whole number from 1 to {LARGEST} for the side of its square; found {text!r}. "
+            "Write for example pixels:32."
+        )
+    return int(text)
+
+
+def _name(view: str, side: int) -> str:
+    return "pixels" + ("" if side == SIDES[view] else f":{side}") + ("" if view == "grey" else f"#{view}")
