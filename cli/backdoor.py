@@ -10,7 +10,8 @@ from probekit.errors import InputError
 from probekit.federated.client import client_statistics
 from probekit.federated.server import merge
 from probekit.federated.trained import Trained
-from probekit.learning import ClientStats, LinearHead
+from probekit.learning import ClientStats
+from probekit.linearized import Head
 from probekit.metrics import Interval, Share
 from probekit.unlearning.exact import refit
 from probekit.unlearning.remainder import named_head
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from probekit.cache import DiskStore
 
 
-def retrained_head(run: Run, store: DiskStore, trained: Trained, *, state: int | None = None) -> LinearHead:
+def retrained_head(run: Run, store: DiskStore, trained: Trained, *, state: int | None = None) -> Head:
     """The closed-form head of exactly the rows that are retained: from kept statistics, else from the cached rows."""
     return named_head(trained, refit(trained, _total(run, store, trained, run.state if state is None else state))[0])
 
@@ -35,7 +36,7 @@ def _total(run: Run, store: DiskStore, trained: Trained, state: int) -> ClientSt
 
 
 def backdoor(
-    head: LinearHead, retrained: LinearHead, triggered: EmbeddingSet, *, target: int, interval: Interval
+    head: Head, retrained: Head, triggered: EmbeddingSet, *, target: int, interval: Interval
 ) -> dict[str, Any]:
     """Success of the trigger on both heads; the difference is the measure, and lower than retrained is one too."""
     here = backdoor_success(head, triggered, target=target, interval=interval)

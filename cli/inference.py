@@ -16,8 +16,8 @@ from probekit.cli.unlearning import UNLEARN
 from probekit.errors import InputError, NotFoundError
 from probekit.federated.trained import Trained
 from probekit.heads import predict
-from probekit.learning import LinearHead
 from probekit.linear.statistics import statistics
+from probekit.linearized import Head
 from probekit.membership import RATES, Shadows, judge, likelihood_scores, loss_scores
 from probekit.registry import nearest
 from probekit.unlearning.exact import refit
@@ -143,7 +143,7 @@ def _unseen(run: Run, store: DiskStore, name: str | None, held: Held) -> tuple[s
     return name, subject.rows.select(fresh), len(subject.rows) - len(fresh)
 
 
-def heads(run: Run, store: DiskStore, found: Groups, client: str | None) -> Iterator[tuple[str, LinearHead, int]]:
+def heads(run: Run, store: DiskStore, found: Groups, client: str | None) -> Iterator[tuple[str, Head, int]]:
     """Every head that is still there, then the retrained one; and how many forgotten rows it was trained on."""
     for number in run.states():
         trained = run.trained(number)
@@ -181,7 +181,7 @@ class Attack:
         ridge = trained.ridge
         return cls(found, rows, labels, dealt, Shadows(parts, ridge, trained.scaling, count=shadows, seed=seed))
 
-    def judge_all(self, every: Iterable[tuple[str, LinearHead, int]]) -> list[dict[str, Any]]:
+    def judge_all(self, every: Iterable[tuple[str, Head, int]]) -> list[dict[str, Any]]:
         """Every head judged, beside the last one if that is the retrained one."""
         found = [
             {"head": name, "digest": head.digest, "forgotten rows in training": members, **self.judge(head)}
@@ -195,7 +195,7 @@ class Attack:
                 one[attack]["difference to retraining"] = apart
         return found
 
-    def judge(self, head: LinearHead) -> dict[str, Any]:
+    def judge(self, head: Head) -> dict[str, Any]:
         """How well forgotten and retained rows are told from unseen ones, by each attack."""
         ratio = likelihood_scores(head, self.rows, self.labels, shadows=self.shadows, part_of=self.part_of)
         return {

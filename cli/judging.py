@@ -16,8 +16,8 @@ from probekit.cli.training import usable
 from probekit.errors import CacheError, InputError, MismatchError, NotFoundError
 from probekit.federated.trained import Trained
 from probekit.heads import scores
-from probekit.learning import LinearHead
 from probekit.linear.ridge import penalty_of
+from probekit.linearized import Head
 from probekit.metrics import (
     Interval,
     accuracy,
@@ -171,7 +171,7 @@ class Judge:
         return self.run.embeddings(self.store).select(self.held())
 
 
-def _check_classes(head: LinearHead, rows: EmbeddingSet, name: str) -> None:
+def _check_classes(head: Head, rows: EmbeddingSet, name: str) -> None:
     """Refuse labels that mean other classes than the head's."""
     top = int(rows.labels.max(initial=-1))
     if rows.class_names == head.classes or (not rows.class_names and top < len(head.classes)):

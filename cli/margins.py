@@ -11,18 +11,23 @@ from numpy.typing import NDArray
 from probekit.bounds import Factor, gamma
 from probekit.certification import Known
 from probekit.errors import InputError
-from probekit.learning import Design, LinearHead
+from probekit.learning import Design
 from probekit.linear.statistics import row_blocks
+from probekit.linearized import Head, NetworkHead
 from probekit.report import Margins
 from probekit.values import EmbeddingSet
 
 Array = NDArray[np.float64]
 
 
-def margins(head: LinearHead, embeddings: EmbeddingSet, *, design: Design, known: Known) -> Margins:
+def margins(head: Head, embeddings: EmbeddingSet, *, design: Design, known: Known) -> Margins:
     """Of each row, the class that comes closest: how far it lies behind, and how far that must be to be certain."""
     if known.curvature is None:
         raise InputError("Without a sure curvature no score is bounded. Use a ridge above 0, or keep statistics.")
+    if isinstance(head, NetworkHead):
+        from probekit.unlearning.network import closest
+
+        return Margins(*closest(head, embeddings, bound=known.residual.bound / known.curvature.value))
     params, curvature, loss = head.params[: design.columns], known.curvature.value, known.loss
     factor = None if loss is None else Factor.of(loss, curvature)
     by_class = known.residual.class_bounds

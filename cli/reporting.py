@@ -22,7 +22,7 @@ from probekit.cli.training import usable
 from probekit.cli.unlearning import UNLEARN
 from probekit.errors import InputError, MismatchError, NotFoundError
 from probekit.heads import predict
-from probekit.learning import LinearHead
+from probekit.linearized import Head
 from probekit.metrics import accuracy, accuracy_by_class, confusion
 from probekit.report import AFTER, BEFORE, RETRAINED, TRAINED, Judged, Measured, Page, Report
 from probekit.report import Stage as Told
@@ -52,7 +52,7 @@ class Yardstick:
     triggered: EmbeddingSet | None = None
     target: int = 0
 
-    def measure(self, head: LinearHead) -> Measured:
+    def measure(self, head: Head) -> Measured:
         """How good a head is on all of them."""
         shares = {one.name: accuracy(predict(head, one.rows), one.rows.labels) for one in self.subjects}
         if self.triggered is None:
@@ -65,7 +65,7 @@ class Examined:
     """A state, its retrained head, what is known of the loss at its own head, and all that as told."""
 
     stage: Stage
-    retrained: LinearHead | None
+    retrained: Head | None
     known: Known | None
     told: Told
     page: Page | None
@@ -169,7 +169,7 @@ def _examine(here: Stage, yardstick: Yardstick, page: Page | None) -> Examined:
     return Examined(here, retrained, known, told, page)
 
 
-def _known(here: Stage, head: LinearHead) -> tuple[Known | None, str]:
+def _known(here: Stage, head: Head) -> tuple[Known | None, str]:
     """What is known of the retained loss at a head; or why nothing is."""
     if here.statistics is None:
         return None, here.why
@@ -185,7 +185,7 @@ def _known(here: Stage, head: LinearHead) -> tuple[Known | None, str]:
 def _judged(subject: Subject, first: Examined, last: Examined) -> Judged:
     """The classes by head, and the current head's confusion and margins."""
     rows, head = subject.rows, last.stage.trained.head
-    heads: dict[str, LinearHead | None] = {AFTER: head, RETRAINED: last.retrained}
+    heads: dict[str, Head | None] = {AFTER: head, RETRAINED: last.retrained}
     if first is not last:
         heads = {BEFORE: first.stage.trained.head, **heads}
     elif last.stage.number == 1:

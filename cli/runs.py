@@ -44,7 +44,8 @@ from probekit.cli.run_files import (
 from probekit.cli.states import State, write_state
 from probekit.errors import CorruptError, MismatchError, NotFoundError
 from probekit.federated.trained import Trained
-from probekit.learning import LinearHead, Partition
+from probekit.learning import Partition
+from probekit.linearized import Head
 from probekit.registry import nearest
 from probekit.values import EmbeddingSet, Json
 
@@ -127,7 +128,7 @@ class Run:
         """All that training (or the last unlearning) left; clients' statistics are read when asked for."""
         return self.at(state).trained()
 
-    def head(self, state: int | None = None) -> LinearHead:
+    def head(self, state: int | None = None) -> Head:
         """The head alone."""
         return self.at(state).head()
 

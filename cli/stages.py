@@ -11,7 +11,8 @@ from probekit.cli.unlearning import PURGE, UNLEARN
 from probekit.errors import CorruptError, InputError, MismatchError, NotFoundError, SolverError
 from probekit.federated.client import client_statistics
 from probekit.federated.trained import Trained
-from probekit.learning import ClientStats, LinearHead, Partition
+from probekit.learning import ClientStats, Partition
+from probekit.linearized import Head
 from probekit.unlearning.exact import refit
 from probekit.unlearning.method import Material
 from probekit.unlearning.remainder import remaining_rows
@@ -42,7 +43,7 @@ class Stage:
     why: str = ""
     held: Held | None = None
 
-    def retrained(self) -> tuple[LinearHead | None, str]:
+    def retrained(self) -> tuple[Head | None, str]:
         """The minimum of the loss of exactly the rows that this state stands for; or why it cannot be had."""
         if self.statistics is None:
             return None, self.why

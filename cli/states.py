@@ -20,7 +20,8 @@ from probekit.cli import kept
 from probekit.errors import CorruptError
 from probekit.federated.trained import ServerSet, Traffic, Trained
 from probekit.heads import load_head, save_head
-from probekit.learning import Design, LinearHead, Solution
+from probekit.learning import Design, Solution
+from probekit.linearized import Head
 from probekit.values import Json
 
 NOTE = "trained.json"
@@ -52,7 +53,7 @@ class State:
         for name, stated in self.files.items():
             kept.check(self.folder / name, stated)
 
-    def head(self) -> LinearHead:
+    def head(self) -> Head:
         """The head."""
         for name, stated in self.files.items():
             if name.startswith(f"{HEAD}/"):
@@ -112,6 +113,8 @@ class State:
         if place is None:
             return None
         server = self.note["server"]
+        if server["digest"] is None:
+            return ServerSet(None, kept.take(*place)[0]["rows"])
         statistics, more = kept.take_statistics(
             *place, Design(**self.note["design"]), digest=server["digest"], count=server["count"]
         )
@@ -187,9 +190,11 @@ def _write_rest(folder: Path, trained: Trained) -> dict[str, str]:
     value = np.ascontiguousarray(trained.solution.value, kept.DOUBLE)
     hashes = {"solution": kept.put(folder / "solution.safetensors", {"value": value})}
     if trained.server is not None:
-        rows = np.asarray(trained.server.rows, "<i8")
-        path = folder / "server.safetensors"
-        hashes["server"] = kept.put_statistics(path, trained.server.statistics, rows=rows)
+        rows, path = np.asarray(trained.server.rows, "<i8"), folder / "server.safetensors"
+        statistics = trained.server.statistics
+        hashes["server"] = (
+            kept.put(path, {"rows": rows}) if statistics is None else kept.put_statistics(path, statistics, rows=rows)
+        )
     if trained.gradients is not None:
         hashes["gradients"] = kept.put_gradients(folder / "gradients.safetensors", trained.gradients)
     if trained.history is not None:
@@ -200,4 +205,6 @@ def _write_rest(folder: Path, trained: Trained) -> dict[str, str]:
 def _server_note(server: ServerSet | None) -> Json:
     if server is None:
         return None
+    if server.statistics is None:
+        return {"digest": None, "count": len(server.rows)}
     return {"digest": server.statistics.digest, "count": server.statistics.count}

@@ -20,7 +20,7 @@ from probekit.cli.unlearning import Wanted, carry_out, distance, read_request
 from probekit.datasets import dataset
 from probekit.extraction import Progress, extract
 from probekit.heads import predict
-from probekit.learning import LinearHead
+from probekit.linearized import Head
 from probekit.metrics import USUAL, accuracy
 from probekit.values import EmbeddingSet
 from probekit.verification import Evidence, verify
@@ -120,7 +120,7 @@ def _trained(store: DiskStore, path: Path, keep: str) -> Run:
     return train_run(config, store, path, force=True).run
 
 
-def _unlearned(store: DiskStore, run: Run, method: str, test: EmbeddingSet) -> tuple[LinearHead, dict[str, Any]]:
+def _unlearned(store: DiskStore, run: Run, method: str, test: EmbeddingSet) -> tuple[Head, dict[str, Any]]:
     """Forget the poisoned client, then check the certificate from the run's own material and the cached rows."""
     done = carry_out(run, store, read_request([POISONED]), Wanted(method, evaluation=test))
     trained = run.trained()
@@ -142,15 +142,15 @@ def _unlearned(store: DiskStore, run: Run, method: str, test: EmbeddingSet) -> t
 class _Judge:
     test: EmbeddingSet
     triggered: EmbeddingSet
-    retrained: LinearHead
+    retrained: Head
 
-    def success(self, head: LinearHead) -> dict[str, Any]:
+    def success(self, head: Head) -> dict[str, Any]:
         return backdoor(head, self.retrained, self.triggered, target=TARGET, interval=USUAL)
 
     def line(
         self,
         name: str,
-        head: LinearHead,
+        head: Head,
         *,
         bound: float | None = None,
         verified: bool | None = None,

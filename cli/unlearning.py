@@ -16,7 +16,8 @@ from probekit.cli.ledger import Entry, Event
 from probekit.cli.runs import Run
 from probekit.errors import InputError, MismatchError, NotFoundError
 from probekit.federated.trained import Trained
-from probekit.learning import LinearHead, Partition
+from probekit.learning import Partition
+from probekit.linearized import Head
 from probekit.privacy import check_budget
 from probekit.signatures import sign
 from probekit.unlearning.choice import choose
@@ -265,6 +266,6 @@ def _details(request: UnlearnRequest, unlearned: Unlearned, certificate: Certifi
     }
 
 
-def distance(one: LinearHead, other: LinearHead) -> float:
+def distance(one: Head, other: Head) -> float:
     """The relative Frobenius distance of two heads."""
     return float(np.linalg.norm(one.params - other.params) / np.linalg.norm(other.params))

@@ -14,7 +14,7 @@ from probekit.cli.output import Output, section
 if TYPE_CHECKING:
     from probekit.certificates import Certificate
     from probekit.cli.runs import Run
-    from probekit.learning import LinearHead
+    from probekit.linearized import Head
 
 
 def verify(
@@ -116,7 +116,7 @@ def _state_of(run: Run, said: Certificate) -> int:
     )
 
 
-def _head_before(run: Run, said: Certificate) -> LinearHead | None:
+def _head_before(run: Run, said: Certificate) -> Head | None:
     """The head before, where its state was not purged."""
     for number in run.states():
         head = run.head(number)

@@ -5,56 +5,54 @@ Needs no download: scikit-learn's handwritten digits and a perceptron of 64-100-
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
-import torch
 from sklearn.datasets import load_digits
 
-from probekit.federated.network import FederatedCg, Pretraining, pretrain, train_network
-from probekit.federated.network_clients import holders
-from probekit.learning import Partition
-from probekit.linear.network import linearize
-from probekit.networks import network
-from probekit.unlearning.network import NetworkRemoval, NetworkRounds, agreement, distance, retained, retrain
+import probekit
+from probekit.federated.network import FederatedCg, Pretraining
+from probekit.unlearning.method import Material
+from probekit.unlearning.retained import answering
 
-RIDGE = 0.1
+GONE = "0"
+
+
+def digits() -> tuple[probekit.EmbeddingSet, probekit.EmbeddingSet]:
+    """Rows of 64 grey values to train on and to test with."""
+    found = load_digits()
+    order = np.random.default_rng(0).permutation(len(found.target))
+    spec = probekit.EncodingSpec("digits as they are", "0" * 64, {}, "grey")
+    rows, labels = (found.data[order] / 16).astype(np.float32), found.target[order].astype(np.int64)
+    ids = [f"{row:064x}" for row in order]
+    whole = probekit.EmbeddingSet(spec, rows, labels, ids, tuple("0123456789"), source="digits")
+    return whole.select(np.arange(1200)), whole.select(np.arange(1200, len(order)))
 
 
 def main() -> None:
     """Pretrain, linearize, train across clients, forget one, and compare with retraining."""
-    digits = load_digits()
-    order = np.random.default_rng(0).permutation(len(digits.target))
-    pictures = (digits.images[order] / 16)[:, None]
-    labels = digits.target[order].astype(np.int64)
-    train, test = slice(0, 1200), slice(1200, None)
-    parts = np.split(np.arange(200, 1200), 5)
-    partition = Partition({f"client {i}": rows for i, rows in enumerate(parts)}, np.arange(200), 1200, "example", 0)
-    wrong = labels[train].copy()
-    wrong[partition.clients["client 0"]] = 0
+    train, test = digits()
+    partition = probekit.partition(train.labels, "iid", clients=5, server_share=1 / 6, seed=0)
+    labels = train.labels.copy()
+    labels[partition.clients[GONE]] = 0
+    train = replace(train, labels=labels)
+    options = probekit.WholeNetwork("mlp", pretraining=Pretraining(epochs=30))
+    trained = probekit.train_network(train, partition, ridge=0.1, options=options, method=FederatedCg(tolerance=1e-8))
+    size, residual = len(trained.params), trained.solution.residual
+    print(f"{size} parameters; trained in {trained.rounds} rounds, residual {residual:.1e}")
 
-    fresh = network("mlp", (1, 8, 8), 10)
-    pretrained = pretrain(fresh, pictures[:200], labels[:200], options=Pretraining(epochs=30))
-    model = linearize(pretrained, dtype=torch.float64)
-    held = holders(model, pictures[train], wrong, partition)
-    trained = train_network(held, ridge=RIDGE, method=FederatedCg(tolerance=1e-8))
-    print(f"{model.size} parameters; trained in {trained.rounds} rounds, residual {trained.solution.residual:.1e}")
-
-    here = retained(trained, ["client 0"], held)
-    exact = retrain(here, tolerance=1e-11)
-    unseen = model.over(pictures[test])
+    request, material = probekit.UnlearnRequest((GONE,)), Material(train, partition)
+    held = {name: rows for name, rows in partition.clients.items() if name != GONE}
+    clients = answering(trained.head, train, held, trained.design)
+    retrained = probekit.unlearn(trained, request, method="retrain", material=material).trained_after
     print(f"{'':22}{'accuracy':>9}{'distance':>10}{'bound':>9}{'certified':>10}")
-    for name, params in (
-        ("with client 0", trained.params),
-        ("fedremoval", NetworkRemoval().unlearn(here).params),
-        ("fedremoval-line", NetworkRemoval(line=True).unlearn(here).params),
-        ("fedremoval-pcg:5", NetworkRounds(5).unlearn(here).params),
-        ("fedremoval-pcg:40", NetworkRounds(40).unlearn(here).params),
-        ("retrained", exact.params),
-    ):
-        right = np.mean(unseen.outputs(params).argmax(1) == labels[test])
-        away = np.linalg.norm(params - exact.params)
-        bound = distance(here, params).bound
-        sure = agreement(here, params, pictures[test], bound=bound).mean()
-        print(f"{name:22}{right:9.1%}{away:10.2g}{bound:9.2g}{sure:10.1%}")
+    for name in ("fedremoval", "fedremoval-line", "fedremoval-pcg:5", "fedremoval-pcg:40", "retrain"):
+        done = probekit.unlearn(trained, request, method=name, material=material)
+        head, said = done.trained_after.head, probekit.certify(trained, done, clients=clients, evaluation=test)
+        right = np.mean(probekit.predict(head, test) == test.labels)
+        away = np.linalg.norm(head.params - retrained.params)
+        assert said.agreement is not None
+        print(f"{name:22}{right:9.1%}{away:10.2g}{said.bounds.weights:9.2g}{said.agreement.rate:10.1%}")
 
 
 if __name__ == "__main__":

@@ -16,11 +16,15 @@ if TYPE_CHECKING:
     from probekit.federated.local import train as train
     from probekit.federated.task import ClosedForm as ClosedForm
     from probekit.federated.trained import Trained as Trained
+    from probekit.federated.whole import WholeNetwork as WholeNetwork
+    from probekit.federated.whole import train_network as train_network
     from probekit.heads import load_head as load_head
     from probekit.heads import predict as predict
     from probekit.heads import save_head as save_head
     from probekit.learning import LinearHead as LinearHead
     from probekit.learning import Partition as Partition
+    from probekit.linear.network import linearize as linearize
+    from probekit.linearized import NetworkHead as NetworkHead
     from probekit.partitioning import partition as partition
     from probekit.unlearning.choice import unlearn as unlearn
     from probekit.unlearning.request import UnlearnRequest as UnlearnRequest
@@ -38,20 +42,24 @@ _HOMES = {
     "FedAvg": "probekit.federated.fedavg",
     "LinearHead": "probekit.learning",
     "LogisticHead": "probekit.estimator",
+    "NetworkHead": "probekit.linearized",
     "Partition": "probekit.learning",
     "ProbekitError": "probekit.errors",
     "RidgeHead": "probekit.estimator",
     "Trained": "probekit.federated.trained",
     "UnlearnRequest": "probekit.unlearning.request",
+    "WholeNetwork": "probekit.federated.whole",
     "backbone": "probekit.backbones",
     "certify": "probekit.certification",
     "dataset": "probekit.datasets",
     "extract": "probekit.extraction",
+    "linearize": "probekit.linear.network",
     "load_head": "probekit.heads",
     "partition": "probekit.partitioning",
     "predict": "probekit.heads",
     "save_head": "probekit.heads",
     "train": "probekit.federated.local",
+    "train_network": "probekit.federated.whole",
     "unlearn": "probekit.unlearning.choice",
     "verify": "probekit.verification",
 }

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from probekit.errors import InputError, MismatchError
 from probekit.heads import predict
-from probekit.learning import LinearHead
+from probekit.linearized import Head
 from probekit.metrics import USUAL, Interval, Share, share
 from probekit.triggers import Blended, Patch, PythonTrigger, Square, Sticker, trigger
 from probekit.values import EmbeddingSet, content_id
@@ -81,7 +81,7 @@ def poison(
 
 
 def backdoor_success(
-    head: LinearHead, triggered: EmbeddingSet, *, target: int, interval: Interval = USUAL
+    head: Head, triggered: EmbeddingSet, *, target: int, interval: Interval = USUAL
 ) -> BackdoorSuccess:
     """How often the head gives the target class to triggered test pictures, which keep their true labels."""
     if head.spec_digest and triggered.spec.untriggered().digest != head.spec_digest:

@@ -135,16 +135,24 @@ def residual(loss: Quadratic, params: Array) -> Residual:
 
 
 def asked_residual(
-    gradient: Array, params: Array, *, design: Design, ridge: float, counts: Sequence[int], energy: float
+    gradient: Array,
+    params: Array,
+    *,
+    design: Design,
+    ridge: float,
+    counts: Sequence[int],
+    energy: float,
+    aims: float | None = None,
 ) -> Residual:
-    """The norms of a gradient that clients were asked for; `energy` is the sum of squares of their rows.
+    """The norms of a gradient that clients were asked for; `energy` is the sum of squares of their rows, `aims`
+    that of their targets (None: one-hot).
 
     X^T (X W - Y) rounds by at most gamma(d + rows) |X|^T (|X| |W| + |Y|), and that is at most |X|^2 |W| + |X| |Y|.
     """
     rows, block = sum(counts), max(64, BLOCK_BYTES // (8 * design.dimension))
     operations = design.columns + min(max(counts), block) + max(counts) / block + len(counts) + 16
     factor = summing_error(design, rows, len(counts)) + gamma(operations)
-    data = energy / rows * _columns(params) + math.sqrt(energy / rows)
+    data = energy / rows * _columns(params) + math.sqrt(energy / rows * (rows if aims is None else aims) / rows)
     return _residual(gradient, factor * data + gamma(8) * (_columns(gradient) + ridge * _columns(params)))
 
 

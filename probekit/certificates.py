@@ -34,6 +34,10 @@ ASSUMPTIONS = (
     "The reference is the minimum of the retained ridge loss with the same ridge, design and classes.",
     "Numbers were computed in IEEE float64; rounding is bounded to first order and included.",
 )
+LINEARIZED = (
+    "It concerns the network linearized around w_p, and w_p itself knows nobody's rows but the server's.",
+    "The Jacobian is taken as computed, in float64; its own rounding is not bounded.",
+)
 CAVEATS = (
     "It concerns the released head only: not embeddings, logs, the head before, nor statistics of the forgotten, "
     "which must be deleted too. Whoever holds both heads can take their difference.",

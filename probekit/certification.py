@@ -19,7 +19,9 @@ from probekit.bounds import (
     residual,
 )
 from probekit.certificates import (
+    ASSUMPTIONS,
     GRADIENT,
+    LINEARIZED,
     SCALAR,
     SERVER,
     STATISTICS,
@@ -30,7 +32,8 @@ from probekit.certificates import (
 )
 from probekit.errors import InputError
 from probekit.federated.trained import Trained
-from probekit.learning import ClientStats, Design, LinearHead
+from probekit.learning import ClientStats, Design
+from probekit.linearized import Head, NetworkHead
 from probekit.outputs import agreement
 from probekit.published import concentration, paper_terms
 from probekit.unlearning.exact import fit_options
@@ -65,7 +68,7 @@ def certify(
     *,
     clients: RetainedClients | None = None,
     evaluation: EmbeddingSet | None = None,
-    reference: LinearHead | None = None,
+    reference: Head | None = None,
     privacy: Mapping[str, Json] | None = None,
 ) -> Certificate:
     """The certificate of an unlearned run: by its kept statistics, else by a gradient round of `clients`, else none.
@@ -111,6 +114,7 @@ def certify(
         concentration=_concentration(before, after, unlearned),
         privacy=privacy,
         warnings=unlearned.warnings,
+        assumptions=assumptions_of(after.head),
     )
 
 
@@ -123,6 +127,9 @@ def objective_of(trained: Trained) -> dict[str, Json]:
             "comparing its digest with retraining, in exact arithmetic."
         )
     design: dict[str, Json] = dict(vars(trained.design))
+    whole: dict[str, Json] = {}
+    if isinstance(trained.head, NetworkHead):
+        whole = {"network": trained.head.network.digest, "centre": trained.head.centre}
     weight = options["class_weight"]
     return {
         "ridge": trained.ridge,
@@ -130,6 +137,7 @@ def objective_of(trained: Trained) -> dict[str, Json]:
         "design": design,
         "view": options["view"],
         "class_weight": weight if weight is None or isinstance(weight, str) else [float(w) for w in weight],
+        **whole,
     }
 
 
@@ -167,6 +175,7 @@ def known_at(
         ridge=ridge,
         counts=[*counts.values()],
         energy=sum(clients.energies().values()),
+        aims=sum(clients.aims().values()),
     )
     certain = ridge > 0 and design.intercept != "free"
     return Known(found, Curvature(ridge, "ridge") if certain else None)
@@ -188,6 +197,11 @@ def bounds_of(known: Known | None, params: Array, loss_change: float | None, *, 
         outputs=float(known.residual.class_bounds.max()) / known.curvature.value,
         loss_change=loss_change,
     )
+
+
+def assumptions_of(head: Head) -> tuple[str, ...]:
+    """What a certificate for this head takes for granted."""
+    return (*ASSUMPTIONS, *LINEARIZED) if isinstance(head, NetworkHead) else ASSUMPTIONS
 
 
 def digests_of(trained: Trained) -> dict[str, str]:
@@ -218,6 +232,8 @@ def _paper(after: Trained, unlearned: Unlearned) -> tuple[Any, ...]:
 def _concentration(before: Trained, after: Trained, unlearned: Unlearned) -> Any:
     """Only where a single step was taken with the server's curvature."""
     if not unlearned.method.startswith("fedremoval") or "-" in unlearned.method or after.server is None:
+        return None
+    if after.server.statistics is None:
         return None
     rows = sum(after.counts.values())
     return concentration(

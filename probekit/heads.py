@@ -19,14 +19,16 @@ from safetensors.numpy import save as save_tensors
 from probekit import __version__
 from probekit.errors import CorruptError, InputError, MismatchError, NotFoundError, StorageError
 from probekit.learning import LinearHead
+from probekit.linearized import Head, Network, NetworkHead
 from probekit.values import EmbeddingSet, Json, Rows
 
 FORMAT = 1
 CONFIG, WEIGHTS, CARD = "config.json", "model.safetensors", "README.md"
+NETWORK = "network."
 BLOCK_BYTES = 2**24
 
 
-def scores(head: LinearHead, embeddings: EmbeddingSet | Rows) -> NDArray[np.float64]:
+def scores(head: Head, embeddings: EmbeddingSet | Rows) -> NDArray[np.float64]:
     """The score of each class for each embedding, (n, k). Embeddings of another encoding are refused."""
     if isinstance(embeddings, EmbeddingSet):
         _refuse_other_spec(head, embeddings)
@@ -35,6 +37,12 @@ def scores(head: LinearHead, embeddings: EmbeddingSet | Rows) -> NDArray[np.floa
         raise InputError(
             f"This head is for rows of {head.dimension} numbers, one per sample; found shape {rows.shape}."
         )
+    if isinstance(head, NetworkHead):
+        from probekit.networks import network_scores
+
+        found = network_scores(head, rows)
+        _refuse_bad_rows(found, head)
+        return found
     weights, bias = head.params[:-1], head.params[-1]
     found = np.empty((len(rows), len(head.classes)))
     length = max(64, BLOCK_BYTES // (8 * head.dimension))
@@ -49,12 +57,12 @@ def scores(head: LinearHead, embeddings: EmbeddingSet | Rows) -> NDArray[np.floa
     return found
 
 
-def predict(head: LinearHead, embeddings: EmbeddingSet | Rows) -> NDArray[np.int64]:
+def predict(head: Head, embeddings: EmbeddingSet | Rows) -> NDArray[np.int64]:
     """The number of the class with the highest score, for each embedding; `head.classes` has its name."""
     return np.asarray(np.argmax(scores(head, embeddings), axis=1), dtype=np.int64)
 
 
-def save_head(head: LinearHead, folder: str | Path) -> Path:
+def save_head(head: Head, folder: str | Path) -> Path:
     """Write a head to a folder, whole or not at all. It replaces a head that stands there, nothing else."""
     folder = Path(folder)
     if folder.exists() and not (folder / CONFIG).is_file() and (not folder.is_dir() or any(folder.iterdir())):
@@ -74,7 +82,7 @@ def save_head(head: LinearHead, folder: str | Path) -> Path:
     return folder
 
 
-def load_head(folder: str | Path) -> LinearHead:
+def load_head(folder: str | Path) -> Head:
     """The head that a folder holds, checked against the digest it was written with."""
     folder = Path(folder)
     for name in (CONFIG, WEIGHTS):
@@ -88,9 +96,7 @@ def load_head(folder: str | Path) -> LinearHead:
                 f"The head in {folder} has format {written}; this probekit reads {FORMAT}. Use probekit "
                 f"{config.get('probekit', 'of its time')} or train again."
             )
-        params = load_tensors((folder / WEIGHTS).read_bytes())["params"]
-        fields = {name: config[name] for name in ("ridge", "view", "spec_digest", "recipe")}
-        head = LinearHead(np.ascontiguousarray(params, np.float64), tuple(config["classes"]), **fields)
+        head = _head(config, load_tensors((folder / WEIGHTS).read_bytes()))
     except (ValueError, KeyError, TypeError, SafetensorError) as error:
         raise CorruptError(f"The head in {folder} cannot be read: {error}. Train or fetch it again.") from error
     if head.digest != stated:
@@ -101,9 +107,24 @@ def load_head(folder: str | Path) -> LinearHead:
     return head
 
 
-def push_to_hub(
-    head: LinearHead, repo: str, *, private: bool = False, message: str = "Upload head", api: Any = None
-) -> str:
+def _head(config: Mapping[str, Any], tensors: dict[str, NDArray[Any]]) -> Head:
+    params, classes = np.ascontiguousarray(tensors.pop("params"), np.float64), tuple(config["classes"])
+    fields = {name: config[name] for name in ("ridge", "view", "spec_digest", "recipe")}
+    about = config.get("network")
+    if about is None:
+        return LinearHead(params, classes, **fields)
+    network = Network(
+        about["name"],
+        tuple(about["shape"]),
+        about["classes"],
+        {name.removeprefix(NETWORK): value for name, value in tensors.items()},
+        tuple(about["moving"]),
+        about["precision"],
+    )
+    return NetworkHead(params, classes, network=network, centre=config["centre"], **fields)
+
+
+def push_to_hub(head: Head, repo: str, *, private: bool = False, message: str = "Upload head", api: Any = None) -> str:
     """Upload a head to a model repository of the Hub, made if it is not there; gives its address."""
     if api is None:
         from huggingface_hub import HfApi
@@ -116,7 +137,7 @@ def push_to_hub(
     return str(getattr(commit, "repo_url", commit))
 
 
-def _refuse_other_spec(head: LinearHead, embeddings: EmbeddingSet) -> None:
+def _refuse_other_spec(head: Head, embeddings: EmbeddingSet) -> None:
     spec = embeddings.spec.untriggered()
     if not head.spec_digest or spec.digest == head.spec_digest:
         return
@@ -131,7 +152,7 @@ def _refuse_other_spec(head: LinearHead, embeddings: EmbeddingSet) -> None:
     )
 
 
-def _refuse_bad_rows(found: NDArray[np.float64], head: LinearHead) -> None:
+def _refuse_bad_rows(found: NDArray[np.float64], head: Head) -> None:
     bad = ~np.isfinite(found).all(axis=1)
     if bad.any():
         why = "not finite or has no direction" if head.view == "l2" else "not finite"
@@ -141,7 +162,7 @@ def _refuse_bad_rows(found: NDArray[np.float64], head: LinearHead) -> None:
         )
 
 
-def _files(head: LinearHead) -> dict[str, bytes]:
+def _files(head: Head) -> dict[str, bytes]:
     """What the folder holds."""
     config: dict[str, Json] = {
         "library_name": "probekit",
@@ -155,12 +176,16 @@ def _files(head: LinearHead) -> dict[str, bytes]:
         "spec_digest": head.spec_digest,
         "recipe": dict(head.recipe),
     }
+    arrays = {"params": np.ascontiguousarray(head.params, "<f8")}
+    if isinstance(head, NetworkHead):
+        config |= {"network": head.network.plain, "centre": head.centre}
+        arrays |= {f"{NETWORK}{name}": np.ascontiguousarray(value) for name, value in head.network.weights.items()}
     text = json.dumps(config, indent=2, allow_nan=False, ensure_ascii=False) + "\n"
-    tensors = save_tensors({"params": np.ascontiguousarray(head.params, "<f8")}, metadata={"format": "np"})
+    tensors = save_tensors(arrays, metadata={"format": "np"})
     return {WEIGHTS: tensors, CARD: _card(head).encode(), CONFIG: text.encode()}
 
 
-def _card(head: LinearHead) -> str:
+def _card(head: Head) -> str:
     """A model card with the front matter that the Hub reads."""
     backbone = str(head.recipe.get("backbone") or "")
     lines = [
@@ -174,7 +199,8 @@ def _card(head: LinearHead) -> str:
     base = _hub_name(backbone)
     lines += [f"base_model: {base}"] if base else []
     shown = ", ".join(head.classes[:20]) + (", ..." if len(head.classes) > 20 else "")
-    what = str(head.recipe.get("head") or "linear")
+    whole = isinstance(head, NetworkHead)
+    what = "linearized network's" if whole else str(head.recipe.get("head") or "linear")
     exact = "yes" if head.recipe.get("exact_unlearning") else "no"
     lines += [
         "---",
@@ -190,7 +216,7 @@ def _card(head: LinearHead) -> str:
         "```python",
         "from probekit.heads import load_head, predict",
         "",
-        'classes = predict(load_head("."), embeddings)  # needs NumPy and safetensors only',
+        f'classes = predict(load_head("."), embeddings)  # needs {"torch" if whole else "NumPy and safetensors only"}',
         "```",
         "",
     ]

@@ -21,9 +21,10 @@ from scipy.stats import rankdata
 from probekit.errors import InputError
 from probekit.federated.client import penalty
 from probekit.heads import scores
-from probekit.learning import ClientStats, Design, LinearHead
+from probekit.learning import ClientStats, Design
 from probekit.linear.ridge import penalty_of
 from probekit.linear.statistics import checked_labels, row_blocks
+from probekit.linearized import Head
 from probekit.metrics import USUAL, Interval, Share, share
 from probekit.values import Rows
 
@@ -76,7 +77,7 @@ def judge(members: Array, others: Array, *, rates: Sequence[float] = RATES, inte
     return AttackResult(m, n, auc, max(auc - reach, 0.0), min(auc + reach, 1.0), interval.confidence, tuple(found))
 
 
-def loss_scores(head: LinearHead, rows: Rows, labels: NDArray[np.int64]) -> Array:
+def loss_scores(head: Head, rows: Rows, labels: NDArray[np.int64]) -> Array:
     """Minus the squared error of each row: members have less."""
     found = scores(head, rows)
     found[np.arange(len(labels)), checked_labels(labels, len(rows), len(head.classes))] -= 1
@@ -112,7 +113,7 @@ class Shadows:
 
 
 def likelihood_scores(
-    head: LinearHead, rows: Rows, labels: NDArray[np.int64], *, shadows: Shadows, part_of: Indices | None = None
+    head: Head, rows: Rows, labels: NDArray[np.int64], *, shadows: Shadows, part_of: Indices | None = None
 ) -> Array:
     """The logarithm of how much likelier each row's errors are with it in training than without.
 

@@ -8,13 +8,19 @@ from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
+from weakref import WeakKeyDictionary
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
-from probekit.errors import InputError, NotFoundError
+from probekit.errors import CorruptError, InputError, NotFoundError
+from probekit.linear.network import Linearized, linearize, tensor_of
+from probekit.linearized import Network, NetworkHead
 from probekit.registry import nearest
+from probekit.values import Rows
 
 SLOPE = 0.01
 """Of LeakyReLU below zero, as the paper has it."""
@@ -183,3 +189,59 @@ def _picture(shape: Shape, *, least: int) -> tuple[int, int, int]:
             f"This network needs pictures of (channels, height, width), each side at least {least}; found {shape}."
         )
     return shape[0], shape[1], shape[2]
+
+
+_MADE: WeakKeyDictionary[Network, Linearized] = WeakKeyDictionary()
+
+
+def described(
+    module: nn.Module,
+    name: str,
+    shape: Shape,
+    classes: int,
+    *,
+    subset: str | list[str] | int | None = None,
+    precision: str = "float64",
+) -> Network:
+    """A module's weights as they are, and which of them are to move, as a value that can be kept."""
+    found = linearize(module, subset=subset, dtype=getattr(torch, precision))
+    weights = {key: np.array(value.detach().cpu().numpy()) for key, value in module.state_dict().items()}
+    made = Network(name, tuple(shape), classes, weights, found.names, precision)
+    _MADE[made] = found
+    return made
+
+
+def linearized(given: Network) -> Linearized:
+    """The network linearized around its weights; made once."""
+    if given not in _MADE:
+        module = network(given.name, given.shape, given.classes)
+        weights = {key: torch.from_numpy(np.array(value)) for key, value in given.weights.items()}
+        try:
+            module.load_state_dict(weights)
+        except RuntimeError as error:
+            raise CorruptError(
+                f"The weights kept do not fit the network {given.name} as it is made now: "
+                f"{str(error).splitlines()[-1].strip()} Give the code that it was trained with."
+            ) from error
+        _MADE[given] = linearize(module, subset=list(given.moving), dtype=getattr(torch, given.precision))
+    return _MADE[given]
+
+
+def inputs_of(given: Network, rows: NDArray[Any]) -> Tensor:
+    """Rows of numbers as the network's inputs."""
+    if len(rows.shape) != 2 or rows.shape[1] != given.dimension:
+        raise InputError(
+            f"This network takes inputs of shape {given.shape}, {given.dimension} numbers each; found rows of "
+            f"shape {rows.shape}."
+        )
+    return tensor_of(np.asarray(rows)).reshape(-1, *given.shape)
+
+
+def network_scores(head: NetworkHead, rows: Rows, *, length: int = 8192) -> NDArray[np.float64]:
+    """The linearized network's score of each class for each row, (n, k)."""
+    model = linearized(head.network)
+    found = np.empty((len(rows), len(head.classes)))
+    for start in range(0, len(rows), length):
+        block = inputs_of(head.network, np.asarray(rows[start : start + length]))
+        found[start : start + length] = model.over(block, centre=head.centre, keep=False).outputs(head.params)
+    return found

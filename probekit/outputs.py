@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 
 from probekit.bounds import Factor, Quadratic, Residual, gamma
 from probekit.errors import MismatchError
-from probekit.learning import Design, LinearHead
+from probekit.learning import Design
 from probekit.linear.statistics import row_blocks
+from probekit.linearized import Head, NetworkHead
 from probekit.values import EmbeddingSet
 
 Array = NDArray[np.float64]
@@ -42,7 +43,7 @@ class Agreement:
 
 
 def agreement(
-    head: LinearHead,
+    head: Head,
     embeddings: EmbeddingSet,
     *,
     design: Design,
@@ -53,6 +54,8 @@ def agreement(
     """The rows of a set whose class is certain to be the retrained head's."""
     if head.spec_digest and embeddings.spec.untriggered().digest != head.spec_digest:
         raise MismatchError("The head belongs to another encoding than these embeddings. Use the run's own.")
+    if isinstance(head, NetworkHead):
+        return _network_agreement(head, embeddings, gradient.bound / curvature)
     reach = _Reach.of(loss, gradient, curvature, head.params[: design.columns])
     seen = Design(design.dimension, design.classes, view=head.view, intercept=design.intercept)
     plain = curved = certified = 0
@@ -84,6 +87,15 @@ def agreement(
         float(np.median(every)),
         float(every.max(initial=0.0)),
     )
+
+
+def _network_agreement(head: NetworkHead, embeddings: EmbeddingSet, bound: float) -> Agreement:
+    from probekit.unlearning.network import certain
+
+    sure, sizes = certain(head, embeddings, bound=bound)
+    count, every = int(sure.sum()), sizes if len(sizes) else np.zeros(1)
+    middle, largest = float(np.median(every)), float(every.max())
+    return Agreement(embeddings.digest, len(embeddings), count, count, None, middle, largest)
 
 
 @dataclass(frozen=True, eq=False)

@@ -19,9 +19,10 @@ from scipy.special import log_ndtr
 from probekit.bounds import gamma, summing_error
 from probekit.errors import InputError
 from probekit.federated.client import penalty
-from probekit.learning import ClientStats, LinearHead, Solution
+from probekit.learning import ClientStats, Solution
 from probekit.linear.ridge import CHOLESKY, penalty_of
 from probekit.linear.solvers import Solver
+from probekit.linearized import Head
 from probekit.values import Json
 
 NOISE_STREAM, OBJECTIVE_STREAM = 40, 41
@@ -104,7 +105,7 @@ def check_budget(bound: float, sigma: float, *, epsilon: float, delta: float) ->
     return Budget("output perturbation", sigma, epsilon, delta, bound, largest)
 
 
-def release(head: LinearHead, sigma: float, *, seed: int | None = None) -> LinearHead:
+def release(head: Head, sigma: float, *, seed: int | None = None) -> Head:
     """The head with fresh noise on every parameter it has; None: noise that nobody can draw again."""
     _positive(sigma=sigma)
     noise = _generator(seed, NOISE_STREAM).normal(0.0, sigma, head.params.shape)

@@ -16,12 +16,13 @@ from probekit.certification import Known, bounds_of, known_at, statistics_digest
 from probekit.checks import CLOSE, Check, at_most, close, same
 from probekit.errors import ProbekitError, VerificationError
 from probekit.federated.client import client_statistics
-from probekit.learning import ClientStats, Design, LinearHead
+from probekit.learning import ClientStats, Design
 from probekit.linear.solvers import Cholesky
+from probekit.linearized import Head, NetworkHead
 from probekit.outputs import Agreement, agreement
 from probekit.signatures import check_signature
 from probekit.unlearning.request import UnlearnRequest
-from probekit.unlearning.retained import RetainedClients
+from probekit.unlearning.retained import RetainedClients, answering
 from probekit.unlearning.soundness import refuse_unsound
 from probekit.values import EmbeddingSet
 
@@ -41,14 +42,14 @@ class Evidence:
     `signature` and `public_key` whose signature is wanted.
     """
 
-    head: LinearHead | None = None
-    before: LinearHead | None = None
+    head: Head | None = None
+    before: Head | None = None
     statistics: Mapping[str, ClientStats] | None = None
     embeddings: EmbeddingSet | None = None
     rows: Mapping[str, NDArray[np.int64]] | None = None
     clients: RetainedClients | None = None
     evaluation: EmbeddingSet | None = None
-    reference: LinearHead | None = None
+    reference: Head | None = None
     signature: Mapping[str, str] | None = None
     public_key: bytes | None = None
 
@@ -70,12 +71,38 @@ def verify(certificate: Certificate, evidence: Evidence) -> list[Check]:
     statistics, found = _statistics(certificate, evidence, design)
     checks += found
     head = evidence.head
-    if head is not None and head.params.shape == (design.dimension + 1, design.classes):
+    clients = evidence.clients
+    if isinstance(head, NetworkHead):
+        clients, found = _network(certificate, evidence, head)
+        checks += found
+    if head is not None and head.params.shape == parameters_of(head, design):
         params = head.params[: design.columns]
-        known = known_at(params, certificate.objective, design, statistics=statistics, clients=evidence.clients)
+        known = known_at(params, certificate.objective, design, statistics=statistics, clients=clients)
         if known is not None:
             checks += _numbers(certificate, known, params) + _compared(certificate, evidence, known, design)
     return checks
+
+
+def parameters_of(head: Head, design: Design) -> tuple[int, int]:
+    """The shape that a head's parameters have under a design."""
+    return (design.dimension + (not isinstance(head, NetworkHead)), design.classes)
+
+
+def _network(
+    certificate: Certificate, evidence: Evidence, head: NetworkHead
+) -> tuple[RetainedClients | None, list[Check]]:
+    """Who answers for a whole network's retained rows, and whether it is the certificate's network."""
+    checks = [same("network", str(certificate.objective.get("network")), head.network.digest)]
+    if evidence.embeddings is None or evidence.rows is None:
+        return evidence.clients, checks
+    missing = sorted(set(certificate.retained) - set(evidence.rows))
+    if missing:
+        return None, [*checks, Check("rows of retained clients", False, "all", f"none of {missing[0]}")]
+    rows = {name: evidence.rows[name] for name in certificate.retained}
+    counts = {name: len(held) for name, held in rows.items()}
+    said, found = (f"{sum(one.values())} of {len(one)} clients" for one in (certificate.retained, counts))
+    checks.append(Check("retained rows", counts == dict(certificate.retained), said, found))
+    return answering(head, evidence.embeddings, rows, Design(1, 1)), checks
 
 
 def _said(certificate: Certificate) -> list[Check]:
@@ -131,7 +158,7 @@ def _statistics(
             checks.append(Check("statistics could be of rows", True, "sound", "sound"))
         except ProbekitError as error:
             return None, [*checks, Check("statistics could be of rows", False, "sound", str(error))]
-    if evidence.embeddings is None or evidence.rows is None:
+    if evidence.embeddings is None or evidence.rows is None or isinstance(evidence.head, NetworkHead):
         return given, checks
     missing = sorted(set(certificate.retained) - set(evidence.rows))
     if missing:

@@ -17,7 +17,7 @@ import probekit
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("errors",),
     ("values",),
-    ("protocols", "learning", "registry"),
+    ("protocols", "learning", "registry", "linearized"),
     ("linear",),
     ("pictures", "backbones", "datasets", "networks"),
     ("memory", "canary", "loading", "saving", "extraction", "testing"),
@@ -38,6 +38,7 @@ NETWORKS = ("network", "batches", "curvature", "inspection", "inverse", "kernel"
 
 TORCH_AT_THE_TOP = (
     *("probekit.backbones", "probekit.networks", "probekit.federated.network", "probekit.unlearning.network"),
+    "probekit.federated.whole",
     *(f"probekit.linear.{name}" for name in NETWORKS),
 )
 TORCH_INSIDE = ("probekit.loading", "probekit.values", "probekit.cli.doctor")

@@ -7,8 +7,10 @@ counted from w_p or from zero (`centre`). Either way training starts at w_p.
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,7 +21,7 @@ from probekit.errors import InputError, SolverError
 from probekit.federated.fedavg import FedAvg, run_rounds
 from probekit.federated.network_clients import Holders, NetworkClients
 from probekit.federated.server import client_weights
-from probekit.federated.trained import NUMBER_BYTES, Gradients, Progress, Traffic
+from probekit.federated.trained import NUMBER_BYTES, Gradients, History, Progress, Traffic
 from probekit.learning import Solution, frozen
 from probekit.linear.curvature import CurvatureSolver
 from probekit.linear.network import Inputs, Linearized, tensor_of
@@ -112,15 +114,17 @@ class NetworkTrained:
     solution: Solution
     rounds: int
     gradients: Gradients
+    learning_rate: float | None = None
     losses: tuple[float, ...] = ()
     traffic: Mapping[str, Traffic] = field(default_factory=dict)
+    history: History | None = None
 
     def outputs(self, inputs: Inputs) -> Params:
         """The linearized network's scores, (n, k)."""
         return self.model.over(inputs, centre=self.centre, keep=False).outputs(self.params)
 
 
-def train_network(
+def train_holders(
     holders: Holders,
     *,
     ridge: float,
@@ -131,6 +135,7 @@ def train_network(
     if not 0 < ridge < np.inf:
         raise InputError(f"Training a linearized network needs a ridge above 0; found {ridge}.")
     chosen = FederatedCg() if method is None else method
+    kept: dict[str, Any] = {}
     clients = NetworkClients(holders, ridge, chosen if isinstance(chosen, FedAvg) else FedAvg())
     if isinstance(chosen, FedAvg):
         if chosen.init != "zeros":
@@ -138,10 +143,12 @@ def train_network(
         found = run_rounds(clients, chosen, shape=(holders.model.size, 1), progress=progress)
         moved, rounds, losses, name = found.params, found.done, found.losses, "fedavg"
         sent, weighting = found.uploaded, chosen.weights
+        kept = {"learning_rate": found.learning_rate, "history": found.history}
     else:
-        moved, rounds = _conjugate(holders, clients, chosen)
+        moved, rounds = _conjugate(holders, clients, chosen, progress)
         losses, name, sent, weighting = (clients.loss(moved),), "federated-cg", rounds * len(clients.names), "size"
-    return _trained(clients, moved, rounds=rounds, losses=losses, name=name, sent=sent, weighting=weighting)
+    trained = _trained(clients, moved, rounds=rounds, losses=losses, name=name, sent=sent, weighting=weighting)
+    return replace(trained, **kept)
 
 
 @dataclass(frozen=True, eq=False)
@@ -151,10 +158,12 @@ class CommonCurvature:
     holders: Holders
     ridge: float
     rounds: list[int]
+    told: Callable[[int], None]
 
     def matvec(self, v: Params) -> Params:
         """Each client's product, weighted by its rows."""
         self.rounds[0] += 1
+        self.told(self.rounds[0])
         total = sum(one.count for one in self.holders.clients.values())
         found = self.ridge * v
         for one in self.holders.clients.values():
@@ -166,13 +175,20 @@ class CommonCurvature:
         return None
 
 
-def _conjugate(holders: Holders, clients: NetworkClients, options: FederatedCg) -> tuple[Params, int]:
+def _conjugate(
+    holders: Holders, clients: NetworkClients, options: FederatedCg, progress: Callable[[Progress], None] | None
+) -> tuple[Params, int]:
     """How far the minimum lies from w_p, and the rounds it took to know."""
+
+    def told(done: int) -> None:
+        if progress is not None:
+            progress(Progress(done, max(options.rounds + 2, done), math.nan))
+
     rounds = [1]  # the first tells the gradient at w_p
     inverse: Operator | None = None
     if options.preconditioner is not None and holders.server is not None:
         inverse = options.preconditioner.inverse(holders.server.rows, clients.ridge)
-    curvature = CommonCurvature(holders, clients.ridge, rounds)
+    curvature = CommonCurvature(holders, clients.ridge, rounds, told)
     solver = ConjugateGradient(options.tolerance, options.rounds, inverse)
     start = clients.common_gradient(np.zeros((holders.model.size, 1)))
     try:

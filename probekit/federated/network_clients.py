@@ -69,16 +69,23 @@ def holders(
     sizes = {name: len(held) for name, held in [*partition.clients.items(), ("", partition.server)]}
     free = free_memory(model.device)
 
-    def hold(held: Indices, name: str) -> Holding:
-        if not len(held):
-            raise InputError(f"Every client needs a row; client {name} has none. Leave it out of the partition.")
-        share = int(free * sizes[name] / partition.rows)
-        over = model.over(rows[tensor_of(held)], centre=centre, memory=max(share, free // 64))
-        return Holding(over, np.eye(over.classes)[checked_labels(labels[held], len(held), over.classes)])
+    def own(held: Indices, name: str) -> Holding:
+        share = max(int(free * sizes[name] / partition.rows), free // 64)
+        return hold(model, rows[tensor_of(held)], labels[held], centre=centre, memory=share, name=name)
 
-    made = {name: hold(held, name) for name, held in partition.clients.items()}
-    server = hold(partition.server, "") if len(partition.server) else None
+    made = {name: own(held, name) for name, held in partition.clients.items()}
+    server = own(partition.server, "") if len(partition.server) else None
     return Holders(model, centre, next(iter(made.values())).rows.classes, made, server)
+
+
+def hold(
+    model: Linearized, inputs: Inputs, labels: NDArray[np.int64], *, centre: str, memory: int, name: str
+) -> Holding:
+    """The squares of one holder's rows, within so many bytes."""
+    if not len(labels):
+        raise InputError(f"Every client needs a row; client {name} has none. Leave it out of the partition.")
+    over = model.over(inputs, centre=centre, memory=memory)
+    return Holding(over, np.eye(over.classes)[checked_labels(labels, len(labels), over.classes)])
 
 
 @dataclass(frozen=True, eq=False)

@@ -135,11 +135,16 @@ def task_of(
         )
     weighted = isinstance(method, ClosedForm) and method.class_weight is not None
     design = design or design_for(embeddings, per_class=weighted)
-    _check_sizes(embeddings, partition, design)
-    _check_labels(embeddings, partition, design)
+    check_rows(embeddings, partition, design)
     task = Task(embeddings, partition, design, ridge, scaling, keep)
     penalty_of(ridge, scaling, 1.0)
     return task
+
+
+def check_rows(embeddings: EmbeddingSet, partition: Partition, design: Design) -> None:
+    """Refuse rows, clients, labels and a design that do not belong together."""
+    _check_sizes(embeddings, partition, design)
+    _check_labels(embeddings, partition, design)
 
 
 def _check_sizes(embeddings: EmbeddingSet, partition: Partition, design: Design) -> None:

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from probekit.learning import ClientStats, Design, LinearHead, Solution
+from probekit.learning import ClientStats, Design, Solution
+from probekit.linearized import Head, NetworkHead
 
 NUMBER_BYTES = 8
 
@@ -78,9 +79,9 @@ class Gradients:
 
 @dataclass(frozen=True)
 class ServerSet:
-    """The server's own rows (numbers in the embedding set) and their statistics."""
+    """The server's own rows (numbers in the embedding set) and their statistics, which a network has none of."""
 
-    statistics: ClientStats
+    statistics: ClientStats | None
     rows: NDArray[np.int64]
 
 
@@ -100,7 +101,7 @@ class Trained:
     purpose.
     """
 
-    head: LinearHead
+    head: Head
     method: str
     design: Design
     ridge: float
@@ -130,7 +131,9 @@ class Trained:
     def can_unlearn(self) -> dict[str, Ability]:
         """For each method of unlearning: is its material here, and why (not)."""
         exact = Ability(True, "Every client's statistics are kept.")
-        if self.statistics is None:
+        if isinstance(self.head, NetworkHead):
+            exact = Ability(False, "A linearized network has no statistics. Take fedremoval-pcg or retrain.")
+        elif self.statistics is None:
             exact = Ability(False, 'No statistics of clients are kept. Train with keep="statistics".')
         removal = self._removal()
         online = Ability(removal.possible, f"{removal.why} The retained clients must answer at removal time.")

@@ -27,8 +27,7 @@ from probekit.linear.loss import Curvature
 from probekit.linear.memory import Prediction
 from probekit.linear.squares import ModelSquares
 from probekit.linear.tape import Fresh, Tape, Tensors
-
-CENTRES = ("wp", "zero")
+from probekit.linearized import CENTRES
 
 Array = NDArray[np.float64]
 Inputs = Tensor | NDArray[Any]

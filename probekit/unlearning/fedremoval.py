@@ -8,11 +8,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from probekit.errors import NotFoundError
+from probekit.errors import InputError, NotFoundError
 from probekit.federated.client import penalty
 from probekit.federated.trained import Trained
 from probekit.learning import Solution
-from probekit.linear.loss import ridge_loss
 from probekit.linear.solvers import Cholesky, ConjugateGradient, Solver
 from probekit.registry import nearest
 from probekit.unlearning.adam import F2L2, AdamSteps
@@ -27,6 +26,7 @@ SOLVERS: dict[str, Solver] = {
     "adam": AdamSteps(),
     "f2l2": F2L2,
 }
+OF_NETWORKS = ("dual", "pcg")
 ONE_STEP = (
     "One step with the server's curvature; its distance to retraining is not known before the retained clients "
     "are asked. A further removal needs their gradients at this head, or one request for all, from the run before."
@@ -52,8 +52,9 @@ class FedRemoval:
     needs: frozenset[str] = frozenset({"server set", "retained gradient"})
 
     def __post_init__(self) -> None:
-        if self.solver not in SOLVERS:
-            raise NotFoundError(f"FedRemoval has no solver {self.solver!r}. {nearest(self.solver, list(SOLVERS))}")
+        known = [*SOLVERS, *OF_NETWORKS]
+        if self.solver not in known:
+            raise NotFoundError(f"FedRemoval has no solver {self.solver!r}. {nearest(self.solver, known)}")
 
     @property
     def name(self) -> str:
@@ -69,7 +70,8 @@ class FedRemoval:
         start = time.perf_counter()
         here = ready(self, trained, request, material)
         solution = self.direction(here)
-        cost = replace(here.cost(0), flops=_flops(here, solution), seconds=time.perf_counter() - start)
+        steps = 0 if solution.method in ("cholesky", "dual") else solution.steps
+        cost = replace(here.cost(0), flops=here.flops(steps), seconds=time.perf_counter() - start)
         note = f"{ONE_STEP} {F2L2_NOTE}" if self.solver == "f2l2" else ONE_STEP
         return finished(
             self.name,
@@ -86,10 +88,9 @@ class FedRemoval:
         """v with H_p v = g."""
         gradient, loss = here.gradient, here.server_loss
         if self.solver == "f2l2":
-            statistics = here.server.statistics
-            loss = ridge_loss(statistics, 0.0)
-            gradient = gradient - penalty(statistics.design, here.ridge) * here.start
-        return SOLVERS[self.solver].solve(loss.curvature(), gradient)
+            loss = here.loss_with(0.0)
+            gradient = gradient - penalty(here.design, here.ridge) * here.start
+        return _solver(self.solver, here).solve(loss.curvature(), gradient)
 
 
 def load(argument: str) -> FedRemoval:
@@ -122,6 +123,12 @@ def finished(
     return Unlearned(after, request, name, solution, cost, note, here.plan.warnings)
 
 
-def _flops(here: Ready, solution: Solution) -> int:
-    d, k = int(here.gradient.shape[0]), int(here.gradient.shape[1])
-    return d**3 // 3 + 2 * d * d * k if solution.method == "cholesky" else 2 * d * d * k * solution.steps
+def _solver(name: str, here: Ready) -> Solver:
+    """The solver of this name for a matrix, or for a network's curvature."""
+    if here.whole:
+        from probekit.unlearning.network import solver_named
+
+        return solver_named(name)
+    if name in OF_NETWORKS:
+        raise InputError(f"The solver {name} is for whole networks; a head has a matrix. Use {', '.join(SOLVERS)}.")
+    return SOLVERS[name]

@@ -1,200 +1,157 @@
-"""Forgetting clients of a linearized network: FedRemoval, its best step length, gradient rounds, retraining.
+"""What unlearning asks of a whole network: its clients' answers, the server's curvature, rows whose class is certain.
 
-The same loss, the same clients and the same steps as for heads; what differs is that the server's curvature
-has no matrix: its rows' dual, or a subspace of them, is what inverts it.
+The losses, steps and certificates are those of heads; what differs is that a curvature has no matrix: the server's
+rows' dual, or a subspace of them, inverts it. All of it in float64, whatever the network was trained in.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
-from probekit.bounds import Convexity, Residual, gamma
-from probekit.errors import InputError, SolverError
-from probekit.federated.network import NetworkTrained
-from probekit.federated.network_clients import Holders, Holding
-from probekit.learning import Design, Solution
+from probekit.errors import InputError, NotFoundError
+from probekit.federated.network_clients import Holding, hold
 from probekit.linear.curvature import CurvatureSolver
-from probekit.linear.kernel import batch_factors
-from probekit.linear.network import Inputs, LinearizedRows
-from probekit.linear.solvers import ConjugateGradient, Solver
-from probekit.unlearning.retained import LocalClients, RetainedLoss
+from probekit.linear.kernel import Factors, batch_factors, factors
+from probekit.linear.memory import free_memory
+from probekit.linear.network import LinearizedRows
+from probekit.linear.solvers import Operator, Solver
+from probekit.linear.squares import Squares
+from probekit.linearized import NetworkHead
+from probekit.networks import inputs_of, linearized
+from probekit.registry import nearest
+from probekit.unlearning.adam import F2L2, AdamSteps
+from probekit.unlearning.retained import LocalClients
+from probekit.values import EmbeddingSet
 
-Params = NDArray[np.float64]
+SOLVERS: dict[str, Solver] = {
+    "cholesky": CurvatureSolver(),
+    "dual": CurvatureSolver("dual"),
+    "pcg": CurvatureSolver("pcg"),
+    "cg": CurvatureSolver("cg"),
+    "adam": AdamSteps(),
+    "f2l2": F2L2,
+}
+DUAL_VALUES = 6000
+"""The largest dual whose eigenvalues are computed to tell the effective dimension."""
+BLOCK_ROWS = 4096
+
+Array = NDArray[np.float64]
+Indices = NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)
-class Retained:
-    """The retained clients' holdings and loss, its gradient where the run stands, and the server's rows."""
+class NetworkAnswers(LocalClients):
+    """Clients that answer for a linearized network; what bounds its rounding is computed when asked for."""
 
-    trained: NetworkTrained
-    holdings: Mapping[str, Holding]
-    loss: RetainedLoss
-    gradient: Params
-    server: LinearizedRows
+    def energies(self) -> Mapping[str, float]:
+        """Each client's |J|^2."""
+        return {name: _energy(_rows(one)) for name, one in self.squares.items()}
 
-
-@dataclass(frozen=True, eq=False)
-class NetworkUnlearned:
-    """The parameters without the forgotten, counted as the run counts them, and the retained gradient there.
-
-    `rounds` with the retained clients; the gradient at the end is one of them, unless it is None.
-    """
-
-    params: Params
-    method: str
-    solution: Solution
-    rounds: int
-    gradient: Params | None = None
-    loss_change: float | None = None
-    note: str = ""
+    def aims(self) -> Mapping[str, float]:
+        """Each client's |Y - offset|^2."""
+        return {name: one.value(np.zeros(one.shape)) for name, one in self.squares.items()}
 
 
-def retained(trained: NetworkTrained, forgotten: Sequence[str], holders: Holders) -> Retained:
-    """What remains of a run; the kept gradients make the retained one: their mean by rows, the ridge included."""
-    unknown = sorted(set(forgotten) - set(trained.counts))
-    if unknown or not forgotten:
-        known = ", ".join(trained.counts)
-        raise InputError(f"Cannot forget {', '.join(unknown) or 'nobody'}: this run has clients {known}.")
-    left = [name for name in trained.counts if name not in set(forgotten)]
-    if not left:
-        raise InputError("Cannot forget every client: nothing would remain to be trained on.")
-    if holders.server is None:
-        raise InputError("Forgetting needs rows of the server's own: partition with a server share, say 0.1.")
-    if holders.centre != trained.centre:
-        raise InputError(f"The run counts parameters from {trained.centre}, the rows given from {holders.centre}.")
-    holdings = {name: holders.clients[name] for name in left}
-    design = Design(trained.model.size, 1, intercept="none")
-    loss = RetainedLoss(LocalClients(holdings, {}), design, trained.ridge)
-    parts = [trained.counts[name] / loss.rows * trained.gradients.aggregate[name] for name in left]
-    return Retained(trained, holdings, loss, np.asarray(sum(parts)), holders.server.rows)
+def network_clients(head: NetworkHead, embeddings: EmbeddingSet, rows: Mapping[str, Indices]) -> NetworkAnswers:
+    """Clients that answer from these rows of the set."""
+    share = free_memory(linearized(head.network).device) // 2
+    total = max(1, sum(len(held) for held in rows.values()))
+    model = linearized(replace(head.network, precision="float64"))
+    squares: dict[str, Squares] = {}
+    for name, held in rows.items():
+        inputs = inputs_of(head.network, np.asarray(embeddings.embeddings[held]))
+        memory = max(share * len(held) // total, share // 32)
+        squares[name] = hold(model, inputs, embeddings.labels[held], centre=head.centre, memory=memory, name=name)
+    return NetworkAnswers(squares, {})
 
 
-@dataclass(frozen=True)
-class NetworkRemoval:
-    """The paper's step w - H_p^-1 g by a solver; `line` asks the clients for the best length of it."""
-
-    solver: Solver = field(default_factory=CurvatureSolver)
-    line: bool = False
-
-    @property
-    def name(self) -> str:
-        """How it is asked for."""
-        return "fedremoval-line" if self.line else "fedremoval"
-
-    def unlearn(self, here: Retained) -> NetworkUnlearned:
-        """The parameters after one step."""
-        solution = self.solver.solve(here.server.curvature(here.trained.ridge), here.gradient)
-        v, start = solution.value, here.trained.params
-        if not self.line:
-            return NetworkUnlearned(start - v, self.name, solution, 0)
-        along, curvature = float((here.gradient * v).sum()), here.loss.curvature_form(v)
-        length = along / curvature if curvature > 0 else 0.0
-        note = f"The best step length along FedRemoval's direction is {length:.6g}; the paper takes 1."
-        return NetworkUnlearned(start - length * v, self.name, solution, 1, loss_change=-length * along / 2, note=note)
+def server_squares(head: NetworkHead, embeddings: EmbeddingSet, rows: Indices) -> Squares:
+    """The squares of the server's own rows."""
+    return network_clients(head, embeddings, {"the server": rows}).squares["the server"]
 
 
-@dataclass(frozen=True)
-class NetworkRounds:
-    """Conjugate gradients on the retained loss, one round per iteration, the server's inverse as preconditioner."""
-
-    rounds: int = 10
-    tolerance: float = 1e-8
-    server: CurvatureSolver | None = field(default_factory=CurvatureSolver)
-    name: str = "fedremoval-pcg"
-
-    def unlearn(self, here: Retained) -> NetworkUnlearned:
-        """The parameters after these rounds, and the true gradient there (one more round)."""
-        asked = _Asked(here)
-        inverse = None if self.server is None else self.server.inverse(here.server, here.trained.ridge)
-        solver = ConjugateGradient(self.tolerance, self.rounds, inverse)
-        try:
-            solution = solver.solve(asked, here.gradient)
-        except SolverError as error:
-            if not isinstance(error.best, Solution):
-                raise
-            solution = error.best
-        params = here.trained.params - solution.value
-        gradient = here.loss.gradient(params)
-        return NetworkUnlearned(params, self.name, solution, asked.rounds + 1, gradient)
+def solver_named(name: str) -> Solver:
+    """How the server's system is solved: by its dual or preconditioned iterations ("cholesky": whichever fits)."""
+    if name not in SOLVERS:
+        raise NotFoundError(f"FedRemoval of a network has no solver {name!r}. {nearest(name, list(SOLVERS))}")
+    return SOLVERS[name]
 
 
-def retrain(here: Retained, *, tolerance: float = 1e-8, rounds: int = 2000) -> NetworkUnlearned:
-    """The minimum of the retained loss, found from w_p alone: what all others are measured by."""
-    start = np.zeros_like(here.trained.params) if here.trained.centre == "wp" else here.trained.model.weights
-    asked = _Asked(here)
-    inverse = CurvatureSolver().inverse(here.server, here.trained.ridge)
-    solution = ConjugateGradient(tolerance, rounds, inverse).solve(asked, here.loss.gradient(start))
-    params = start - solution.value
-    return NetworkUnlearned(params, "retrain", solution, asked.rounds + 2, here.loss.gradient(params))
+def server_inverse(squares: Squares, ridge: float) -> Operator:
+    """The inverse of the server's curvature, exact or close: a preconditioner."""
+    return CurvatureSolver().inverse(_rows(squares), ridge)
 
 
-class _Asked:
-    """The retained curvature as the clients answer for it; a product is a round."""
-
-    def __init__(self, here: Retained) -> None:
-        self.holdings, self.loss, self.rounds = here.holdings, here.loss, 0
-
-    def matvec(self, v: Params) -> Params:
-        """The curvature applied."""
-        self.rounds += 1
-        found = self.loss.ridge * v
-        for one in self.holdings.values():
-            found = found + one.product(v) / self.loss.rows
-        return np.asarray(found)
-
-    def dense(self) -> Params | None:
-        """Never formed."""
+def effective_dimension(squares: Squares, ridge: float) -> float | None:
+    """tr H (H + ridge)^-1 of the server's rows, from the eigenvalues of their kernel; None where that is too large."""
+    rows = _rows(squares)
+    if rows.count * rows.classes > DUAL_VALUES:
         return None
+    held = factors(rows)
+    kernel = np.asarray(held.kernel(held).double().cpu().numpy()) / rows.count
+    values = np.maximum(np.linalg.eigvalsh(kernel), 0.0)
+    return float((values / (values + ridge)).sum())
 
 
-@dataclass(frozen=True)
-class Distance:
-    """How far parameters can be from the retained minimum: |gradient| / ridge, rounding included."""
-
-    bound: float
-    residual: Residual
-    convexity: Convexity
+def rank_at_most(squares: Squares) -> int:
+    """In how many directions the rows can have any curvature."""
+    rows = _rows(squares)
+    return min(rows.count * rows.classes, rows.model.size)
 
 
-def distance(here: Retained, params: Params) -> Distance:
-    """The certificate's bound at these parameters: one gradient round. For the linearized network only.
+def certain(head: NetworkHead, embeddings: EmbeddingSet, *, bound: float) -> tuple[NDArray[np.bool_], Array]:
+    """For which rows retraining provably predicts the same class, and how far each row's scores may be off.
 
-    J^T (J w + offset - Y) / n rounds by at most gamma (|J|^2 |w| + |J| |offset - Y|) / n: J is taken as computed.
+    A lead over class b is off by at most |J_a - J_b| bound, for parameters within `bound` of retraining.
     """
-    gradient, ridge, rows = here.loss.gradient(params), here.trained.ridge, here.loss.rows
-    energy = aims = 0.0
-    for one in here.holdings.values():
-        energy += sum(float(np.trace(each, axis1=1, axis2=2).sum()) for each in row_blocks(one.rows))
-        aims += float(np.square(one.rows.offset - one.targets).sum())
-    unit = float(np.finfo(np.float32 if here.trained.model.dtype == torch.float32 else np.float64).eps) / 2
-    factor = gamma(len(params) + max(here.loss.clients.counts.values()) + 64, unit)
-    size, norm = float(np.linalg.norm(params)), float(np.linalg.norm(gradient))
-    rounding = factor * (energy * size + math.sqrt(energy * aims)) / rows + gamma(8) * (norm + ridge * size)
-    residual = Residual(norm, rounding, (norm,), (rounding,))
-    return Distance(residual.bound / ridge, residual, Convexity(ridge, "ridge"))
+    sure, sizes = [np.zeros(0, bool)], [np.zeros(0)]
+    for leads, needs, blocks in _examined(head, embeddings, bound):
+        sure.append(np.asarray((leads > needs).all(axis=1)))
+        sizes.append(np.sqrt(np.einsum("nkk->nk", blocks).max(axis=1)) * bound)
+    return np.concatenate(sure), np.concatenate(sizes)
 
 
-def agreement(here: Retained, params: Params, inputs: Inputs, *, bound: float) -> NDArray[np.bool_]:
-    """For which inputs retraining provably predicts the same class: |J_a - J_b| bound < margin for all others b."""
-    rows = here.trained.model.over(inputs, centre=here.trained.centre)
-    scores = rows.outputs(params)
-    blocks = np.concatenate(list(row_blocks(rows)))
-    first = scores.argmax(axis=1)
-    place = np.arange(len(first))
-    diagonal = np.einsum("nkk->nk", blocks)
-    apart = diagonal + diagonal[place, first][:, None] - 2 * blocks[place, first]
-    margins = scores[place, first][:, None] - scores
-    sure = margins > np.sqrt(np.maximum(apart, 0)) * bound
-    sure[place, first] = True
-    return np.asarray(sure.all(axis=1))
+def closest(head: NetworkHead, embeddings: EmbeddingSet, *, bound: float) -> tuple[Array, Array]:
+    """Of each row, the class that comes closest to overtaking: how far it is behind, and how far that must be."""
+    found = [(np.zeros(0), np.zeros(0))]
+    for leads, needs, _ in _examined(head, embeddings, bound):
+        place, rival = np.arange(len(leads)), np.argmin(leads - needs, axis=1)
+        found.append((leads[place, rival], needs[place, rival]))
+    return np.concatenate([one for one, _ in found]), np.concatenate([one for _, one in found])
 
 
-def row_blocks(rows: LinearizedRows) -> list[Params]:
-    """Each row's own k by k kernel J_x J_x^T, a batch at a time."""
-    return [np.asarray(batch.blocks().double().cpu().numpy()) for batch in batch_factors(rows)]
+def _examined(head: NetworkHead, embeddings: EmbeddingSet, bound: float) -> Iterator[tuple[Array, Array, Array]]:
+    """Some rows at a time: each class's distance behind the first, how far that may be off, the rows' kernels.
+
+    The first itself is infinitely far behind.
+    """
+    model = linearized(replace(head.network, precision="float64"))
+    for start in range(0, len(embeddings), BLOCK_ROWS):
+        inputs = inputs_of(head.network, np.asarray(embeddings.embeddings[start : start + BLOCK_ROWS]))
+        rows = model.over(inputs, centre=head.centre)
+        scores, blocks = rows.outputs(head.params), np.concatenate([_blocks(one) for one in batch_factors(rows)])
+        top, place = scores.argmax(axis=1), np.arange(len(scores))
+        diagonal = np.einsum("nkk->nk", blocks)
+        apart = diagonal + diagonal[place, top][:, None] - 2 * blocks[place, top]
+        leads, needs = scores[place, top][:, None] - scores, np.sqrt(np.maximum(apart, 0)) * bound
+        leads[place, top] = np.inf
+        yield leads, needs, blocks
+
+
+def _energy(rows: LinearizedRows) -> float:
+    return float(sum(np.einsum("nkk->", _blocks(batch)) for batch in batch_factors(rows)))
+
+
+def _blocks(batch: Factors) -> Array:
+    """Each row's own k by k kernel J_x J_x^T."""
+    return np.asarray(batch.blocks().double().cpu().numpy())
+
+
+def _rows(squares: Squares) -> LinearizedRows:
+    if not isinstance(squares, Holding):
+        raise InputError(f"This is for the rows of a linearized network; found {type(squares).__name__}.")
+    return squares.rows

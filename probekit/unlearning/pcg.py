@@ -17,7 +17,6 @@ from probekit.errors import InputError
 from probekit.federated.client import penalty
 from probekit.federated.trained import Trained
 from probekit.learning import Solution
-from probekit.linear.solvers import Inverse
 from probekit.unlearning.fedremoval import finished
 from probekit.unlearning.method import NOTHING, Material, Unlearned
 from probekit.unlearning.remainder import penalised_gradients
@@ -69,7 +68,7 @@ class FedRemovalPcg:
         left = float(np.linalg.norm(here.loss.combined(answers, params)))
         before = float(np.linalg.norm(here.gradient))
         solution = Solution(params, left / before if before else left, used, "preconditioned gradient rounds")
-        flops = 2 * here.start.size * len(params) * (used + 1) + len(params) ** 3 // 3
+        flops = here.flops(used + 1)
         cost = replace(here.cost(used + 1), flops=flops, seconds=time.perf_counter() - start)
         note = f"{used} gradient rounds and one to check; the retained gradient fell to {solution.residual:.3g}."
         found = finished(
@@ -87,7 +86,7 @@ class FedRemovalPcg:
 
     def _descend(self, here: Ready, loss: RetainedLoss) -> tuple[Params, int]:
         """Preconditioned conjugate gradients on all classes at once; the parameters and the rounds taken."""
-        inverse = Inverse.of(_dense(here))
+        inverse = here.inverse()
         params, remainder = here.start, here.gradient
         goal = self.tolerance * float(np.linalg.norm(remainder))
         z = inverse.matvec(remainder)
@@ -111,13 +110,6 @@ def load(argument: str) -> FedRemovalPcg:
     if argument and not argument.isdecimal():
         raise InputError(f"fedremoval-pcg:ROUNDS takes a whole number of rounds; found {argument!r}.")
     return FedRemovalPcg(int(argument or DEFAULT_ROUNDS))
-
-
-def _dense(here: Ready) -> Params:
-    matrix = here.server_loss.curvature().dense()
-    if matrix is None:
-        raise InputError("A preconditioner needs the server's statistics as a matrix; they have none.")
-    return matrix
 
 
 def _curvature(here: Ready, loss: RetainedLoss, direction: Params) -> Params:

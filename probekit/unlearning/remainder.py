@@ -14,6 +14,7 @@ from probekit.federated.client import Picked, client_statistics
 from probekit.federated.server import client_weights
 from probekit.federated.trained import Gradients, ServerSet, Traffic, Trained
 from probekit.learning import ClientStats, LinearHead, Partition, Solution
+from probekit.linearized import Head, NetworkHead
 from probekit.unlearning.method import REMEDIES, Cost, Material
 from probekit.unlearning.request import Held, Relabelled, UnlearnRequest
 from probekit.unlearning.soundness import refuse_unsound
@@ -49,7 +50,7 @@ def remaining_rows(trained: Trained, request: UnlearnRequest, material: Material
         changed |= set(owner[rows].tolist())
     for relabelled in request.relabelled:
         rows = _meant(relabelled, found, owner=owner, left=left)
-        labels[rows] = _label(relabelled, trained.design.classes)
+        labels[rows] = _label(relabelled, len(trained.head.classes))
         changed |= set(owner[rows].tolist())
     kept = np.flatnonzero((owner >= 0) & ~gone)
     return Remainder(
@@ -91,14 +92,14 @@ def remaining_server(trained: Trained, rest: Remainder) -> ServerSet | None:
     if trained.server is None:
         return None
     rows = rest.partition.server
-    if not rest.server_changed:
-        return replace(trained.server, rows=rows)
+    if not rest.server_changed or trained.server.statistics is None:
+        return replace(trained.server, rows=rows) if len(rows) else None
     return ServerSet(client_statistics(rest.embeddings, rows, trained.design), rows) if len(rows) else None
 
 
 def trained_after(
     trained: Trained,
-    head: LinearHead,
+    head: Head,
     solution: Solution,
     *,
     counts: Mapping[str, int],
@@ -135,15 +136,17 @@ def named_head(trained: Trained, head: LinearHead) -> LinearHead:
     )
 
 
-def moved_head(trained: Trained, params: NDArray[np.float64], *, method: str, rows: int) -> LinearHead:
+def moved_head(trained: Trained, params: NDArray[np.float64], *, method: str, rows: int) -> Head:
     """The run's head at other parameters of its least-squares problem."""
-    bias = np.zeros((trained.design.dimension + 1 - len(params), params.shape[1]))
     recipe: dict[str, Json] = {
         **trained.head.recipe,
         "solver": method,
         "rows": rows,
         "exact_unlearning": False,
     }
+    if isinstance(trained.head, NetworkHead):
+        return replace(trained.head, params=params, recipe=recipe)
+    bias = np.zeros((trained.design.dimension + 1 - len(params), params.shape[1]))
     return replace(trained.head, params=np.vstack([params, bias]), recipe=recipe)
 
 

@@ -19,6 +19,7 @@ from probekit.learning import ClientStats, Design
 from probekit.linear.ridge import penalty_of
 from probekit.linear.squares import RowSquares, Squares, StatsSquares
 from probekit.linear.statistics import row_blocks
+from probekit.linearized import Head, NetworkHead
 from probekit.values import EmbeddingSet
 
 Params = NDArray[np.float64]
@@ -28,7 +29,8 @@ class RetainedClients(Protocol):
     """Clients that can be asked. Every answer is about a client's own rows and leaves the ridge out.
 
     `gradients`: of (1 / 2 n_c) |X_c W - Y_c|^2, one block of parameters each. `curvature_forms`: |X_c v|^2, one
-    number each. `energies`: |X_c|^2, one number each, once; rounding errors are bounded by it.
+    number each. `energies`: |X_c|^2, one number each, once; rounding errors are bounded by it, and by `aims`,
+    |Y_c|^2 (a network's: what its offset lacks to the targets).
     """
 
     @property
@@ -36,6 +38,7 @@ class RetainedClients(Protocol):
     def gradients(self, params: Params) -> Mapping[str, Params]: ...
     def curvature_forms(self, v: Params) -> Mapping[str, float]: ...
     def energies(self) -> Mapping[str, float]: ...
+    def aims(self) -> Mapping[str, float]: ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,6 +65,10 @@ class LocalClients:
         """Each client's |X|^2."""
         return self.sizes
 
+    def aims(self) -> Mapping[str, float]:
+        """Each client's |Y|^2: one-hot rows have norm 1."""
+        return {name: float(count) for name, count in self.counts.items()}
+
 
 def from_statistics(statistics: Mapping[str, ClientStats]) -> LocalClients:
     """Clients that answer from their statistics."""
@@ -82,6 +89,17 @@ def from_rows(embeddings: EmbeddingSet, rows: Mapping[str, NDArray[np.int64]], d
         found = (np.square(block, dtype=np.float64).sum() for _, block in row_blocks(picked, design))
         sizes[name] = float(sum(found)) + ones
     return LocalClients(squares, sizes)
+
+
+def answering(
+    head: Head, embeddings: EmbeddingSet, rows: Mapping[str, NDArray[np.int64]], design: Design
+) -> LocalClients:
+    """Clients that answer from their rows for the loss of a head, be it linear or a whole network."""
+    if isinstance(head, NetworkHead):
+        from probekit.unlearning.network import network_clients
+
+        return network_clients(head, embeddings, rows)
+    return from_rows(embeddings, rows, design)
 
 
 def mean_ridge(trained: Trained, rows: int) -> float:

@@ -13,6 +13,7 @@ from probekit.federated.fedavg import FedAvg
 from probekit.federated.local import train
 from probekit.federated.server import merge
 from probekit.federated.trained import Trained
+from probekit.linearized import NetworkHead
 from probekit.unlearning.exact import refit
 from probekit.unlearning.method import NOTHING, Cost, Material, Unlearned, require, without_argument
 from probekit.unlearning.remainder import remaining_rows, remaining_server, trained_after
@@ -31,6 +32,10 @@ class Retrain:
         start = time.perf_counter()
         require(self, trained, material)
         rest = remaining_rows(trained, request, material)
+        if isinstance(trained.head, NetworkHead):
+            from probekit.unlearning.network_retrain import retrain_network
+
+            return retrain_network(trained, request, rest, name=self.name)
         parts = {
             name: client_statistics(rest.embeddings, rows, trained.design)
             for name, rows in rest.partition.clients.items()
@@ -73,6 +78,10 @@ class RetrainFedAvg:
         if not isinstance(material.options, FedAvg):
             raise InputError("retrain-fedavg needs the FedAvg options of the run. Give them as options.")
         rest = remaining_rows(trained, request, material)
+        if isinstance(trained.head, NetworkHead):
+            from probekit.unlearning.network_retrain import retrain_network
+
+            return retrain_network(trained, request, rest, name=self.name, options=material.options)
         keep = "gradients" if trained.gradients is not None else "nothing"
         after = train(
             rest.embeddings,

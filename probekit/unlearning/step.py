@@ -15,18 +15,22 @@ from numpy.typing import NDArray
 from probekit.errors import InputError, MismatchError
 from probekit.federated.client import penalty
 from probekit.federated.trained import ServerSet, Trained
-from probekit.learning import ClientStats
-from probekit.linear.loss import RidgeLoss, ridge_loss
+from probekit.learning import ClientStats, Design
+from probekit.linear.loss import RidgeLoss
+from probekit.linear.solvers import Inverse, Operator
+from probekit.linear.squares import Squares, StatsSquares
+from probekit.linearized import NetworkHead
 from probekit.unlearning.method import Cost, Material, Unlearner, require
 from probekit.unlearning.remainder import remaining_rows, remaining_server, remaining_statistics
 from probekit.unlearning.request import UnlearnRequest
 from probekit.unlearning.retained import (
     RetainedClients,
     RetainedLoss,
-    from_rows,
+    answering,
     from_statistics,
     mean_ridge,
 )
+from probekit.values import EmbeddingSet
 
 ENOUGH = 4.0
 """Server rows per effective dimension from which one step may be trusted to help (math: E3's rule)."""
@@ -39,7 +43,7 @@ class Plan:
     """What is known before a step is taken."""
 
     server_rows: int
-    effective_dimension: float
+    effective_dimension: float | None
     warnings: tuple[str, ...]
 
 
@@ -54,7 +58,9 @@ class Ready:
     gradient: Params
     counts: dict[str, int]
     ridge: float
+    design: Design
     server: ServerSet
+    squares: Squares
     plan: Plan
     loss: RetainedLoss | None = None
     statistics: dict[str, ClientStats] | None = None
@@ -68,7 +74,38 @@ class Ready:
     @property
     def server_loss(self) -> RidgeLoss:
         """The ridge loss of the server's own rows, whose curvature stands in for the retained one."""
-        return ridge_loss(self.server.statistics, self.ridge)
+        return self.loss_with(self.ridge)
+
+    def loss_with(self, ridge: float) -> RidgeLoss:
+        """The same with another ridge."""
+        return RidgeLoss(self.squares, ridge, free=int(self.design.intercept == "free"))
+
+    @property
+    def whole(self) -> bool:
+        """Whether this is a whole network, whose curvature has no matrix."""
+        return self.server.statistics is None
+
+    def flops(self, products: int) -> int:
+        """Of so many products with the server's curvature after its factorisation; of a network, of the products."""
+        d, k = self.design.columns, self.design.classes
+        if self.whole:
+            return 8 * products * d * self.server_rows_seen
+        return d**3 // 3 + 2 * d * d * k * max(products, 1)
+
+    @property
+    def server_rows_seen(self) -> int:
+        """How many rows the server has."""
+        return self.squares.count
+
+    def inverse(self) -> Operator:
+        """The server's curvature inverted, exactly or nearly: a preconditioner."""
+        if self.whole:
+            from probekit.unlearning.network import server_inverse
+
+            return server_inverse(self.squares, self.ridge)
+        matrix = self.server_loss.curvature().dense()
+        assert matrix is not None
+        return Inverse.of(matrix)
 
     @property
     def online(self) -> bool:
@@ -77,8 +114,7 @@ class Ready:
 
     def cost(self, rounds: int, *, scalars: int = 0) -> Cost:
         """The traffic of some gradient rounds, and of rounds with a direction down and one number up."""
-        design = self.server.statistics.design
-        block, clients = design.columns * design.classes * 8, len(self.counts)
+        block, clients = self.design.columns * self.design.classes * 8, len(self.counts)
         if not self.online:
             return Cost()
         every = rounds + int(self.asked)
@@ -95,11 +131,12 @@ def ready(unlearner: Unlearner, trained: Trained, request: UnlearnRequest, mater
     ability = trained.can_unlearn()["fedremoval"]
     if not ability.possible and trained.server is not None and (trained.gradients or trained.statistics):
         raise InputError(f"Cannot unlearn by {unlearner.name}: {ability.why} Use exact or retrain.")
-    clients, statistics, server = _clients(trained, request, material)
+    clients, statistics, server, embeddings = _clients(trained, request, material)
     if server is None:
         raise InputError(
             f"Cannot unlearn by {unlearner.name}: no row of the server's own remains. Use exact or retrain."
         )
+    squares = _squares(trained, server, embeddings)
     asked = statistics is None
     if clients is not None:
         counts = dict(clients.counts)
@@ -118,22 +155,56 @@ def ready(unlearner: Unlearner, trained: Trained, request: UnlearnRequest, mater
                 "clients. Give the cached rows, or the clients online."
             )
         gradient = found
-    plan = plan_for(server.statistics, ridge)
-    return Ready(trained.params, gradient, counts, ridge, server, plan, loss, statistics, asked)
+    plan = plan_for(server.statistics, ridge) if server.statistics is not None else _network_plan(squares, ridge)
+    design = trained.design
+    return Ready(trained.params, gradient, counts, ridge, design, server, squares, plan, loss, statistics, asked)
+
+
+def _squares(trained: Trained, server: ServerSet, embeddings: EmbeddingSet | None) -> Squares:
+    """The squares of the server's rows: from their statistics or, of a network, from the rows themselves."""
+    if server.statistics is not None:
+        return StatsSquares(server.statistics)
+    if embeddings is None or not isinstance(trained.head, NetworkHead):
+        raise InputError(
+            "The curvature of a whole network needs the server's own rows. Give the embedding set and the partition."
+        )
+    from probekit.unlearning.network import server_squares
+
+    return server_squares(trained.head, embeddings, server.rows)
+
+
+def _network_plan(squares: Squares, ridge: float) -> Plan:
+    """What a network's server set is worth: its effective dimension if it can be computed, else its rank."""
+    from probekit.unlearning.network import effective_dimension as of_kernel
+    from probekit.unlearning.network import rank_at_most
+
+    dimension, rank, size = of_kernel(squares, ridge), rank_at_most(squares), squares.shape[0]
+    warnings = []
+    if dimension is not None and squares.count < ENOUGH * dimension:
+        warnings.append(_too_few(squares.count, dimension))
+    elif rank < size:
+        warnings.append(
+            f"The server's {squares.count} rows see at most {rank} of the network's {size} directions; in all others "
+            "the step takes the ridge for the curvature, and may leave the network further from retraining than it "
+            "was. fedremoval-line never raises the retained loss, fedremoval-pcg:ROUNDS comes as near as wanted."
+        )
+    return Plan(squares.count, dimension, tuple(warnings))
 
 
 def plan_for(server: ClientStats, ridge: float) -> Plan:
     """Whether the server's rows are enough for a step, told before it is taken; `ridge` in mean scaling."""
     dimension = effective_dimension(server, ridge)
-    warnings = []
-    if server.count < ENOUGH * dimension:
-        warnings.append(
-            f"The server's {server.count} rows are fewer than {ENOUGH:g} times their effective dimension "
-            f"{dimension:.1f}: a single step with their curvature may leave the head further from retraining "
-            f"than it was. Use at least {round(ENOUGH * dimension)} rows or a larger ridge; fedremoval-line "
-            "never raises the retained loss, exact has no such limit."
-        )
-    return Plan(server.count, dimension, tuple(warnings))
+    few = server.count < ENOUGH * dimension
+    return Plan(server.count, dimension, (_too_few(server.count, dimension),) if few else ())
+
+
+def _too_few(rows: int, dimension: float) -> str:
+    return (
+        f"The server's {rows} rows are fewer than {ENOUGH:g} times their effective dimension "
+        f"{dimension:.1f}: a single step with their curvature may leave the head further from retraining "
+        f"than it was. Use at least {round(ENOUGH * dimension)} rows or a larger ridge; fedremoval-line "
+        "never raises the retained loss, exact has no such limit."
+    )
 
 
 def effective_dimension(stats: ClientStats, ridge: float) -> float:
@@ -150,8 +221,9 @@ def effective_dimension(stats: ClientStats, ridge: float) -> float:
 
 def _clients(
     trained: Trained, request: UnlearnRequest, material: Material
-) -> tuple[RetainedClients | None, dict[str, ClientStats] | None, ServerSet | None]:
-    """Who answers for the retained rows: clients online, kept statistics, cached rows, or nobody."""
+) -> tuple[RetainedClients | None, dict[str, ClientStats] | None, ServerSet | None, EmbeddingSet | None]:
+    """Who answers for the retained rows (clients online, kept statistics, cached rows, or nobody), the server's rows,
+    and the set that they are numbers in."""
     left = request.remaining(trained)
     if material.clients is not None:
         if set(material.clients.counts) != set(left):
@@ -159,15 +231,15 @@ def _clients(
                 f"The clients that answer are {', '.join(sorted(material.clients.counts))}; those retained are "
                 f"{', '.join(sorted(left))}. Ask the retained ones."
             )
-        return material.clients, None, trained.server
+        return material.clients, None, trained.server, material.embeddings
     if trained.statistics is not None:
         parts, server = remaining_statistics(trained, request, material)
-        return from_statistics(parts), parts, server
+        return from_statistics(parts), parts, server, None
     if material.embeddings is not None and material.partition is not None:
         rest = remaining_rows(trained, request, material)
-        answering = from_rows(rest.embeddings, rest.partition.clients, trained.design)
-        return answering, None, remaining_server(trained, rest)
-    return None, None, trained.server
+        clients = answering(trained.head, rest.embeddings, rest.partition.clients, trained.design)
+        return clients, None, remaining_server(trained, rest), rest.embeddings
+    return None, None, trained.server, None
 
 
 def _kept(trained: Trained, request: UnlearnRequest, ridge: float) -> Params | None:

@@ -61,6 +61,7 @@ def test_the_server_keeps_its_share_to_itself(probekit: Probekit, shelve: Shelve
     assert np.allclose(run.head().params, oracle(embeddings, held, 0.05), rtol=0, atol=1e-10)
     server = run.trained().server
     assert server is not None
+    assert server.statistics is not None
     assert server.statistics.count == 18
     assert value["can unlearn"]["exact"]["possible"]
     assert value["can unlearn"]["fedremoval"]["possible"]

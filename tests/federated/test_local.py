@@ -107,6 +107,7 @@ def test_kept_statistics_are_those_of_the_rows(make_set: MakeSet) -> None:
         trained = train(data, split, ridge=0.1, keep="statistics", method=method)
         assert trained.statistics is not None
         assert trained.server is not None
+        assert trained.server.statistics is not None
         parts = {**trained.statistics, "server": trained.server.statistics}
         for name, rows in {**split.clients, "server": trained.server.rows}.items():
             X = np.hstack([np.asarray(data.embeddings)[rows], np.ones((len(rows), 1))])

@@ -1,8 +1,6 @@
-"""Linearized networks trained across clients and taken back, against dense least squares."""
+"""Linearized networks trained across clients, against dense least squares."""
 
 from __future__ import annotations
-
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,13 +10,12 @@ from torch import nn
 
 from probekit.errors import InputError, MismatchError
 from probekit.federated.fedavg import FedAvg
-from probekit.federated.network import FederatedCg, NetworkTrained, Pretraining, pretrain, train_network
+from probekit.federated.network import FederatedCg, Pretraining, pretrain, train_holders
 from probekit.federated.network_clients import Holders, NetworkClients, holders
 from probekit.federated.optimiser import Optimiser
 from probekit.learning import Partition
 from probekit.linear.curvature import CurvatureSolver
 from probekit.linear.network import linearize
-from probekit.unlearning.network import NetworkRemoval, NetworkRounds, agreement, distance, retained, retrain
 
 Array = NDArray[np.float64]
 RIDGE = 0.02
@@ -92,11 +89,11 @@ def test_pretraining_learns_and_leaves_the_module_alone() -> None:
 @pytest.mark.parametrize("centre", ["wp", "zero"])
 def test_federated_conjugate_gradients_find_the_dense_minimum(centre: str) -> None:
     found = held(centre=centre)
-    trained = train_network(found, ridge=RIDGE, method=FederatedCg(tolerance=1e-10))
+    trained = train_holders(found, ridge=RIDGE, method=FederatedCg(tolerance=1e-10))
     wanted = minimum(found, ["a", "b", "c"])
     assert np.linalg.norm(trained.params - wanted) <= 1e-6 * np.linalg.norm(wanted)
     assert trained.solution.residual < 1e-9
-    plain = train_network(found, ridge=RIDGE, method=FederatedCg(tolerance=1e-10, preconditioner=None, rounds=500))
+    plain = train_holders(found, ridge=RIDGE, method=FederatedCg(tolerance=1e-10, preconditioner=None, rounds=500))
     assert trained.rounds < plain.rounds
     assert trained.traffic["rounds"].up == trained.rounds * 3 * found.model.size * 8
 
@@ -104,9 +101,9 @@ def test_federated_conjugate_gradients_find_the_dense_minimum(centre: str) -> No
 @pytest.mark.parametrize("centre", ["wp", "zero"])
 def test_fedavg_with_one_full_step_descends_to_the_same_minimum(centre: str) -> None:
     found = held(centre=centre)
-    trained = train_network(found, ridge=RIDGE, method=FedAvg(rounds=400, local_steps=1))
+    trained = train_holders(found, ridge=RIDGE, method=FedAvg(rounds=400, local_steps=1))
     assert trained.losses[-1] < trained.losses[0]
-    best = train_network(found, ridge=RIDGE, method=FederatedCg(tolerance=1e-10))
+    best = train_holders(found, ridge=RIDGE, method=FederatedCg(tolerance=1e-10))
     assert trained.losses[-1] - best.losses[-1] < 0.05 * (trained.losses[0] - best.losses[-1])
 
 
@@ -133,7 +130,7 @@ def test_adam_lowers_the_loss_in_float32() -> None:
     options = FedAvg(
         rounds=4, local_steps=None, local_epochs=1, batch_size=8, learning_rate=1e-2, optimiser=Optimiser("adam")
     )
-    trained = train_network(held(dtype=torch.float32), ridge=RIDGE, method=options)
+    trained = train_holders(held(dtype=torch.float32), ridge=RIDGE, method=options)
     assert trained.losses[-1] < trained.losses[0] * 0.9
 
 
@@ -153,7 +150,7 @@ def test_a_minibatch_rate_is_chosen_from_the_rows() -> None:
 
 def test_gradients_kept_are_those_of_each_clients_loss() -> None:
     found = held(centre="zero")
-    trained = train_network(found, ridge=RIDGE, method=FedAvg(rounds=2, local_steps=2))
+    trained = train_holders(found, ridge=RIDGE, method=FedAvg(rounds=2, local_steps=2))
     for name, gradient in trained.gradients.aggregate.items():
         one = found.clients[name]
         residual = one.rows.outputs(trained.params) - one.targets
@@ -161,66 +158,12 @@ def test_gradients_kept_are_those_of_each_clients_loss() -> None:
         assert np.allclose(gradient, wanted, rtol=1e-9, atol=1e-12)
 
 
-def trained_pair(centre: str) -> tuple[Holders, NetworkTrained]:
-    found = held(centre=centre)
-    return found, train_network(found, ridge=RIDGE, method=FederatedCg(tolerance=1e-10))
-
-
-@pytest.mark.parametrize("centre", ["wp", "zero"])
-def test_unlearning_a_network(centre: str) -> None:
-    found, trained = trained_pair(centre)
-    here = retained(trained, ["a"], found)
-    wanted = minimum(found, ["b", "c"])
-    start = float(np.linalg.norm(trained.params - wanted))
-    exact = retrain(here, tolerance=1e-10)
-    assert np.linalg.norm(exact.params - wanted) <= 1e-6 * np.linalg.norm(wanted)
-    rounds = NetworkRounds(200, 1e-10).unlearn(here)
-    assert np.linalg.norm(rounds.params - wanted) <= 1e-6 * start
-    step, line = NetworkRemoval().unlearn(here), NetworkRemoval(line=True).unlearn(here)
-    server = found.server
-    assert server is not None
-    dense = torch.func.jacrev(lambda p: found.model.forward(p, server.rows.inputs))(found.model.base)
-    matrix = torch.cat([one.reshape(90, -1) for one in dense], dim=1).numpy()
-    curvature = matrix.T @ matrix / 30 + RIDGE * np.eye(found.model.size)
-    assert np.allclose(trained.params - step.params, np.linalg.solve(curvature, here.gradient), rtol=1e-5, atol=1e-7)
-    clients = NetworkClients(replace(found, clients={n: found.clients[n] for n in "bc"}), RIDGE, FedAvg())
-    before, after = (clients.loss(params - found.start) for params in (trained.params, line.params))
-    assert line.loss_change is not None
-    assert np.isclose(after - before, line.loss_change, rtol=1e-6)
-    assert after <= min(before, clients.loss(step.params - found.start)) + 1e-12
-
-
-def test_the_bound_holds_and_certifies_predictions() -> None:
-    found, trained = trained_pair("wp")
-    here = retained(trained, ["a"], found)
-    wanted, inputs = minimum(found, ["b", "c"]), inputs_and_labels(seed=5)[0]
-    rows = found.model.over(inputs)
-    sure = []
-    for method in (NetworkRemoval(), NetworkRounds(2), NetworkRounds(100, 1e-10)):
-        params = method.unlearn(here).params
-        bound = distance(here, params).bound
-        assert np.linalg.norm(params - wanted) <= bound
-        certain = agreement(here, params, inputs, bound=bound)
-        same = rows.outputs(params).argmax(1) == rows.outputs(wanted).argmax(1)
-        assert same[certain].all()
-        sure.append(certain.mean())
-    assert sure[-1] > 0.95 > sure[0]
-
-
 def test_what_cannot_be_done_is_refused() -> None:
-    found, trained = trained_pair("wp")
-    with pytest.raises(InputError, match="Cannot forget z: this run has clients a, b, c"):
-        retained(trained, ["z"], found)
-    with pytest.raises(InputError, match="every client"):
-        retained(trained, ["a", "b", "c"], found)
-    with pytest.raises(InputError, match="server share"):
-        retained(trained, ["a"], replace(found, server=None))
-    with pytest.raises(InputError, match="from wp, the rows given from zero"):
-        retained(trained, ["a"], replace(found, centre="zero"))
+    found = held()
     with pytest.raises(InputError, match="ridge above 0; found 0"):
-        train_network(found, ridge=0.0)
+        train_holders(found, ridge=0.0)
     with pytest.raises(InputError, match="starts at w_p"):
-        train_network(found, ridge=RIDGE, method=FedAvg(init="random"))
+        train_holders(found, ridge=RIDGE, method=FedAvg(init="random"))
     with pytest.raises(MismatchError, match=r"divides 120 rows .* there are 5 inputs"):
         holders(found.model, np.zeros((5, 8)), np.zeros(5, np.int64), PARTITION)
     with pytest.raises(InputError, match="no preconditioner"):

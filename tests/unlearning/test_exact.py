@@ -81,11 +81,14 @@ def test_a_sample_that_the_server_holds_too_leaves_it(run: Run) -> None:
     everywhere = Exact().unlearn(run.trained, UnlearnRequest.of(samples=[ids[of_client]]), material)
     server, before = everywhere.trained_after.server, run.trained.server
     assert server is not None
+    assert server.statistics is not None
     assert before is not None
+    assert before.statistics is not None
     assert server.statistics.count == before.statistics.count - 1
     there = UnlearnRequest(samples=(Held(ids[of_client], "0"),))
     kept = Exact().unlearn(run.trained, there, material).trained_after.server
     assert kept is not None
+    assert kept.statistics is not None
     assert kept.statistics.digest == before.statistics.digest
 
 

@@ -88,6 +88,9 @@ class Counting:
     def energies(self) -> Mapping[str, float]:
         return self.clients.energies()
 
+    def aims(self) -> Mapping[str, float]:
+        return self.clients.aims()
+
 
 def online(run: Run, *gone: str) -> Counting:
     held = {name: rows for name, rows in run.partition.clients.items() if name not in gone}
@@ -179,6 +182,7 @@ def test_the_effective_dimension_is_a_trace(intercept: str) -> None:
     here = Explicit.of(run, "1")
     server = run.trained.server
     assert server is not None
+    assert server.statistics is not None
     wanted = float(np.trace(here.server_gram @ np.linalg.inv(here.server)))
     assert effective_dimension(server.statistics, 0.1) == pytest.approx(wanted)
 
