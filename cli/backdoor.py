@@ -11,7 +11,7 @@ from probekit.federated.client import client_statistics
 from probekit.federated.server import merge
 from probekit.federated.trained import Trained
 from probekit.learning import ClientStats
-from probekit.linearized import Head
+from probekit.linearized import Head, NetworkHead
 from probekit.metrics import Interval, Share
 from probekit.unlearning.exact import refit
 from probekit.unlearning.remainder import named_head
@@ -23,7 +23,13 @@ if TYPE_CHECKING:
 
 def retrained_head(run: Run, store: DiskStore, trained: Trained, *, state: int | None = None) -> Head:
     """The closed-form head of exactly the rows that are retained: from kept statistics, else from the cached rows."""
-    return named_head(trained, refit(trained, _total(run, store, trained, run.state if state is None else state))[0])
+    number = run.state if state is None else state
+    if isinstance(trained.head, NetworkHead):
+        from probekit.cli.references import retrained_network
+        from probekit.cli.stages import rows_at
+
+        return retrained_network(run, trained, *rows_at(run, store, number))
+    return named_head(trained, refit(trained, _total(run, store, trained, number))[0])
 
 
 def _total(run: Run, store: DiskStore, trained: Trained, state: int) -> ClientStats:

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from probekit.learning import Design, Partition
     from probekit.values import EmbeddingSet
 
-METHODS = ("closed-form", "fedavg", "logistic")
+METHODS = ("closed-form", "cg", "fedavg", "logistic")
+BACKENDS = ("embeddings", "jvp")
 ROUNDS = (
     "rounds",
     "local_steps",
@@ -32,6 +33,19 @@ ROUNDS = (
     "keep_history",
 )
 SOLVED = ("fit_view", "class_weight", "normalise_classes")
+OF_HEADS = (*SOLVED, "scaling", "intercept", "view", "arithmetic", "grid", "keep_history")
+OF_NETWORKS = (
+    "network",
+    "split",
+    "subset",
+    "centre",
+    "precision",
+    "network_weights",
+    "pretrain_epochs",
+    "pretrain_batch",
+    "pretrain_rate",
+)
+NETWORK_RIDGE = 0.01
 DEFAULT_CLIENTS = 10
 
 
@@ -73,6 +87,16 @@ class TrainConfig:
     triggered: str | None = None
     target: int = 0
     poison_fraction: float = 1.0
+    backend: str = "embeddings"
+    network: str = "mlp"
+    split: str | None = None
+    subset: str | None = None
+    centre: str = "wp"
+    precision: str = "float64"
+    network_weights: str | None = None
+    pretrain_epochs: int = 50
+    pretrain_batch: int = 32
+    pretrain_rate: float = 1e-3
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> Self:
@@ -82,8 +106,19 @@ class TrainConfig:
     def __post_init__(self) -> None:
         if self.method not in METHODS:
             raise InputError(f"A method is one of {', '.join(METHODS)}; found {self.method!r}.")
-        if self.method != "fedavg":
+        if self.backend not in BACKENDS:
+            raise InputError(f"A backend is one of {', '.join(BACKENDS)}; found {self.backend!r}.")
+        if self.backend == "jvp":
+            self._check_network()
+        else:
+            self._refuse(OF_NETWORKS, "is about a whole network: add --backend jvp, or leave it out")
+            if self.method == "cg":
+                raise InputError("--method cg is for whole networks: add --backend jvp. A head has a closed form.")
+        if self.method not in ("fedavg", "cg"):
             self._refuse(ROUNDS, "belongs to rounds of local steps: add --method fedavg, or leave it out")
+        if self.method == "cg":
+            others = tuple(name for name in ROUNDS if name not in ("rounds", "tolerance"))
+            self._refuse(others, "belongs to rounds of local steps: add --method fedavg, or leave it out")
         if self.method != "closed-form":
             self._refuse(SOLVED, "is done on statistics: only --method closed-form has it")
         if self.method == "logistic" and (self.keep not in (None, "nothing") or self.auto):
@@ -102,6 +137,20 @@ class TrainConfig:
             )
         if not self.auto and self.ridge is not None:
             self.number()
+
+    def _check_network(self) -> None:
+        """A whole network has rounds, not a closed form, and a ridge that is a number."""
+        if self.method == "closed-form":
+            object.__setattr__(self, "method", "cg")
+        if self.method == "logistic":
+            raise InputError("A whole network is trained by --method cg or fedavg; found logistic.")
+        self._refuse(OF_HEADS, "is about heads of embeddings; a whole network (--backend jvp) has no such thing")
+        if self.auto:
+            raise InputError(f"The ridge of a whole network is a number; found --ridge {self.ridge}. Try 0.01.")
+        if self.keep == "statistics":
+            raise InputError("A whole network has no statistics to keep. Keep gradients, or nothing.")
+        if self.preset is not None:
+            raise InputError("--preset f2l2 is for heads. For a network give --optimiser adam --batch-size 32.")
 
     def _refuse(self, names: tuple[str, ...], why: str) -> None:
         plain = TrainConfig.__dataclass_fields__
@@ -129,7 +178,7 @@ class TrainConfig:
 
 
 def method_of(config: TrainConfig) -> ClosedForm | FedAvg:
-    """The library's method with these options."""
+    """The library's method with these options; of a network trained by conjugate gradients, an idle one."""
     from probekit.federated.fedavg import FedAvg
     from probekit.federated.optimiser import Optimiser
     from probekit.federated.task import ClosedForm

@@ -74,8 +74,14 @@ class Output:
     @contextmanager
     def bar(self, what: str) -> Iterator[Callable[[int, int | None, str], None]]:
         """A progress bar with rate and remaining time, on a terminal only; call it with done, total and a remark."""
+        with self.stages() as stages:
+            yield stages(what)
+
+    @contextmanager
+    def stages(self) -> Iterator[Callable[[str], Callable[[int, int | None, str], None]]]:
+        """Progress bars, one below the other: call it with the name of the next stage for its bar."""
         if self.quiet or not sys.stderr.isatty():
-            yield lambda done, total, remark: None
+            yield lambda what: lambda done, total, remark: None
             return
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -88,14 +94,18 @@ class Output:
             TextColumn("[dim]{task.fields[remark]}[/]"),
         )
         with Progress(*columns, console=self.side) as progress:
-            task = progress.add_task(what, total=None, rate="", remark="")
 
-            def advance(done: int, total: int | None, remark: str) -> None:
-                speed = progress.tasks[0].speed
-                rate = f"{speed:.1f}/s" if speed else ""
-                progress.update(task, completed=done, total=total, rate=rate, remark=remark)
+            def begin(what: str) -> Callable[[int, int | None, str], None]:
+                task = progress.add_task(what, total=None, rate="", remark="")
 
-            yield advance
+                def advance(done: int, total: int | None, remark: str) -> None:
+                    speed = progress.tasks[progress.task_ids.index(task)].speed
+                    rate = f"{speed:.1f}/s" if speed else ""
+                    progress.update(task, completed=done, total=total, rate=rate, remark=remark)
+
+                return advance
+
+            yield begin
 
 
 def table(title: str, headers: Iterable[str], rows: Iterable[Iterable[object]]) -> Any:

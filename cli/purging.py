@@ -18,6 +18,7 @@ from probekit.values import Json
 if TYPE_CHECKING:
     from probekit.cache import DiskStore
 
+REFERENCES = "references"
 UNREACHED = (
     "copies of this run, exports and backups",
     "heads and certificates that were handed out before",
@@ -52,10 +53,10 @@ def purge_run(run: Run, store: DiskStore | None = None) -> dict[str, Any]:
                 folder = run.path / "states" / f"{number:04d}"
                 removed += sorted(str(path.relative_to(run.path)) for path in folder.rglob("*") if path.is_file())
                 shutil.rmtree(folder)
-        report = run.path / "report"
-        if report.exists():
-            removed += sorted(str(path.relative_to(run.path)) for path in report.rglob("*") if path.is_file())
-            shutil.rmtree(report)
+        for told in (run.path / "report", run.path / REFERENCES):
+            if told.exists():
+                removed += sorted(str(path.relative_to(run.path)) for path in told.rglob("*") if path.is_file())
+                shutil.rmtree(told)
         details: dict[str, Json] = {"removed": list(removed), "cache": cached}
         run.record(Event(PURGE, {"state": run.state}, details))
         return {"removed": removed, "cache": cached, "unreached": list(UNREACHED)}

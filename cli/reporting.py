@@ -171,14 +171,14 @@ def _examine(here: Stage, yardstick: Yardstick, page: Page | None) -> Examined:
 
 def _known(here: Stage, head: Head) -> tuple[Known | None, str]:
     """What is known of the retained loss at a head; or why nothing is."""
-    if here.statistics is None:
+    if here.statistics is None and here.clients is None:
         return None, here.why
     design = here.trained.design
     try:
         objective = objective_of(here.trained)
     except InputError as error:
         return None, str(error)
-    found = known_at(head.params[: design.columns], objective, design, statistics=here.statistics)
+    found = known_at(head.params[: design.columns], objective, design, statistics=here.statistics, clients=here.clients)
     return (found, "") if found is not None and found.weights is not None else (None, NO_BOUND)
 
 

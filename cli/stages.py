@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from probekit.cli.runs import Run
@@ -12,11 +13,12 @@ from probekit.errors import CorruptError, InputError, MismatchError, NotFoundErr
 from probekit.federated.client import client_statistics
 from probekit.federated.trained import Trained
 from probekit.learning import ClientStats, Partition
-from probekit.linearized import Head
+from probekit.linearized import Head, NetworkHead
 from probekit.unlearning.exact import refit
 from probekit.unlearning.method import Material
 from probekit.unlearning.remainder import remaining_rows
 from probekit.unlearning.request import UnlearnRequest
+from probekit.unlearning.retained import LocalClients, answering
 from probekit.unlearning.tree import StatisticsTree
 from probekit.values import EmbeddingSet
 
@@ -36,6 +38,7 @@ class Stage:
     `held` are the rows that the statistics were made of, where they were made anew.
     """
 
+    run: Run
     number: int
     trained: Trained
     statistics: Mapping[str, ClientStats] | None
@@ -45,12 +48,24 @@ class Stage:
 
     def retrained(self) -> tuple[Head | None, str]:
         """The minimum of the loss of exactly the rows that this state stands for; or why it cannot be had."""
+        if isinstance(self.trained.head, NetworkHead) and self.held is not None:
+            from probekit.cli.references import retrained_network
+
+            return retrained_network(self.run, self.trained, *self.held), ""
         if self.statistics is None:
             return None, self.why
         try:
             return refit(self.trained, StatisticsTree.of(self.statistics).total)[0], ""
         except (InputError, SolverError) as error:
             return None, str(error)
+
+    @cached_property
+    def clients(self) -> LocalClients | None:
+        """Clients that answer for a whole network from the cached rows; None: statistics say more, or nobody is there."""
+        if self.held is None or not isinstance(self.trained.head, NetworkHead):
+            return None
+        rows = {name: self.held[1].clients[name] for name in self.trained.counts}
+        return answering(self.trained.head, self.held[0], rows, self.trained.design)
 
     @property
     def with_statistics(self) -> Trained:
@@ -62,16 +77,18 @@ def stage(run: Run, store: DiskStore, number: int, *, from_rows: bool = False) -
     """A state of the run; its statistics are those kept or, where none are or it is asked for, of the cached rows."""
     trained = run.trained(number)
     if trained.method == "logistic":
-        return Stage(number, trained, None, why=LOGISTIC)
+        return Stage(run, number, trained, None, why=LOGISTIC)
     if trained.statistics is not None and not from_rows:
-        return Stage(number, trained, trained.statistics, KEPT)
+        return Stage(run, number, trained, trained.statistics, KEPT)
     try:
         held = rows_at(run, store, number)
     except (NotFoundError, MismatchError) as error:
         if from_rows:
             raise
-        return Stage(number, trained, None, why=f"No statistics were kept, and the rows are not at hand. {error}")
-    return Stage(number, trained, _statistics(run, trained, held), CACHED, held=held)
+        return Stage(run, number, trained, None, why=f"No statistics were kept, and the rows are not at hand. {error}")
+    if isinstance(trained.head, NetworkHead):
+        return Stage(run, number, trained, None, CACHED, held=held)
+    return Stage(run, number, trained, _statistics(run, trained, held), CACHED, held=held)
 
 
 def rows_at(run: Run, store: DiskStore, number: int) -> Held:

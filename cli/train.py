@@ -3,26 +3,29 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from probekit.cli import options as o
-from probekit.cli.output import Output, facts, section, size
+from probekit.cli.output import Output
 
 if TYPE_CHECKING:
-    from probekit.cli.training import Outcome
     from probekit.federated.trained import Progress
 
 WHO, FIT, ROUNDS = "Who holds what", "The head", "FedAvg (with --method fedavg)"
 ATTACK = "A backdoor to try unlearning on"
-SHOWN_CLIENTS = 20
+WHOLE = "A whole network instead of a head (with --backend jvp)"
 
 
 def train(
     context: typer.Context,
-    embeddings: Annotated[str, typer.Argument(help="A set in the cache: its name or the beginning of its digest.")],
+    embeddings: Annotated[
+        str,
+        typer.Argument(help="A set in the cache: its name, or how its digest begins. With --backend jvp: a data set."),
+    ],
     clients: Annotated[
         int | None,
         typer.Option(
@@ -42,8 +45,9 @@ def train(
     method: Annotated[
         str,
         typer.Option(
-            click_type=o.choice("closed-form", "fedavg", "logistic"),
-            help="One round of statistics; rounds of local steps; or one pooled logistic head (no exact unlearning).",
+            click_type=o.choice("closed-form", "cg", "fedavg", "logistic"),
+            help="One round of statistics; rounds of local steps; one pooled logistic head (no exact unlearning); of a "
+            "whole network cg, conjugate gradients across the clients, or fedavg.",
         ),
     ] = "closed-form",
     ridge: Annotated[
@@ -153,6 +157,44 @@ def train(
     poison_fraction: Annotated[
         float, typer.Option(help="How much of the client is poisoned.", rich_help_panel=ATTACK)
     ] = 1.0,
+    backend: Annotated[
+        str,
+        typer.Option(
+            click_type=o.choice("embeddings", "jvp"),
+            help="jvp: a whole network, linearized around weights pretrained on the server's rows.",
+            rich_help_panel=WHOLE,
+        ),
+    ] = "embeddings",
+    network: Annotated[
+        str,
+        typer.Option(help="mlp, mlp-large, cnn, lenet, resnet, vit, or py:module:factory.", rich_help_panel=WHOLE),
+    ] = "mlp",
+    split: Annotated[
+        str | None, typer.Option(help="Of a data set that is named instead of a set.", rich_help_panel=WHOLE)
+    ] = None,
+    subset: Annotated[
+        str | None,
+        typer.Option(
+            help="Train these parameters only: a pattern of names, or how many last layers.", rich_help_panel=WHOLE
+        ),
+    ] = None,
+    centre: Annotated[
+        str,
+        typer.Option(
+            click_type=o.choice("wp", "zero"),
+            help="What the ridge pulls to: the pretrained weights, or zero as in the paper.",
+            rich_help_panel=WHOLE,
+        ),
+    ] = "wp",
+    precision: Annotated[
+        str, typer.Option(click_type=o.choice("float64", "float32"), help="To train in.", rich_help_panel=WHOLE)
+    ] = "float64",
+    network_weights: Annotated[
+        str | None, typer.Option(help="A safetensors file, instead of pretraining.", rich_help_panel=WHOLE)
+    ] = None,
+    pretrain_epochs: Annotated[int, typer.Option(min=1, rich_help_panel=WHOLE)] = 50,
+    pretrain_batch: Annotated[int, typer.Option(min=1, rich_help_panel=WHOLE)] = 32,
+    pretrain_rate: Annotated[float, typer.Option(rich_help_panel=WHOLE)] = 1e-3,
     run: Annotated[Path | None, typer.Option(help="The run folder (default: runs/SET-METHOD).")] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace a finished run.")] = False,
     config: o.Config = None,
@@ -161,7 +203,7 @@ def train(
     quiet: o.Quiet = False,
     verbose: o.Verbose = False,
 ) -> None:
-    """Train a head across clients from cached embeddings, and keep in a run folder what unlearning will need.
+    """Train a head, or a whole network, across clients from cached rows, and keep in a run folder what unlearning needs.
 
     Killed or interrupted, it leaves no half run: give the same command again.
     """
@@ -171,126 +213,30 @@ def train(
     chosen = TrainConfig.of(context.params)
     with out.busy("loading ..."):
         from probekit.cache import DiskStore
+        from probekit.cli.outcome import described, show
         from probekit.cli.run_files import refuse_taken
         from probekit.cli.training import train_run
 
-    path = run or default_run(embeddings, method)
+    store = DiskStore(cache, waiting=out.note)
+    path = run or default_run(embeddings, chosen.network if backend == "jvp" else method)
     refuse_taken(path, force=force)
-    with out.bar("rounds") as bar:
+    if backend == "jvp":
+        from probekit.cli.network_training import pictures
 
-        def progress(now: Progress) -> None:
-            bar(now.done, now.total, f"loss {now.loss:.4g}")
+        chosen = pictures(chosen, store, note=out.note)
+    with out.stages() as stages:
 
-        outcome = train_run(chosen, DiskStore(cache, waiting=out.note), path, force=force, progress=progress)
+        def watch(stage: str) -> Callable[[Progress], None]:
+            bar = stages(stage)
+            return lambda now: bar(now.done, now.total, "" if now.loss != now.loss else f"loss {now.loss:.4g}")
+
+        outcome = train_run(chosen, store, path, force=force, watch=watch)
     if outcome.left_out:
         out.note(f"{outcome.left_out} rows without a label or an embedding were left out.")
     value = described(outcome)
-    out.result(value, lambda console: _show(console, value))
+    out.result(value, lambda console: show(console, value))
 
 
 def default_run(embeddings: str, method: str) -> Path:
     """runs/SET-METHOD, below the current folder."""
     return Path("runs") / f"{re.sub(r'[^A-Za-z0-9._-]+', '-', embeddings).lstrip('.-')}-{method}"
-
-
-def described(outcome: Outcome) -> dict[str, Any]:
-    """A finished run in plain values."""
-    from probekit.cli.training import told
-
-    trained, run = outcome.trained, outcome.run
-    traffic = trained.total_traffic
-    return {
-        "run": str(run.path),
-        "state": run.state,
-        "set": run.inputs["name"],
-        "backbone": outcome.embeddings.spec.backbone,
-        "method": trained.method,
-        "rows": len(outcome.embeddings),
-        "left out": outcome.left_out,
-        "dimension": trained.design.dimension,
-        "classes": len(trained.head.classes),
-        "partition": {"scheme": outcome.partition.scheme, "seed": outcome.partition.seed},
-        "clients": dict(trained.counts),
-        "server rows": len(outcome.partition.server),
-        "ridge": trained.ridge,
-        "scaling": trained.scaling,
-        "ridge chosen": told(outcome.choice) if outcome.choice else None,
-        "solver": trained.solution.method,
-        "note": trained.solution.note,
-        "residual": trained.solution.residual,
-        "condition number": outcome.condition,
-        "effective dimension": outcome.effective_dimension,
-        "rounds": trained.rounds,
-        "learning rate": trained.learning_rate,
-        "loss": [trained.losses[0], trained.losses[-1]] if trained.losses else None,
-        "bytes up": traffic.up,
-        "bytes down": traffic.down,
-        "traffic": {purpose: vars(sent) for purpose, sent in trained.traffic.items()},
-        "history bytes": trained.history.size if trained.history else 0,
-        "seconds": outcome.timings,
-        "can unlearn": {name: vars(able) for name, able in _abilities(outcome).items()},
-        "head": trained.head.digest,
-    }
-
-
-def _abilities(outcome: Outcome) -> dict[str, Any]:
-    """What can be unlearned by which method; a logistic head only by training again."""
-    from probekit.federated.trained import Ability
-    from probekit.linear.logistic import NO_EXACT_UNLEARNING
-
-    found = outcome.trained.can_unlearn()
-    if outcome.trained.method != "logistic":
-        return found
-    return {name: able if name == "retrain" else Ability(False, NO_EXACT_UNLEARNING) for name, able in found.items()}
-
-
-def _show(console: Any, value: dict[str, Any]) -> None:
-    counts = list(value["clients"].values())
-    spread = f", {min(counts)} to {max(counts)} rows each" if len(counts) > 1 else ""
-    seen = {
-        "run": value["run"],
-        "trained": f"{value['method']} head, {value['dimension']} numbers to {value['classes']} classes, on "
-        f"{sum(counts)} rows of {value['set']} ({value['backbone']})",
-        "clients": f"{len(counts)} by {value['partition']['scheme']}{spread}; the server has {value['server rows']}",
-        "ridge": _ridge_line(value),
-        "solved": f"{value['solver']}, relative residual {value['residual']:.2g}{_rounds_line(value)}",
-    }
-    if value["effective dimension"] is not None:
-        condition = value["condition number"]
-        seen["system"] = f"effective dimension {value['effective dimension']:.1f}, condition number " + (
-            f"{condition:.3g}" if condition is not None else "unbounded"
-        )
-    if value["note"]:
-        seen["note"] = value["note"]
-    history = f"; the history takes {size(value['history bytes'])}" if value["history bytes"] else ""
-    seen["sent"] = f"{size(value['bytes up'])} up, {size(value['bytes down'])} down{history}"
-    seen["time"] = ", ".join(f"{what} {seconds:.2f} s" for what, seconds in value["seconds"].items())
-    facts(console, seen)
-    if len(counts) > 1:
-        rows = sorted(value["clients"].items(), key=lambda item: -item[1])[:SHOWN_CLIENTS]
-        more = f" (the largest {SHOWN_CLIENTS})" if len(counts) > SHOWN_CLIENTS else ""
-        section(console, f"rows per client{more}", ("client", "rows"), rows)
-    able = [("yes" if one["possible"] else "no", name, one["why"]) for name, one in value["can unlearn"].items()]
-    section(console, "what can be unlearned from this", ("", "method", "why"), able)
-
-
-def _ridge_line(value: dict[str, Any]) -> str:
-    chosen = value["ridge chosen"]
-    line = f"{value['ridge']:.4g} ({value['scaling']} scaling)"
-    if chosen is None:
-        return line
-    edge = "; it is the first or last of them, try others by hand" if chosen["at_edge"] else ""
-    wrong = f", {chosen['wrong_share']:.1%} wrong" if chosen["wrong_share"] is not None else ""
-    return (
-        f"{line}, by {chosen['by']} over {chosen['candidates']} from {chosen['from']:.2g} to {chosen['to']:.2g}"
-        f"{wrong}{edge}; all clients' rows had a say in it"
-    )
-
-
-def _rounds_line(value: dict[str, Any]) -> str:
-    if value["loss"] is None:
-        return ""
-    return (
-        f"; {value['rounds']} rounds at learning rate {value['learning rate']:.4g}, loss {value['loss'][0]:.4g} to "
-        f"{value['loss'][1]:.4g}"
-    )

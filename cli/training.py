@@ -31,7 +31,8 @@ from probekit.partitioning import parse_scheme, partition
 from probekit.unlearning.request import known_clients
 from probekit.values import UNLABELLED, EmbeddingSet, Json
 
-Watch = Callable[[Progress], None]
+Watch = Callable[[str], Callable[[Progress], None]]
+"""Gives, for the name of a stage, what is to be told of its progress."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,7 @@ def usable(embeddings: EmbeddingSet) -> tuple[EmbeddingSet, NDArray[np.int64] | 
 
 
 def train_run(
-    config: TrainConfig, store: DiskStore, path: Path, *, force: bool = False, progress: Watch | None = None
+    config: TrainConfig, store: DiskStore, path: Path, *, force: bool = False, watch: Watch | None = None
 ) -> Outcome:
     """Train as the config says and keep everything in a run folder."""
     timings: dict[str, float] = {}
@@ -82,6 +83,49 @@ def train_run(
             triggered = triggered if rows is None else triggered.select(rows)
             whole = embeddings = poisoned(config, store, embeddings, triggered, divided)
             digest, rows = whole.digest, None
+    fitted = _whole(config, embeddings, divided, timings, watch) if config.backend == "jvp" else None
+    fitted = fitted or _solved(config, embeddings, divided, timings, watch)
+    trained = _described(fitted.trained, whole, fitted.choice)
+    material = Material(
+        config=fitted.config,
+        inputs=_inputs(store, digest, whole, embeddings),
+        partition=divided,
+        trained=trained,
+        rows=rows,
+        timings=timings,
+        details={"backbone": whole.spec.backbone, "source": whole.source},
+    )
+    with _timed(timings, "write"):
+        run = create(path, material, force=force)
+    left_out = len(whole) - len(embeddings)
+    return Outcome(
+        run,
+        trained,
+        embeddings,
+        divided,
+        left_out,
+        fitted.choice,
+        fitted.effective_dimension,
+        fitted.condition,
+        timings,
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class _Fitted:
+    """What was trained, by which config in the end, and what is known of its system."""
+
+    trained: Trained
+    config: dict[str, Json]
+    choice: Choice | None = None
+    effective_dimension: float | None = None
+    condition: float | None = None
+
+
+def _solved(
+    config: TrainConfig, embeddings: EmbeddingSet, divided: Partition, timings: dict[str, float], watch: Watch | None
+) -> _Fitted:
+    """A head of the embeddings."""
     design = design_of(config, embeddings, divided)
     method = method_of(config)
     choice = None
@@ -93,22 +137,21 @@ def train_run(
                 embeddings, divided, design=design, how=how, scaling=config.scaling, method=fitted, seed=config.seed
             )
     with _timed(timings, "train"):
+        progress = watch("rounds") if watch is not None else None
         trained = _fit(config, embeddings, divided, design=design, choice=choice, progress=progress)
     effective, condition = _spectrum(trained, method, choice)
-    trained = _described(trained, whole, choice)
-    material = Material(
-        config=_resolved(config, method, trained),
-        inputs=_inputs(store, digest, whole, embeddings),
-        partition=divided,
-        trained=trained,
-        rows=rows,
-        timings=timings,
-        details={"backbone": whole.spec.backbone, "source": whole.source},
-    )
-    with _timed(timings, "write"):
-        run = create(path, material, force=force)
-    left_out = len(whole) - len(embeddings)
-    return Outcome(run, trained, embeddings, divided, left_out, choice, effective, condition, timings)
+    return _Fitted(trained, _resolved(config, method, trained), choice, effective, condition)
+
+
+def _whole(
+    config: TrainConfig, embeddings: EmbeddingSet, divided: Partition, timings: dict[str, float], watch: Watch | None
+) -> _Fitted:
+    """A whole network."""
+    from probekit.cli.network_training import fit_network, resolved
+
+    with _timed(timings, "train"):
+        trained = fit_network(config, embeddings, divided, watch=watch)
+    return _Fitted(trained, resolved(config, trained))
 
 
 def poisoned(
@@ -163,7 +206,7 @@ def _fit(
     *,
     design: Design,
     choice: Choice | None,
-    progress: Watch | None,
+    progress: Callable[[Progress], None] | None,
 ) -> Trained:
     if config.method == "logistic":
         return _logistic(config, embeddings, divided, design)

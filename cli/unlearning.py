@@ -17,14 +17,14 @@ from probekit.cli.runs import Run
 from probekit.errors import InputError, MismatchError, NotFoundError
 from probekit.federated.trained import Trained
 from probekit.learning import Partition
-from probekit.linearized import Head
+from probekit.linearized import Head, NetworkHead
 from probekit.privacy import check_budget
 from probekit.signatures import sign
 from probekit.unlearning.choice import choose
 from probekit.unlearning.method import Material, Unlearned, method, require
 from probekit.unlearning.remainder import remaining_rows
 from probekit.unlearning.request import Held, Relabelled, UnlearnRequest
-from probekit.unlearning.retained import LocalClients, from_rows
+from probekit.unlearning.retained import LocalClients, answering
 from probekit.values import EmbeddingSet, Json
 
 if TYPE_CHECKING:
@@ -166,9 +166,12 @@ def carry_out(run: Run, store: DiskStore, request: UnlearnRequest, wanted: Wante
             return done
         request.remaining(before)
         name, why = wanted.method, "Asked for."
+        whole = isinstance(before.head, NetworkHead)
         if name == "auto":
-            name, why = choose(before, rows=request.by_row and rows is not None, request=request)
-        material = _material(run, rows, needed=request.by_row or bool(request.added) or _asks(name) or wanted.ask)
+            online = whole and wanted.ask and rows is not None
+            name, why = choose(before, online=online, rows=request.by_row and rows is not None, request=request)
+        needed = whole or request.by_row or bool(request.added) or _asks(name) or wanted.ask
+        material = _material(run, rows, needed=needed)
         unlearner = method(name)
         require(unlearner, before, material)
         unlearned = unlearner.unlearn(before, request, material)
@@ -230,7 +233,7 @@ def _clients(unlearned: Unlearned, request: UnlearnRequest, before: Trained, mat
     if after.statistics is not None or material.embeddings is None or material.partition is None:
         return None
     rest = remaining_rows(before, request, material)
-    return from_rows(rest.embeddings, rest.partition.clients, after.design)
+    return answering(after.head, rest.embeddings, rest.partition.clients, after.design)
 
 
 def _earlier(run: Run, before: Trained, request: UnlearnRequest) -> Done | None:

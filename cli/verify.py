@@ -93,6 +93,9 @@ def _evidence(
     opened.entries()
     number = _state_of(opened, said)
     trained = opened.trained(number)
+    from probekit.linearized import NetworkHead
+
+    rows = rows or isinstance(trained.head, NetworkHead)  # all that is to be checked of a network is in its rows
     embeddings, held = _rows(opened, store, said) if rows else (None, None)
     return Evidence(
         head=trained.head,

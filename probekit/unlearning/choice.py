@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from probekit.errors import InputError
 from probekit.federated.trained import Trained
+from probekit.linearized import NetworkHead
 from probekit.unlearning.method import NOTHING, REMEDIES, Material, Unlearned, require
 from probekit.unlearning.method import method as named
 from probekit.unlearning.pcg import DEFAULT_ROUNDS
@@ -18,6 +19,8 @@ def choose(
     by_row = request is not None and request.by_row
     if trained.statistics is not None and (rows or not by_row):
         return "exact", "Every client's statistics are kept: the rest is summed anew and solved, exactly."
+    if rows and isinstance(trained.head, NetworkHead):
+        return "retrain", "The cached rows are at hand: training on the rest from the same w_p finds its minimum."
     if rows:
         return "retrain", (
             "No statistics are kept, but the cached rows are at hand: closed-form training on the rest is exact."

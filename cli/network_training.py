@@ -1,0 +1,100 @@
+"""The part of `probekit train` that is about whole networks: pictures as rows, and the network of a config."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from probekit.cache import DiskStore
+from probekit.cli.config import NETWORK_RIDGE, ROUNDS, TrainConfig, method_of
+from probekit.cli.training import Watch
+from probekit.errors import InputError, NotFoundError
+from probekit.federated.fedavg import FedAvg
+from probekit.federated.network import FederatedCg, Pretraining
+from probekit.federated.trained import Trained
+from probekit.federated.whole import WholeNetwork, train_network
+from probekit.learning import Partition
+from probekit.values import EmbeddingSet, Json
+
+
+def pictures(config: TrainConfig, store: DiskStore, *, note: Callable[[str], None] | None = None) -> TrainConfig:
+    """The config with a set of the cache in place of a data set: its pixels, extracted where they are not there yet."""
+    names, known = store.sets.names(), store.sets.digests()
+    if config.embeddings in names or any(one.startswith(config.embeddings) for one in known):
+        return config
+    if ":" not in config.embeddings:
+        raise NotFoundError(
+            f"There is no set {config.embeddings!r} in {store.root}, and a data set is written SCHEME:NAME. "
+            "`probekit cache ls` shows the sets; packaged:mnist, say, is a data set."
+        )
+    from probekit.datasets import dataset
+    from probekit.extraction import extract
+
+    data = dataset(config.embeddings, split=config.split)
+    backbone = _pixels_for(data)
+    plain = re.sub(r"[^A-Za-z0-9._]+", "-", f"{config.embeddings.partition(':')[2]}-{config.split or ''}-{backbone}")
+    name = plain.strip("-")[-100:]
+    if name not in names:
+        if note is not None:
+            note(f"Reading the pictures of {config.embeddings} as {backbone} into the cache, as {name}.")
+        store.sets.give_name(name, extract(backbone, data, store=store).digest)
+    return replace(config, embeddings=name, split=None)
+
+
+def _pixels_for(data: Any) -> str:
+    """The pixels of pictures of this size and colour; what is not a square is squashed into one of its height."""
+    first = next(iter(data)).content()
+    size = getattr(first, "size", None)
+    if size is None:
+        raise InputError(f"{data.name} holds no pictures. Extract it with a backbone first, and name the set.")
+    grey = first.mode in ("L", "1", "I", "I;16", "F")
+    return f"pixels:{size[1]}" + ("" if grey else "#rgb")
+
+
+def fit_network(
+    config: TrainConfig, embeddings: EmbeddingSet, divided: Partition, *, watch: Watch | None = None
+) -> Trained:
+    """The network that the config names, pretrained, linearized and trained across the clients."""
+    options = WholeNetwork(
+        config.network,
+        int(config.subset) if config.subset is not None and config.subset.isdecimal() else config.subset,
+        config.centre,
+        config.precision,
+        Pretraining(config.pretrain_epochs, config.pretrain_batch, config.pretrain_rate, config.seed),
+        config.network_weights,
+        config.seed,
+    )
+    return train_network(
+        embeddings,
+        divided,
+        ridge=config.number() if config.ridge is not None else NETWORK_RIDGE,
+        options=options,
+        method=network_method(config),
+        keep=config.keep or "gradients",
+        pretraining=watch("pretraining") if watch is not None else None,
+        progress=watch("rounds") if watch is not None else None,
+    )
+
+
+def network_method(config: TrainConfig) -> FedAvg | FederatedCg:
+    """How the linearized network is trained."""
+    if config.method == "fedavg":
+        found = method_of(config)
+        assert isinstance(found, FedAvg)
+        return found
+    given = {name: getattr(config, name) for name in ("rounds", "tolerance") if getattr(config, name) is not None}
+    return FederatedCg(**given)
+
+
+def resolved(config: TrainConfig, trained: Trained) -> dict[str, Json]:
+    """The config with everything filled in that it had left open."""
+    method, more = network_method(config), dict[str, Json]()
+    if isinstance(method, FedAvg):
+        more = {name: getattr(method, name) for name in ROUNDS if name not in ("preset", "optimiser", "keep_history")}
+        more |= {"optimiser": method.optimiser.name, "learning_rate": trained.learning_rate}
+    else:
+        more = {"rounds": method.rounds, "tolerance": method.tolerance}
+    kept = "gradients" if trained.gradients is not None else "nothing"
+    return {**config.plain(), **more, "clients": len(trained.counts), "ridge": trained.ridge, "keep": kept}
