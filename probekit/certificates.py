@@ -34,6 +34,12 @@ ASSUMPTIONS = (
     "The reference is the minimum of the retained ridge loss with the same ridge, design and classes.",
     "Numbers were computed in IEEE float64; rounding is bounded to first order and included.",
 )
+TERM_ASSUMPTIONS = (
+    "The loss has a secret linear term, the same before and after, of which only the size is told here.",
+    "Without that term digests, counts, statistics, the smallest curvature and what follows from the residual can be "
+    "checked, but not the residual itself: every head is the minimum for some term.",
+)
+"""What goes with a certificate of objective perturbation."""
 CAVEATS = (
     "It concerns the released head only: not embeddings, logs, the head before, nor statistics of the forgotten, "
     "which must be deleted too. Whoever holds both heads can take their difference.",

@@ -19,10 +19,12 @@ from probekit.bounds import (
     residual,
 )
 from probekit.certificates import (
+    ASSUMPTIONS,
     GRADIENT,
     SCALAR,
     SERVER,
     STATISTICS,
+    TERM_ASSUMPTIONS,
     Bounds,
     Certificate,
     Curvature,
@@ -31,6 +33,7 @@ from probekit.certificates import (
 from probekit.errors import InputError
 from probekit.federated.trained import Trained
 from probekit.learning import ClientStats, Design, LinearHead
+from probekit.linear.objective import SIGMA
 from probekit.outputs import agreement
 from probekit.published import concentration, paper_terms
 from probekit.unlearning.exact import fit_options
@@ -75,7 +78,8 @@ def certify(
     after = unlearned.trained_after
     objective = objective_of(after)
     columns = after.design.columns
-    known = known_at(after.params, objective, after.design, statistics=after.statistics, clients=clients)
+    has: dict[str, Any] = {"statistics": after.statistics, "clients": clients, "term": after.objective}
+    known = known_at(after.params, objective, after.design, **has)
     found = bounds_of(known, after.params, unlearned.loss_change, free=after.design.intercept == "free")
     agreed = compared = None
     if known is not None and known.curvature is not None and known.weights is not None:
@@ -90,7 +94,7 @@ def certify(
             )
         if reference is not None:
             other = reference.params[:columns]
-            own = known_at(other, objective, after.design, statistics=after.statistics, clients=clients)
+            own = known_at(other, objective, after.design, **has)
             if own is not None and own.weights is not None:
                 distance = float(np.linalg.norm(after.params - other))
                 compared = Reference(reference.digest, own.weights, distance)
@@ -111,6 +115,7 @@ def certify(
         concentration=_concentration(before, after, unlearned),
         privacy=privacy,
         warnings=unlearned.warnings,
+        assumptions=ASSUMPTIONS if after.objective is None else (*ASSUMPTIONS, *TERM_ASSUMPTIONS),
     )
 
 
@@ -124,12 +129,14 @@ def objective_of(trained: Trained) -> dict[str, Json]:
         )
     design: dict[str, Json] = dict(vars(trained.design))
     weight = options["class_weight"]
+    told = {} if trained.objective is None else {SIGMA: trained.head.recipe[SIGMA]}
     return {
         "ridge": trained.ridge,
         "scaling": trained.scaling,
         "design": design,
         "view": options["view"],
         "class_weight": weight if weight is None or isinstance(weight, str) else [float(w) for w in weight],
+        **told,
     }
 
 
@@ -140,8 +147,9 @@ def known_at(
     *,
     statistics: Mapping[str, ClientStats] | None = None,
     clients: RetainedClients | None = None,
+    term: Array | None = None,
 ) -> Known | None:
-    """What statistics, or a gradient round, tell of the retained loss at these parameters."""
+    """What statistics, or a gradient round, tell of the retained loss (with its linear `term`) at these parameters."""
     if statistics is not None:
         loss = quadratic(
             StatisticsTree.of(statistics).total,
@@ -150,6 +158,7 @@ def known_at(
             view=objective["view"],
             class_weight=objective["class_weight"],
             parts=len(statistics),
+            term=term,
         )
         sure = convexity(loss)
         return Known(residual(loss, params), Curvature(sure.value, sure.source) if sure.value > 0 else None, loss)
@@ -160,6 +169,8 @@ def known_at(
     rows = sum(counts.values())
     ridge = objective["ridge"] / (rows if objective["scaling"] == "sum" else 1)
     gradient = RetainedLoss(clients, design, ridge).gradient(params)
+    if term is not None:
+        gradient = gradient + term / rows
     found = asked_residual(
         gradient,
         params,
@@ -167,6 +178,7 @@ def known_at(
         ridge=ridge,
         counts=[*counts.values()],
         energy=sum(clients.energies().values()),
+        term=term,
     )
     certain = ridge > 0 and design.intercept != "free"
     return Known(found, Curvature(ridge, "ridge") if certain else None)
