@@ -56,6 +56,7 @@ class TrainConfig:
     arithmetic: str = "float64"
     grid: float | None = None
     keep: str | None = None
+    objective_noise: float | None = None
     rounds: int | None = None
     local_steps: int | None = None
     local_epochs: int | None = None
@@ -102,6 +103,23 @@ class TrainConfig:
             )
         if not self.auto and self.ridge is not None:
             self.number()
+        if self.objective_noise is not None:
+            self._refuse_unhidden(self.objective_noise)
+
+    def _refuse_unhidden(self, sigma: float) -> None:
+        from probekit.linear.objective import refuse_sigma, refuse_unhidden
+
+        refuse_sigma(sigma)
+        refuse_unhidden(
+            method=self.method,
+            ridge=None if self.auto or self.ridge is None else self.number(),
+            intercept=self.intercept or "penalised",
+            arithmetic=self.arithmetic,
+            fit_view=self.fit_view,
+            weighted=self.class_weight is not None,
+            normalised=self.normalise_classes,
+            keep=self.keep,
+        )
 
     def _refuse(self, names: tuple[str, ...], why: str) -> None:
         plain = TrainConfig.__dataclass_fields__

@@ -178,7 +178,8 @@ def _known(here: Stage, head: LinearHead) -> tuple[Known | None, str]:
         objective = objective_of(here.trained)
     except InputError as error:
         return None, str(error)
-    found = known_at(head.params[: design.columns], objective, design, statistics=here.statistics)
+    term = here.trained.objective
+    found = known_at(head.params[: design.columns], objective, design, statistics=here.statistics, term=term)
     return (found, "") if found is not None and found.weights is not None else (None, NO_BOUND)
 
 

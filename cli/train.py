@@ -103,6 +103,7 @@ def train(
             help="What the server keeps of each client (default: statistics; fedavg: gradients).",
         ),
     ] = None,
+    objective_noise: o.ObjectiveNoise = None,
     rounds: Annotated[int | None, typer.Option(min=1, help="Default: 100.", rich_help_panel=ROUNDS)] = None,
     local_steps: Annotated[int | None, typer.Option(min=1, help="Default: 10.", rich_help_panel=ROUNDS)] = None,
     local_epochs: Annotated[int | None, typer.Option(min=1, help="Instead of steps.", rich_help_panel=ROUNDS)] = None,

@@ -32,6 +32,7 @@ from probekit.unlearning.request import known_clients
 from probekit.values import UNLABELLED, EmbeddingSet, Json
 
 Watch = Callable[[Progress], None]
+CHOSEN_RIDGE = "It does not hide the ridge, which all clients' rows helped to choose: give --ridge a number."
 
 
 @dataclass(frozen=True)
@@ -175,6 +176,7 @@ def _fit(
         scaling=config.scaling,
         design=design,
         keep=config.keep,
+        objective_noise=config.objective_noise,
         progress=progress,
     )
 
@@ -220,6 +222,9 @@ def _described(trained: Trained, embeddings: EmbeddingSet, choice: Choice | None
     more: dict[str, Json] = {"backbone": spec.backbone, "spec": spec.identity, "dataset": embeddings.source}
     if choice is not None:
         more["ridge_chosen"] = told(choice)
+        if trained.objective is not None:
+            note = f"{trained.solution.note} {CHOSEN_RIDGE}"
+            trained = replace(trained, solution=replace(trained.solution, note=note))
     return replace(trained, head=replace(trained.head, recipe={**trained.head.recipe, **more}))
 
 

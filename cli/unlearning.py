@@ -17,7 +17,8 @@ from probekit.cli.runs import Run
 from probekit.errors import InputError, MismatchError, NotFoundError
 from probekit.federated.trained import Trained
 from probekit.learning import LinearHead, Partition
-from probekit.privacy import check_budget
+from probekit.linear.objective import SIGMA
+from probekit.privacy import check_budget, guarantee
 from probekit.signatures import sign
 from probekit.unlearning.choice import choose
 from probekit.unlearning.method import Material, Unlearned, method, require
@@ -35,11 +36,14 @@ UNLEARN, PURGE = "unlearn", "purge"
 
 @dataclass(frozen=True)
 class Noise:
-    """Noise fixed in advance, and the guarantee it is to give: output perturbation."""
+    """The guarantee that noise is to give: by `sigma`, fixed in advance, or by the run's own linear term."""
 
-    sigma: float
-    epsilon: float
-    delta: float
+    sigma: float | None = None
+    epsilon: float = 1.0
+    delta: float = 1e-5
+
+
+NO_NOISE = Noise()
 
 
 @dataclass(frozen=True)
@@ -50,7 +54,7 @@ class Wanted:
     ask: bool = True
     evaluation: EmbeddingSet | None = None
     key: bytes | None = None
-    noise: Noise | None = None
+    noise: Noise = NO_NOISE
 
 
 @dataclass(frozen=True, eq=False)
@@ -157,6 +161,7 @@ def carry_out(run: Run, store: DiskStore, request: UnlearnRequest, wanted: Wante
     with run.lock():
         before = run.trained()
         refuse_logistic(before)
+        _refuse_both(before, wanted.noise)
         rows = _rows_if_any(run, store)
         if rows is not None and request.by_row:
             request = full_ids(request, rows[0])
@@ -181,9 +186,19 @@ def carry_out(run: Run, store: DiskStore, request: UnlearnRequest, wanted: Wante
         return Done(number, certificate, certificate_path(run, number), request, why, unlearned)
 
 
-def _covered(certificate: Certificate, noise: Noise | None) -> Certificate:
-    """The certificate with its (epsilon, delta); a bound too large for the noise is refused, and nothing changes."""
-    if noise is None:
+def _refuse_both(before: Trained, noise: Noise) -> None:
+    if before.objective is not None and noise.sigma is not None:
+        raise InputError(
+            "This run was trained with objective noise, whose guarantee the certificate states; noise on the head too "
+            "(--sigma) would be another. Leave --sigma out: the head is released as it is."
+        )
+
+
+def _covered(certificate: Certificate, noise: Noise) -> Certificate:
+    """The certificate with its (epsilon, delta); what is too large for the noise is refused, and nothing changes."""
+    if SIGMA in certificate.objective:
+        return replace(certificate, privacy=guarantee(certificate, epsilon=noise.epsilon, delta=noise.delta).plain)
+    if noise.sigma is None:
         return certificate
     bound = certificate.bounds.weights
     if bound is None:

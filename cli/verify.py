@@ -97,6 +97,8 @@ def _evidence(
     return Evidence(
         head=trained.head,
         before=_head_before(opened, said),
+        objective=trained.objective,
+        objective_before=opened.at(number - 1).objective() if number - 1 in opened.states() else None,
         statistics=trained.statistics,
         embeddings=embeddings,
         rows=held,
