@@ -32,7 +32,9 @@ from probekit.unlearning.request import known_clients
 from probekit.values import UNLABELLED, EmbeddingSet, Json
 
 Watch = Callable[[Progress], None]
-CHOSEN_RIDGE = "It does not hide the ridge, which all clients' rows helped to choose: give --ridge a number."
+CHOSEN_RIDGE = (
+    "The ridge was chosen as if without it, from all clients' rows, and is not hidden: give --ridge a number."
+)
 
 
 @dataclass(frozen=True)

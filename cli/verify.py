@@ -48,6 +48,7 @@ def verify(
         raise NotFoundError(f"There is no key file {public_key}.")
     checks = check(said, _with_signature(evidence, signature, key))
     passed = bool(checks) and all(one.passed for one in checks)
+    caveats = [*said.caveats, *_listed(said.privacy, "caveats")]
     value: dict[str, Any] = {
         "certificate": str(certificate),
         "digest": said.digest,
@@ -56,18 +57,23 @@ def verify(
         "checkable by": said.checkable_by,
         "checks": [asdict(one) for one in checks],
         "assumptions": list(said.assumptions),
-        "caveats": list(said.caveats),
+        "caveats": caveats,
     }
 
     def show(console: Any) -> None:
         listed = [("ok" if one.passed else "FAILED", one.name, one.claimed, one.found) for one in checks]
         section(console, f"certificate {said.digest[:16]}", ("", "check", "claimed", "found"), listed)
         console.print("[bold green]It holds.[/]" if passed else "[bold red]It does not hold.[/]")
-        for line in (*said.assumptions, *said.caveats):
+        for line in (*said.assumptions, *caveats):
             console.print(f"[dim]- {line}[/]", soft_wrap=True)
 
     out.result(value, show)
     return 0 if passed else 6
+
+
+def _listed(privacy: Any, name: str) -> list[str]:
+    """What a budget lists under a name, if there is a budget."""
+    return [*map(str, (privacy or {}).get(name, ()))]
 
 
 def _with_signature(evidence: Any, signature: Any, key: bytes | None) -> Any:

@@ -100,6 +100,7 @@ def test_the_certificate_states_the_budget_by_itself(trained: Path, probekit: Pr
     code, checked, _ = probekit("verify", value["certificate"], "--head", str(trained / "states" / "0002" / "head"))
     assert (code, checked["verified"]) == (0, True)
     assert any("Without that term" in one for one in checked["assumptions"])
+    assert any("stay secret" in one for one in checked["caveats"])
 
 
 def test_what_the_noise_cannot_cover_changes_nothing(trained: Path, probekit: Probekit, tmp_path: Path) -> None:
