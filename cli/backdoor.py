@@ -28,7 +28,7 @@ def retrained_head(run: Run, store: DiskStore, trained: Trained, *, state: int |
 def _total(run: Run, store: DiskStore, trained: Trained, state: int) -> ClientStats:
     if trained.statistics is not None:
         return merge(trained.statistics.values())
-    from probekit.cli.stages import rows_at
+    from probekit.cli.unlearning import rows_at
 
     embeddings, partition = rows_at(run, store, state)
     return merge(client_statistics(embeddings, partition.clients[name], trained.design) for name in trained.counts)

@@ -17,9 +17,9 @@ from probekit.cli.judging import MEANING, SERVER, Judge, Subject
 from probekit.cli.margins import margins
 from probekit.cli.run_files import NOTE
 from probekit.cli.runs import Run
-from probekit.cli.stages import Stage, rows_at, stage
+from probekit.cli.stages import Stage, stage
 from probekit.cli.training import usable
-from probekit.cli.unlearning import UNLEARN
+from probekit.cli.unlearning import UNLEARN, rows_at
 from probekit.errors import InputError, MismatchError, NotFoundError
 from probekit.heads import predict
 from probekit.learning import LinearHead

@@ -73,7 +73,8 @@ def verify(
 
 def _listed(privacy: Any, name: str) -> list[str]:
     """What a budget lists under a name, if there is a budget."""
-    return [*map(str, (privacy or {}).get(name, ()))]
+    found = (privacy or {}).get(name)
+    return [*map(str, found)] if isinstance(found, list | tuple) else []
 
 
 def _with_signature(evidence: Any, signature: Any, key: bytes | None) -> Any:
@@ -99,7 +100,7 @@ def _evidence(
     opened.entries()
     number = _state_of(opened, said)
     trained = opened.trained(number)
-    embeddings, held = _rows(opened, store, said) if rows else (None, None)
+    embeddings, held = _rows(opened, store, said, number) if rows else (None, None)
     return Evidence(
         head=trained.head,
         before=_head_before(opened, said),
@@ -133,8 +134,8 @@ def _head_before(run: Run, said: Certificate) -> LinearHead | None:
     return None
 
 
-def _rows(run: Run, store: Any, said: Certificate) -> tuple[Any, Any]:
-    from probekit.cli.unlearning import rows_now
+def _rows(run: Run, store: Any, said: Certificate, state: int) -> tuple[Any, Any]:
+    from probekit.cli.unlearning import rows_at
 
-    embeddings, partition = rows_now(run, store)
+    embeddings, partition = rows_at(run, store, state)
     return embeddings, {name: held for name, held in partition.clients.items() if name in said.retained}
