@@ -26,7 +26,7 @@ def retrained_head(run: Run, store: DiskStore, trained: Trained, *, state: int |
     number = run.state if state is None else state
     if isinstance(trained.head, NetworkHead):
         from probekit.cli.references import retrained_network
-        from probekit.cli.stages import rows_at
+        from probekit.cli.unlearning import rows_at
 
         return retrained_network(run, trained, *rows_at(run, store, number))
     return named_head(trained, refit(trained, _total(run, store, trained, number))[0])
@@ -35,7 +35,7 @@ def retrained_head(run: Run, store: DiskStore, trained: Trained, *, state: int |
 def _total(run: Run, store: DiskStore, trained: Trained, state: int) -> ClientStats:
     if trained.statistics is not None:
         return merge(trained.statistics.values())
-    from probekit.cli.stages import rows_at
+    from probekit.cli.unlearning import rows_at
 
     embeddings, partition = rows_at(run, store, state)
     return merge(client_statistics(embeddings, partition.clients[name], trained.design) for name in trained.counts)

@@ -33,7 +33,7 @@ ROUNDS = (
     "keep_history",
 )
 SOLVED = ("fit_view", "class_weight", "normalise_classes")
-OF_HEADS = (*SOLVED, "scaling", "intercept", "view", "arithmetic", "grid", "keep_history")
+OF_HEADS = (*SOLVED, "scaling", "intercept", "view", "arithmetic", "grid", "keep_history", "objective_noise")
 OF_NETWORKS = (
     "network",
     "split",
@@ -70,6 +70,7 @@ class TrainConfig:
     arithmetic: str = "float64"
     grid: float | None = None
     keep: str | None = None
+    objective_noise: float | None = None
     rounds: int | None = None
     local_steps: int | None = None
     local_epochs: int | None = None
@@ -106,19 +107,10 @@ class TrainConfig:
     def __post_init__(self) -> None:
         if self.method not in METHODS:
             raise InputError(f"A method is one of {', '.join(METHODS)}; found {self.method!r}.")
-        if self.backend not in BACKENDS:
-            raise InputError(f"A backend is one of {', '.join(BACKENDS)}; found {self.backend!r}.")
-        if self.backend == "jvp":
-            self._check_network()
-        else:
-            self._refuse(OF_NETWORKS, "is about a whole network: add --backend jvp, or leave it out")
-            if self.method == "cg":
-                raise InputError("--method cg is for whole networks: add --backend jvp. A head has a closed form.")
-        if self.method not in ("fedavg", "cg"):
-            self._refuse(ROUNDS, "belongs to rounds of local steps: add --method fedavg, or leave it out")
-        if self.method == "cg":
-            others = tuple(name for name in ROUNDS if name not in ("rounds", "tolerance"))
-            self._refuse(others, "belongs to rounds of local steps: add --method fedavg, or leave it out")
+        self._check_backend()
+        if self.method != "fedavg":
+            rounds = tuple(name for name in ROUNDS if self.method != "cg" or name not in ("rounds", "tolerance"))
+            self._refuse(rounds, "belongs to rounds of local steps: add --method fedavg, or leave it out")
         if self.method != "closed-form":
             self._refuse(SOLVED, "is done on statistics: only --method closed-form has it")
         if self.method == "logistic" and (self.keep not in (None, "nothing") or self.auto):
@@ -137,6 +129,34 @@ class TrainConfig:
             )
         if not self.auto and self.ridge is not None:
             self.number()
+        self._refuse_unhidden()
+
+    def _refuse_unhidden(self) -> None:
+        if self.objective_noise is None:
+            return
+        from probekit.linear.objective import refuse_sigma, refuse_unhidden
+
+        refuse_sigma(self.objective_noise)
+        refuse_unhidden(
+            method=self.method,
+            ridge=None if self.auto or self.ridge is None else self.number(),
+            intercept=self.intercept or "penalised",
+            arithmetic=self.arithmetic,
+            fit_view=self.fit_view,
+            weighted=self.class_weight is not None,
+            normalised=self.normalise_classes,
+            keep=self.keep,
+        )
+
+    def _check_backend(self) -> None:
+        if self.backend not in BACKENDS:
+            raise InputError(f"A backend is one of {', '.join(BACKENDS)}; found {self.backend!r}.")
+        if self.backend == "jvp":
+            self._check_network()
+            return
+        self._refuse(OF_NETWORKS, "is about a whole network: add --backend jvp, or leave it out")
+        if self.method == "cg":
+            raise InputError("--method cg is for whole networks: add --backend jvp. A head has a closed form.")
 
     def _check_network(self) -> None:
         """A whole network has rounds, not a closed form, and a ridge that is a number."""

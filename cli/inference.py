@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from probekit.cli.judging import TRAINING, Judge
 from probekit.cli.runs import Run
-from probekit.cli.stages import Held, rows_at, stage
-from probekit.cli.unlearning import UNLEARN
+from probekit.cli.stages import stage
+from probekit.cli.unlearning import UNLEARN, Rows, rows_at
 from probekit.errors import InputError, NotFoundError
 from probekit.federated.trained import Trained
 from probekit.heads import predict
@@ -122,7 +122,7 @@ def _requests(run: Run) -> list[UnlearnRequest]:
     return [UnlearnRequest.from_plain(one) for one in plain]
 
 
-def _unseen(run: Run, store: DiskStore, name: str | None, held: Held) -> tuple[str, EmbeddingSet, int]:
+def _unseen(run: Run, store: DiskStore, name: str | None, held: Rows) -> tuple[str, EmbeddingSet, int]:
     """Rows that were never trained on, and how many of a named set were."""
     embeddings, partition = held
     if name is None:

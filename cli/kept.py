@@ -197,6 +197,27 @@ def take_gradients(path: Path, stated: str) -> Gradients:
     )
 
 
+def put_objective(path: Path, objective: NDArray[np.float64]) -> str:
+    """Write a secret linear term, for its owner's eyes only; gives the file's sha256."""
+    found = put(path, {"value": np.ascontiguousarray(objective, DOUBLE)})
+    path.chmod(0o600)
+    return found
+
+
+def take_objective(path: Path, stated: str, design: Design) -> NDArray[np.float64]:
+    """The secret linear term as it was written: with another the run's equations do not hold."""
+    try:
+        tensors, _ = take(path, stated)
+    except CorruptError as error:
+        if path.is_file():
+            raise VerificationError(str(error)) from error
+        raise
+    found = tensors.get("value")
+    if found is None or found.shape != (design.columns, design.classes) or not np.isfinite(found).all():
+        raise VerificationError(f"{path} does not hold a linear term of this run's design. Restore it from a copy.")
+    return found
+
+
 def put_history(path: Path, history: History) -> str:
     """Write every round, one at a time; gives the file's sha256."""
     shape = history.end.shape

@@ -9,7 +9,7 @@ from typing import Any
 
 from probekit.cache import DiskStore
 from probekit.cli.config import NETWORK_RIDGE, ROUNDS, TrainConfig, method_of
-from probekit.cli.training import Watch
+from probekit.cli.fitting import Fitted, Watch, timed
 from probekit.errors import InputError, NotFoundError
 from probekit.federated.fedavg import FedAvg
 from probekit.federated.network import FederatedCg, Pretraining
@@ -54,8 +54,8 @@ def _pixels_for(data: Any) -> str:
 
 
 def fit_network(
-    config: TrainConfig, embeddings: EmbeddingSet, divided: Partition, *, watch: Watch | None = None
-) -> Trained:
+    config: TrainConfig, embeddings: EmbeddingSet, divided: Partition, timings: dict[str, float], watch: Watch | None
+) -> Fitted:
     """The network that the config names, pretrained, linearized and trained across the clients."""
     options = WholeNetwork(
         config.network,
@@ -66,16 +66,18 @@ def fit_network(
         config.network_weights,
         config.seed,
     )
-    return train_network(
-        embeddings,
-        divided,
-        ridge=config.number() if config.ridge is not None else NETWORK_RIDGE,
-        options=options,
-        method=network_method(config),
-        keep=config.keep or "gradients",
-        pretraining=watch("pretraining") if watch is not None else None,
-        progress=watch("rounds") if watch is not None else None,
-    )
+    with timed(timings, "train"):
+        trained = train_network(
+            embeddings,
+            divided,
+            ridge=config.number() if config.ridge is not None else NETWORK_RIDGE,
+            options=options,
+            method=network_method(config),
+            keep=config.keep or "gradients",
+            pretraining=watch("pretraining") if watch is not None else None,
+            progress=watch("rounds") if watch is not None else None,
+        )
+    return Fitted(trained, resolved(config, trained))
 
 
 def network_method(config: TrainConfig) -> FedAvg | FederatedCg:

@@ -45,6 +45,14 @@ Config = Annotated[
     Path | None,
     typer.Option("--config", help="A TOML file with values for these flags.", callback=read_config, is_eager=True),
 ]
+ObjectiveNoise = Annotated[
+    float | None,
+    typer.Option(
+        help="Sigma of a secret linear term in the objective, which hides what a removal leaves behind: (epsilon, "
+        "delta) by objective perturbation. Closed form, a ridge on everything.",
+        rich_help_panel="The head",
+    ),
+]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and do nothing.")]
 

@@ -14,7 +14,7 @@ SHOWN_CLIENTS = 20
 
 def described(outcome: Outcome) -> dict[str, Any]:
     """A finished run in plain values."""
-    from probekit.cli.training import told
+    from probekit.cli.head_training import told
 
     trained, run = outcome.trained, outcome.run
     traffic = trained.total_traffic

@@ -168,6 +168,8 @@ def _classes(report: Plain) -> str:
 def _certificate(page: Plain, run: str) -> str:
     said = page["certificate"]
     bounds, residual, agreed = said["bounds"], said["residual"], said["agreement"]
+    private = dict(said["privacy"] or {})
+    caveats = private.pop("caveats", ())
     facts = [
         ("removed", text(asked(said["request"]))),
         ("method", said["method"]),
@@ -186,7 +188,7 @@ def _certificate(page: Plain, run: str) -> str:
             "certified agreement",
             "no set was given" if agreed is None else f"{agreed['certified']} of {agreed['rows']} rows",
         ),
-        *([("privacy of the released head", text(_flat(said["privacy"])))] if said["privacy"] else []),
+        *([("privacy of the released head", text(_flat(private)))] if private else []),
         ("who can check it", said["checkable_by"]),
         ("with what", WITH_WHAT.get(said["checkable_by"], "")),
         ("how", code(f"probekit verify {run}/states/{page['state']:04d}/certificate.json --run {run}")),
@@ -206,7 +208,7 @@ def _certificate(page: Plain, run: str) -> str:
         table(("term", "value", "remark"), paper),
         _concentration(said["concentration"]),
         "Assumptions:\n\n" + _list(said["assumptions"]),
-        "Caveats:\n\n" + _list(said["caveats"]),
+        "Caveats:\n\n" + _list([*said["caveats"], *caveats]),
         "Checked while this report was written:",
         table(("", "check", "claimed", "found"), checks),
     ]

@@ -52,6 +52,8 @@ def _evidence(run: Run, here: Stage, said: Certificate, sets: Sequence[Embedding
     return Evidence(
         head=here.trained.head,
         before=before,
+        objective=here.trained.objective,
+        objective_before=run.at(here.number - 1).objective() if before is not None else None,
         statistics=here.trained.statistics,
         embeddings=here.held[0] if here.held is not None else None,
         rows=rows,

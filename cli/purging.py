@@ -26,6 +26,10 @@ UNREACHED = (
     "blocks of the disk that were freed but not yet overwritten",
     "the ledger and the certificate, which name what was forgotten by client and sample id",
 )
+TERM_STAYS = (
+    "the secret linear term of the objective (kept/objective.safetensors), which later removals need; no row had a "
+    "say in it"
+)
 
 
 def forgotten_clients(run: Run) -> list[str]:
@@ -59,7 +63,8 @@ def purge_run(run: Run, store: DiskStore | None = None) -> dict[str, Any]:
                 shutil.rmtree(told)
         details: dict[str, Json] = {"removed": list(removed), "cache": cached}
         run.record(Event(PURGE, {"state": run.state}, details))
-        return {"removed": removed, "cache": cached, "unreached": list(UNREACHED)}
+        stays = [TERM_STAYS] if run.at().objective() is not None else []
+        return {"removed": removed, "cache": cached, "unreached": [*UNREACHED, *stays]}
 
 
 def _purge_cache(run: Run, store: DiskStore) -> dict[str, Json]:

@@ -17,9 +17,9 @@ from probekit.cli.judging import MEANING, SERVER, Judge, Subject
 from probekit.cli.margins import margins
 from probekit.cli.run_files import NOTE
 from probekit.cli.runs import Run
-from probekit.cli.stages import Stage, rows_at, stage
+from probekit.cli.stages import Stage, stage
 from probekit.cli.training import usable
-from probekit.cli.unlearning import UNLEARN
+from probekit.cli.unlearning import UNLEARN, rows_at
 from probekit.errors import InputError, MismatchError, NotFoundError
 from probekit.heads import predict
 from probekit.linearized import Head
@@ -178,7 +178,14 @@ def _known(here: Stage, head: Head) -> tuple[Known | None, str]:
         objective = objective_of(here.trained)
     except InputError as error:
         return None, str(error)
-    found = known_at(head.params[: design.columns], objective, design, statistics=here.statistics, clients=here.clients)
+    found = known_at(
+        head.params[: design.columns],
+        objective,
+        design,
+        statistics=here.statistics,
+        clients=here.clients,
+        term=here.trained.objective,
+    )
     return (found, "") if found is not None and found.weights is not None else (None, NO_BOUND)
 
 

@@ -5,30 +5,24 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from probekit.cli.runs import Run
-from probekit.cli.unlearning import PURGE, UNLEARN
+from probekit.cli.unlearning import Rows, rows_at
 from probekit.errors import CorruptError, InputError, MismatchError, NotFoundError, SolverError
 from probekit.federated.client import client_statistics
 from probekit.federated.trained import Trained
-from probekit.learning import ClientStats, Partition
+from probekit.learning import ClientStats
 from probekit.linearized import Head, NetworkHead
 from probekit.unlearning.exact import refit
-from probekit.unlearning.method import Material
-from probekit.unlearning.remainder import remaining_rows
-from probekit.unlearning.request import UnlearnRequest
 from probekit.unlearning.retained import LocalClients, answering
 from probekit.unlearning.tree import StatisticsTree
-from probekit.values import EmbeddingSet
 
 if TYPE_CHECKING:
     from probekit.cache import DiskStore
 
 KEPT, CACHED = "the kept statistics", "the cached rows"
 LOGISTIC = "A logistic head has no closed form to retrain by."
-
-Held = tuple[EmbeddingSet, Partition]
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,7 +38,7 @@ class Stage:
     statistics: Mapping[str, ClientStats] | None
     source: str = ""
     why: str = ""
-    held: Held | None = None
+    held: Rows | None = None
 
     def retrained(self) -> tuple[Head | None, str]:
         """The minimum of the loss of exactly the rows that this state stands for; or why it cannot be had."""
@@ -61,7 +55,7 @@ class Stage:
 
     @cached_property
     def clients(self) -> LocalClients | None:
-        """Clients that answer for a whole network from the cached rows; None: statistics say more, or nobody is there."""
+        """Clients that answer for a whole network from the cached rows; None: of a head, or nobody is there."""
         if self.held is None or not isinstance(self.trained.head, NetworkHead):
             return None
         rows = {name: self.held[1].clients[name] for name in self.trained.counts}
@@ -91,29 +85,7 @@ def stage(run: Run, store: DiskStore, number: int, *, from_rows: bool = False) -
     return Stage(run, number, trained, _statistics(run, trained, held), CACHED, held=held)
 
 
-def rows_at(run: Run, store: DiskStore, number: int) -> Held:
-    """The run's rows as they stood in a state: the cached set without the samples that were taken out until then.
-
-    A client that was forgotten still holds its rows there: a state's `counts` say whose it was trained on.
-    """
-    embeddings, partition, trained = run.embeddings(store), run.partition(), run.trained(number)
-    entries = run.entries()
-    erased = [place for place, one in enumerate(entries) if one.action == PURGE and one.details["cache"]]
-    for entry in entries[max(erased, default=-1) + 1 :]:
-        told: Any = entry.outputs.get("state", 0)
-        if entry.action != UNLEARN or told > number:
-            continue
-        plain: Any = entry.details["request"]
-        request = UnlearnRequest.from_plain(plain)
-        if request.by_row:
-            rows = UnlearnRequest((), request.samples, request.relabelled)
-            everyone = replace(trained, counts={name: len(held) for name, held in partition.clients.items()})
-            rest = remaining_rows(everyone, rows, Material(embeddings, partition))
-            embeddings, partition = rest.embeddings, rest.partition
-    return embeddings, partition
-
-
-def _statistics(run: Run, trained: Trained, held: Held) -> dict[str, ClientStats]:
+def _statistics(run: Run, trained: Trained, held: Rows) -> dict[str, ClientStats]:
     embeddings, partition = held
     found = {
         name: client_statistics(embeddings, partition.clients[name], trained.design)

@@ -2,7 +2,7 @@
 
 head/               config.json, model.safetensors, README.md
 kept/statistics/    one file per client
-kept/               server, gradients, history, solution: what there is of them
+kept/               server, gradients, history, objective (secret), solution: what there is of them
 trained.json        everything else, and the sha256 of every file above; its own stands in the ledger
 """
 
@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from probekit.cache.files import read_json, sha256_file, sync_folder, write_json, write_text
 from probekit.cli import kept
@@ -76,6 +77,11 @@ class State:
             self.folder / STATISTICS, Design(**self.note["design"]), self.note["counts"], digests, files
         )
 
+    def objective(self) -> NDArray[np.float64] | None:
+        """The secret linear term of what was minimised, if there is one."""
+        place = self._path("objective")
+        return None if place is None else kept.take_objective(*place, Design(**self.note["design"]))
+
     def trained(self) -> Trained:
         """All that training left; statistics are read when asked for, histories mapped."""
         note = self.note
@@ -91,6 +97,7 @@ class State:
             server=self._server(),
             gradients=kept.take_gradients(*gradients) if gradients else None,
             history=kept.take_history(*history) if history else None,
+            objective=self.objective(),
             traffic={purpose: Traffic(up, down) for purpose, up, down in note["traffic"]},
             **{name: note[name] for name in PLAIN},
         )
@@ -197,6 +204,8 @@ def _write_rest(folder: Path, trained: Trained) -> dict[str, str]:
         )
     if trained.gradients is not None:
         hashes["gradients"] = kept.put_gradients(folder / "gradients.safetensors", trained.gradients)
+    if trained.objective is not None:
+        hashes["objective"] = kept.put_objective(folder / "objective.safetensors", trained.objective)
     if trained.history is not None:
         hashes["history"] = kept.put_history(folder / "history.safetensors", trained.history)
     return {f"{KEPT}/{what}.safetensors": found for what, found in hashes.items()}

@@ -107,6 +107,7 @@ def train(
             help="What the server keeps of each client (default: statistics; fedavg: gradients).",
         ),
     ] = None,
+    objective_noise: o.ObjectiveNoise = None,
     rounds: Annotated[int | None, typer.Option(min=1, help="Default: 100.", rich_help_panel=ROUNDS)] = None,
     local_steps: Annotated[int | None, typer.Option(min=1, help="Default: 10.", rich_help_panel=ROUNDS)] = None,
     local_epochs: Annotated[int | None, typer.Option(min=1, help="Instead of steps.", rich_help_panel=ROUNDS)] = None,
@@ -203,7 +204,7 @@ def train(
     quiet: o.Quiet = False,
     verbose: o.Verbose = False,
 ) -> None:
-    """Train a head, or a whole network, across clients from cached rows, and keep in a run folder what unlearning needs.
+    """Train a head, or a whole network, across clients, and keep in a run folder what unlearning will need.
 
     Killed or interrupted, it leaves no half run: give the same command again.
     """

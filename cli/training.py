@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -13,26 +10,21 @@ from numpy.typing import NDArray
 
 from probekit.attack import poison
 from probekit.cache import DiskStore
-from probekit.cli.config import DEFAULT_CLIENTS, ROUNDS, TrainConfig, design_of, method_of
+from probekit.cli.config import DEFAULT_CLIENTS, TrainConfig
+from probekit.cli.fitting import Watch, timed
+from probekit.cli.head_training import told
 from probekit.cli.runs import Material, Run, create
 from probekit.errors import InputError
-from probekit.federated.choice import Choice, choose
-from probekit.federated.client import Picked, client_statistics
-from probekit.federated.fedavg import FedAvg
-from probekit.federated.local import train
-from probekit.federated.server import client_weights, merge
-from probekit.federated.task import ClosedForm
-from probekit.federated.trained import Progress, ServerSet, Trained
-from probekit.learning import Design, Partition
-from probekit.linear.logistic import fit_logistic
-from probekit.linear.ridge import penalty_of
-from probekit.linear.views import system_of
+from probekit.federated.choice import Choice
+from probekit.federated.trained import Trained
+from probekit.learning import Partition
 from probekit.partitioning import parse_scheme, partition
 from probekit.unlearning.request import known_clients
 from probekit.values import UNLABELLED, EmbeddingSet, Json
 
-Watch = Callable[[str], Callable[[Progress], None]]
-"""Gives, for the name of a stage, what is to be told of its progress."""
+CHOSEN_RIDGE = (
+    "The ridge was chosen as if without it, from all clients' rows, and is not hidden: give --ridge a number."
+)
 
 
 @dataclass(frozen=True)
@@ -71,20 +63,23 @@ def train_run(
 ) -> Outcome:
     """Train as the config says and keep everything in a run folder."""
     timings: dict[str, float] = {}
-    with _timed(timings, "open"):
+    with timed(timings, "open"):
         digest = store.sets.resolve(config.embeddings)
         whole = store.open(digest)
         embeddings, rows = usable(whole)
-    with _timed(timings, "partition"):
+    with timed(timings, "partition"):
         divided = divide(config, embeddings)
     if config.poison is not None:
-        with _timed(timings, "poison"):
+        with timed(timings, "poison"):
             triggered = store.open(config.triggered or "")
             triggered = triggered if rows is None else triggered.select(rows)
             whole = embeddings = poisoned(config, store, embeddings, triggered, divided)
             digest, rows = whole.digest, None
-    fitted = _whole(config, embeddings, divided, timings, watch) if config.backend == "jvp" else None
-    fitted = fitted or _solved(config, embeddings, divided, timings, watch)
+    if config.backend == "jvp":
+        from probekit.cli.network_training import fit_network as fit
+    else:
+        from probekit.cli.head_training import fit_head as fit
+    fitted = fit(config, embeddings, divided, timings, watch)
     trained = _described(fitted.trained, whole, fitted.choice)
     material = Material(
         config=fitted.config,
@@ -95,7 +90,7 @@ def train_run(
         timings=timings,
         details={"backbone": whole.spec.backbone, "source": whole.source},
     )
-    with _timed(timings, "write"):
+    with timed(timings, "write"):
         run = create(path, material, force=force)
     left_out = len(whole) - len(embeddings)
     return Outcome(
@@ -109,49 +104,6 @@ def train_run(
         fitted.condition,
         timings,
     )
-
-
-@dataclass(frozen=True, eq=False)
-class _Fitted:
-    """What was trained, by which config in the end, and what is known of its system."""
-
-    trained: Trained
-    config: dict[str, Json]
-    choice: Choice | None = None
-    effective_dimension: float | None = None
-    condition: float | None = None
-
-
-def _solved(
-    config: TrainConfig, embeddings: EmbeddingSet, divided: Partition, timings: dict[str, float], watch: Watch | None
-) -> _Fitted:
-    """A head of the embeddings."""
-    design = design_of(config, embeddings, divided)
-    method = method_of(config)
-    choice = None
-    if chooses(config, method):
-        with _timed(timings, "choose the ridge"):
-            fitted = method if isinstance(method, ClosedForm) else ClosedForm()
-            how = config.ridge or "auto"
-            choice = choose(
-                embeddings, divided, design=design, how=how, scaling=config.scaling, method=fitted, seed=config.seed
-            )
-    with _timed(timings, "train"):
-        progress = watch("rounds") if watch is not None else None
-        trained = _fit(config, embeddings, divided, design=design, choice=choice, progress=progress)
-    effective, condition = _spectrum(trained, method, choice)
-    return _Fitted(trained, _resolved(config, method, trained), choice, effective, condition)
-
-
-def _whole(
-    config: TrainConfig, embeddings: EmbeddingSet, divided: Partition, timings: dict[str, float], watch: Watch | None
-) -> _Fitted:
-    """A whole network."""
-    from probekit.cli.network_training import fit_network, resolved
-
-    with _timed(timings, "train"):
-        trained = fit_network(config, embeddings, divided, watch=watch)
-    return _Fitted(trained, resolved(config, trained))
 
 
 def poisoned(
@@ -193,112 +145,16 @@ def divide(config: TrainConfig, embeddings: EmbeddingSet) -> Partition:
     )
 
 
-def chooses(config: TrainConfig, method: ClosedForm | FedAvg) -> bool:
-    """Whether a ridge is to be chosen: asked for, or neither given nor the method's own."""
-    own = isinstance(method, FedAvg) and method.ridge is not None
-    return config.auto or (config.ridge is None and config.method != "logistic" and not own)
-
-
-def _fit(
-    config: TrainConfig,
-    embeddings: EmbeddingSet,
-    divided: Partition,
-    *,
-    design: Design,
-    choice: Choice | None,
-    progress: Callable[[Progress], None] | None,
-) -> Trained:
-    if config.method == "logistic":
-        return _logistic(config, embeddings, divided, design)
-    return train(
-        embeddings,
-        divided,
-        ridge=choice or (config.number() if config.ridge is not None else None),
-        method=method_of(config),
-        scaling=config.scaling,
-        design=design,
-        keep=config.keep,
-        progress=progress,
-    )
-
-
-def _logistic(config: TrainConfig, embeddings: EmbeddingSet, divided: Partition, design: Design) -> Trained:
-    """One head of all clients' rows, pooled. Without a ridge it is 1 in sum scaling: scikit-learn's C = 1."""
-    held = np.sort(np.concatenate(list(divided.clients.values())))
-    scaling = config.scaling if config.ridge is not None else "sum"
-    ridge = config.number() if config.ridge is not None else 1.0
-    penalty = penalty_of(ridge, scaling, len(held))
-    if not penalty > 0:
-        raise InputError(f"A logistic head needs a ridge above 0; found {ridge:g}.")
-    labels = embeddings.labels[held]
-    head, solution = fit_logistic(Picked(embeddings.embeddings, held), labels, design, c=1 / penalty)
-    counts = {name: len(rows) for name, rows in divided.clients.items()}
-    shares = client_weights(np.array(list(counts.values())))
-    server = None
-    if len(divided.server):
-        server = ServerSet(client_statistics(embeddings, divided.server, design), divided.server)
-    named = replace(head, classes=embeddings.class_names or head.classes, spec_digest=embeddings.spec.digest)
-    weights = dict(zip(counts, shares.tolist(), strict=True))
-    return Trained(named, "logistic", design, ridge, scaling, counts, weights, solution, server=server)
-
-
-def _spectrum(
-    trained: Trained, method: ClosedForm | FedAvg, choice: Choice | None
-) -> tuple[float | None, float | None]:
-    """Effective dimension and condition number of the system, where its statistics are at hand."""
-    if choice is not None:
-        return choice.effective_dimension, choice.condition
-    if trained.statistics is None or not isinstance(method, ClosedForm):
-        return None, None
-    system = system_of(merge(trained.statistics.values()), view=method.view, class_weight=method.class_weight)
-    values = np.maximum(np.linalg.eigvalsh(system.gram), 0.0)
-    shifted = values + penalty_of(trained.ridge, trained.scaling, system.weight)
-    condition = float(shifted[-1] / shifted[0]) if shifted[0] > 0 else None
-    return float((values / np.where(shifted > 0, shifted, 1.0)).sum()), condition
-
-
 def _described(trained: Trained, embeddings: EmbeddingSet, choice: Choice | None) -> Trained:
     """The head knowing its backbone and how its ridge came about."""
     spec = embeddings.spec
     more: dict[str, Json] = {"backbone": spec.backbone, "spec": spec.identity, "dataset": embeddings.source}
     if choice is not None:
         more["ridge_chosen"] = told(choice)
+        if trained.objective is not None:
+            note = f"{trained.solution.note} {CHOSEN_RIDGE}"
+            trained = replace(trained, solution=replace(trained.solution, note=note))
     return replace(trained, head=replace(trained.head, recipe={**trained.head.recipe, **more}))
-
-
-def told(choice: Choice) -> dict[str, Json]:
-    """A choice of ridge in plain values."""
-    found = choice.validation
-    best = int(np.argmin(found.squared))
-    return {
-        "by": found.scheme,
-        "candidates": len(found.ridges),
-        "from": float(found.ridges[0]),
-        "to": float(found.ridges[-1]),
-        "squared_error": float(found.squared[best]),
-        "wrong_share": None if found.wrong is None else float(found.wrong[best]),
-        "at_edge": choice.at_edge,
-    }
-
-
-def _resolved(config: TrainConfig, method: ClosedForm | FedAvg, trained: Trained) -> dict[str, Json]:
-    """The config with everything filled in that it had left open."""
-    kept = "statistics" if trained.statistics is not None else "gradients" if trained.gradients else "nothing"
-    rounds: dict[str, Json] = {}
-    if isinstance(method, FedAvg):
-        rounds = {name: getattr(method, name) for name in ROUNDS if name not in ("preset", "optimiser")}
-        rounds |= {"optimiser": method.optimiser.name, "learning_rate": trained.learning_rate}
-    return {
-        **config.plain(),
-        **rounds,
-        "clients": len(trained.counts),
-        "ridge": trained.ridge,
-        "ridge_by": config.ridge if config.ridge is not None else "default",
-        "scaling": trained.scaling,
-        "intercept": trained.design.intercept,
-        "grid": trained.design.grid,
-        "keep": kept,
-    }
 
 
 def _inputs(store: DiskStore, digest: str, whole: EmbeddingSet, used: EmbeddingSet) -> dict[str, Json]:
@@ -312,10 +168,3 @@ def _inputs(store: DiskStore, digest: str, whole: EmbeddingSet, used: EmbeddingS
         "count": len(used),
         "left out": len(whole) - len(used),
     }
-
-
-@contextmanager
-def _timed(timings: dict[str, float], what: str) -> Iterator[None]:
-    began = time.perf_counter()
-    yield
-    timings[what] = round(time.perf_counter() - began, 4)

@@ -76,7 +76,7 @@ def unlearn(
         not server_only,
         store.open(test) if test is not None else None,
         _key(key) if key is not None else None,
-        Noise(sigma, epsilon, delta) if sigma is not None else None,
+        Noise(sigma, epsilon, delta),
     )
     done = carry_out(opened, store, request, wanted)
     if release is not None and sigma is not None:
@@ -162,9 +162,11 @@ def _show(console: Any, value: dict[str, Any]) -> None:
         seen["agreement"] = f"{agreed['certified']} of {agreed['rows']} rows provably get the retrained head's class"
     if value["privacy"] is not None:
         found = value["privacy"]
+        covers = "a distance" if found["mechanism"] == "output perturbation" else "a residual (of sums)"
         seen["privacy"] = (
-            f"(epsilon {found['epsilon']:g}, delta {found['delta']:g}) by noise of sigma {found['sigma']:g}, which "
-            f"covers a distance of up to {found['largest_bound']:.3g}; its caveats stand in the certificate"
+            f"(epsilon {found['epsilon']:g}, delta {found['delta']:g}) by {found['mechanism']} of sigma "
+            f"{found['sigma']:g}, which covers {covers} of up to {found['largest_bound']:.3g}; found "
+            f"{found['bound']:.3g}. Its caveats stand in the certificate"
         )
     if cost is not None:
         seen["cost"] = (

@@ -17,8 +17,9 @@ from probekit.cli.runs import Run
 from probekit.errors import InputError, MismatchError, NotFoundError
 from probekit.federated.trained import Trained
 from probekit.learning import Partition
+from probekit.linear.objective import SIGMA
 from probekit.linearized import Head, NetworkHead
-from probekit.privacy import check_budget
+from probekit.privacy import check_budget, guarantee
 from probekit.signatures import sign
 from probekit.unlearning.choice import choose
 from probekit.unlearning.method import Material, Unlearned, method, require
@@ -33,14 +34,19 @@ if TYPE_CHECKING:
 CERTIFICATE = "certificate.json"
 UNLEARN, PURGE = "unlearn", "purge"
 
+Rows = tuple[EmbeddingSet, Partition]
+
 
 @dataclass(frozen=True)
 class Noise:
-    """Noise fixed in advance, and the guarantee it is to give: output perturbation."""
+    """The guarantee that noise is to give: by `sigma`, fixed in advance, or by the run's own linear term."""
 
-    sigma: float
-    epsilon: float
-    delta: float
+    sigma: float | None = None
+    epsilon: float = 1.0
+    delta: float = 1e-5
+
+
+NO_NOISE = Noise()
 
 
 @dataclass(frozen=True)
@@ -51,7 +57,7 @@ class Wanted:
     ask: bool = True
     evaluation: EmbeddingSet | None = None
     key: bytes | None = None
-    noise: Noise | None = None
+    noise: Noise = NO_NOISE
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,32 +123,34 @@ def full_ids(request: UnlearnRequest, embeddings: EmbeddingSet) -> UnlearnReques
     return UnlearnRequest(request.clients, samples, changed, request.added)
 
 
-def rows_now(run: Run, store: DiskStore) -> tuple[EmbeddingSet, Partition]:
-    """The run's rows as they stand: the cached set without the samples that earlier requests took out."""
-    embeddings, partition = run.embeddings(store), run.partition()
-    trained = run.trained()
-    for entry in run.entries()[_rebased(run.entries()) :]:
-        request = UnlearnRequest.from_plain(_plain(entry)) if entry.action == UNLEARN else None
-        if request is not None and request.by_row:
-            everyone = replace(trained, counts={name: len(rows) for name, rows in partition.clients.items()})
-            rest = remaining_rows(everyone, _rows_only(request), Material(embeddings, partition))
+def rows_now(run: Run, store: DiskStore) -> Rows:
+    """The run's rows as they stand."""
+    return rows_at(run, store, run.state)
+
+
+def rows_at(run: Run, store: DiskStore, number: int) -> Rows:
+    """The run's rows as they stood in a state: the cached set without the samples that were taken out until then.
+
+    A client that was forgotten still holds its rows there: a state's `counts` say whose it was trained on.
+    """
+    embeddings, partition, trained, entries = run.embeddings(store), run.partition(), run.trained(number), run.entries()
+    rebased = max((n for n, one in enumerate(entries) if one.action == PURGE and one.details["cache"]), default=-1)
+    for entry in entries[rebased + 1 :]:
+        if entry.action != UNLEARN or _number(entry.outputs["state"]) > number:
+            continue
+        request = UnlearnRequest.from_plain(_plain(entry))
+        if request.by_row:
+            rows_only = UnlearnRequest((), request.samples, request.relabelled)
+            everyone = replace(trained, counts={name: len(held) for name, held in partition.clients.items()})
+            rest = remaining_rows(everyone, rows_only, Material(embeddings, partition))
             embeddings, partition = rest.embeddings, rest.partition
     return embeddings, partition
-
-
-def _rebased(entries: Sequence[Entry]) -> int:
-    """How many entries came before the run was last given a set of its retained rows only."""
-    return 1 + max((n for n, one in enumerate(entries) if one.action == PURGE and one.details["cache"]), default=-1)
 
 
 def requests_since_purge(entries: Sequence[Entry]) -> list[Entry]:
     """The unlearning entries whose traces were not yet removed."""
     last = max((place for place, entry in enumerate(entries) if entry.action == PURGE), default=-1)
     return [entry for entry in entries[last + 1 :] if entry.action == UNLEARN]
-
-
-def _rows_only(request: UnlearnRequest) -> UnlearnRequest:
-    return UnlearnRequest((), request.samples, request.relabelled)
 
 
 def _plain(entry: Entry) -> Any:
@@ -158,6 +166,7 @@ def carry_out(run: Run, store: DiskStore, request: UnlearnRequest, wanted: Wante
     with run.lock():
         before = run.trained()
         refuse_logistic(before)
+        _refuse_both(before, wanted.noise)
         rows = _rows_if_any(run, store)
         if rows is not None and request.by_row:
             request = full_ids(request, rows[0])
@@ -185,9 +194,19 @@ def carry_out(run: Run, store: DiskStore, request: UnlearnRequest, wanted: Wante
         return Done(number, certificate, certificate_path(run, number), request, why, unlearned)
 
 
-def _covered(certificate: Certificate, noise: Noise | None) -> Certificate:
-    """The certificate with its (epsilon, delta); a bound too large for the noise is refused, and nothing changes."""
-    if noise is None:
+def _refuse_both(before: Trained, noise: Noise) -> None:
+    if before.objective is not None and noise.sigma is not None:
+        raise InputError(
+            "This run was trained with objective noise, whose guarantee the certificate states; noise on the head too "
+            "(--sigma) would be another. Leave --sigma out: the head is released as it is."
+        )
+
+
+def _covered(certificate: Certificate, noise: Noise) -> Certificate:
+    """The certificate with its (epsilon, delta); what is too large for the noise is refused, and nothing changes."""
+    if SIGMA in certificate.objective:
+        return replace(certificate, privacy=guarantee(certificate, epsilon=noise.epsilon, delta=noise.delta).plain)
+    if noise.sigma is None:
         return certificate
     bound = certificate.bounds.weights
     if bound is None:
@@ -213,14 +232,14 @@ def _asks(name: str) -> bool:
     return name.startswith(("fedremoval-", "retrain"))
 
 
-def _rows_if_any(run: Run, store: DiskStore) -> tuple[EmbeddingSet, Partition] | None:
+def _rows_if_any(run: Run, store: DiskStore) -> Rows | None:
     try:
         return rows_now(run, store)
     except (NotFoundError, MismatchError):
         return None
 
 
-def _material(run: Run, rows: tuple[EmbeddingSet, Partition] | None, *, needed: bool) -> Material:
+def _material(run: Run, rows: Rows | None, *, needed: bool) -> Material:
     options = method_of(TrainConfig.of({**run.config, "ridge": None, "method": run.config["method"]}))
     if rows is None or not needed:
         return Material(options=options)

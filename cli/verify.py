@@ -48,6 +48,7 @@ def verify(
         raise NotFoundError(f"There is no key file {public_key}.")
     checks = check(said, _with_signature(evidence, signature, key))
     passed = bool(checks) and all(one.passed for one in checks)
+    caveats = [*said.caveats, *_listed(said.privacy, "caveats")]
     value: dict[str, Any] = {
         "certificate": str(certificate),
         "digest": said.digest,
@@ -56,18 +57,24 @@ def verify(
         "checkable by": said.checkable_by,
         "checks": [asdict(one) for one in checks],
         "assumptions": list(said.assumptions),
-        "caveats": list(said.caveats),
+        "caveats": caveats,
     }
 
     def show(console: Any) -> None:
         listed = [("ok" if one.passed else "FAILED", one.name, one.claimed, one.found) for one in checks]
         section(console, f"certificate {said.digest[:16]}", ("", "check", "claimed", "found"), listed)
         console.print("[bold green]It holds.[/]" if passed else "[bold red]It does not hold.[/]")
-        for line in (*said.assumptions, *said.caveats):
+        for line in (*said.assumptions, *caveats):
             console.print(f"[dim]- {line}[/]", soft_wrap=True)
 
     out.result(value, show)
     return 0 if passed else 6
+
+
+def _listed(privacy: Any, name: str) -> list[str]:
+    """What a budget lists under a name, if there is a budget."""
+    found = (privacy or {}).get(name)
+    return [*map(str, found)] if isinstance(found, list | tuple) else []
 
 
 def _with_signature(evidence: Any, signature: Any, key: bytes | None) -> Any:
@@ -96,10 +103,12 @@ def _evidence(
     from probekit.linearized import NetworkHead
 
     rows = rows or isinstance(trained.head, NetworkHead)  # all that is to be checked of a network is in its rows
-    embeddings, held = _rows(opened, store, said) if rows else (None, None)
+    embeddings, held = _rows(opened, store, said, number) if rows else (None, None)
     return Evidence(
         head=trained.head,
         before=_head_before(opened, said),
+        objective=trained.objective,
+        objective_before=opened.at(number - 1).objective() if number - 1 in opened.states() else None,
         statistics=trained.statistics,
         embeddings=embeddings,
         rows=held,
@@ -128,8 +137,8 @@ def _head_before(run: Run, said: Certificate) -> Head | None:
     return None
 
 
-def _rows(run: Run, store: Any, said: Certificate) -> tuple[Any, Any]:
-    from probekit.cli.unlearning import rows_now
+def _rows(run: Run, store: Any, said: Certificate, state: int) -> tuple[Any, Any]:
+    from probekit.cli.unlearning import rows_at
 
-    embeddings, partition = rows_now(run, store)
+    embeddings, partition = rows_at(run, store, state)
     return embeddings, {name: held for name, held in partition.clients.items() if name in said.retained}

@@ -74,8 +74,10 @@ def quadratic(
     view: str | View = "none",
     class_weight: ClassWeight = None,
     parts: int = 1,
+    term: Array | None = None,
 ) -> Quadratic:
-    """The retained loss of summed statistics; `parts`: how many clients' sums were added."""
+    """The retained loss of summed statistics; `parts`: how many clients' sums were added, `term`: a linear term,
+    in sum scaling, that the loss has besides."""
     design = stats.design
     weights = class_weights(stats, class_weight)
     chosen = view if isinstance(view, View) else view_of(stats, view)
@@ -89,7 +91,8 @@ def quadratic(
         gram, moment = _centred(gram, moment, centre, counts=stats.class_counts * weights)
     mean_ridge = penalty_of(ridge, scaling, weight) / weight
     curvature = gram / weight + mean_ridge * _penalty(design, chosen)
-    linear = moment / weight
+    linear = (moment if term is None else moment - term) / weight
+    added = 0.0 if term is None else gamma(4) * float(np.linalg.norm(term)) / weight
     summing = summing_error(design, stats.count, parts) + gamma(8)
     energy = float(np.trace(stats.total_gram)) * float(weights.max()) / weight
     aims = float((stats.class_counts * weights**2).sum()) / weight
@@ -100,7 +103,7 @@ def quadratic(
         floor=mean_ridge if penalised else 0.0,
         curvature_error=summing * energy * (4 if centre is not None else 1)
         + gamma(4) * float(np.linalg.norm(curvature)),
-        linear_error=summing * math.sqrt(energy * aims) * (2 if centre is not None else 1),
+        linear_error=summing * math.sqrt(energy * aims) * (2 if centre is not None else 1) + added,
         centre=centre,
     )
 
@@ -143,9 +146,10 @@ def asked_residual(
     counts: Sequence[int],
     energy: float,
     aims: float | None = None,
+    term: Array | None = None,
 ) -> Residual:
     """The norms of a gradient that clients were asked for; `energy` is the sum of squares of their rows, `aims`
-    that of their targets (None: one-hot).
+    that of their targets (None: one-hot), `term` a linear term (in sum scaling) that was added to it.
 
     X^T (X W - Y) rounds by at most gamma(d + rows) |X|^T (|X| |W| + |Y|), and that is at most |X|^2 |W| + |X| |Y|.
     """
@@ -153,7 +157,8 @@ def asked_residual(
     operations = design.columns + min(max(counts), block) + max(counts) / block + len(counts) + 16
     factor = summing_error(design, rows, len(counts)) + gamma(operations)
     data = energy / rows * _columns(params) + math.sqrt(energy / rows * (rows if aims is None else aims) / rows)
-    return _residual(gradient, factor * data + gamma(8) * (_columns(gradient) + ridge * _columns(params)))
+    added = ridge * _columns(params) + (0.0 if term is None else _columns(term) / rows)
+    return _residual(gradient, factor * data + gamma(8) * (_columns(gradient) + added))
 
 
 @dataclass(frozen=True)

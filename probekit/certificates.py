@@ -38,6 +38,12 @@ LINEARIZED = (
     "It concerns the network linearized around w_p, and w_p itself knows nobody's rows but the server's.",
     "The Jacobian is taken as computed, in float64; its own rounding is not bounded.",
 )
+TERM_ASSUMPTIONS = (
+    "The loss has a secret linear term, the same before and after, of which only the size is told here.",
+    "Without that term digests, counts, statistics, the smallest curvature and what follows from the residual can be "
+    "checked, but not the residual itself: every head is the minimum for some term.",
+)
+"""What goes with a certificate of objective perturbation."""
 CAVEATS = (
     "It concerns the released head only: not embeddings, logs, the head before, nor statistics of the forgotten, "
     "which must be deleted too. Whoever holds both heads can take their difference.",

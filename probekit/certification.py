@@ -25,6 +25,7 @@ from probekit.certificates import (
     SCALAR,
     SERVER,
     STATISTICS,
+    TERM_ASSUMPTIONS,
     Bounds,
     Certificate,
     Curvature,
@@ -33,6 +34,7 @@ from probekit.certificates import (
 from probekit.errors import InputError
 from probekit.federated.trained import Trained
 from probekit.learning import ClientStats, Design
+from probekit.linear.objective import SIGMA
 from probekit.linearized import Head, NetworkHead
 from probekit.outputs import agreement
 from probekit.published import concentration, paper_terms
@@ -78,7 +80,8 @@ def certify(
     after = unlearned.trained_after
     objective = objective_of(after)
     columns = after.design.columns
-    known = known_at(after.params, objective, after.design, statistics=after.statistics, clients=clients)
+    has: dict[str, Any] = {"statistics": after.statistics, "clients": clients, "term": after.objective}
+    known = known_at(after.params, objective, after.design, **has)
     found = bounds_of(known, after.params, unlearned.loss_change, free=after.design.intercept == "free")
     agreed = compared = None
     if known is not None and known.curvature is not None and known.weights is not None:
@@ -93,7 +96,7 @@ def certify(
             )
         if reference is not None:
             other = reference.params[:columns]
-            own = known_at(other, objective, after.design, statistics=after.statistics, clients=clients)
+            own = known_at(other, objective, after.design, **has)
             if own is not None and own.weights is not None:
                 distance = float(np.linalg.norm(after.params - other))
                 compared = Reference(reference.digest, own.weights, distance)
@@ -114,7 +117,7 @@ def certify(
         concentration=_concentration(before, after, unlearned),
         privacy=privacy,
         warnings=unlearned.warnings,
-        assumptions=assumptions_of(after.head),
+        assumptions=assumptions_of(after),
     )
 
 
@@ -131,6 +134,7 @@ def objective_of(trained: Trained) -> dict[str, Json]:
     if isinstance(trained.head, NetworkHead):
         whole = {"network": trained.head.network.digest, "centre": trained.head.centre}
     weight = options["class_weight"]
+    told = {} if trained.objective is None else {SIGMA: trained.head.recipe[SIGMA]}
     return {
         "ridge": trained.ridge,
         "scaling": trained.scaling,
@@ -138,6 +142,7 @@ def objective_of(trained: Trained) -> dict[str, Json]:
         "view": options["view"],
         "class_weight": weight if weight is None or isinstance(weight, str) else [float(w) for w in weight],
         **whole,
+        **told,
     }
 
 
@@ -148,8 +153,9 @@ def known_at(
     *,
     statistics: Mapping[str, ClientStats] | None = None,
     clients: RetainedClients | None = None,
+    term: Array | None = None,
 ) -> Known | None:
-    """What statistics, or a gradient round, tell of the retained loss at these parameters."""
+    """What statistics, or a gradient round, tell of the retained loss (with its linear `term`) at these parameters."""
     if statistics is not None:
         loss = quadratic(
             StatisticsTree.of(statistics).total,
@@ -158,6 +164,7 @@ def known_at(
             view=objective["view"],
             class_weight=objective["class_weight"],
             parts=len(statistics),
+            term=term,
         )
         sure = convexity(loss)
         return Known(residual(loss, params), Curvature(sure.value, sure.source) if sure.value > 0 else None, loss)
@@ -168,6 +175,8 @@ def known_at(
     rows = sum(counts.values())
     ridge = objective["ridge"] / (rows if objective["scaling"] == "sum" else 1)
     gradient = RetainedLoss(clients, design, ridge).gradient(params)
+    if term is not None:
+        gradient = gradient + term / rows
     found = asked_residual(
         gradient,
         params,
@@ -176,6 +185,7 @@ def known_at(
         counts=[*counts.values()],
         energy=sum(clients.energies().values()),
         aims=sum(clients.aims().values()),
+        term=term,
     )
     certain = ridge > 0 and design.intercept != "free"
     return Known(found, Curvature(ridge, "ridge") if certain else None)
@@ -199,9 +209,10 @@ def bounds_of(known: Known | None, params: Array, loss_change: float | None, *, 
     )
 
 
-def assumptions_of(head: Head) -> tuple[str, ...]:
+def assumptions_of(trained: Trained) -> tuple[str, ...]:
     """What a certificate for this head takes for granted."""
-    return (*ASSUMPTIONS, *LINEARIZED) if isinstance(head, NetworkHead) else ASSUMPTIONS
+    whole = LINEARIZED if isinstance(trained.head, NetworkHead) else ()
+    return (*ASSUMPTIONS, *whole, *(() if trained.objective is None else TERM_ASSUMPTIONS))
 
 
 def digests_of(trained: Trained) -> dict[str, str]:

@@ -16,16 +16,19 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import log_ndtr
 
-from probekit.bounds import gamma, summing_error
+from probekit.bounds import Residual, gamma, summing_error
+from probekit.certificates import Certificate
 from probekit.errors import InputError
 from probekit.federated.client import penalty
-from probekit.learning import ClientStats, Solution
+from probekit.learning import ClientStats, LinearHead, Solution
+from probekit.linear.objective import SIGMA, refuse_sigma
+from probekit.linear.objective import draw_objective as draw_objective
 from probekit.linear.ridge import CHOLESKY, penalty_of
 from probekit.linear.solvers import Solver
 from probekit.linearized import Head
 from probekit.values import Json
 
-NOISE_STREAM, OBJECTIVE_STREAM = 40, 41
+NOISE_STREAM = 40
 BISECTIONS = 200
 CAVEATS = (
     "The guarantee concerns the released head only, and only if the head before was released with the same noise.",
@@ -34,6 +37,16 @@ CAVEATS = (
     "Requests that depend on what was released before are not covered.",
     "Ridge, classes, centring and scaling chosen with the forgotten rows' help are a leak.",
 )
+OBJECTIVE_CAVEATS = (
+    "The guarantee compares this head alone with one trained on the retained rows with a linear term drawn alike.",
+    "The linear term must stay secret, and be the same before and after. Whoever has the retained statistics can "
+    "compute it from the head, and is not covered.",
+    "Earlier removals add nothing: the residual is taken anew over the rows retained now. But two heads with the same "
+    "term are not covered together, whatever their budgets: the term cancels in their equations.",
+    "Embeddings, logs, statistics of the forgotten and heads without the term must be deleted.",
+    *CAVEATS[-2:],
+)
+OUTPUT, OBJECTIVE = "output perturbation", "objective perturbation"
 
 Array = NDArray[np.float64]
 
@@ -43,7 +56,7 @@ def gaussian_delta(bound: float, *, sigma: float, epsilon: float) -> float:
 
     Phi(bound / 2 sigma - epsilon sigma / bound) - e^epsilon Phi(-bound / 2 sigma - epsilon sigma / bound).
     """
-    _positive(sigma=sigma)
+    refuse_sigma(sigma)
     if bound < 0 or epsilon < 0:
         raise InputError(f"A bound and an epsilon are 0 or more; found {bound} and {epsilon}.")
     if bound == 0:
@@ -71,7 +84,7 @@ def analytic_sigma(bound: float, *, epsilon: float, delta: float) -> float:
 
 def largest_bound(sigma: float, *, epsilon: float, delta: float) -> float:
     """The largest bound that noise of this sigma covers."""
-    _positive(sigma=sigma)
+    refuse_sigma(sigma)
     return sigma / analytic_sigma(1.0, epsilon=epsilon, delta=delta)
 
 
@@ -102,24 +115,18 @@ def check_budget(bound: float, sigma: float, *, epsilon: float, delta: float) ->
             f"{epsilon:g}, delta {delta:g}; this removal is certified to {bound:.6g} only. Remove exactly or by "
             "more gradient rounds (fedremoval-pcg); do not raise sigma after the fact: that would depend on the data."
         )
-    return Budget("output perturbation", sigma, epsilon, delta, bound, largest)
+    return Budget(OUTPUT, sigma, epsilon, delta, bound, largest)
 
 
 def release(head: Head, sigma: float, *, seed: int | None = None) -> Head:
     """The head with fresh noise on every parameter it has; None: noise that nobody can draw again."""
-    _positive(sigma=sigma)
-    noise = _generator(seed, NOISE_STREAM).normal(0.0, sigma, head.params.shape)
-    if head.recipe.get("intercept") == "none":
+    refuse_sigma(sigma)
+    source = np.random.PCG64(None if seed is None else [seed, NOISE_STREAM])
+    noise = np.random.Generator(source).normal(0.0, sigma, head.params.shape)
+    if isinstance(head, LinearHead) and head.recipe.get("intercept") == "none":
         noise[-1] = 0.0
     recipe: dict[str, Json] = {**head.recipe, "noise_sigma": sigma, "exact_unlearning": False}
     return replace(head, params=head.params + noise, recipe=recipe)
-
-
-def draw_objective(stats: ClientStats, sigma: float, *, seed: int | None = None) -> Array:
-    """The secret linear term B of objective perturbation."""
-    _positive(sigma=sigma)
-    shape = (stats.design.columns, stats.design.classes)
-    return _generator(seed, OBJECTIVE_STREAM).normal(0.0, sigma, shape)
 
 
 def fit_perturbed(
@@ -130,37 +137,61 @@ def fit_perturbed(
     return solver.solve(matrix, stats.moment - objective)
 
 
-def sum_residual(stats: ClientStats, params: Array, *, ridge: float, objective: Array, scaling: str = "mean") -> float:
-    """|(G + penalty I) W - (C - B)| over the retained rows, in sum scaling, rounding included."""
+def sum_residual(
+    stats: ClientStats, params: Array, *, ridge: float, objective: Array, scaling: str = "mean", parts: int = 1
+) -> float:
+    """|(G + penalty I) W - (C - B)| over the retained rows, in sum scaling, rounding included (`parts`: clients)."""
     penalised = _certain_penalty(stats, ridge, scaling)
     aims = stats.moment - objective
     left = stats.total_gram @ params + penalised * params - aims
     sizes = np.abs(stats.total_gram) @ np.abs(params) + penalised * np.abs(params) + np.abs(stats.moment)
     rounding = gamma(len(params) + 4) * float(np.linalg.norm(sizes + np.abs(objective)))
     energy = float(np.trace(stats.total_gram))
-    summing = summing_error(stats.design, stats.count, stats.design.classes)
+    summing = summing_error(stats.design, stats.count, parts)
     rounding += summing * (energy * float(np.linalg.norm(params)) + math.sqrt(energy * stats.count))
     return float(np.linalg.norm(left)) + rounding
 
 
 def removal_budget(residual: float, sigma: float, *, epsilon: float, delta: float) -> Budget:
     """(epsilon, delta) of objective perturbation: sigma = c residual / epsilon with delta = 1.5 e^(-c^2 / 2)."""
-    _budget(epsilon, delta)
-    _positive(sigma=sigma)
-    largest = sigma * epsilon / math.sqrt(2 * math.log(1.5 / delta))
+    largest = largest_residual(sigma, epsilon=epsilon, delta=delta)
     if not residual <= largest:
         raise InputError(
             f"A linear term of sigma {sigma:g} hides a residual of at most {largest:.6g} at epsilon {epsilon:g}, "
             f"delta {delta:g}; this removal leaves {residual:.6g}. Solve again on the retained statistics with the "
             "same term, or train anew with a new one."
         )
-    return Budget("objective perturbation", sigma, epsilon, delta, residual, largest)
+    return Budget(OBJECTIVE, sigma, epsilon, delta, residual, largest, OBJECTIVE_CAVEATS)
+
+
+def largest_residual(sigma: float, *, epsilon: float, delta: float) -> float:
+    """The largest residual (sum scaling) that a linear term of this sigma hides; proven for epsilon up to 1."""
+    _budget(epsilon, delta)
+    refuse_sigma(sigma)
+    if epsilon > 1:
+        raise InputError(f"Objective perturbation is proven for epsilon up to 1; found {epsilon}. Ask for 1 or less.")
+    return sigma * epsilon / math.sqrt(2 * math.log(1.5 / delta))
+
+
+def guarantee(certificate: Certificate, *, epsilon: float = 1.0, delta: float = 1e-5) -> Budget:
+    """The budget of a certified removal from a run with a linear term; a residual too large for it is refused."""
+    sigma = certificate.objective.get(SIGMA)
+    if not isinstance(sigma, float | int):
+        raise InputError("This run's objective has no linear term that could hide a removal. Train with one.")
+    if certificate.residual is None:
+        raise InputError(f"(epsilon, delta) needs a certified residual, and there is none. {certificate.bounds.why}")
+    return removal_budget(sum_bound(certificate, certificate.residual), sigma, epsilon=epsilon, delta=delta)
+
+
+def sum_bound(certificate: Certificate, residual: Residual) -> float:
+    """What a residual of the mean loss, rounding included, is in sum scaling."""
+    return sum(certificate.retained.values()) * residual.bound
 
 
 def removal_epsilon(residual: float, sigma: float, *, delta: float) -> float:
-    """The epsilon that a residual (sum scaling) costs under objective perturbation."""
+    """The epsilon that a residual (sum scaling) costs under objective perturbation; above 1 it proves nothing."""
     _budget(1.0, delta)
-    _positive(sigma=sigma)
+    refuse_sigma(sigma)
     return residual * math.sqrt(2 * math.log(1.5 / delta)) / sigma
 
 
@@ -187,15 +218,6 @@ def _smallest(enough: Callable[[float], bool]) -> float:
     return high
 
 
-def _generator(seed: int | None, stream: int) -> np.random.Generator:
-    return np.random.Generator(np.random.PCG64(None if seed is None else [seed, stream]))
-
-
 def _budget(epsilon: float, delta: float) -> None:
     if not (0 < epsilon < math.inf and 0 < delta < 1):
         raise InputError(f"A budget needs epsilon above 0 and delta in (0, 1); found {epsilon} and {delta}.")
-
-
-def _positive(*, sigma: float) -> None:
-    if not 0 < sigma < math.inf:
-        raise InputError(f"Noise needs a sigma above 0; found {sigma}.")

@@ -11,12 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from probekit.bounds import Quadratic, Residual, summing_error
+from probekit.budgets import check_privacy, check_term
 from probekit.certificates import STATISTICS, Certificate, Curvature, signed_bytes
 from probekit.certification import Known, bounds_of, known_at, statistics_digest
 from probekit.checks import CLOSE, Check, at_most, close, same
 from probekit.errors import ProbekitError, VerificationError
 from probekit.federated.client import client_statistics
 from probekit.learning import ClientStats, Design
+from probekit.linear.objective import SIGMA
 from probekit.linear.solvers import Cholesky
 from probekit.linearized import Head, NetworkHead
 from probekit.outputs import Agreement, agreement
@@ -39,7 +41,8 @@ class Evidence:
     `head` and `before` are the heads after and before; `statistics` the retained clients'; `embeddings` with
     `rows` (row numbers of each retained client) the cached rows themselves; `clients` answer one gradient
     round; `evaluation` is the set of the certified agreement; `reference` the head compared with;
-    `signature` and `public_key` whose signature is wanted.
+    `signature` and `public_key` whose signature is wanted; `objective` the secret linear term of the loss, and
+    `objective_before` that of the run before.
     """
 
     head: Head | None = None
@@ -52,11 +55,13 @@ class Evidence:
     reference: Head | None = None
     signature: Mapping[str, str] | None = None
     public_key: bytes | None = None
+    objective: Array | None = None
+    objective_before: Array | None = None
 
 
 def verify(certificate: Certificate, evidence: Evidence) -> list[Check]:
     """Every check that the evidence allows, in the order of the certificate."""
-    checks = _said(certificate) + _signed(certificate, evidence)
+    checks = _said(certificate) + _signed(certificate, evidence) + check_privacy(certificate)
     for name, head, said in (
         ("head after", evidence.head, certificate.after),
         ("head before", evidence.before, certificate.before),
@@ -69,23 +74,23 @@ def verify(certificate: Certificate, evidence: Evidence) -> list[Check]:
     except (ProbekitError, KeyError, TypeError) as error:
         return [*checks, Check("objective", False, "a design", str(error))]
     statistics, found = _statistics(certificate, evidence, design)
-    checks += found
-    head = evidence.head
+    head, term = evidence.head, evidence.objective if SIGMA in certificate.objective else None
+    checks += found + check_term(certificate, head, design=design, term=term, before=evidence.objective_before)
     clients = evidence.clients
     if isinstance(head, NetworkHead):
         clients, found = _network(certificate, evidence, head)
         checks += found
-    if head is not None and head.params.shape == parameters_of(head, design):
+    columns = design.dimension + (not isinstance(head, NetworkHead))
+    if head is not None and head.params.shape == (columns, design.classes):
         params = head.params[: design.columns]
-        known = known_at(params, certificate.objective, design, statistics=statistics, clients=clients)
-        if known is not None:
+        if term is not None and term.shape != params.shape:
+            return checks
+        known = known_at(params, certificate.objective, design, statistics=statistics, clients=clients, term=term)
+        if known is not None and term is None and SIGMA in certificate.objective:
+            checks += _curved(certificate, known)
+        elif known is not None:
             checks += _numbers(certificate, known, params) + _compared(certificate, evidence, known, design)
     return checks
-
-
-def parameters_of(head: Head, design: Design) -> tuple[int, int]:
-    """The shape that a head's parameters have under a design."""
-    return (design.dimension + (not isinstance(head, NetworkHead)), design.classes)
 
 
 def _network(
@@ -191,8 +196,7 @@ def _numbers(certificate: Certificate, known: Known, params: Array) -> list[Chec
     if certificate.residual is not None:
         alike = by_statistics == (known.loss is not None)
         checks.append(_residual(certificate.residual, known.residual, 1.01 if alike else OTHER_ROUNDING))
-    if certificate.curvature is not None and (known.loss is not None or not by_statistics):
-        checks.append(_curvature(certificate.curvature, known.curvature))
+    checks += _curved(certificate, known)
     bound = certificate.bounds.weights
     if known.loss is not None and known.curvature is not None:
         if bound is not None:
@@ -222,6 +226,14 @@ def _residual(said: Residual, found: Residual, rounding: float) -> Check:
         f"{said.norm:.6g} (rounding {said.rounding:.3g})",
         f"{found.norm:.6g} (rounding {found.rounding:.3g})",
     )
+
+
+def _curved(certificate: Certificate, known: Known) -> list[Check]:
+    """The smallest curvature, where the verifier has what the certifier had: no linear term is needed for it."""
+    enough = known.loss is not None or certificate.checkable_by != STATISTICS
+    if certificate.curvature is None or not enough:
+        return []
+    return [_curvature(certificate.curvature, known.curvature)]
 
 
 def _curvature(said: Curvature, found: Curvature | None) -> Check:

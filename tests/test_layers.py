@@ -25,7 +25,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("federated",),
     ("unlearning", "bounds"),
     ("triggers", "attack", "membership", "metrics", "shots", "outputs", "published", "signatures", "checks"),
-    ("certificates", "certification", "verification", "privacy"),
+    ("certificates", "certification", "verification", "privacy", "budgets"),
     ("report",),
     ("cache",),
     ("cli",),

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 from scipy.integrate import quad
 
+from probekit.certification import certify
 from probekit.errors import InputError
 from probekit.learning import Design
 from probekit.linear.statistics import statistics
@@ -22,12 +25,16 @@ from probekit.privacy import (
     fit_perturbed,
     gaussian_delta,
     largest_bound,
+    largest_residual,
     release,
     removal_budget,
     removal_epsilon,
     sum_residual,
 )
+from probekit.unlearning.exact import Exact
+from probekit.unlearning.request import UnlearnRequest
 from probekit.values import canonical
+from probekit.verification import Evidence, verify
 from tests.oracles import columns, one_hot, relative
 from tests.unlearning.conftest import make_run
 
@@ -143,3 +150,64 @@ def test_the_guarantee_is_seen_on_heads() -> None:
     one, other = random.normal(0.5, sigma, 400_000), random.normal(0.0, sigma, 400_000)
     worst = max(float((one > t).mean() - math.exp(epsilon) * (other > t).mean()) for t in np.linspace(-1, 4, 60))
     assert 0.5 * delta < worst < delta + 3e-3
+
+
+@pytest.mark.parametrize("epsilon", [0.01, 0.1, 0.5, 1.0])
+@pytest.mark.parametrize("delta", [1e-8, 1e-5, 1e-2, 0.5])
+def test_the_largest_residual_is_covered_by_the_ratio_of_densities(epsilon: float, delta: float) -> None:
+    """A residual r moves the term from b to b - r: N(0, sigma^2) against N(r, sigma^2), along r."""
+    sigma = 2.0
+    largest = largest_residual(sigma, epsilon=epsilon, delta=delta)
+    assert integrated_delta(largest, sigma, epsilon) <= delta
+
+    def beyond(b: float) -> float:
+        ratio = (b**2 - (b - largest) ** 2) / (2 * sigma**2)
+        return math.exp(-(b**2) / (2 * sigma**2)) / (sigma * math.sqrt(2 * math.pi)) if abs(ratio) > epsilon else 0.0
+
+    edges = [largest / 2 + sign * epsilon * sigma**2 / largest for sign in (-1, 1)]
+    tails = [(-40 * sigma - abs(edges[0]), edges[0]), (edges[1], 40 * sigma + abs(edges[1]))]
+    outside = sum(quad(beyond, *tail, limit=500, epsabs=1e-15)[0] for tail in tails)
+    assert 0 < outside <= delta
+    assert removal_budget(largest, sigma, epsilon=epsilon, delta=delta).bound == largest
+    with pytest.raises(InputError, match="hides a residual"):
+        removal_budget(largest * 1.001, sigma, epsilon=epsilon, delta=delta)
+
+
+def test_above_epsilon_1_the_formula_would_not_hold_and_is_refused() -> None:
+    delta, epsilon = 1e-5, 10.0
+    formula = epsilon / math.sqrt(2 * math.log(1.5 / delta))
+    assert integrated_delta(formula, 1.0, epsilon) > delta
+    with pytest.raises(InputError, match="up to 1"):
+        removal_budget(1e-9, 1.0, epsilon=epsilon, delta=delta)
+
+
+def test_the_guarantee_of_a_linear_term_is_seen_on_heads() -> None:
+    """Heads with the largest residual against retrained ones: no threshold along it beats (epsilon, delta)."""
+    random = np.random.default_rng(5)
+    stats = statistics(random.normal(size=(30, 2)), np.arange(30) % 2, Design(2, 2))
+    epsilon, delta, sigma = 1.0, 0.05, 0.7
+    left = np.full((3, 2), largest_residual(sigma, epsilon=epsilon, delta=delta) / math.sqrt(6))
+    terms = random.normal(0.0, sigma, (200_000, 3, 2))
+    matrix = stats.total_gram + 3.0 * np.eye(3)
+
+    def seen(residual: float) -> NDArray[np.float64]:
+        heads = np.linalg.solve(matrix, stats.moment - terms + residual * left)
+        return np.asarray(((matrix @ heads) * left).sum(axis=(1, 2)))
+
+    def worst(residual: float) -> float:
+        one, other = seen(residual), seen(0.0)
+        places = np.quantile(other, 1 - np.geomspace(1e-4, 0.5, 60))
+        return max(float((one > t).mean() - math.exp(epsilon) * (other > t).mean()) for t in places)
+
+    assert 0 < worst(1.0) <= delta < worst(4.0)
+
+
+def test_output_budgets_are_checked_too() -> None:
+    run = make_run()
+    found = certify(run.trained, Exact().unlearn(run.trained, UnlearnRequest.of(["2"])))
+    assert found.bounds.weights is not None
+    good = replace(found, privacy=check_budget(found.bounds.weights, 0.01, epsilon=1.0, delta=1e-5).plain)
+    assert all(one.passed for one in verify(good, Evidence()))
+    for name, value in (("sigma", 1.0), ("epsilon", 0.5), ("bound", 0.0), ("mechanism", "objective perturbation")):
+        bad = replace(good, privacy={**(good.privacy or {}), name: value})
+        assert not all(one.passed for one in verify(bad, Evidence())), name

@@ -16,6 +16,7 @@ from probekit.federated.simulation import fits_a_stack, from_rows, from_statisti
 from probekit.federated.task import ClosedForm, Task, method_named, task_of
 from probekit.federated.trained import NUMBER_BYTES, Gradients, Progress, ServerSet, Traffic, Trained
 from probekit.learning import ClientStats, Design, LinearHead, Partition, Solution, frozen
+from probekit.linear.objective import SIGMA, draw_objective, refuse_unhidden
 from probekit.linear.ridge import fit, recipe_of
 from probekit.linear.views import system_of
 from probekit.values import EmbeddingSet
@@ -30,6 +31,7 @@ def train(
     scaling: str = "mean",
     design: Design | None = None,
     keep: str | None = None,
+    objective_noise: float | None = None,
     progress: Callable[[Progress], None] | None = None,
 ) -> Trained:
     """The head of all clients' rows, with what the server keeps for unlearning; the server's rows are not
@@ -39,13 +41,20 @@ def train(
     `keep`: "statistics" (exact unlearning; the default of the closed form), "gradients" (the paper's; the
     default of FedAvg) or "nothing". FedAvg's objective is the mean of the clients' mean ridge losses, each
     with its share of the rows; ridge in "sum" scaling is divided by the number of rows.
+    `objective_noise`: the sigma of a secret linear term that hides what a removal leaves behind (closed form
+    only); the term is drawn anew, stands in `Trained.objective` and must be told to nobody.
     """
     chosen = method_named(method)
     task = _task(embeddings, partition, chosen, ridge=ridge, scaling=scaling, design=design, keep=keep)
     server = None
     if len(partition.server):
         server = ServerSet(client_statistics(embeddings, partition.server, task.design), partition.server)
-    trained = _by_rounds(task, chosen, progress) if isinstance(chosen, FedAvg) else _at_once(task, chosen)
+    if objective_noise is not None:
+        _refuse_unhidden(task, chosen)
+    if isinstance(chosen, FedAvg):
+        trained = _by_rounds(task, chosen, progress)
+    else:
+        trained = _at_once(task, chosen, objective_noise)
     return replace(trained, server=server)
 
 
@@ -67,9 +76,25 @@ def _task(
     return replace(task, ridge=ridge.ridge, parts=ridge.parts)
 
 
-def _at_once(task: Task, method: ClosedForm) -> Trained:
+def _refuse_unhidden(task: Task, method: ClosedForm | FedAvg) -> None:
+    """Refuse objective noise where it would hide nothing."""
+    if isinstance(method, FedAvg):
+        return refuse_unhidden(method="fedavg")
+    return refuse_unhidden(
+        ridge=task.ridge,
+        intercept=task.design.intercept,
+        arithmetic=task.design.arithmetic,
+        fit_view=method.view if isinstance(method.view, str) else method.view.name,
+        weighted=method.class_weight is not None,
+        normalised=method.normalise_classes,
+        keep=task.keep,
+    )
+
+
+def _at_once(task: Task, method: ClosedForm, objective_noise: float | None) -> Trained:
     parts = task.each() if task.keep != "nothing" else None
     total = merge(parts.values() if parts is not None else task.stream())
+    objective = None if objective_noise is None else draw_objective(total, objective_noise)
     head, solution = fit(
         total,
         task.ridge,
@@ -78,7 +103,10 @@ def _at_once(task: Task, method: ClosedForm) -> Trained:
         class_weight=method.class_weight,
         normalise_classes=method.normalise_classes,
         solver=method.solver,
+        objective=objective,
     )
+    if objective is not None:
+        head = replace(head, recipe={**head.recipe, SIGMA: objective_noise})
     number = len(task.partition.clients)
     traffic = {
         "statistics": Traffic(up=number * task.statistics_bytes),
@@ -89,7 +117,8 @@ def _at_once(task: Task, method: ClosedForm) -> Trained:
         params = trained.params
         at_head = {name: quadratics([one], task.mean_ridge).gradients(params)[0] for name, one in parts.items()}
         trained = replace(trained, gradients=Gradients(at_head))
-    return replace(trained, traffic=traffic, statistics=parts if task.keep == "statistics" else None)
+    kept = parts if task.keep == "statistics" else None
+    return replace(trained, traffic=traffic, statistics=kept, objective=objective)
 
 
 def _by_rounds(task: Task, options: FedAvg, progress: Callable[[Progress], None] | None) -> Trained:

@@ -98,7 +98,7 @@ class Trained:
     """A trained head with all that the server kept.
 
     `ridge` is in the given scaling; `weights` are the clients' shares in an average; `traffic` is told by
-    purpose.
+    purpose. `objective` is the secret linear term that was added to the loss, if one was.
     """
 
     head: Head
@@ -116,6 +116,7 @@ class Trained:
     server: ServerSet | None = None
     gradients: Gradients | None = None
     history: History | None = None
+    objective: Params | None = None
     traffic: Mapping[str, Traffic] = field(default_factory=dict)
 
     @property
@@ -152,6 +153,8 @@ class Trained:
         }
 
     def _removal(self) -> Ability:
+        if self.objective is not None:
+            return Ability(False, "The head's objective has a secret linear term that clients' gradients lack.")
         if self.server is None:
             return Ability(False, "The server has no rows of its own. Partition with a server share, say 0.1.")
         if self.statistics is None and self.gradients is None:

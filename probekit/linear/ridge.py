@@ -8,17 +8,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from probekit.errors import InputError
 from probekit.learning import SCALINGS, ClientStats, LinearHead, Solution
+from probekit.linear.objective import refuse_unhidden
 from probekit.linear.solvers import Cholesky, Solver
 from probekit.linear.views import ClassWeight, System, View, system_of
 from probekit.values import Json
 
 CHOLESKY = Cholesky()
+PERTURBED = "A secret linear term is part of the objective."
 
 
 def fit(
@@ -30,14 +33,21 @@ def fit(
     class_weight: ClassWeight = None,
     normalise_classes: bool = False,
     solver: Solver = CHOLESKY,
+    objective: NDArray[np.float64] | None = None,
 ) -> tuple[LinearHead, Solution]:
     """The head of these statistics, and the solution of the system that was solved (before the way back).
 
     Classes are named by their numbers and the spec is left open: who knows them replaces them in the head.
     `normalise_classes` divides each class's solved column by its norm, as Fed3R does.
+    `objective` is a linear term B: <B, W> is added to what is minimised.
     """
     system = system_of(stats, view=view, class_weight=class_weight)
+    if objective is not None:
+        refuse_unhidden(ridge=ridge, normalised=normalise_classes)
+        system = system.perturbed(objective)
     solution = solve(system, penalty_of(ridge, scaling, system.weight), solver=solver)
+    if objective is not None:
+        solution = replace(solution, note=f"{PERTURBED} {solution.note}".strip())
     value = solution.value
     if normalise_classes:
         norms = np.linalg.norm(value, axis=0)

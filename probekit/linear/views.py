@@ -72,6 +72,16 @@ class System:
         bias = value[size] if self.design.intercept == "penalised" else self.mean_target
         return np.vstack([coefficients, bias - self.view.centre @ coefficients])
 
+    def perturbed(self, objective: NDArray[np.float64]) -> System:
+        """The system with the linear term <objective, W> in what is minimised; only where W is solved for itself."""
+        plain = self.view.name == "none" and self.design.intercept != "free" and bool((self.class_weights == 1).all())
+        if not plain or objective.shape != self.moment.shape:
+            raise InputError(
+                "A linear term belongs to a head without view, class weights or free intercept, with one number for "
+                f"each of its {self.moment.shape} parameters; found {objective.shape}. Take the run's own term."
+            )
+        return replace(self, moment=self.moment - objective)
+
     def columns(self, block: NDArray[np.float64]) -> NDArray[np.float64]:
         """The system's columns of some rows."""
         seen = (block - self.view.centre) / self.view.scale

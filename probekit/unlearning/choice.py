@@ -28,7 +28,8 @@ def choose(
     if by_row:
         raise InputError(f"Forgetting single samples needs {REMEDIES['rows']}.")
     removal = trained.can_unlearn()["fedremoval"]
-    if online and trained.server is not None and (removal.possible or trained.gradients is None):
+    gradients = removal.possible or (trained.gradients is None and trained.objective is None)
+    if online and trained.server is not None and gradients:
         return f"fedremoval-pcg:{DEFAULT_ROUNDS}", (
             "No statistics are kept, but the server has rows of its own and the retained clients answer: a "
             "gradient round each brings the head as near to retraining as wanted."

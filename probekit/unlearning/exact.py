@@ -62,8 +62,9 @@ def load(argument: str) -> Exact:
 
 
 def refit(trained: Trained, total: ClientStats, material: Material = NOTHING) -> tuple[LinearHead, Solution]:
-    """The head of these statistics, fitted as the run's head was and named as it is."""
-    head, solution = fit(total, trained.ridge, scaling=trained.scaling, **fit_options(trained, material))
+    """The head of these statistics, fitted as the run's head was (with its own linear term) and named as it is."""
+    options = {**fit_options(trained, material), "objective": trained.objective}
+    head, solution = fit(total, trained.ridge, scaling=trained.scaling, **options)
     return named_head(trained, head), solution
 
 

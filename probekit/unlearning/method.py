@@ -26,6 +26,8 @@ REMEDIES = {
     "options": "the FedAvg options of the run: give them again",
 }
 """The material that methods need, each with where it comes from."""
+SOLVING = ("exact", "retrain")
+"""The methods that solve for the minimum itself, with whatever linear term the run's objective has."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,6 +119,11 @@ def available(trained: Trained, material: Material) -> frozenset[str]:
 
 def require(unlearner: Unlearner, trained: Trained, material: Material) -> None:
     """Refuse a method whose material is missing, and say what to keep next time."""
+    if trained.objective is not None and unlearner.name not in SOLVING:
+        raise InputError(
+            f"Unlearning by {unlearner.name} does not know the secret linear term of this run's objective. Use exact, "
+            "which solves again with the same term."
+        )
     missing = sorted(unlearner.needs - available(trained, material))
     if missing:
         wanted = "; ".join(REMEDIES.get(name, name) for name in missing)

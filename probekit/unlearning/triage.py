@@ -72,6 +72,8 @@ def _bounds(trained: Trained) -> dict[str, float | None]:
         rows = total - own
         ridge = mean_ridge(trained, rows)
         rest = (everybody - own * gradients[name]) / rows + penalty(trained.design, ridge) * trained.params
+        if trained.objective is not None:
+            rest = rest + trained.objective / rows
         certain = plain and ridge > 0 and trained.design.intercept != "free"
         found[name] = float(np.linalg.norm(rest)) / ridge if certain else None
     return found

@@ -1,0 +1,34 @@
+"""What both kinds of training give, and how they tell what they do."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from probekit.federated.choice import Choice
+from probekit.federated.trained import Progress, Trained
+from probekit.values import Json
+
+Watch = Callable[[str], Callable[[Progress], None]]
+"""Gives, for the name of a stage, what is to be told of its progress."""
+
+
+@dataclass(frozen=True, eq=False)
+class Fitted:
+    """What was trained, by which config in the end, and what is known of its system."""
+
+    trained: Trained
+    config: dict[str, Json]
+    choice: Choice | None = None
+    effective_dimension: float | None = None
+    condition: float | None = None
+
+
+@contextmanager
+def timed(timings: dict[str, float], what: str) -> Iterator[None]:
+    """Note how long this took."""
+    began = time.perf_counter()
+    yield
+    timings[what] = round(time.perf_counter() - began, 4)

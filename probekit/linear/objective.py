@@ -1,0 +1,58 @@
+"""The secret linear term of objective perturbation (Guo et al., ICML 2020): what it needs, and how it is drawn.
+
+minimise 1/2 |X W - Y|^2 + penalty/2 |W|^2 + <B, W>, B of independent N(0, sigma^2), drawn once and told to nobody.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from probekit.errors import InputError
+from probekit.learning import ClientStats
+
+OBJECTIVE_STREAM = 41
+SIGMA = "objective_sigma"
+"""What a head's recipe, and a certificate, call the size of the term."""
+
+
+def draw_objective(stats: ClientStats, sigma: float, *, seed: int | None = None) -> NDArray[np.float64]:
+    """The secret linear term; None: from the operating system's randomness, so that nobody can draw it again."""
+    refuse_sigma(sigma)
+    source = np.random.PCG64(None if seed is None else [seed, OBJECTIVE_STREAM])
+    return np.random.Generator(source).normal(0.0, sigma, (stats.design.columns, stats.design.classes))
+
+
+def refuse_sigma(sigma: float) -> None:
+    """Refuse noise of no size."""
+    if not 0 < sigma < math.inf:
+        raise InputError(f"Noise needs a sigma above 0; found {sigma}.")
+
+
+def refuse_unhidden(
+    *,
+    method: str = "closed-form",
+    ridge: float | None = None,
+    intercept: str = "penalised",
+    arithmetic: str = "float64",
+    fit_view: str = "none",
+    weighted: bool = False,
+    normalised: bool = False,
+    keep: str | None = None,
+) -> None:
+    """Refuse training options with which a linear term would hide nothing, or would be left out of something."""
+    wanted = (
+        (method == "closed-form", "the closed form", f"method {method}"),
+        (ridge is None or ridge > 0, "a ridge above 0", f"ridge {ridge}"),
+        (intercept != "free", "a ridge on every parameter (a penalised intercept or none)", "a free intercept"),
+        (arithmetic != "fast", "sums in float64 or exact arithmetic", "arithmetic fast"),
+        (fit_view == "none", "the embeddings as they are", f"fit view {fit_view}"),
+        (not weighted, "classes of equal weight", "class weights"),
+        (not normalised, "the minimum itself", "normalised classes"),
+        (keep != "gradients", "statistics to be kept (or nothing)", "kept gradients, which lack the linear term"),
+    )
+    for there, need, found in wanted:
+        if not there:
+            raise InputError(f"Objective noise needs {need}; found {found}. Change that, or leave the noise out.")
