@@ -46,7 +46,7 @@ def evaluate(
     out = Output(json, quiet)
     opened = Run.open(run)
     trained = opened.trained(state)
-    judge = Judge(opened, DiskStore(cache), trained)
+    judge = Judge(opened, DiskStore(cache), trained, state)
     wishes = Wishes(Interval(confidence, seed=seed), knn, _shots(shots), draws)
     subjects = [judge.named(name) for name in embeddings] if embeddings else [judge.own()]
     value: dict[str, Any] = {

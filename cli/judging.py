@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from probekit.cache import DiskStore
 from probekit.cli.runs import Run
 from probekit.cli.training import usable
+from probekit.cli.unlearning import Rows, rows_at
 from probekit.errors import CacheError, InputError, MismatchError, NotFoundError
 from probekit.federated.trained import Trained
 from probekit.heads import scores
@@ -64,21 +65,20 @@ class Subject:
 
 @dataclass(frozen=True, eq=False)
 class Judge:
-    """A run's state, and its training rows where a question needs them."""
+    """A run's state (None: the current one), and its training rows where a question needs them."""
 
     run: Run
     store: DiskStore
     trained: Trained
+    state: int | None = None
 
     def own(self) -> Subject:
         """The server's rows or, without any, the rows that were trained on."""
-        embeddings, partition = self.run.embeddings(self.store), self.run.partition()
         name = str(self.run.inputs["name"])
+        embeddings, partition = self._rows()
         if len(partition.server):
             return Subject(name, SERVER, embeddings.select(partition.server), {})
-        rows = self.held()
-        places = {client: np.flatnonzero(np.isin(rows, held)) for client, held in self._clients().items()}
-        return Subject(name, TRAINING, embeddings.select(rows), places)
+        return Subject(name, TRAINING, *self.held())
 
     def named(self, name: str) -> Subject:
         """A set of the cache."""
@@ -95,13 +95,15 @@ class Judge:
             places = {str(client): np.flatnonzero(owners == client) for client in np.unique(owners)}
         return Subject(name, TEST, rows, places, left_out)
 
-    def held(self) -> Indices:
-        """The rows that the state was trained on, in order."""
-        return np.sort(np.concatenate(list(self._clients().values())))
+    def held(self) -> tuple[EmbeddingSet, dict[str, Indices]]:
+        """The rows that the state was trained on, in order, and where each client's are among them."""
+        embeddings, partition = self._rows()
+        clients = {name: partition.clients[name] for name in self.trained.counts if name in partition.clients}
+        rows = np.sort(np.concatenate(list(clients.values())))
+        return embeddings.select(rows), {name: np.flatnonzero(np.isin(rows, held)) for name, held in clients.items()}
 
-    def _clients(self) -> dict[str, Indices]:
-        clients = self.run.partition().clients
-        return {name: clients[name] for name in self.trained.counts if name in clients}
+    def _rows(self) -> Rows:
+        return rows_at(self.run, self.store, self.run.state if self.state is None else self.state)
 
     def verdict(self, subject: Subject, wishes: Wishes) -> dict[str, Any]:
         """All that is to be said of the head on these rows."""
@@ -132,13 +134,10 @@ class Judge:
 
     def _seen(self, subject: Subject) -> int | None:
         """How many of the rows are samples that were trained on; None where the training rows are gone."""
-        if subject.kind == TRAINING:
-            return len(subject.rows)
         try:
-            ids = self.run.embeddings(self.store).ids
+            known = set(self.held()[0].ids)
         except (NotFoundError, CacheError):
             return None
-        known = {ids[int(row)] for row in self.held()}
         return sum(sample in known for sample in subject.rows.ids)
 
     def _knn(self, subject: Subject, neighbours: int, interval: Interval) -> dict[str, Any]:
@@ -168,7 +167,7 @@ class Judge:
                 f"{flag} learns from the training rows and cannot be judged on them. Name a test set, or train with "
                 "--server-share so that the server has rows of its own."
             )
-        return self.run.embeddings(self.store).select(self.held())
+        return self.held()[0]
 
 
 def _check_classes(head: Head, rows: EmbeddingSet, name: str) -> None:

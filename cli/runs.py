@@ -226,7 +226,7 @@ class Run:
             if not path.name.isdigit() or int(path.name) > self.state:
                 shutil.rmtree(path)
         for path in self.path.glob(f"{ASIDE}*"):
-            shutil.rmtree(path) if path.is_dir() else path.unlink()
+            shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
 
     def _whole(self, entry: Entry) -> bool:
         """Whether what an entry tells of is there."""

@@ -164,6 +164,56 @@ def test_any_state_can_be_judged(probekit: Probekit, shelve: Shelve) -> None:
     assert "it has 1, 2" in value["error"]["message"]
 
 
+def test_forgotten_samples_are_not_among_the_rows_of_a_state(probekit: Probekit, shelve: Shelve) -> None:
+    small = shelve("small")
+    shelve("test", seed=1)
+    probekit("train", "small", "--ridge", "0.1", "--clients", "4", "--run", "r")
+    gone = [int(row) for row in Run.open("r").partition().clients["1"][:9]]
+    assert probekit("unlearn", "r", *(word for row in gone for word in ("--sample", small.ids[row])))[0] == 0
+    assert probekit("unlearn", "r", "--client", "2")[0] == 0
+    partition = Run.open("r").partition()
+    for state, left in ((1, 90), (2, 81), (3, 81 - len(partition.clients["2"]))):
+        [result] = probekit("evaluate", "r", "--state", str(state))[1]["results"]
+        assert (result["kind"], result["rows"], result["also trained on"]) == ("training", left, left)
+        counts = {one["name"]: one["count"] for one in result["by client"]}
+        assert counts == dict(Run.open("r").trained(state).counts)
+        [result] = probekit("evaluate", "r", "small", "--state", str(state))[1]["results"]
+        assert (result["rows"], result["also trained on"]) == (90, left)
+    rest = np.setdiff1d(np.arange(90), [*gone, *partition.clients["2"]])
+    right = guesses(small.embeddings[rest]) == small.labels[rest]
+    [result] = probekit("evaluate", "r")[1]["results"]
+    assert result["accuracy"]["hits"] == right.sum()
+
+
+def test_a_trigger_is_judged_beside_the_retrained_head_of_that_state(probekit: Probekit, shelve: Shelve) -> None:
+    generator = np.random.default_rng(2)
+    small = shelve("small", labels=generator.integers(0, 3, 90))
+    vectors = generator.normal(size=(600, 5)).astype(np.float32)
+    triggered = shelve("triggered", embeddings=vectors, labels=np.arange(600) % 3, spec=spec(trigger="square"))
+    base = ("train", "small", "--ridge", "0.001", "--clients", "4", "--server-share", "0.1", "--keep", "nothing")
+    assert probekit(*base, "--run", "r")[0] == 0
+    rows = [int(row) for row in Run.open("r").partition().clients["1"][:12]]
+    for some in (rows[:6], rows[6:]):
+        words = [word for row in some for word in ("--sample", small.ids[row])]
+        assert probekit("unlearn", "r", *words, "--method", "retrain")[0] == 0
+    held = np.concatenate([*Run.open("r").partition().clients.values()])
+    seen = set()
+    for state, gone in ((1, 0), (2, 6), (3, 12)):
+        left = np.setdiff1d(held, rows[:gone])
+        X = np.hstack([small.embeddings[left].astype(np.float64), np.ones((len(left), 1))])
+        params = np.linalg.solve(X.T @ X + 0.001 * len(left) * np.eye(6), X.T @ np.eye(3)[small.labels[left]])
+        given = np.argmax(np.hstack([vectors.astype(np.float64), np.ones((600, 1))]) @ params, axis=1)
+        code, value, said = probekit(
+            "evaluate", "r", "--state", str(state), "--triggered", "triggered", "--target", "1"
+        )
+        assert code == 0, said
+        wanted = float((given[triggered.labels != 1] == 1).mean())
+        assert value["backdoor"]["retrained"]["excluding target"] == pytest.approx(wanted)
+        assert value["backdoor"]["difference to retraining"] == 0
+        seen.add(wanted)
+    assert len(seen) == 3
+
+
 def test_a_run_whose_set_is_gone_can_still_be_tested(probekit: Probekit, shelve: Shelve, store: DiskStore) -> None:
     shelve("small")
     shelve("test", seed=1)

@@ -453,6 +453,19 @@ def test_stopped_at_any_step_the_run_is_the_old_or_the_new_one(
     assert found.write_state(forgotten(found, "0"), Event("unlearn")) == found.state
 
 
+def test_files_and_folders_left_aside_are_cleared(store: DiskStore, shelve: Shelve, tmp_path: Path) -> None:
+    shelve("small")
+    run, trained = made(store, tmp_path / "run")
+    (run.path / ".aside-report" / "pictures").mkdir(parents=True)
+    (run.path / ".aside-report" / "report.md").write_text("half of it")
+    (run.path / ".aside-partition").write_bytes(b"half of it")
+    (run.path / ".aside-link").symlink_to(run.path / "states")
+    found = Run.open(run.path)
+    with found.lock():
+        assert not [path.name for path in run.path.iterdir() if path.name.startswith(".aside-")]
+    assert found.head().digest == trained.head.digest
+
+
 def test_an_entry_without_its_state_is_dropped(store: DiskStore, shelve: Shelve, tmp_path: Path) -> None:
     shelve("small")
     run, trained = made(store, tmp_path / "run")

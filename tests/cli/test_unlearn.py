@@ -102,6 +102,17 @@ def test_samples_go_and_stay_gone(trained: Path, probekit: Probekit, store: Disk
     assert probekit("verify", str(certificate(trained, 3)), "--run", str(trained), "--rows")[0] == 0
 
 
+def test_the_rows_of_an_earlier_certificate_are_those_of_its_state(
+    trained: Path, probekit: Probekit, store: DiskStore
+) -> None:
+    embeddings, partition = Run.open(trained).embeddings(store), Run.open(trained).partition()
+    for client in ("0", "1"):
+        assert probekit("unlearn", str(trained), "--sample", embeddings.ids[int(partition.clients[client][0])])[0] == 0
+    for state in (2, 3):
+        code, checked, said = probekit("verify", str(certificate(trained, state)), "--run", str(trained), "--rows")
+        assert (code, checked.get("verified")) == (0, True), (state, checked, said)
+
+
 def test_a_label_is_put_right(trained: Path, probekit: Probekit, store: DiskStore) -> None:
     embeddings = Run.open(trained).embeddings(store)
     row = int(Run.open(trained).partition().clients["0"][0])
