@@ -8,6 +8,7 @@ from probekit.cli.output import facts, section, size
 
 if TYPE_CHECKING:
     from probekit.cli.training import Outcome
+    from probekit.federated.trained import Trained
 
 SHOWN_CLIENTS = 20
 
@@ -24,9 +25,11 @@ def described(outcome: Outcome) -> dict[str, Any]:
         "set": run.inputs["name"],
         "backbone": outcome.embeddings.spec.backbone,
         "method": trained.method,
+        "kind": _kind(trained),
         "rows": len(outcome.embeddings),
         "left out": outcome.left_out,
-        "dimension": trained.design.dimension,
+        "dimension": trained.head.dimension,
+        "parameters": trained.params.size,
         "classes": len(trained.head.classes),
         "partition": {"scheme": outcome.partition.scheme, "seed": outcome.partition.seed},
         "clients": dict(trained.counts),
@@ -52,6 +55,14 @@ def described(outcome: Outcome) -> dict[str, Any]:
     }
 
 
+def _kind(trained: Trained) -> str:
+    from probekit.linearized import NetworkHead
+
+    if not isinstance(trained.head, NetworkHead):
+        return "head"
+    return f"network {trained.head.network.name}, linearized ({trained.params.size} parameters)"
+
+
 def _abilities(outcome: Outcome) -> dict[str, Any]:
     """What can be unlearned by which method; a logistic head only by training again."""
     from probekit.federated.trained import Ability
@@ -68,7 +79,7 @@ def show(console: Any, value: dict[str, Any]) -> None:
     spread = f", {min(counts)} to {max(counts)} rows each" if len(counts) > 1 else ""
     seen = {
         "run": value["run"],
-        "trained": f"{value['method']} head, {value['dimension']} numbers to {value['classes']} classes, on "
+        "trained": f"{value['method']} {value['kind']}, {value['dimension']} numbers to {value['classes']} classes, on "
         f"{sum(counts)} rows of {value['set']} ({value['backbone']})",
         "clients": f"{len(counts)} by {value['partition']['scheme']}{spread}; the server has {value['server rows']}",
         "ridge": _ridge_line(value),
@@ -109,7 +120,8 @@ def _ridge_line(value: dict[str, Any]) -> str:
 def _rounds_line(value: dict[str, Any]) -> str:
     if value["loss"] is None:
         return ""
-    return (
-        f"; {value['rounds']} rounds at learning rate {value['learning rate']:.4g}, loss {value['loss'][0]:.4g} to "
-        f"{value['loss'][1]:.4g}"
+    rate = "" if value["learning rate"] is None else f" at learning rate {value['learning rate']:.4g}"
+    first, last = value["loss"]
+    return f"; {value['rounds']} rounds{rate}, loss " + (
+        f"{first:.4g} to {last:.4g}" if first != last else f"{last:.4g}"
     )

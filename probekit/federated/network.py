@@ -91,7 +91,7 @@ class FederatedCg:
     or with the rounds.
     """
 
-    rounds: int = 100
+    rounds: int = 200
     tolerance: float = 1e-6
     preconditioner: CurvatureSolver | None = field(default_factory=CurvatureSolver)
 
@@ -187,7 +187,7 @@ def _conjugate(
     rounds = [1]  # the first tells the gradient at w_p
     inverse: Operator | None = None
     if options.preconditioner is not None and holders.server is not None:
-        inverse = options.preconditioner.inverse(holders.server.rows, clients.ridge)
+        inverse = options.preconditioner.shared_inverse(holders.server.rows, clients.ridge)
     curvature = CommonCurvature(holders, clients.ridge, rounds, told)
     solver = ConjugateGradient(options.tolerance, options.rounds, inverse)
     start = clients.common_gradient(np.zeros((holders.model.size, 1)))

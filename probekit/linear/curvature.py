@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from probekit.errors import InputError, NotFoundError
 from probekit.learning import Solution
 from probekit.linear.inverse import MEASURED, DualInverse, SubspaceInverse
-from probekit.linear.kernel import factor_bytes
+from probekit.linear.kernel import batch_factors, factor_bytes
 from probekit.linear.loss import Curvature
 from probekit.linear.memory import Prediction, free_memory, size_text
 from probekit.linear.network import LinearizedRows
@@ -73,6 +74,15 @@ class CurvatureSolver:
         if made is None:
             raise InputError('Plain conjugate gradients have no preconditioner. Take "dual", "pcg" or "auto".')
         return made
+
+    def shared_inverse(self, rows: LinearizedRows, ridge: float) -> Operator:
+        """A preconditioner for the loss of other people's rows, of which these are a sample of n.
+
+        Curvature below tr(J^T J / n) / n cannot be told from chance in n rows; trusted there, the inverse would blow
+        up what others' rows hold tight. It is inverted as if the ridge were that large.
+        """
+        energy = sum(float(torch.einsum("nkk->", one.blocks())) for one in batch_factors(rows))
+        return self.inverse(rows, max(ridge, energy / rows.count**2))
 
     def choose(self, rows: LinearizedRows, ridge: float) -> Way:
         """The way for these rows; `ridge` in mean scaling. Refuses what cannot be solved or does not fit."""

@@ -97,12 +97,12 @@ class Ready:
         """How many rows the server has."""
         return self.squares.count
 
-    def inverse(self) -> Operator:
-        """The server's curvature inverted, exactly or nearly: a preconditioner."""
+    def inverse(self, *, shared: bool) -> Operator:
+        """The server's curvature inverted, exactly or nearly; `shared`: as a preconditioner for the clients' own."""
         if self.whole:
             from probekit.unlearning.network import server_inverse
 
-            return server_inverse(self.squares, self.ridge)
+            return server_inverse(self.squares, self.ridge, shared=shared)
         matrix = self.server_loss.curvature().dense()
         assert matrix is not None
         return Inverse.of(matrix)
