@@ -106,6 +106,8 @@ def _show(console: Any, value: dict[str, Any], result: dict[str, Any]) -> None:
         seen["calibration"] = (
             f"error {found['error']:.4f}, log loss {found['log_loss']:.4f}, Brier {found['brier']:.4f} ({found['how']})"
         )
+    if "pretrained" in result:
+        seen["pretrained"] = f"{_share(result['pretrained'])}, the network before any client trained it"
     if "knn" in result:
         seen[f"{result['knn']['neighbours']}-NN"] = f"{_share(result['knn'])}, by {result['knn']['metric']}"
     facts(console, seen)

@@ -16,9 +16,9 @@ from probekit.cli.training import usable
 from probekit.cli.unlearning import Rows, rows_at
 from probekit.errors import CacheError, InputError, MismatchError, NotFoundError
 from probekit.federated.trained import Trained
-from probekit.heads import scores
+from probekit.heads import predict, scores
 from probekit.linear.ridge import penalty_of
-from probekit.linearized import Head
+from probekit.linearized import Head, NetworkHead
 from probekit.metrics import (
     Interval,
     accuracy,
@@ -126,6 +126,11 @@ class Judge:
             "calibration": asdict(calibrated) if calibrated else None,
             "confusion": asdict(confusion(guesses, labels, classes=classes)),
         }
+        if isinstance(self.trained.head, NetworkHead):
+            from probekit.networks import pretrained
+
+            before = predict(pretrained(self.trained.head), subject.rows)
+            value["pretrained"] = asdict(accuracy(before, labels, interval=how))
         if wishes.neighbours is not None:
             value["knn"] = self._knn(subject, wishes.neighbours, how)
         if wishes.shots:
@@ -148,6 +153,8 @@ class Judge:
         return {**asdict(options), **asdict(accuracy(guesses, subject.rows.labels, interval=interval))}
 
     def _shots(self, subject: Subject, wishes: Wishes) -> list[dict[str, Any]]:
+        if isinstance(self.trained.head, NetworkHead):
+            raise InputError("--shots draws curves of heads in closed form; a whole network has none. Leave it out.")
         train, trained = self._training_rows(subject, "--shots"), self.trained
         rows = sum(trained.counts.values())
         curve = few_shot(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -235,6 +236,12 @@ def inputs_of(given: Network, rows: NDArray[Any]) -> Tensor:
             f"shape {rows.shape}."
         )
     return tensor_of(np.asarray(rows)).reshape(-1, *given.shape)
+
+
+def pretrained(head: NetworkHead) -> NetworkHead:
+    """The network at w_p itself, before any client trained it."""
+    start = np.zeros_like(head.params) if head.centre == "wp" else linearized(head.network).weights
+    return replace(head, params=start)
 
 
 def network_scores(head: NetworkHead, rows: Rows, *, length: int = 8192) -> NDArray[np.float64]:
