@@ -12,9 +12,8 @@ from probekit.heads import load_head, save_head
 from probekit.learning import Partition
 from probekit.linearized import NetworkHead
 from probekit.unlearning.method import Material
-from probekit.unlearning.network_retrain import retrain_network
-from probekit.unlearning.remainder import remaining_rows
-from probekit.unlearning.request import UnlearnRequest
+from probekit.unlearning.network_retrain import fit_anew
+from probekit.unlearning.remainder import moved_head, remaining_rows
 from probekit.values import EmbeddingSet, canonical
 
 
@@ -27,9 +26,8 @@ def retrained_network(run: Run, trained: Trained, embeddings: EmbeddingSet, part
         if not isinstance(found, NetworkHead) or found.network.digest != trained.head.network.digest:
             raise CorruptError(f"{folder} holds another network than this run's. Remove it: it will be made anew.")
         return found
-    nothing = UnlearnRequest()
-    rest = remaining_rows(trained, nothing, Material(embeddings, partition))
-    made = retrain_network(trained, nothing, rest, name="retrain").trained_after.head
+    anew = fit_anew(trained, remaining_rows(trained, None, Material(embeddings, partition)))
+    made = moved_head(trained, anew.params, method="retrain", rows=sum(anew.counts.values()))
     assert isinstance(made, NetworkHead)
     folder.parent.mkdir(exist_ok=True)
     save_head(made, folder)

@@ -9,7 +9,7 @@ import numpy as np
 
 from probekit.errors import InputError
 from probekit.federated.fedavg import FedAvg
-from probekit.federated.network import FederatedCg, train_holders
+from probekit.federated.network import FederatedCg, NetworkTrained, train_holders
 from probekit.federated.network_clients import holders
 from probekit.federated.trained import Trained
 from probekit.linearized import NetworkHead
@@ -22,21 +22,27 @@ EXACT = FederatedCg(rounds=2000, tolerance=1e-8)
 NOTE = "Trained anew on the remaining rows, from the same w_p, which knows the server's rows only."
 
 
-def retrain_network(
-    trained: Trained, request: UnlearnRequest, rest: Remainder, *, name: str, options: FedAvg | FederatedCg = EXACT
-) -> Unlearned:
-    """The linearized network of the remaining rows."""
-    start, head = time.perf_counter(), trained.head
+def fit_anew(trained: Trained, rest: Remainder, *, options: FedAvg | FederatedCg = EXACT) -> NetworkTrained:
+    """The linearized network of these rows, around the run's own w_p."""
+    head = trained.head
     if not isinstance(head, NetworkHead) or not rest.partition.clients:
         raise InputError("Cannot retrain on nothing: every sample of every client is to be forgotten.")
     precise = isinstance(options, FederatedCg)
     model = linearized(replace(head.network, precision="float64") if precise else head.network)
     inputs = inputs_of(head.network, np.asarray(rest.embeddings.embeddings[:]))
     held = holders(model, inputs, rest.embeddings.labels, rest.partition, centre=head.centre)
-    found = train_holders(held, ridge=trained.ridge, method=options)
+    return train_holders(held, ridge=trained.ridge, method=options)
+
+
+def retrain_network(
+    trained: Trained, request: UnlearnRequest, rest: Remainder, *, name: str, options: FedAvg | FederatedCg = EXACT
+) -> Unlearned:
+    """The linearized network of the remaining rows."""
+    start = time.perf_counter()
+    found = fit_anew(trained, rest, options=options)
     sent = sum((one for one in found.traffic.values()), start=type(trained.total_traffic)())
     rows = sum(found.counts.values())
-    flops = 8 * found.rounds * rows * model.size
+    flops = 8 * found.rounds * rows * found.model.size
     cost = Cost(sent.up, sent.down, found.rounds, flops, time.perf_counter() - start)
     after = trained_after(
         trained,

@@ -37,19 +37,22 @@ class Remainder:
     server_changed: bool
 
 
-def remaining_rows(trained: Trained, request: UnlearnRequest, material: Material) -> Remainder:
-    """The rows of the clients that stay and of the server, without forgotten samples, labels put right."""
+def remaining_rows(trained: Trained, request: UnlearnRequest | None, material: Material) -> Remainder:
+    """The rows of the clients that stay and of the server, without forgotten samples, labels put right.
+
+    Without a request, of all clients of the run.
+    """
     embeddings, partition = _rows_of(material)
-    left = request.remaining(trained)
+    left = tuple(trained.counts) if request is None else request.remaining(trained)
+    samples, labelled = ((), ()) if request is None else (request.samples, request.relabelled)
     owner = _owners(partition, left)
-    wanted = {one.sample for one in request.samples} | {one.sample for one in request.relabelled}
-    found = _found(embeddings, wanted)
+    found = _found(embeddings, {one.sample for one in samples} | {one.sample for one in labelled})
     labels, gone, changed = embeddings.labels.copy(), np.zeros(len(owner), bool), set()
-    for sample in request.samples:
+    for sample in samples:
         rows = _meant(sample, found, owner=owner, left=left)
         gone[rows] = True
         changed |= set(owner[rows].tolist())
-    for relabelled in request.relabelled:
+    for relabelled in labelled:
         rows = _meant(relabelled, found, owner=owner, left=left)
         labels[rows] = _label(relabelled, len(trained.head.classes))
         changed |= set(owner[rows].tolist())
