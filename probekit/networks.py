@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
-from probekit.errors import CorruptError, InputError, NotFoundError
+from probekit.errors import CorruptError, InputError, NotFoundError, ProbekitError
+from probekit.linear.inspection import first_line
 from probekit.linear.network import Linearized, linearize, tensor_of
 from probekit.linearized import Network, NetworkHead
 from probekit.registry import nearest
@@ -160,10 +161,23 @@ def network(name: str, shape: Shape, classes: int, *, seed: int = 0) -> nn.Modul
         raise NotFoundError(f"There is no network {name!r}. {nearest(name, [*NETWORKS, 'py:module:factory'])}")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        made: Any = factory(shape, classes)
+        made: Any = _made(factory, name, shape, classes)
     if not isinstance(made, nn.Module):
         raise InputError(f"{name} must make a torch.nn.Module; found {type(made).__name__}.")
     return made.eval()
+
+
+def _made(factory: Callable[[Shape, int], nn.Module], name: str, shape: Shape, classes: int) -> Any:
+    """What the factory makes; an error of somebody's own code is told as such."""
+    try:
+        return factory(shape, classes)
+    except ProbekitError:
+        raise
+    except Exception as error:
+        raise InputError(
+            f"{name} could not make a network for inputs of shape {shape} and {classes} classes: "
+            f"{type(error).__name__}: {first_line(error)} Mend it."
+        ) from error
 
 
 def _imported(name: str) -> Callable[[Shape, int], nn.Module]:

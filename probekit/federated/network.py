@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import nn
+from torch import Tensor, nn
 
 from probekit.errors import InputError, SolverError
 from probekit.federated.fedavg import FedAvg, run_rounds
@@ -24,6 +24,7 @@ from probekit.federated.server import client_weights
 from probekit.federated.trained import NUMBER_BYTES, Gradients, History, Progress, Traffic
 from probekit.learning import Solution, frozen
 from probekit.linear.curvature import CurvatureSolver
+from probekit.linear.inspection import first_line
 from probekit.linear.network import Inputs, Linearized, tensor_of
 from probekit.linear.solvers import ConjugateGradient, Operator
 
@@ -72,7 +73,7 @@ def pretrain(
             numbers = tensor_of(order.permutation(len(rows)))
             for some in torch.split(numbers, options.batch_size):
                 adam.zero_grad()
-                loss = nn.functional.cross_entropy(own(rows[some]), aims[some])
+                loss = nn.functional.cross_entropy(_scores(own, rows[some]), aims[some])
                 loss.backward()  # type: ignore[no-untyped-call]
                 adam.step()
                 total += float(loss.detach()) * len(some)
@@ -81,6 +82,16 @@ def pretrain(
             if progress is not None:
                 progress(Progress(epoch + 1, options.epochs, total / len(rows)))
     return own.eval()
+
+
+def _scores(module: nn.Module, rows: Tensor) -> Tensor:
+    try:
+        found: Tensor = module(rows)
+    except ValueError as error:  # batch norm cannot normalise a single row
+        raise InputError(
+            f"Pretraining cannot take a batch of {len(rows)} rows: {first_line(error)} Choose another batch size."
+        ) from error
+    return found
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,8 @@ from probekit.federated.network_clients import holders
 from probekit.federated.task import check_rows, design_for
 from probekit.federated.trained import Progress, ServerSet, Trained
 from probekit.learning import Design, Partition
+from probekit.linear.inspection import refuse_unfit
+from probekit.linear.network import tensor_of
 from probekit.linearized import Network, NetworkHead
 from probekit.networks import described, inputs_of, linearized, network
 from probekit.pictures import picture_shape
@@ -90,6 +92,7 @@ def _pretrained(
     """The network at w_p."""
     shape, classes = input_shape(embeddings), design_for(embeddings).classes
     made = module or network(options.network, shape, classes, seed=options.seed)
+    refuse_unfit(made, tensor_of(np.asarray(embeddings.embeddings[:8])).reshape(-1, *shape), classes=classes)
     if options.weights is not None:
         _load(made, Path(options.weights))
     elif module is None:

@@ -36,6 +36,22 @@ def refuse_modes(module: nn.Module) -> None:
                 )
 
 
+def refuse_unfit(module: nn.Module, inputs: Tensor, *, classes: int) -> None:
+    """Refuse a network that has nothing to train, or does not give one score per class for such inputs."""
+    first = next(module.parameters(), None)
+    if first is None:
+        raise InputError("A network needs parameters to be trained; this one has none. Give it a layer.")
+    some = inputs[:ROWS].to(first.device, first.dtype)
+    with torch.no_grad():
+        outputs = _tried(lambda: module(some), some)
+    found = tuple(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
+    if found != (len(some), classes):
+        raise InputError(
+            f"A network must give one score per class for each input, ({len(some)}, {classes}); found {found}. Make "
+            "it for these classes, and flatten its outputs."
+        )
+
+
 def inspect(forward: Forward, params: Tensors, inputs: Tensor) -> int:
     """The number of outputs, or a sentence why this network cannot be linearized on these inputs."""
     some = inputs[:ROWS]
@@ -57,12 +73,12 @@ def inspect(forward: Forward, params: Tensors, inputs: Tensor) -> int:
 def _tried(work: Callable[[], Tensor], some: Tensor) -> Tensor:
     try:
         return work()
-    except (RuntimeError, ValueError, IndexError, TypeError) as error:
+    except (RuntimeError, ValueError, LookupError, TypeError, AttributeError, AssertionError) as error:
         if _in_place(error):
             raise InputError(_in_place_sentence(error)) from error
         raise InputError(
             f"The network cannot take inputs of shape {tuple(some.shape[1:])} and type {some.dtype}: "
-            f"{_first_line(error)} Give the inputs it was made for."
+            f"{first_line(error)} Give the inputs it was made for."
         ) from error
 
 
@@ -91,7 +107,7 @@ def _refuse_opaque(forward: Forward, params: Tensors, some: Tensor) -> None:
     except RuntimeError as error:
         if _in_place(error):
             raise InputError(_in_place_sentence(error)) from error
-        raise InputError(f"The network has no derivative that torch.func can take: {_first_line(error)}") from error
+        raise InputError(f"The network has no derivative that torch.func can take: {first_line(error)}") from error
     scale = float(pushed.abs().max())
     if not torch.allclose(pushed, replayed, rtol=1e-2, atol=1e-3 * scale + 1e-30):
         raise InputError(
@@ -108,11 +124,12 @@ def _in_place(error: Exception) -> bool:
 def _in_place_sentence(error: Exception) -> str:
     return (
         "The network changes a tensor in place where torch.func cannot follow: "
-        f"{_first_line(error)} Write that operation without the trailing underscore."
+        f"{first_line(error)} Write that operation without the trailing underscore."
     )
 
 
-def _first_line(error: Exception) -> str:
+def first_line(error: Exception) -> str:
+    """The first sentence of an error, cut where it is long."""
     line = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
     line = line.split(". ")[0].strip().rstrip(".")
     return (line if len(line) <= 160 else line[:157] + "...") + "."
