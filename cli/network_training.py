@@ -23,6 +23,11 @@ def pictures(config: TrainConfig, store: DiskStore, *, note: Callable[[str], Non
     """The config with a set of the cache in place of a data set: its pixels, extracted where they are not there yet."""
     names, known = store.sets.names(), store.sets.digests()
     if config.embeddings in names or any(one.startswith(config.embeddings) for one in known):
+        if config.split is not None:
+            raise InputError(
+                f"--split is of a data set, and {config.embeddings} is a set of the cache, of one split already. Leave "
+                "it out, or name the data set."
+            )
         return config
     if ":" not in config.embeddings:
         raise NotFoundError(
@@ -35,21 +40,22 @@ def pictures(config: TrainConfig, store: DiskStore, *, note: Callable[[str], Non
     data = dataset(config.embeddings, split=config.split)
     backbone = _pixels_for(data)
     plain = re.sub(r"[^A-Za-z0-9._]+", "-", f"{config.embeddings.partition(':')[2]}-{config.split or ''}-{backbone}")
-    name = plain.strip("-")[-100:]
-    if name not in names:
-        if note is not None:
-            note(f"Reading the pictures of {config.embeddings} as {backbone} into the cache, as {name}.")
-        store.sets.give_name(name, extract(backbone, data, store=store).digest)
+    name = plain[-100:].lstrip("-._").rstrip("-")
+    if name not in names and note is not None:
+        note(f"Reading the pictures of {config.embeddings} as {backbone} into the cache, as {name}.")
+    store.sets.give_name(name, extract(backbone, data, store=store).digest)
     return replace(config, embeddings=name, split=None)
 
 
 def _pixels_for(data: Any) -> str:
     """The pixels of pictures of this size and colour; what is not a square is squashed into one of its height."""
-    first = next(iter(data)).content()
-    size = getattr(first, "size", None)
-    if size is None:
+    if data.kind != "image":
         raise InputError(f"{data.name} holds no pictures. Extract it with a backbone first, and name the set.")
-    grey = first.mode in ("L", "1", "I", "I;16", "F")
+    first = next(iter(data), None)
+    if first is None:
+        raise InputError(f"{data.name} is empty. Give a data set with pictures in it.")
+    picture = first.content()
+    size, grey = picture.size, picture.mode in ("L", "1", "I", "I;16", "F")
     return f"pixels:{size[1]}" + ("" if grey else "#rgb")
 
 
