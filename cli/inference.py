@@ -17,7 +17,7 @@ from probekit.errors import InputError, NotFoundError
 from probekit.federated.trained import Trained
 from probekit.heads import predict
 from probekit.linear.statistics import statistics
-from probekit.linearized import Head
+from probekit.linearized import Head, NetworkHead
 from probekit.membership import RATES, Shadows, judge, likelihood_scores, loss_scores
 from probekit.registry import nearest
 from probekit.unlearning.exact import refit
@@ -38,6 +38,15 @@ USED_ROWS = (
 )
 
 Indices = NDArray[np.int64]
+
+
+def refuse_network(trained: Trained) -> None:
+    """Refuse a head that no shadow can be solved for."""
+    if isinstance(trained.head, NetworkHead):
+        raise InputError(
+            "The attack compares with shadow heads in closed form, and a whole network has none. `probekit report` "
+            "tells how far the network is from the retrained one."
+        )
 
 
 @dataclass(frozen=True, eq=False)

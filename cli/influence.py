@@ -45,7 +45,9 @@ def influence(
         "run": str(run),
         "state": here.number,
         "head": here.trained.head.digest,
-        "computed from": here.source or "the kept gradients: no distances, bounds only",
+        "computed from": here.source
+        if here.statistics is not None
+        else "the kept gradients: no distances, bounds only",
         "judged on": judged,
         **_clients(here, subject),
     }
@@ -54,14 +56,13 @@ def influence(
 
 def _subject(run: Run, store: DiskStore, test: str | None) -> tuple[Subject | None, str]:
     """The rows for the accuracy, and what they are."""
-    from probekit.cli.judging import MEANING
     from probekit.cli.reporting import JUDGED, Wanted, subjects
 
     left_out: dict[str, str] = {}
     found = subjects(run, store, Wanted([test] if test is not None else ()), left_out)
     if not found:
         return None, left_out[JUDGED]
-    return found[0], f"{len(found[0].rows)} rows of {found[0].name}: {MEANING[found[0].kind]}"
+    return found[0], f"{len(found[0].rows)} rows of {found[0].name}: {found[0].meaning}"
 
 
 def _clients(here: Stage, subject: Subject | None) -> dict[str, Any]:
@@ -76,7 +77,7 @@ def _clients(here: Stage, subject: Subject | None) -> dict[str, Any]:
 
     trained = here.with_statistics
     if here.statistics is None and trained.gradients is None:
-        raise InputError(f"How much clients matter cannot be told. {here.why}")
+        raise InputError(f"How much clients matter cannot be told. {here.why} Its gradients were not kept either.")
     found = influences(trained)
     now, without = None, dict[str, float]()
     if subject is not None:

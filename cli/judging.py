@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,6 +37,7 @@ MEANING = {
     SERVER: "the server's own rows: of the run's set, but not trained on",
     TRAINING: "rows that the head WAS trained on: this says how well it fits, not how good it is",
 }
+PRETRAINED = "the server's own rows, which the network was pretrained on: no client holds them, but they flatter it"
 LISTED = 8
 
 Indices = NDArray[np.int64]
@@ -61,6 +62,17 @@ class Subject:
     rows: EmbeddingSet
     clients: Mapping[str, Indices]
     left_out: int = 0
+    pretrained: bool = False
+
+    @classmethod
+    def server(cls, name: str, rows: EmbeddingSet, trained: Trained) -> Self:
+        """The server's rows; a network may have been pretrained on them."""
+        return cls(name, SERVER, rows, {}, pretrained=trained.head.recipe.get("pretraining") is not None)
+
+    @property
+    def meaning(self) -> str:
+        """What the rows are to the head."""
+        return PRETRAINED if self.pretrained else MEANING[self.kind]
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,7 +89,7 @@ class Judge:
         name = str(self.run.inputs["name"])
         embeddings, partition = self._rows()
         if len(partition.server):
-            return Subject(name, SERVER, embeddings.select(partition.server), {})
+            return Subject.server(name, embeddings.select(partition.server), self.trained)
         return Subject(name, TRAINING, *self.held())
 
     def named(self, name: str) -> Subject:
@@ -116,7 +128,7 @@ class Judge:
         value: dict[str, Any] = {
             "set": subject.name,
             "kind": subject.kind,
-            "meaning": MEANING[subject.kind],
+            "meaning": subject.meaning,
             "rows": len(labels),
             "left out": subject.left_out,
             "also trained on": self._seen(subject),

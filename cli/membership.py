@@ -39,10 +39,11 @@ def membership(
     By the loss of a row, and by the likelihood ratio of its errors with and without it (LiRA), beside retraining.
     """
     from probekit.cache import DiskStore
-    from probekit.cli.inference import Attack, groups, heads
+    from probekit.cli.inference import Attack, groups, heads, refuse_network
     from probekit.cli.runs import Run
 
     opened, store = Run.open(run), DiskStore(cache)
+    refuse_network(opened.trained())
     found = groups(opened, store, client, unseen=unseen, most=most, seed=seed)
     attack = Attack.on(found, opened.trained(), shadows=shadows, seed=seed)
     value: dict[str, Any] = {

@@ -13,7 +13,7 @@ from probekit.cache import DiskStore
 from probekit.cache.files import read_json, sha256_file
 from probekit.certification import Known, known_at, objective_of
 from probekit.cli import proofs
-from probekit.cli.judging import MEANING, SERVER, Judge, Subject
+from probekit.cli.judging import Judge, Subject
 from probekit.cli.margins import margins
 from probekit.cli.run_files import NOTE
 from probekit.cli.runs import Run
@@ -118,7 +118,7 @@ def subjects(run: Run, store: DiskStore, wanted: Wanted, left_out: dict[str, str
     if not len(partition.server):
         left_out[JUDGED] = f"{NO_ROWS}. Name a set: `probekit report {run.path} --test SET`."
         return []
-    return [Subject("the server's rows", SERVER, embeddings.select(partition.server), {})]
+    return [Subject.server("the server's rows", embeddings.select(partition.server), run.trained())]
 
 
 def _triggered(run: Run, store: DiskStore, wanted: Wanted, left_out: dict[str, str]) -> tuple[EmbeddingSet | None, int]:
@@ -203,7 +203,7 @@ def _judged(subject: Subject, first: Examined, last: Examined) -> Judged:
     return Judged(
         subject.name,
         rows.digest,
-        MEANING[subject.kind],
+        subject.meaning,
         len(rows),
         subject.left_out,
         {

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from probekit.cache import DiskStore
 
 KEPT, CACHED = "the kept statistics", "the cached rows"
+NETWORK = "A whole network has no statistics."
 LOGISTIC = "A logistic head has no closed form to retrain by."
 
 
@@ -81,7 +82,7 @@ def stage(run: Run, store: DiskStore, number: int, *, from_rows: bool = False) -
             raise
         return Stage(run, number, trained, None, why=f"No statistics were kept, and the rows are not at hand. {error}")
     if isinstance(trained.head, NetworkHead):
-        return Stage(run, number, trained, None, CACHED, held=held)
+        return Stage(run, number, trained, None, CACHED, why=NETWORK, held=held)
     return Stage(run, number, trained, _statistics(run, trained, held), CACHED, held=held)
 
 

@@ -30,8 +30,9 @@ def unlearn(
         str,
         typer.Option(
             help="auto, exact, fedremoval[:cholesky|cg|adam|f2l2], fedremoval-line, fedremoval-pcg:ROUNDS, retrain, "
-            "retrain-fedavg. f2l2 repeats the published code, its mistakes included: the ridge is replaced by a weight "
-            "decay of 0.01 and missing from the gradient, the start is random, 400 steps end wherever they are."
+            "retrain-fedavg. A whole network has no exact, and fedremoval[:dual|pcg|cg|adam|f2l2]. f2l2 repeats the "
+            "published code, its mistakes included: the ridge is replaced by a weight decay of 0.01 and missing from "
+            "the gradient, the start is random, 400 steps end wherever they are."
         ),
     ] = "auto",
     server_only: Annotated[
@@ -58,6 +59,8 @@ def unlearn(
     verbose: o.Verbose = False,
 ) -> None:
     """Forget clients or samples: exactly where the statistics were kept, else by FedRemoval; always with a certificate.
+
+    Of a whole network (train --backend jvp) by rounds of FedRemoval, or by retraining from the same pretrained weights.
 
     Doing the same again changes nothing. Interrupted, the run is as it was before.
     """

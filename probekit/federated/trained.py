@@ -140,7 +140,9 @@ class Trained:
         online = Ability(removal.possible, f"{removal.why} The retained clients must answer at removal time.")
         past = Ability(True, f"All {self.rounds} rounds are kept.")
         if self.history is None:
-            past = Ability(False, "No history of rounds is kept. Train by FedAvg with keep_history=True.")
+            whole = isinstance(self.head, NetworkHead)
+            remedy = "Of a whole network none is." if whole else "Train by FedAvg with keep_history=True."
+            past = Ability(False, f"No history of rounds is kept. {remedy}")
         return {
             "exact": exact,
             "fedremoval": removal,

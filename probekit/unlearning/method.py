@@ -11,6 +11,7 @@ from probekit.federated.fedavg import FedAvg
 from probekit.federated.task import ClosedForm
 from probekit.federated.trained import Trained
 from probekit.learning import ClientStats, Partition, Solution
+from probekit.linearized import NetworkHead
 from probekit.registry import methods, nearest
 from probekit.unlearning.request import UnlearnRequest
 from probekit.unlearning.retained import RetainedClients
@@ -125,6 +126,11 @@ def require(unlearner: Unlearner, trained: Trained, material: Material) -> None:
             "which solves again with the same term."
         )
     missing = sorted(unlearner.needs - available(trained, material))
+    if "statistics" in missing and isinstance(trained.head, NetworkHead):
+        raise InputError(
+            f"Unlearning by {unlearner.name} needs what this run did not keep: every client's statistics, which a "
+            "linearized network does not have. Take fedremoval-pcg or retrain."
+        )
     if missing:
         wanted = "; ".join(REMEDIES.get(name, name) for name in missing)
         raise InputError(f"Unlearning by {unlearner.name} needs what this run did not keep: {wanted}.")

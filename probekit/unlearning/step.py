@@ -181,7 +181,7 @@ def _network_plan(squares: Squares, ridge: float) -> Plan:
     dimension, rank, size = of_kernel(squares, ridge), rank_at_most(squares), squares.shape[0]
     warnings = []
     if dimension is not None and squares.count < ENOUGH * dimension:
-        warnings.append(_too_few(squares.count, dimension))
+        warnings.append(_too_few(squares.count, dimension, "fedremoval-pcg:ROUNDS comes as near as wanted"))
     elif rank < size:
         warnings.append(
             f"The server's {squares.count} rows see at most {rank} of the network's {size} directions; in all others "
@@ -198,12 +198,12 @@ def plan_for(server: ClientStats, ridge: float) -> Plan:
     return Plan(server.count, dimension, (_too_few(server.count, dimension),) if few else ())
 
 
-def _too_few(rows: int, dimension: float) -> str:
+def _too_few(rows: int, dimension: float, remedy: str = "exact has no such limit") -> str:
     return (
         f"The server's {rows} rows are fewer than {ENOUGH:g} times their effective dimension "
         f"{dimension:.1f}: a single step with their curvature may leave the head further from retraining "
         f"than it was. Use at least {round(ENOUGH * dimension)} rows or a larger ridge; fedremoval-line "
-        "never raises the retained loss, exact has no such limit."
+        f"never raises the retained loss, {remedy}."
     )
 
 
