@@ -63,7 +63,7 @@ class CurvatureSolver:
         rows = rows.double()
         nothing = np.broadcast_to(np.float64(0), (rows.count, rows.classes))
         exact = replace(curvature, squares=ModelSquares(rows, nothing))
-        inverse = self._inverse(rows, mean_ridge, way.name)
+        inverse = self._inverse(rows, mean_ridge, way.name, rough=True)
         solution = ConjugateGradient(self.tolerance, self.max_steps, inverse).solve(exact, rhs)
         return replace(solution, method=way.name, note=way.why)
 
@@ -127,9 +127,9 @@ class CurvatureSolver:
         span = min(SPAN_MOST, round((2 * MEASURED * rows.count * rows.model.size) ** (1 / 3)))
         return min(rows.count, self.landmarks or max(8, span // rows.classes))
 
-    def _inverse(self, rows: LinearizedRows, ridge: float, way: str) -> Operator | None:
+    def _inverse(self, rows: LinearizedRows, ridge: float, way: str, *, rough: bool = False) -> Operator | None:
         if way == "dual":
-            return DualInverse.of(rows, ridge)
+            return DualInverse.of(rows, ridge, rough=rough)
         if way == "pcg":
             return SubspaceInverse.of(rows, ridge, landmarks=self._landmarks(rows), seed=self.seed)
         return None

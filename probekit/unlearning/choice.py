@@ -39,6 +39,11 @@ def choose(
             "No statistics are kept and no client answers: one step with the server's curvature is what "
             "the kept gradients allow. It is not exact; how far off it is takes a gradient round to know."
         )
+    if isinstance(trained.head, NetworkHead):
+        raise InputError(
+            'Nothing that this run kept allows unlearning a whole network. Train with keep="gradients" and a server '
+            f"share; or give {REMEDIES['rows']}, and use retrain."
+        )
     raise InputError(
         f"Nothing that this run kept allows unlearning. {removal.why} For exact removal keep "
         f"{REMEDIES['statistics']}; or give {REMEDIES['rows']}."

@@ -50,10 +50,12 @@ def remaining_rows(trained: Trained, request: UnlearnRequest | None, material: M
     labels, gone, changed = embeddings.labels.copy(), np.zeros(len(owner), bool), set()
     for sample in samples:
         rows = _meant(sample, found, owner=owner, left=left)
+        _refuse_pretrained(trained, sample, holders=owner[rows], server=len(left))
         gone[rows] = True
         changed |= set(owner[rows].tolist())
     for relabelled in labelled:
         rows = _meant(relabelled, found, owner=owner, left=left)
+        _refuse_pretrained(trained, relabelled, holders=owner[rows], server=len(left))
         labels[rows] = _label(relabelled, len(trained.head.classes))
         changed |= set(owner[rows].tolist())
     kept = np.flatnonzero((owner >= 0) & ~gone)
@@ -223,6 +225,15 @@ def _meant(
         verb = "relabel" if isinstance(asked, Relabelled) else "forget"
         raise InputError(f"Cannot {verb} sample {asked.sample}: {who}. Look at the ids of the embedding set.")
     return rows
+
+
+def _refuse_pretrained(trained: Trained, asked: Held | Relabelled, *, holders: Indices, server: int) -> None:
+    """Refuse to change a row that a network was pretrained on: w_p would still know it as it was."""
+    if server in holders and trained.head.recipe.get("pretraining") is not None:
+        raise InputError(
+            f"Sample {asked.sample} is the server's own, and the network was pretrained on it: its weights w_p would "
+            "still know it. Train again without it, or name one client's copy (CLIENT/ID)."
+        )
 
 
 def _label(asked: Relabelled, classes: int) -> int:

@@ -155,7 +155,7 @@ def test_the_preconditioner_saves_most_of_the_steps() -> None:
     helped = CurvatureSolver("pcg", 1e-8, landmarks=20).solve(rows.curvature(1e-3), rhs)
     exact = CurvatureSolver("dual", 1e-8).solve(rows.curvature(1e-3), rhs)
     assert helped.steps < plain.steps / 2
-    assert exact.steps <= 2
+    assert exact.steps <= 4
 
 
 def test_float32_networks_are_solved_in_float64() -> None:
