@@ -179,7 +179,7 @@ def _files(head: Head) -> dict[str, bytes]:
     arrays = {"params": np.ascontiguousarray(head.params, "<f8")}
     if isinstance(head, NetworkHead):
         config |= {"network": head.network.plain, "centre": head.centre}
-        arrays |= {f"{NETWORK}{name}": np.ascontiguousarray(value) for name, value in head.network.weights.items()}
+        arrays |= {f"{NETWORK}{name}": np.array(value, order="C") for name, value in head.network.weights.items()}
     text = json.dumps(config, indent=2, allow_nan=False, ensure_ascii=False) + "\n"
     tensors = save_tensors(arrays, metadata={"format": "np"})
     return {WEIGHTS: tensors, CARD: _card(head).encode(), CONFIG: text.encode()}
