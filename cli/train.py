@@ -53,7 +53,8 @@ def train(
     ridge: Annotated[
         str | None,
         typer.Option(
-            help="A number, auto:loo (each row left out), auto:kfold, auto:clients. Default: auto:loo; logistic: 1.",
+            help="A number, auto:loo (each row left out), auto:kfold, auto:clients. Default: auto:loo; logistic: 1; "
+            "a whole network: 0.01.",
             rich_help_panel=FIT,
         ),
     ] = None,

@@ -579,14 +579,14 @@ def test_a_swapped_head_or_network_in_the_run_fails(trained: Path, probekit: Pro
     shutil.rmtree(trained / "states" / "0002" / "head")
     shutil.copytree(good / "states" / "0001" / "head", trained / "states" / "0002" / "head")
     code, _, said = probekit("verify", certificate(trained), "--run", trained)
-    assert code in (4, 6), said
+    assert code == 4, said
     weights = good / "states" / "0002" / "head" / "model.safetensors"
     tensors = load_file(weights)
     name = next(one for one in tensors if one.endswith("1.bias"))
     weights.unlink()
     save_file({**tensors, name: tensors[name] + np.float32(0.01)}, weights)
     code, _, said = probekit("verify", certificate(good), "--run", good)
-    assert code in (4, 6), said
+    assert code == 4, said
 
 
 @pytest.mark.parametrize(
