@@ -38,8 +38,8 @@ class DualInverse:
 
     @classmethod
     def of(cls, rows: LinearizedRows, ridge: float, *, rough: bool = False) -> DualInverse:
-        """Of these rows; `ridge` in mean scaling. `rough`: factored in float32 where that is possible, in half the time;
-        good enough for iterations that look at the true residual."""
+        """Of these rows; `ridge` in mean scaling. `rough`: factored in float32 where that can be done, in half the
+        time; good enough for iterations that look at the true residual."""
         held = factors(rows)
         kernel = held.kernel(held).double()
         kernel.diagonal().add_(rows.count * ridge)

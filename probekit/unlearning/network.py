@@ -81,10 +81,12 @@ def solver_named(name: str) -> Solver:
     return SOLVERS[name]
 
 
-def server_inverse(squares: Squares, ridge: float, *, shared: bool) -> Operator:
-    """The inverse of the server's curvature, exact or close; `shared`: as a preconditioner for the clients' own."""
-    solver, rows = CurvatureSolver(), _rows(squares)
-    return solver.shared_inverse(rows, ridge) if shared else solver.inverse(rows, ridge)
+def server_inverse(squares: Squares, ridge: float) -> Operator:
+    """The inverse of the server's curvature, exact or close: a preconditioner.
+
+    Not damped as in training: a removal starts near its end, in directions of little curvature.
+    """
+    return CurvatureSolver().inverse(_rows(squares), ridge)
 
 
 def effective_dimension(squares: Squares, ridge: float) -> float | None:

@@ -86,7 +86,7 @@ class FedRemovalPcg:
 
     def _descend(self, here: Ready, loss: RetainedLoss) -> tuple[Params, int]:
         """Preconditioned conjugate gradients on all classes at once; the parameters and the rounds taken."""
-        inverse = here.inverse(shared=self.rounds > 0)
+        inverse = here.inverse()
         params, remainder = here.start, here.gradient
         goal = self.tolerance * float(np.linalg.norm(remainder))
         z = inverse.matvec(remainder)

@@ -97,12 +97,12 @@ class Ready:
         """How many rows the server has."""
         return self.squares.count
 
-    def inverse(self, *, shared: bool) -> Operator:
-        """The server's curvature inverted, exactly or nearly; `shared`: as a preconditioner for the clients' own."""
+    def inverse(self) -> Operator:
+        """The server's curvature inverted, exactly or nearly: a preconditioner."""
         if self.whole:
             from probekit.unlearning.network import server_inverse
 
-            return server_inverse(self.squares, self.ridge, shared=shared)
+            return server_inverse(self.squares, self.ridge)
         matrix = self.server_loss.curvature().dense()
         assert matrix is not None
         return Inverse.of(matrix)
