@@ -74,6 +74,7 @@ def main() -> None:
     parser.add_argument("--rounds", default="200")
     parser.add_argument("--epochs", default="50")
     parser.add_argument("--server-share", default="0.1")
+    parser.add_argument("--precision", default="float64", help="To train in; removals are always in float64.")
     parser.add_argument("--methods", nargs="*", default=METHODS)
     given = parser.parse_args()
     name, store = given.name, DiskStore()
@@ -83,7 +84,7 @@ def main() -> None:
         *("train", f"{name}-train", "--backend", "jvp", "--network", NETWORKS[name], "--clients", "5"),
         *("--server-share", given.server_share, "--ridge", given.ridge, "--rounds", given.rounds),
         *("--pretrain-epochs", given.epochs, "--poison", "0", "--triggered", f"{name}-train-triggered"),
-        *("--run", str(base), "--force"),
+        *("--precision", given.precision, "--run", str(base), "--force"),
     )
     head = Run.open(base).head()
     assert isinstance(head, NetworkHead)
