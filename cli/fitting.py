@@ -7,7 +7,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from probekit.cli.config import ROUNDS
 from probekit.federated.choice import Choice
+from probekit.federated.fedavg import FedAvg
 from probekit.federated.trained import Progress, Trained
 from probekit.values import Json
 
@@ -24,6 +26,12 @@ class Fitted:
     choice: Choice | None = None
     effective_dimension: float | None = None
     condition: float | None = None
+
+
+def rounds_told(method: FedAvg, trained: Trained) -> dict[str, Json]:
+    """The options of FedAvg as they were in the end."""
+    told: dict[str, Json] = {name: getattr(method, name) for name in ROUNDS if name not in ("preset", "optimiser")}
+    return {**told, "optimiser": method.optimiser.name, "learning_rate": trained.learning_rate}
 
 
 @contextmanager

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from probekit.cli.config import ROUNDS, TrainConfig, design_of, method_of
-from probekit.cli.fitting import Fitted, Watch, timed
+from probekit.cli.config import TrainConfig, design_of, method_of
+from probekit.cli.fitting import Fitted, Watch, rounds_told, timed
 from probekit.errors import InputError
 from probekit.federated.choice import Choice, choose
 from probekit.federated.client import Picked, client_statistics
@@ -128,13 +128,9 @@ def told(choice: Choice) -> dict[str, Json]:
 def _resolved(config: TrainConfig, method: ClosedForm | FedAvg, trained: Trained) -> dict[str, Json]:
     """The config with everything filled in that it had left open."""
     kept = "statistics" if trained.statistics is not None else "gradients" if trained.gradients else "nothing"
-    rounds: dict[str, Json] = {}
-    if isinstance(method, FedAvg):
-        rounds = {name: getattr(method, name) for name in ROUNDS if name not in ("preset", "optimiser")}
-        rounds |= {"optimiser": method.optimiser.name, "learning_rate": trained.learning_rate}
     return {
         **config.plain(),
-        **rounds,
+        **(rounds_told(method, trained) if isinstance(method, FedAvg) else {}),
         "clients": len(trained.counts),
         "ridge": trained.ridge,
         "ridge_by": config.ridge if config.ridge is not None else "default",

@@ -8,8 +8,8 @@ from dataclasses import replace
 from typing import Any
 
 from probekit.cache import DiskStore
-from probekit.cli.config import NETWORK_RIDGE, ROUNDS, TrainConfig, method_of
-from probekit.cli.fitting import Fitted, Watch, timed
+from probekit.cli.config import NETWORK_RIDGE, TrainConfig, method_of
+from probekit.cli.fitting import Fitted, Watch, rounds_told, timed
 from probekit.errors import InputError, NotFoundError
 from probekit.federated.fedavg import FedAvg
 from probekit.federated.network import FederatedCg, Pretraining
@@ -98,11 +98,8 @@ def network_method(config: TrainConfig) -> FedAvg | FederatedCg:
 
 def resolved(config: TrainConfig, trained: Trained) -> dict[str, Json]:
     """The config with everything filled in that it had left open."""
-    method, more = network_method(config), dict[str, Json]()
-    if isinstance(method, FedAvg):
-        more = {name: getattr(method, name) for name in ROUNDS if name not in ("preset", "optimiser", "keep_history")}
-        more |= {"optimiser": method.optimiser.name, "learning_rate": trained.learning_rate}
-    else:
-        more = {"rounds": method.rounds, "tolerance": method.tolerance}
+    method = network_method(config)
+    plain: dict[str, Json] = {"rounds": method.rounds, "tolerance": method.tolerance}
+    more = rounds_told(method, trained) if isinstance(method, FedAvg) else plain
     kept = "gradients" if trained.gradients is not None else "nothing"
     return {**config.plain(), **more, "clients": len(trained.counts), "ridge": trained.ridge, "keep": kept}

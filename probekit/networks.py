@@ -206,7 +206,7 @@ def _picture(shape: Shape, *, least: int) -> tuple[int, int, int]:
     return shape[0], shape[1], shape[2]
 
 
-_MADE: WeakKeyDictionary[Network, Linearized] = WeakKeyDictionary()
+_MADE: WeakKeyDictionary[Network, dict[str, Linearized]] = WeakKeyDictionary()
 
 
 def described(
@@ -222,13 +222,14 @@ def described(
     found = linearize(module, subset=subset, dtype=getattr(torch, precision))
     weights = {key: np.array(value.detach().cpu().numpy()) for key, value in module.state_dict().items()}
     made = Network(name, tuple(shape), classes, weights, found.names, precision)
-    _MADE[made] = found
+    _MADE[made] = {precision: found}
     return made
 
 
-def linearized(given: Network) -> Linearized:
-    """The network linearized around its weights; made once."""
-    if given not in _MADE:
+def linearized(given: Network, *, precision: str | None = None) -> Linearized:
+    """The network linearized around its weights, in its own precision or another; each is made once."""
+    made, wanted = _MADE.setdefault(given, {}), precision or given.precision
+    if wanted not in made:
         module = network(given.name, given.shape, given.classes)
         weights = {key: torch.from_numpy(np.array(value)) for key, value in given.weights.items()}
         try:
@@ -238,8 +239,8 @@ def linearized(given: Network) -> Linearized:
                 f"The weights kept do not fit the network {given.name} as it is made now: "
                 f"{str(error).splitlines()[-1].strip()} Give the code that it was trained with."
             ) from error
-        _MADE[given] = linearize(module, subset=list(given.moving), dtype=getattr(torch, given.precision))
-    return _MADE[given]
+        made[wanted] = linearize(module, subset=list(given.moving), dtype=getattr(torch, wanted))
+    return made[wanted]
 
 
 def inputs_of(given: Network, rows: NDArray[Any]) -> Tensor:

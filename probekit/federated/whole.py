@@ -58,23 +58,19 @@ def train_network(
     options: WholeNetwork = WHOLE,
     method: FedAvg | FederatedCg | None = None,
     keep: str = "gradients",
-    module: nn.Module | None = None,
     pretraining: Watch | None = None,
     progress: Watch | None = None,
 ) -> Trained:
-    """A whole network of the clients' rows, linearized; the rows are pictures (`pixels`), or any numbers.
-
-    `module`: a network at its own weights, instead of the one that the options name.
-    """
+    """A whole network of the clients' rows, linearized; the rows are pictures (`pixels`), or any numbers."""
     if keep not in ("gradients", "nothing"):
         raise InputError(f'Of a network the server keeps "gradients" or "nothing"; found {keep!r}.')
     check_rows(embeddings, partition, design_for(embeddings))
-    about = _pretrained(embeddings, partition, options, module, pretraining)
+    about = _pretrained(embeddings, partition, options, pretraining)
     model = linearized(about)
     inputs = inputs_of(about, np.asarray(embeddings.embeddings))
     held = holders(model, inputs, embeddings.labels, partition, centre=options.centre)
     found = train_holders(held, ridge=ridge, method=method, progress=progress)
-    return _trained(found, embeddings, partition, about, keep=keep, recipe=_recipe(found, options, own=module is None))
+    return _trained(found, embeddings, partition, about, keep=keep, recipe=_recipe(found, options))
 
 
 def input_shape(embeddings: EmbeddingSet) -> tuple[int, ...]:
@@ -83,19 +79,15 @@ def input_shape(embeddings: EmbeddingSet) -> tuple[int, ...]:
 
 
 def _pretrained(
-    embeddings: EmbeddingSet,
-    partition: Partition,
-    options: WholeNetwork,
-    module: nn.Module | None,
-    progress: Watch | None,
+    embeddings: EmbeddingSet, partition: Partition, options: WholeNetwork, progress: Watch | None
 ) -> Network:
     """The network at w_p."""
     shape, classes = input_shape(embeddings), design_for(embeddings).classes
-    made = module or network(options.network, shape, classes, seed=options.seed)
+    made = network(options.network, shape, classes, seed=options.seed)
     refuse_unfit(made, tensor_of(np.asarray(embeddings.embeddings[:8])).reshape(-1, *shape), classes=classes)
     if options.weights is not None:
         _load(made, Path(options.weights))
-    elif module is None:
+    else:
         if not len(partition.server):
             raise InputError(
                 "A network is pretrained on rows of the server's own, and it has none. Partition with a server share, "
@@ -104,8 +96,7 @@ def _pretrained(
         rows = np.asarray(embeddings.embeddings[partition.server], np.float32).reshape(-1, *shape)
         labels = embeddings.labels[partition.server]
         made = pretrain(made, rows, labels, options=options.pretraining, progress=progress)
-    name = options.network if module is None else f"{type(made).__name__} as given"
-    return described(made, name, shape, classes, subset=options.subset, precision=options.precision)
+    return described(made, options.network, shape, classes, subset=options.subset, precision=options.precision)
 
 
 def _load(module: nn.Module, path: Path) -> None:
@@ -122,10 +113,8 @@ def _load(module: nn.Module, path: Path) -> None:
         ) from error
 
 
-def _recipe(found: NetworkTrained, options: WholeNetwork, *, own: bool) -> dict[str, Json]:
-    pretrained: Json = None
-    if own and options.weights is None:
-        pretrained = dict(vars(options.pretraining))
+def _recipe(found: NetworkTrained, options: WholeNetwork) -> dict[str, Json]:
+    pretrained: Json = dict(vars(options.pretraining)) if options.weights is None else None
     return {
         "head": "network",
         "scaling": "mean",

@@ -70,8 +70,8 @@ class FedRemoval:
         start = time.perf_counter()
         here = ready(self, trained, request, material)
         solution = self.direction(here)
-        steps = 0 if solution.method in ("cholesky", "dual") else solution.steps
-        cost = replace(here.cost(0), flops=here.flops(steps), seconds=time.perf_counter() - start)
+        flops = here.flops(solution.steps, factored=solution.method in ("cholesky", "dual"))
+        cost = replace(here.cost(0), flops=flops, seconds=time.perf_counter() - start)
         note = f"{ONE_STEP} {F2L2_NOTE}" if self.solver == "f2l2" else ONE_STEP
         return finished(
             self.name,

@@ -43,7 +43,8 @@ class FedRemovalLine:
         v = solution.value
         along, curvature = float((here.gradient * v).sum()), here.loss.curvature_form(v)
         length = along / curvature if curvature > 0 else 0.0
-        cost = replace(here.cost(0, scalars=1), flops=here.flops(2), seconds=time.perf_counter() - start)
+        flops = here.flops(solution.steps + 1, factored=solution.method in ("cholesky", "dual"))
+        cost = replace(here.cost(0, scalars=1), flops=flops, seconds=time.perf_counter() - start)
         found = finished(
             self.name,
             trained,

@@ -7,7 +7,7 @@ rows' dual, or a subspace of them, inverts it. All of it in float64, whatever th
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -58,9 +58,9 @@ class NetworkAnswers(LocalClients):
 
 def network_clients(head: NetworkHead, embeddings: EmbeddingSet, rows: Mapping[str, Indices]) -> NetworkAnswers:
     """Clients that answer from these rows of the set."""
-    share = free_memory(linearized(head.network).device) // 2
+    model = linearized(head.network, precision="float64")
+    share = free_memory(model.device) // 2
     total = max(1, sum(len(held) for held in rows.values()))
-    model = linearized(replace(head.network, precision="float64"))
     squares: dict[str, Squares] = {}
     for name, held in rows.items():
         inputs = inputs_of(head.network, np.asarray(embeddings.embeddings[held]))
@@ -100,6 +100,12 @@ def effective_dimension(squares: Squares, ridge: float) -> float | None:
     return float((values / (values + ridge)).sum())
 
 
+def factoring(squares: Squares) -> int:
+    """The operations of factoring the rows' dual."""
+    rows = _rows(squares)
+    return (rows.count * rows.classes) ** 3 // 3
+
+
 def rank_at_most(squares: Squares) -> int:
     """In how many directions the rows can have any curvature."""
     rows = _rows(squares)
@@ -132,7 +138,7 @@ def _examined(head: NetworkHead, embeddings: EmbeddingSet, bound: float) -> Iter
 
     The first itself is infinitely far behind.
     """
-    model = linearized(replace(head.network, precision="float64"))
+    model = linearized(head.network, precision="float64")
     for start in range(0, len(embeddings), BLOCK_ROWS):
         inputs = inputs_of(head.network, np.asarray(embeddings.embeddings[start : start + BLOCK_ROWS]))
         rows = model.over(inputs, centre=head.centre)

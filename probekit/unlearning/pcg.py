@@ -68,7 +68,7 @@ class FedRemovalPcg:
         left = float(np.linalg.norm(here.loss.combined(answers, params)))
         before = float(np.linalg.norm(here.gradient))
         solution = Solution(params, left / before if before else left, used, "preconditioned gradient rounds")
-        flops = here.flops(used + 1)
+        flops = here.flops(used + 1, factored=not here.whole)
         cost = replace(here.cost(used + 1), flops=flops, seconds=time.perf_counter() - start)
         note = f"{used} gradient rounds and one to check; the retained gradient fell to {solution.residual:.3g}."
         found = finished(

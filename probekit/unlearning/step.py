@@ -85,17 +85,14 @@ class Ready:
         """Whether this is a whole network, whose curvature has no matrix."""
         return self.server.statistics is None
 
-    def flops(self, products: int) -> int:
-        """Of so many products with the server's curvature after its factorisation; of a network, of the products."""
+    def flops(self, products: int, *, factored: bool = True) -> int:
+        """Of factoring the server's curvature, or its dual, and of so many products or solves with it."""
         d, k = self.design.columns, self.design.classes
-        if self.whole:
-            return 8 * products * d * self.server_rows_seen
-        return d**3 // 3 + 2 * d * d * k * max(products, 1)
+        if not self.whole:
+            return factored * d**3 // 3 + 2 * d * d * k * products
+        from probekit.unlearning.network import factoring
 
-    @property
-    def server_rows_seen(self) -> int:
-        """How many rows the server has."""
-        return self.squares.count
+        return factored * factoring(self.squares) + 8 * products * d * self.squares.count
 
     def inverse(self) -> Operator:
         """The server's curvature inverted, exactly or nearly: a preconditioner."""
