@@ -83,7 +83,7 @@ def _block_rows(design: Design, chunk_rows: int | None) -> int:
 
 
 def _even(count: int, most: int, lanes: int) -> int:
-    """The rows of a block, at most so many, such that every lane gets as many blocks, all about as long."""
+    """The rows of a block, at most so many, such that lanes get as many blocks, but for rounding, all about as long."""
     return math.ceil(count / (lanes * math.ceil(count / (lanes * most)))) if lanes > 1 else most
 
 

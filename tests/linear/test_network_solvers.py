@@ -13,6 +13,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from probekit.errors import InputError, NotFoundError, SolverError
 from probekit.learning import Design, Solution
 from probekit.linear.curvature import CurvatureSolver
+from probekit.linear.inverse import DualInverse
 from probekit.linear.kernel import Product, factor_bytes, factors
 from probekit.linear.loss import RidgeLoss
 from probekit.linear.network import LinearizedRows, linearize
@@ -214,3 +215,24 @@ def test_a_linear_layer_on_embeddings_gives_the_embedding_backends_head() -> Non
         params = CurvatureSolver(way, 1e-11).solve(rows.curvature(0.05), moment).value
         weight, bias = params[:64].reshape(4, 16).T, params[64:].reshape(1, 4)
         assert np.abs(np.vstack([weight, bias]) - head.params).max() < 1e-8
+
+
+def test_a_shared_preconditioner_trusts_no_curvature_that_its_rows_cannot_tell() -> None:
+    torch.manual_seed(0)
+    rows = linearize(nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 3)).double()).over(
+        torch.randn(9, 6).double()
+    )
+    v = np.random.default_rng(0).standard_normal(rows.shape)
+    dense = np.stack([rows.vjp(one.reshape(9, 3))[:, 0] for one in np.eye(27)])
+    floor = float(np.square(dense).sum()) / 9**2
+    for ridge in (1e-6, 10 * floor):
+        wanted = np.linalg.solve(dense.T @ dense / 9 + max(ridge, floor) * np.eye(rows.shape[0]), v)
+        assert np.allclose(CurvatureSolver().shared_inverse(rows, ridge).matvec(v), wanted, rtol=1e-8, atol=1e-10)
+
+
+def test_a_dual_that_float32_cannot_factor_is_factored_in_float64() -> None:
+    torch.manual_seed(0)
+    inputs = torch.randn(12, 6).double()
+    rows = linearize(nn.Linear(6, 3).double()).over(torch.cat([inputs, inputs]) * 1e3)
+    assert DualInverse.of(rows, 1e-2, rough=True).factor.dtype == torch.float64
+    assert DualInverse.of(rows, 1e4, rough=True).factor.dtype == torch.float32

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from probekit.errors import InputError, MismatchError
 from probekit.learning import EXACT_ROWS, INTERCEPTS, ROW_VIEWS, ClientStats, Design
-from probekit.linear.statistics import statistics
+from probekit.linear.statistics import row_blocks, statistics
 from tests.linear.conftest import Data, embeddings
 from tests.oracles import columns, one_hot, relative
 
@@ -171,3 +171,13 @@ def test_memory_does_not_grow_with_rows(arithmetic: str) -> None:
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 60e6
+
+
+@pytest.mark.parametrize(("count", "most"), [(50_000, 8192), (50_000, 4096), (33, 8)])
+def test_every_lane_gets_as_many_blocks(count: int, most: int) -> None:
+    design = Design(2, 2)
+    rows = np.zeros((count, 2))
+    lanes = [[len(b) for _, b in row_blocks(rows, design, chunk_rows=most, lane=(k, 2))] for k in (0, 1)]
+    assert len(lanes[0]) == len(lanes[1])
+    assert sum(map(sum, lanes)) == count
+    assert max(lanes[0] + lanes[1]) <= most
