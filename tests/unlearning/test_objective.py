@@ -76,7 +76,7 @@ def test_the_term_is_drawn_anew_each_time_and_of_that_size() -> None:
     assert one is not None
     assert other is not None
     assert one.std() == pytest.approx(SIGMA, rel=0.15)
-    assert not np.isclose(one, other).any()
+    assert not (one == other).any()  # close numbers may come up by chance, equal ones do not
 
 
 def test_samples_labels_and_clients_taken_back_in() -> None:
