@@ -105,7 +105,7 @@ def solved(rows: LinearizedRows, gradient: Array, ridge: float, *, bar: float | 
     except SolverError as error:
         solution = error.best  # type: ignore[assignment]
     took = time.perf_counter() - began
-    true = residual_of(rows.double().curvature(ridge), solution.value, gradient)
+    true = residual_of(rows.cast(torch.float64).curvature(ridge), solution.value, gradient)
     what = f"{rows.count} rows, ridge {ridge:g}: true relative residual"
     more = {"seconds": round(took, 3), "steps": solution.steps, "way": solution.method}
     if bar is None:
@@ -159,7 +159,8 @@ def plain(rows: LinearizedRows, gradient: Array, ridge: float, *, limit: float, 
     except LateError:
         return float("inf")
     took = time.perf_counter() - began
-    return took if residual_of(rows.double().curvature(ridge), found.value, gradient) <= goal else float("inf")
+    left = residual_of(rows.cast(torch.float64).curvature(ridge), found.value, gradient)
+    return took if left <= goal else float("inf")
 
 
 def adam(rows: LinearizedRows, gradient: Array, ridge: float, *, limit: float, goal: float) -> float:

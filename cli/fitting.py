@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 from probekit.cli.config import ROUNDS
 from probekit.federated.choice import Choice
 from probekit.federated.fedavg import FedAvg
-from probekit.federated.trained import Progress, Trained
+from probekit.federated.trained import Trained
 from probekit.values import Json
-
-Watch = Callable[[str], Callable[[Progress], None]]
-"""Gives, for the name of a stage, what is to be told of its progress."""
 
 
 @dataclass(frozen=True, eq=False)

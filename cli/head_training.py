@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from probekit.cli.config import TrainConfig, design_of, method_of
-from probekit.cli.fitting import Fitted, Watch, rounds_told, timed
+from probekit.cli.fitting import Fitted, rounds_told, timed
 from probekit.errors import InputError
 from probekit.federated.choice import Choice, choose
 from probekit.federated.client import Picked, client_statistics
@@ -16,7 +16,7 @@ from probekit.federated.fedavg import FedAvg
 from probekit.federated.local import train
 from probekit.federated.server import client_weights, merge
 from probekit.federated.task import ClosedForm
-from probekit.federated.trained import Progress, ServerSet, Trained
+from probekit.federated.trained import Progress, ServerSet, Trained, Watch
 from probekit.learning import Design, Partition
 from probekit.linear.logistic import fit_logistic
 from probekit.linear.ridge import penalty_of

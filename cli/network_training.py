@@ -9,11 +9,12 @@ from typing import Any
 
 from probekit.cache import DiskStore
 from probekit.cli.config import NETWORK_RIDGE, TrainConfig, method_of
-from probekit.cli.fitting import Fitted, Watch, rounds_told, timed
+from probekit.cli.fitting import Fitted, rounds_told, timed
+from probekit.cli.standing import StandingFile
 from probekit.errors import InputError, NotFoundError
 from probekit.federated.fedavg import FedAvg
 from probekit.federated.network import FederatedCg, Pretraining
-from probekit.federated.trained import Trained
+from probekit.federated.trained import Trained, Watch
 from probekit.federated.whole import WholeNetwork, train_network
 from probekit.learning import Partition
 from probekit.values import EmbeddingSet, Json
@@ -60,9 +61,20 @@ def _pixels_for(data: Any) -> str:
 
 
 def fit_network(
-    config: TrainConfig, embeddings: EmbeddingSet, divided: Partition, timings: dict[str, float], watch: Watch | None
+    config: TrainConfig,
+    embeddings: EmbeddingSet,
+    divided: Partition,
+    timings: dict[str, float],
+    watch: Watch | None,
+    *,
+    standing: StandingFile,
+    note: Callable[[str], None] | None = None,
 ) -> Fitted:
     """The network that the config names, pretrained, linearized and trained across the clients."""
+    before = standing.load()
+    if before is not None and note is not None:
+        done = "its pretraining" if before.reached is None else f"round {before.reached.rounds}"
+        note(f"Going on after {done}, where this training was interrupted. To begin anew, remove {standing.path}.")
     options = WholeNetwork(
         config.network,
         int(config.subset) if config.subset is not None and config.subset.isdecimal() else config.subset,
@@ -82,6 +94,8 @@ def fit_network(
             keep=config.keep or "gradients",
             pretraining=watch("pretraining") if watch is not None else None,
             progress=watch("rounds") if watch is not None else None,
+            standing=before,
+            save=standing.save,
         )
     return Fitted(trained, resolved(config, trained))
 

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from probekit.federated.trained import Progress, Watch
+
 
 def wants_json(arguments: list[str]) -> bool:
     """Whether a command line asked for JSON, even if it cannot be parsed."""
@@ -78,6 +80,17 @@ class Output:
             yield stages(what)
 
     @contextmanager
+    def watch(self) -> Iterator[Watch]:
+        """Progress bars for stages of rounds or steps."""
+        with self.stages() as stages:
+
+            def begin(stage: str) -> Callable[[Progress], None]:
+                bar = stages(stage)
+                return lambda now: bar(now.done, now.total, _remark(now))
+
+            yield begin
+
+    @contextmanager
     def stages(self) -> Iterator[Callable[[str], Callable[[int, int | None, str], None]]]:
         """Progress bars, one below the other: call it with the name of the next stage for its bar."""
         if self.quiet or not sys.stderr.isatty():
@@ -106,6 +119,12 @@ class Output:
                 return advance
 
             yield begin
+
+
+def _remark(now: Progress) -> str:
+    """What else is known of a round; what is not a number is not known."""
+    known = {"loss": f"{now.loss:.4g}", "residual": f"{now.residual:.1e}"}
+    return ", ".join(f"{name} {value}" for name, value in known.items() if value != "nan")
 
 
 def table(title: str, headers: Iterable[str], rows: Iterable[Iterable[object]]) -> Any:

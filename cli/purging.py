@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from probekit.cli.ledger import Event
+from probekit.cli.run_files import standing_of
 from probekit.cli.runs import Run
 from probekit.cli.unlearning import PURGE, UNLEARN, requests_since_purge, rows_now
 from probekit.errors import InputError
@@ -61,6 +62,10 @@ def purge_run(run: Run, store: DiskStore | None = None) -> dict[str, Any]:
             if told.exists():
                 removed += sorted(str(path.relative_to(run.path)) for path in told.rglob("*") if path.is_file())
                 shutil.rmtree(told)
+        unfinished = standing_of(run.path)
+        if unfinished.exists():
+            removed.append(unfinished.name)
+            unfinished.unlink()
         details: dict[str, Json] = {"removed": list(removed), "cache": cached}
         run.record(Event(PURGE, {"state": run.state}, details))
         stays = [TERM_STAYS] if run.at().objective() is not None else []

@@ -50,9 +50,11 @@ def report(
     opened = Run.open(run)
     folder = out if out is not None else run / "report"
     refuse_other(folder)
-    found = gather(opened, DiskStore(cache), Wanted(test or (), triggered, target, rows))
-    value = {"folder": str(folder), **write(found, folder)}
-    Output(json, quiet).result(value, lambda console: _show(console, value))
+    said = Output(json, quiet)
+    with said.busy("checking, judging and drawing ..."):
+        found = gather(opened, DiskStore(cache), Wanted(test or (), triggered, target, rows))
+        value = {"folder": str(folder), **write(found, folder)}
+    said.result(value, lambda console: _show(console, value))
 
 
 def refuse_other(folder: Path) -> None:

@@ -68,6 +68,11 @@ def lock_of(path: Path) -> FileLock:
     return FileLock(path.absolute().parent / f".{path.name}.lock")
 
 
+def standing_of(path: Path) -> Path:
+    """Where it stands how far an unfinished training for this run is."""
+    return path.absolute().parent / f".{path.name}.training"
+
+
 def old(path: Path) -> Path:
     """Where a run that is being replaced stands for a moment."""
     return path.absolute().parent / f".old-{path.name}"

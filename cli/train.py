@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from probekit.cli import options as o
 from probekit.cli.output import Output
-
-if TYPE_CHECKING:
-    from probekit.federated.trained import Progress
 
 WHO, FIT, ROUNDS = "Who holds what", "The head", "FedAvg (with --method fedavg)"
 ATTACK = "A backdoor to try unlearning on"
@@ -183,6 +179,8 @@ def train(
     centre: Annotated[
         str,
         typer.Option(
+            "--centre",
+            "--center",
             click_type=o.choice("wp", "zero"),
             help="What the ridge pulls to: the pretrained weights, or zero as in the paper.",
             rich_help_panel=WHOLE,
@@ -226,13 +224,8 @@ def train(
         from probekit.cli.network_training import pictures
 
         chosen = pictures(chosen, store, note=out.note)
-    with out.stages() as stages:
-
-        def watch(stage: str) -> Callable[[Progress], None]:
-            bar = stages(stage)
-            return lambda now: bar(now.done, now.total, "" if now.loss != now.loss else f"loss {now.loss:.4g}")
-
-        outcome = train_run(chosen, store, path, force=force, watch=watch)
+    with out.watch() as watch:
+        outcome = train_run(chosen, store, path, force=force, watch=watch, note=out.note)
     if outcome.left_out:
         out.note(f"{outcome.left_out} rows without a label or an embedding were left out.")
     value = described(outcome)

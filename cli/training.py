@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -11,12 +12,12 @@ from numpy.typing import NDArray
 from probekit.attack import poison
 from probekit.cache import DiskStore
 from probekit.cli.config import DEFAULT_CLIENTS, TrainConfig
-from probekit.cli.fitting import Watch, timed
-from probekit.cli.head_training import told
+from probekit.cli.fitting import timed
+from probekit.cli.head_training import fit_head, told
 from probekit.cli.runs import Material, Run, create
 from probekit.errors import InputError
 from probekit.federated.choice import Choice
-from probekit.federated.trained import Trained
+from probekit.federated.trained import Trained, Watch
 from probekit.learning import Partition
 from probekit.partitioning import parse_scheme, partition
 from probekit.unlearning.request import known_clients
@@ -59,7 +60,13 @@ def usable(embeddings: EmbeddingSet) -> tuple[EmbeddingSet, NDArray[np.int64] | 
 
 
 def train_run(
-    config: TrainConfig, store: DiskStore, path: Path, *, force: bool = False, watch: Watch | None = None
+    config: TrainConfig,
+    store: DiskStore,
+    path: Path,
+    *,
+    force: bool = False,
+    watch: Watch | None = None,
+    note: Callable[[str], None] | None = None,
 ) -> Outcome:
     """Train as the config says and keep everything in a run folder."""
     timings: dict[str, float] = {}
@@ -76,10 +83,13 @@ def train_run(
             whole = embeddings = poisoned(config, store, embeddings, triggered, divided)
             digest, rows = whole.digest, None
     if config.backend == "jvp":
-        from probekit.cli.network_training import fit_network as fit
+        from probekit.cli.network_training import fit_network
+        from probekit.cli.standing import StandingFile
+
+        standing = StandingFile.of(path, config, embeddings)
+        fitted = fit_network(config, embeddings, divided, timings, watch, standing=standing, note=note)
     else:
-        from probekit.cli.head_training import fit_head as fit
-    fitted = fit(config, embeddings, divided, timings, watch)
+        standing, fitted = None, fit_head(config, embeddings, divided, timings, watch)
     trained = _described(fitted.trained, whole, fitted.choice)
     material = Material(
         config=fitted.config,
@@ -92,6 +102,8 @@ def train_run(
     )
     with timed(timings, "write"):
         run = create(path, material, force=force)
+    if standing is not None:
+        standing.remove()
     left_out = len(whole) - len(embeddings)
     return Outcome(
         run,

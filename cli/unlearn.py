@@ -81,7 +81,8 @@ def unlearn(
         _key(key) if key is not None else None,
         Noise(sigma, epsilon, delta),
     )
-    done = carry_out(opened, store, request, wanted)
+    with out.watch() as watch:
+        done = carry_out(opened, store, request, wanted, watch=watch)
     if release is not None and sigma is not None:
         from probekit.heads import save_head
         from probekit.privacy import release as noisy

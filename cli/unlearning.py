@@ -15,7 +15,7 @@ from probekit.cli.config import TrainConfig, method_of
 from probekit.cli.ledger import Entry, Event
 from probekit.cli.runs import Run
 from probekit.errors import InputError, MismatchError, NotFoundError
-from probekit.federated.trained import Trained
+from probekit.federated.trained import Trained, Watch, unwatched
 from probekit.learning import Partition
 from probekit.linear.objective import SIGMA
 from probekit.linearized import Head, NetworkHead
@@ -161,7 +161,7 @@ def _number(value: Any) -> int:
     return int(value)
 
 
-def carry_out(run: Run, store: DiskStore, request: UnlearnRequest, wanted: Wanted) -> Done:
+def carry_out(run: Run, store: DiskStore, request: UnlearnRequest, wanted: Wanted, *, watch: Watch = unwatched) -> Done:
     """Make the run's next state without the forgotten, and certify it: the run is the old one or the new one."""
     with run.lock():
         before = run.trained()
@@ -180,7 +180,7 @@ def carry_out(run: Run, store: DiskStore, request: UnlearnRequest, wanted: Wante
             online = whole and wanted.ask and rows is not None
             name, why = choose(before, online=online, rows=request.by_row and rows is not None, request=request)
         needed = whole or request.by_row or bool(request.added) or _asks(name) or wanted.ask
-        material = _material(run, rows, needed=needed)
+        material = replace(_material(run, rows, needed=needed), watch=watch)
         unlearner = method(name)
         require(unlearner, before, material)
         unlearned = unlearner.unlearn(before, request, material)

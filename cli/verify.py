@@ -42,11 +42,12 @@ def verify(
     if (run is None) == (head is None):
         raise InputError("Say what the certificate is about: --run FOLDER, or --head FOLDER for the head alone.")
     said, signature = read_certificate(certificate.read_text())
-    evidence = _evidence(said, run=run, head=head, rows=rows, test=test, cache=cache)
     key = public_key.read_bytes() if public_key is not None and public_key.is_file() else None
     if public_key is not None and key is None:
         raise NotFoundError(f"There is no key file {public_key}.")
-    checks = check(said, _with_signature(evidence, signature, key))
+    with out.busy("computing again what it says ..."):
+        evidence = _evidence(said, run=run, head=head, rows=rows, test=test, cache=cache)
+        checks = check(said, _with_signature(evidence, signature, key))
     passed = bool(checks) and all(one.passed for one in checks)
     caveats = [*said.caveats, *_listed(said.privacy, "caveats")]
     value: dict[str, Any] = {

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from probekit.errors import InputError, NotFoundError, SolverError
 from probekit.federated.optimiser import Optimiser
-from probekit.federated.server import WEIGHTS, average, client_weights, participants
-from probekit.federated.trained import NUMBER_BYTES, History, Progress, Round
+from probekit.federated.server import WEIGHTS, average, client_weights, participants, taking
+from probekit.federated.trained import NUMBER_BYTES, History, Progress, Reached, Round
 from probekit.learning import Solution, frozen
 from probekit.registry import nearest
 
@@ -152,34 +152,42 @@ def run_rounds(
     *,
     shape: tuple[int, int],
     progress: Callable[[Progress], None] | None = None,
+    start: Reached | None = None,
+    save: Callable[[Reached], None] | None = None,
 ) -> Rounds:
-    """Let the clients train: broadcast, local steps, weighted average, again."""
+    """Let the clients train: broadcast, local steps, weighted average, again.
+
+    `save` is given where every round ended; `start` is such a place, to go on from.
+    """
     _check_history(clients, options, shape)
     rate = options.learning_rate or 1 / clients.largest_curvature
     weights = client_weights(clients.counts, options.weights)
-    params = initial(options, shape)
+    params = initial(options, shape) if start is None else start.params
+    first = 0 if start is None else min(start.rounds, options.rounds - 1)
     watch = _Watch(clients, options, rate, params)
     kept: list[Round] = []
-    uploaded = done = 0
-    for number in range(options.rounds):
+    done, uploaded = first, first * taking(len(weights), options.participation)
+    for number in range(first, options.rounds):
         chosen = participants(len(weights), options.participation, round_number=number, seed=options.seed)
-        start, done, uploaded = params, number + 1, uploaded + len(chosen)
+        before, done, uploaded = params, number + 1, uploaded + len(chosen)
         with np.errstate(over="ignore", invalid="ignore"):  # the watch below refuses what is not finite
             uploads = clients.local(params, chosen, round_number=number, rate=rate)
             params = average(
-                start,
+                before,
                 uploads,
                 weights[chosen],
                 clients=len(weights),
                 learning_rate=options.server_learning_rate,
             )
         if options.keep_history:
-            taking = tuple(clients.names[c] for c in chosen)
-            kept.append(Round(frozen(start), taking, tuple(weights[chosen].tolist()), frozen(uploads)))
+            names = tuple(clients.names[c] for c in chosen)
+            kept.append(Round(frozen(before), names, tuple(weights[chosen].tolist()), frozen(uploads)))
         loss = watch.look(params)
         if progress is not None:
             progress(Progress(done, options.rounds, loss))
-        if np.linalg.norm(params - start) <= options.tolerance * np.linalg.norm(params):
+        if save is not None:
+            save(Reached(params, done))
+        if np.linalg.norm(params - before) <= options.tolerance * np.linalg.norm(params):
             break
     watch.judge()
     history = History(tuple(kept), frozen(params)) if options.keep_history else None
@@ -227,11 +235,11 @@ class _Watch:
 
 
 def _check_history(clients: Clients, options: FedAvg, shape: tuple[int, int]) -> None:
-    taking = max(1, round(options.participation * len(clients.names)))
-    size = options.rounds * (taking + 1) * shape[0] * shape[1] * NUMBER_BYTES
+    many = taking(len(clients.names), options.participation)
+    size = options.rounds * (many + 1) * shape[0] * shape[1] * NUMBER_BYTES
     if options.keep_history and size > HISTORY_LIMIT:
         raise InputError(
-            f"The history of {options.rounds} rounds with {taking} clients takes {size / 2**30:.1f} GiB, "
+            f"The history of {options.rounds} rounds with {many} clients takes {size / 2**30:.1f} GiB, "
             f"more than {HISTORY_LIMIT / 2**30:.0f}. Ask for fewer rounds, a smaller participation, or no "
             "history."
         )

@@ -7,7 +7,6 @@ counted from w_p or from zero (`centre`). Either way training starts at w_p.
 from __future__ import annotations
 
 import copy
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -21,7 +20,7 @@ from probekit.errors import InputError, SolverError
 from probekit.federated.fedavg import FedAvg, run_rounds
 from probekit.federated.network_clients import Holders, NetworkClients
 from probekit.federated.server import client_weights
-from probekit.federated.trained import NUMBER_BYTES, Gradients, History, Progress, Traffic
+from probekit.federated.trained import NUMBER_BYTES, Gradients, History, Progress, Reached, Traffic
 from probekit.learning import Solution, frozen
 from probekit.linear.curvature import CurvatureSolver
 from probekit.linear.inspection import first_line
@@ -141,8 +140,13 @@ def train_holders(
     ridge: float,
     method: FedAvg | FederatedCg | None = None,
     progress: Callable[[Progress], None] | None = None,
+    start: Reached | None = None,
+    save: Callable[[Reached], None] | None = None,
 ) -> NetworkTrained:
-    """The linearized network of all clients' rows; the server's are not trained on."""
+    """The linearized network of all clients' rows; the server's are not trained on.
+
+    `save` is given where every round ended; `start` is such a place, to go on from.
+    """
     if not 0 < ridge < np.inf:
         raise InputError(f"Training a linearized network needs a ridge above 0; found {ridge}.")
     chosen = FederatedCg() if method is None else method
@@ -151,12 +155,14 @@ def train_holders(
     if isinstance(chosen, FedAvg):
         if chosen.init != "zeros":
             raise InputError('A linearized network starts at w_p: init must be "zeros".')
-        found = run_rounds(clients, chosen, shape=(holders.model.size, 1), progress=progress)
+        shape = (holders.model.size, 1)
+        found = run_rounds(clients, chosen, shape=shape, progress=progress, start=start, save=save)
         moved, rounds, losses, name = found.params, found.done, found.losses, "fedavg"
         sent, weighting = found.uploaded, chosen.weights
         kept = {"learning_rate": found.learning_rate, "history": found.history}
     else:
-        moved, rounds = _conjugate(holders, clients, chosen, progress)
+        end = _conjugate(holders, clients, chosen, _Told(progress, save), start)
+        moved, rounds = end.params, end.rounds
         losses, name, sent, weighting = (clients.loss(moved),), "federated-cg", rounds * len(clients.names), "size"
     trained = _trained(clients, moved, rounds=rounds, losses=losses, name=name, sent=sent, weighting=weighting)
     return replace(trained, **kept)
@@ -169,12 +175,10 @@ class CommonCurvature:
     holders: Holders
     ridge: float
     rounds: list[int]
-    told: Callable[[int], None]
 
     def matvec(self, v: Params) -> Params:
         """Each client's product, weighted by its rows."""
         self.rounds[0] += 1
-        self.told(self.rounds[0])
         total = sum(one.count for one in self.holders.clients.values())
         found = self.ridge * v
         for one in self.holders.clients.values():
@@ -186,29 +190,46 @@ class CommonCurvature:
         return None
 
 
+@dataclass(frozen=True)
+class _Told:
+    """Who is told of every round, and who keeps where it ended."""
+
+    progress: Callable[[Progress], None] | None
+    save: Callable[[Reached], None] | None
+
+
 def _conjugate(
-    holders: Holders, clients: NetworkClients, options: FederatedCg, progress: Callable[[Progress], None] | None
-) -> tuple[Params, int]:
-    """How far the minimum lies from w_p, and the rounds it took to know."""
+    holders: Holders, clients: NetworkClients, options: FederatedCg, told: _Told, start: Reached | None
+) -> Reached:
+    """The minimum, counted from w_p, and the rounds it took to know."""
+    moved = np.zeros((holders.model.size, 1))
+    gradient = clients.common_gradient(moved)
+    rounds, scale, before = [1], float(np.linalg.norm(gradient)) or 1.0, 0
+    if start is not None:
+        moved, before = start.params, start.rounds
+        gradient, rounds = clients.common_gradient(moved), [before + 2]
+    left = float(np.linalg.norm(gradient))
 
-    def told(done: int) -> None:
-        if progress is not None:
-            progress(Progress(done, max(options.rounds + 2, done), math.nan))
+    def watch(_: int, residual: float, away: Params) -> None:
+        if told.progress is not None:
+            total = max(options.rounds + 2, rounds[0])
+            told.progress(Progress(rounds[0], total, residual=residual * left / scale))
+        if told.save is not None:
+            told.save(Reached(moved - away, rounds[0]))
 
-    rounds = [1]  # the first tells the gradient at w_p
     inverse: Operator | None = None
     if options.preconditioner is not None and holders.server is not None:
         inverse = options.preconditioner.shared_inverse(holders.server.rows, clients.ridge)
-    curvature = CommonCurvature(holders, clients.ridge, rounds, told)
-    solver = ConjugateGradient(options.tolerance, options.rounds, inverse)
-    start = clients.common_gradient(np.zeros((holders.model.size, 1)))
+    curvature = CommonCurvature(holders, clients.ridge, rounds)
+    wanted = options.tolerance * scale / left if left else 1.0
+    solver = ConjugateGradient(wanted, max(options.rounds - before, 0), inverse, watch=watch)
     try:
-        away = solver.solve(curvature, start)
+        away = solver.solve(curvature, gradient)
     except SolverError as error:
         if not isinstance(error.best, Solution):
             raise
         away = error.best
-    return -away.value, rounds[0]
+    return Reached(moved - away.value, rounds[0])
 
 
 def _trained(

@@ -36,12 +36,17 @@ def client_weights(counts: NDArray[np.int64], how: str = "size") -> Params:
 
 
 def participants(clients: int, fraction: float, *, round_number: int, seed: int) -> NDArray[np.int64]:
-    """The clients of a round: max(1, round(fraction * clients)) numbers, drawn without replacement."""
-    taking = max(1, round(fraction * clients))
-    if taking == clients:
+    """The clients of a round, drawn without replacement."""
+    many = taking(clients, fraction)
+    if many == clients:
         return np.arange(clients)
     generator = np.random.Generator(np.random.PCG64([seed, PARTICIPATION_STREAM, round_number]))
-    return np.sort(generator.choice(clients, taking, replace=False))
+    return np.sort(generator.choice(clients, many, replace=False))
+
+
+def taking(clients: int, fraction: float) -> int:
+    """How many clients take part in a round."""
+    return max(1, round(fraction * clients))
 
 
 def average(start: Params, uploads: Params, weights: Params, *, clients: int, learning_rate: float = 1.0) -> Params:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -18,11 +19,30 @@ Params = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Progress:
-    """One round of a training run: how many are done, of how many, and the loss of the global parameters."""
+    """One round or step: how many are done, of how many (None: until it is near enough), the loss of the global
+    parameters, and how near they are, where these are known."""
 
     done: int
-    total: int
-    loss: float
+    total: int | None
+    loss: float = math.nan
+    residual: float = math.nan
+
+
+Watch = Callable[[str], Callable[[Progress], None]]
+"""Gives, for the name of a stage, what is to be told of its progress."""
+
+
+def unwatched(stage: str) -> Callable[[Progress], None]:
+    """Nobody looks."""
+    return lambda now: None
+
+
+@dataclass(frozen=True, eq=False)
+class Reached:
+    """Where rounds have come to: the parameters (a network's counted from w_p), and how many it took."""
+
+    params: Params
+    rounds: int
 
 
 @dataclass(frozen=True)

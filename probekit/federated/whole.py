@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import load_file
 from torch import from_numpy, nn
@@ -17,7 +18,7 @@ from probekit.federated.fedavg import FedAvg
 from probekit.federated.network import PRETRAINING, FederatedCg, NetworkTrained, Pretraining, pretrain, train_holders
 from probekit.federated.network_clients import holders
 from probekit.federated.task import check_rows, design_for
-from probekit.federated.trained import Progress, ServerSet, Trained
+from probekit.federated.trained import Progress, Reached, ServerSet, Trained
 from probekit.learning import Design, Partition
 from probekit.linear.inspection import refuse_unfit
 from probekit.linear.network import tensor_of
@@ -26,7 +27,7 @@ from probekit.networks import described, inputs_of, linearized, network
 from probekit.pictures import picture_shape
 from probekit.values import EmbeddingSet, Json
 
-Watch = Callable[[Progress], None]
+Told = Callable[[Progress], None]
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,14 @@ class WholeNetwork:
 WHOLE = WholeNetwork()
 
 
+@dataclass(frozen=True, eq=False)
+class Standing:
+    """How far a training is: w_p by name, and where the rounds have come to (None: none is done)."""
+
+    weights: Mapping[str, NDArray[Any]]
+    reached: Reached | None = None
+
+
 def train_network(
     embeddings: EmbeddingSet,
     partition: Partition,
@@ -58,18 +67,31 @@ def train_network(
     options: WholeNetwork = WHOLE,
     method: FedAvg | FederatedCg | None = None,
     keep: str = "gradients",
-    pretraining: Watch | None = None,
-    progress: Watch | None = None,
+    pretraining: Told | None = None,
+    progress: Told | None = None,
+    standing: Standing | None = None,
+    save: Callable[[Standing], None] | None = None,
 ) -> Trained:
-    """A whole network of the clients' rows, linearized; the rows are pictures (`pixels`), or any numbers."""
+    """A whole network of the clients' rows, linearized; the rows are pictures (`pixels`), or any numbers.
+
+    `save` is given how far it is after pretraining and after every round; `standing` is such a place, to go on from.
+    """
     if keep not in ("gradients", "nothing"):
         raise InputError(f'Of a network the server keeps "gradients" or "nothing"; found {keep!r}.')
     check_rows(embeddings, partition, design_for(embeddings))
-    about = _pretrained(embeddings, partition, options, pretraining)
+    about = _pretrained(embeddings, partition, options, pretraining, None if standing is None else standing.weights)
+
+    def saved(reached: Reached | None) -> None:
+        if save is not None:
+            save(Standing(about.weights, reached))
+
+    if standing is None:
+        saved(None)
     model = linearized(about)
     inputs = inputs_of(about, np.asarray(embeddings.embeddings))
     held = holders(model, inputs, embeddings.labels, partition, centre=options.centre)
-    found = train_holders(held, ridge=ridge, method=method, progress=progress)
+    start = None if standing is None else standing.reached
+    found = train_holders(held, ridge=ridge, method=method, progress=progress, start=start, save=saved)
     return _trained(found, embeddings, partition, about, keep=keep, recipe=_recipe(found, options))
 
 
@@ -79,13 +101,19 @@ def input_shape(embeddings: EmbeddingSet) -> tuple[int, ...]:
 
 
 def _pretrained(
-    embeddings: EmbeddingSet, partition: Partition, options: WholeNetwork, progress: Watch | None
+    embeddings: EmbeddingSet,
+    partition: Partition,
+    options: WholeNetwork,
+    progress: Told | None,
+    known: Mapping[str, NDArray[Any]] | None,
 ) -> Network:
-    """The network at w_p."""
+    """The network at w_p, where that is not known yet."""
     shape, classes = input_shape(embeddings), design_for(embeddings).classes
     made = network(options.network, shape, classes, seed=options.seed)
     refuse_unfit(made, tensor_of(np.asarray(embeddings.embeddings[:8])).reshape(-1, *shape), classes=classes)
-    if options.weights is not None:
+    if known is not None:
+        made.load_state_dict({name: from_numpy(np.array(value)) for name, value in known.items()})
+    elif options.weights is not None:
         _load(made, Path(options.weights))
     else:
         if not len(partition.server):

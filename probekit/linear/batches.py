@@ -12,9 +12,10 @@ from torch import Tensor
 from probekit.linear.memory import Prediction, free_memory
 from probekit.linear.tape import Forward, Tape, Tensors
 
-BATCH_BYTES = 2**22
-"""What one batch's pass should take: more does not stay in the processor's caches."""
-LEAST, MOST = 8, 4096
+BATCH_BYTES = {4: 2**24, 8: 2**22}
+"""What one batch's pass should take, by the bytes of a number: where products are fastest. In float64 more does not
+stay in the processor's caches; in float32 fewer rows do not pay for a convolution's or an attention's own overhead."""
+LEAST, MOST = {4: 32, 8: 8}, 4096
 KEPT_SHARE = 0.5
 """Of the memory left that kept passes may take; the rest is the caller's, for kernels and factors."""
 WORKING = 2
@@ -58,7 +59,8 @@ def plan_batches(
     own = inputs[:1].numel() * inputs.element_size() * (1 if device.type == "cpu" else 2)
     rows = len(inputs)
     if batch is None:
-        batch = max(LEAST, min(MOST, BATCH_BYTES // max(per_row, 1)))
+        kind = 4 if size <= 4 else 8
+        batch = max(LEAST[kind], min(MOST, BATCH_BYTES[kind] // max(per_row, 1)))
         while batch > 1 and WORKING * batch * per_row > free / 4:
             batch //= 2
     batch = min(batch, rows)

@@ -201,11 +201,11 @@ class LinearizedRows:
             total += torch.cat([one.reshape(-1) for one in batch.vjp(some)])
         return column(total)
 
-    def double(self) -> LinearizedRows:
-        """The same in float64."""
-        if self.model.dtype == torch.float64:
+    def cast(self, dtype: torch.dtype) -> LinearizedRows:
+        """The same in other numbers."""
+        if self.model.dtype == dtype:
             return self
-        model = linearize(self.model.module, None, self.model.names, dtype=torch.float64)
+        model = linearize(self.model.module, None, self.model.names, dtype=dtype)
         return model.over(self.inputs, centre=self.centre)
 
     def curvature(self, ridge: float) -> Curvature:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Protocol, runtime_checkable
 
 import numpy as np
@@ -12,6 +14,9 @@ from scipy import linalg
 
 from probekit.errors import InputError, SolverError
 from probekit.learning import Solution
+
+PASS = 1e-3
+"""How far rough products are trusted before the true residual is looked at."""
 
 Array = NDArray[np.float64]
 
@@ -142,34 +147,60 @@ class Eigen:
 class ConjugateGradient:
     """Conjugate gradients on all columns at once. `preconditioner` is an operator close to the inverse.
 
-    One step costs one product with the operator. The true relative residual ends within `tolerance`.
+    One step costs one product with the operator. The true relative residual ends within `tolerance`. `rough` is the
+    operator with less care, and cheaper: it takes the steps, the operator itself tells what they left to be done;
+    where that no longer gets smaller, the operator takes the steps too. `watch` is told of each step: how many there
+    were, the relative residual that they believe to have reached, and where.
     """
 
     tolerance: float = 1e-10
     max_steps: int = 1000
     preconditioner: Operator | None = None
+    rough: Operator | None = None
+    watch: Callable[[int, float, Array], None] | None = field(default=None, compare=False)
 
     def solve(self, operator: Operator | Array, rhs: Array) -> Solution:
         """The solution, or SolverError carrying the best one found."""
         operator, rhs = as_operator(operator), _columns(rhs)
-        goal = self.tolerance * float(np.linalg.norm(rhs))
-        value, steps = np.zeros_like(rhs), 0
+        scale = float(np.linalg.norm(rhs))
+        goal, left = self.tolerance * scale, scale
+        value, remainder, steps, rough = np.zeros_like(rhs), rhs, 0, self.rough
         while True:
-            # the recurrence drifts from the true residual: start again from where it believed to be done
-            remainder = rhs - operator.matvec(value) if steps else rhs
-            if float(np.linalg.norm(remainder)) <= goal:
-                return self._solution(operator, value, rhs, steps)
+            best = Solution(value, left / scale if scale else left, steps, "conjugate gradients")
+            if left <= goal:
+                return best
             if steps >= self.max_steps:
-                best = self._solution(operator, value, rhs, steps)
                 raise SolverError(
                     f"Conjugate gradients wanted a residual of {self.tolerance:g} and reached "
                     f"{best.residual:g} in {steps} steps. Allow more, or use a larger ridge.",
                     best,
                 )
-            change, taken = self._run(operator, remainder, steps=self.max_steps - steps, goal=goal)
-            value, steps = value + change, steps + taken
+            near = goal if rough is None else max(goal, PASS * left)
+            try:
+                told = partial(self._told, before=steps, scale=scale, start=value)
+                most = self.max_steps - steps
+                change, taken = self._run(rough or operator, remainder, steps=most, goal=near, told=told)
+            except SolverError:  # rounding can make rough products indefinite
+                if rough is None:
+                    raise
+                rough = None
+                continue
+            # the recurrence drifts from the true residual: start again from where it believed to be done
+            moved, steps = value + change, steps + taken
+            true = rhs - operator.matvec(moved)
+            found = float(np.linalg.norm(true))
+            if rough is None or found < left:
+                value, remainder, left, rough = moved, true, found, rough if found < left / 2 else None
+            else:
+                rough = None
 
-    def _run(self, operator: Operator, rhs: Array, *, steps: int, goal: float) -> tuple[Array, int]:
+    def _told(self, step: int, size: float, change: Array, *, before: int, scale: float, start: Array) -> None:
+        if self.watch is not None:
+            self.watch(before + step, size / scale, start + change)
+
+    def _run(
+        self, operator: Operator, rhs: Array, *, steps: int, goal: float, told: Callable[[int, float, Array], None]
+    ) -> tuple[Array, int]:
         value, residual = np.zeros_like(rhs), rhs.copy()
         z = self._precondition(residual)
         direction, product = z, (residual * z).sum(axis=0)
@@ -177,7 +208,7 @@ class ConjugateGradient:
             image = operator.matvec(direction)
             curvature = (direction * image).sum(axis=0)
             if (curvature < 0).any() or ((curvature == 0) & (product > 0)).any():
-                best = self._solution(operator, value, rhs, step)
+                best = Solution(value, residual_of(operator, value, rhs), step, "conjugate gradients")
                 raise SolverError(
                     f"Conjugate gradients need a positive definite operator; found a curvature of "
                     f"{float(curvature.min()):g}. Use a larger ridge.",
@@ -185,7 +216,9 @@ class ConjugateGradient:
                 )
             length = _ratio(product, curvature)
             value, residual = value + length * direction, residual - length * image
-            if float(np.linalg.norm(residual)) <= goal / 2:
+            size = float(np.linalg.norm(residual))
+            told(step, size, value)
+            if size <= goal / 2:
                 return value, step
             z = self._precondition(residual)
             previous, product = product, (residual * z).sum(axis=0)
@@ -194,9 +227,6 @@ class ConjugateGradient:
 
     def _precondition(self, residual: Array) -> Array:
         return residual if self.preconditioner is None else self.preconditioner.matvec(residual)
-
-    def _solution(self, operator: Operator, value: Array, rhs: Array, steps: int) -> Solution:
-        return Solution(value, residual_of(operator, value, rhs), steps, "conjugate gradients")
 
 
 def _ratio(above: Array, below: Array) -> Array:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,6 +35,7 @@ class AdamSteps:
     weight_decay: float = 0.0
     random_start: bool = False
     seed: int = 0
+    watch: Callable[[int, float, Array], None] | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         if not (self.rate > 0 and self.steps > 0 and self.decay_every > 0 and self.look_every > 0):
@@ -52,6 +54,8 @@ class AdamSteps:
         best, lowest, taken = stack[0].copy(), math.inf, 0
         for step in range(self.steps + 1):
             image = operator.matvec(stack[0])
+            if self.watch is not None:
+                self.watch(step, float(np.linalg.norm(image - rhs) / (np.linalg.norm(rhs) or 1)), stack[0])
             objective = float((stack[0] * (image / 2 - rhs)).sum())
             if step % self.look_every == 0 and objective < lowest:
                 best, lowest, taken = stack[0].copy(), objective, step

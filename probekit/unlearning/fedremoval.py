@@ -128,7 +128,7 @@ def _solver(name: str, here: Ready) -> Solver:
     if here.whole:
         from probekit.unlearning.network import solver_named
 
-        return solver_named(name)
+        return solver_named(name, watch=here.watch("solving"))
     if name in OF_NETWORKS:
         raise InputError(f"The solver {name} is for whole networks; a head has a matrix. Use {', '.join(SOLVERS)}.")
     return SOLVERS[name]

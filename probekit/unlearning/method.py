@@ -9,7 +9,7 @@ from typing import Protocol
 from probekit.errors import InputError, NotFoundError
 from probekit.federated.fedavg import FedAvg
 from probekit.federated.task import ClosedForm
-from probekit.federated.trained import Trained
+from probekit.federated.trained import Trained, Watch, unwatched
 from probekit.learning import ClientStats, Partition, Solution
 from probekit.linearized import NetworkHead
 from probekit.registry import methods, nearest
@@ -37,7 +37,7 @@ class Material:
 
     `embeddings` and `partition` are the run's cached rows; `clients` answer online; `options` are the run's
     training options (needed where the head's recipe does not tell them); `arriving` are statistics of clients
-    that join; `tree` saves re-adding all clients when requests come in a stream.
+    that join; `tree` saves re-adding all clients when requests come in a stream; `watch` is told how far it is.
     """
 
     embeddings: EmbeddingSet | None = None
@@ -46,6 +46,7 @@ class Material:
     options: ClosedForm | FedAvg | None = None
     arriving: Mapping[str, ClientStats] = field(default_factory=dict)
     tree: StatisticsTree | None = None
+    watch: Watch = unwatched
 
 
 NOTHING = Material()

@@ -1,19 +1,21 @@
 """What unlearning asks of a whole network: its clients' answers, the server's curvature, rows whose class is certain.
 
 The losses, steps and certificates are those of heads; what differs is that a curvature has no matrix: the server's
-rows' dual, or a subspace of them, inverts it. All of it in float64, whatever the network was trained in.
+rows' dual, or a subspace of them, inverts it. What is told of the outcome is computed in float64, whatever the network
+was trained in; steps on the way there may be rougher.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from probekit.errors import InputError, NotFoundError
 from probekit.federated.network_clients import Holding, hold
+from probekit.federated.trained import Progress
 from probekit.linear.curvature import CurvatureSolver
 from probekit.linear.kernel import Factors, batch_factors, factors
 from probekit.linear.memory import free_memory
@@ -27,7 +29,7 @@ from probekit.unlearning.adam import F2L2, AdamSteps
 from probekit.unlearning.retained import LocalClients
 from probekit.values import EmbeddingSet
 
-SOLVERS: dict[str, Solver] = {
+SOLVERS: dict[str, CurvatureSolver | AdamSteps] = {
     "cholesky": CurvatureSolver(),
     "dual": CurvatureSolver("dual"),
     "pcg": CurvatureSolver("pcg"),
@@ -58,7 +60,17 @@ class NetworkAnswers(LocalClients):
 
 def network_clients(head: NetworkHead, embeddings: EmbeddingSet, rows: Mapping[str, Indices]) -> NetworkAnswers:
     """Clients that answer from these rows of the set."""
-    model = linearized(head.network, precision="float64")
+    exact = _holdings(head, embeddings, rows, precision="float64")
+    if head.network.precision == "float64":
+        return NetworkAnswers(exact, {})
+    rough = _holdings(head, embeddings, rows, precision=head.network.precision)
+    return NetworkAnswers(exact, {}, NetworkAnswers(rough, {}))
+
+
+def _holdings(
+    head: NetworkHead, embeddings: EmbeddingSet, rows: Mapping[str, Indices], *, precision: str
+) -> dict[str, Squares]:
+    model = linearized(head.network, precision=precision)
     share = free_memory(model.device) // 2
     total = max(1, sum(len(held) for held in rows.values()))
     squares: dict[str, Squares] = {}
@@ -66,7 +78,7 @@ def network_clients(head: NetworkHead, embeddings: EmbeddingSet, rows: Mapping[s
         inputs = inputs_of(head.network, np.asarray(embeddings.embeddings[held]))
         memory = max(share * len(held) // total, share // 32)
         squares[name] = hold(model, inputs, embeddings.labels[held], centre=head.centre, memory=memory, name=name)
-    return NetworkAnswers(squares, {})
+    return squares
 
 
 def server_squares(head: NetworkHead, embeddings: EmbeddingSet, rows: Indices) -> Squares:
@@ -74,11 +86,15 @@ def server_squares(head: NetworkHead, embeddings: EmbeddingSet, rows: Indices) -
     return network_clients(head, embeddings, {"the server": rows}).squares["the server"]
 
 
-def solver_named(name: str) -> Solver:
+def solver_named(name: str, *, watch: Callable[[Progress], None] | None = None) -> Solver:
     """How the server's system is solved: by its dual or preconditioned iterations ("cholesky": whichever fits)."""
     if name not in SOLVERS:
         raise NotFoundError(f"FedRemoval of a network has no solver {name!r}. {nearest(name, list(SOLVERS))}")
-    return SOLVERS[name]
+    found = SOLVERS[name]
+    if watch is None:
+        return found
+    total = found.steps if isinstance(found, AdamSteps) else None
+    return replace(found, watch=lambda done, residual, _: watch(Progress(done, total, residual=residual)))
 
 
 def server_inverse(squares: Squares, ridge: float) -> Operator:

@@ -10,7 +10,7 @@ from probekit.errors import InputError
 from probekit.federated.fedavg import FedAvg
 from probekit.federated.network import FederatedCg, NetworkTrained, train_holders
 from probekit.federated.network_clients import holders
-from probekit.federated.trained import Trained
+from probekit.federated.trained import Trained, Watch, unwatched
 from probekit.linearized import NetworkHead
 from probekit.networks import inputs_of, linearized
 from probekit.unlearning.method import Cost, Unlearned
@@ -22,7 +22,9 @@ EXACT = {"float64": FederatedCg(rounds=2000, tolerance=1e-8), "float32": Federat
 NOTE = "Trained anew on the remaining rows, from the same w_p, which knows the server's rows only."
 
 
-def fit_anew(trained: Trained, rest: Remainder, *, options: FedAvg | None = None) -> NetworkTrained:
+def fit_anew(
+    trained: Trained, rest: Remainder, *, options: FedAvg | None = None, watch: Watch = unwatched
+) -> NetworkTrained:
     """The linearized network of these rows, around the run's own w_p."""
     head = trained.head
     if not isinstance(head, NetworkHead) or not rest.partition.clients:
@@ -30,15 +32,22 @@ def fit_anew(trained: Trained, rest: Remainder, *, options: FedAvg | None = None
     model = linearized(head.network)
     inputs = inputs_of(head.network, np.asarray(rest.embeddings.embeddings[:]))
     held = holders(model, inputs, rest.embeddings.labels, rest.partition, centre=head.centre)
-    return train_holders(held, ridge=trained.ridge, method=options or EXACT[head.network.precision])
+    method = options or EXACT[head.network.precision]
+    return train_holders(held, ridge=trained.ridge, method=method, progress=watch("retraining"))
 
 
 def retrain_network(
-    trained: Trained, request: UnlearnRequest, rest: Remainder, *, name: str, options: FedAvg | None = None
+    trained: Trained,
+    request: UnlearnRequest,
+    rest: Remainder,
+    *,
+    name: str,
+    options: FedAvg | None = None,
+    watch: Watch = unwatched,
 ) -> Unlearned:
     """The linearized network of the remaining rows."""
     start = time.perf_counter()
-    found = fit_anew(trained, rest, options=options)
+    found = fit_anew(trained, rest, options=options, watch=watch)
     sent = sum((one for one in found.traffic.values()), start=type(trained.total_traffic)())
     rows = sum(found.counts.values())
     flops = 8 * found.rounds * rows * found.model.size

@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 
 from probekit.errors import InputError
 from probekit.federated.client import penalty
-from probekit.federated.trained import Trained
+from probekit.federated.trained import Progress, Trained
 from probekit.learning import Solution
+from probekit.linear.solvers import PASS
 from probekit.unlearning.fedremoval import finished
 from probekit.unlearning.method import NOTHING, Material, Unlearned
 from probekit.unlearning.remainder import penalised_gradients
@@ -85,24 +86,59 @@ class FedRemovalPcg:
         return replace(found, trained_after=replace(found.trained_after, gradients=gradients))
 
     def _descend(self, here: Ready, loss: RetainedLoss) -> tuple[Params, int]:
-        """Preconditioned conjugate gradients on all classes at once; the parameters and the rounds taken."""
+        """Preconditioned conjugate gradients on all classes at once; the parameters and the rounds taken.
+
+        Clients that trained in coarser numbers answer in them; when they believe to be a good way on, a round in
+        float64 tells the true gradient, and from there it goes on.
+        """
         inverse = here.inverse()
-        params, remainder = here.start, here.gradient
+        params, remainder, used = here.start, here.gradient, 0
         goal = self.tolerance * float(np.linalg.norm(remainder))
         z = inverse.matvec(remainder)
         if self.rounds == 0:
             return params - z, 0
+        rounds, rough = _Rounds(here.start, here.gradient, loss), loss.rough
+        if rough is not None:
+            rounds, used = _Rounds(here.start, rough.gradient(here.start), rough), 1
+        near = goal if rough is None else max(goal, PASS * float(np.linalg.norm(remainder)))
         direction, product = z, (remainder * z).sum(axis=0)
-        for used in range(1, self.rounds + 1):
-            image = _curvature(here, loss, direction)
+        told, first = here.watch("gradient rounds"), float(np.linalg.norm(remainder)) or 1.0
+        while used < self.rounds:
+            image = rounds.curvature(direction)
             length = _ratio(product, (direction * image).sum(axis=0))
-            params, remainder = params - length * direction, remainder - length * image
-            if float(np.linalg.norm(remainder)) <= goal:
-                return params, used
+            params, remainder, used = params - length * direction, remainder - length * image, used + 1
+            left = float(np.linalg.norm(remainder))
+            told(Progress(used, self.rounds, residual=left / first))
+            if left <= near:
+                if rough is None or used == self.rounds:
+                    return params, used
+                remainder, used = loss.gradient(params), used + 1
+                left = float(np.linalg.norm(remainder))
+                if left <= goal:
+                    return params, used
+                near, product = max(goal, PASS * left), np.zeros_like(product)
             z = inverse.matvec(remainder)
             previous, product = product, (remainder * z).sum(axis=0)
             direction = z + _ratio(product, previous) * direction
-        return params, self.rounds
+        return params, used
+
+
+@dataclass(frozen=True, eq=False)
+class _Rounds:
+    """H p from one gradient round, given the gradient at the start from the same clients."""
+
+    start: Params
+    gradient: Params
+    loss: RetainedLoss
+
+    def curvature(self, direction: Params) -> Params:
+        """The curvature applied to a direction."""
+        length = float(np.linalg.norm(direction))
+        if not length:
+            return np.zeros_like(direction)
+        scale = (float(np.linalg.norm(self.start)) or 1.0) / length
+        away: Params = (self.gradient - self.loss.gradient(self.start - scale * direction)) / scale
+        return away
 
 
 def load(argument: str) -> FedRemovalPcg:
@@ -110,16 +146,6 @@ def load(argument: str) -> FedRemovalPcg:
     if argument and not argument.isdecimal():
         raise InputError(f"fedremoval-pcg:ROUNDS takes a whole number of rounds; found {argument!r}.")
     return FedRemovalPcg(int(argument or DEFAULT_ROUNDS))
-
-
-def _curvature(here: Ready, loss: RetainedLoss, direction: Params) -> Params:
-    """H p from one gradient round."""
-    length = float(np.linalg.norm(direction))
-    if not length:
-        return np.zeros_like(direction)
-    scale = (float(np.linalg.norm(here.start)) or 1.0) / length
-    away: Params = (here.gradient - loss.gradient(here.start - scale * direction)) / scale
-    return away
 
 
 def _ratio(above: Params, below: Params) -> Params:

@@ -7,7 +7,7 @@ its rows, the ridge is added once, by whoever asks.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
@@ -43,10 +43,14 @@ class RetainedClients(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class LocalClients:
-    """Clients in this process, each with its squares."""
+    """Clients in this process, each with its squares.
+
+    `rough`: the same clients in the coarser numbers that they trained in, for rounds that are checked later.
+    """
 
     squares: Mapping[str, Squares]
     sizes: Mapping[str, float]
+    rough: LocalClients | None = None
 
     @property
     def counts(self) -> Mapping[str, int]:
@@ -119,6 +123,12 @@ class RetainedLoss:
     def rows(self) -> int:
         """How many rows all of them have."""
         return sum(self.clients.counts.values())
+
+    @property
+    def rough(self) -> RetainedLoss | None:
+        """The same in coarser numbers, where the clients trained in such."""
+        rough = self.clients.rough if isinstance(self.clients, LocalClients) else None
+        return None if rough is None else replace(self, clients=rough)
 
     @property
     def block(self) -> int:

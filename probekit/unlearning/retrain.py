@@ -35,7 +35,7 @@ class Retrain:
         if isinstance(trained.head, NetworkHead):
             from probekit.unlearning.network_retrain import retrain_network
 
-            return retrain_network(trained, request, rest, name=self.name)
+            return retrain_network(trained, request, rest, name=self.name, watch=material.watch)
         parts = {
             name: client_statistics(rest.embeddings, rows, trained.design)
             for name, rows in rest.partition.clients.items()
@@ -81,7 +81,8 @@ class RetrainFedAvg:
         if isinstance(trained.head, NetworkHead):
             from probekit.unlearning.network_retrain import retrain_network
 
-            return retrain_network(trained, request, rest, name=self.name, options=material.options)
+            options, watch = material.options, material.watch
+            return retrain_network(trained, request, rest, name=self.name, options=options, watch=watch)
         keep = "gradients" if trained.gradients is not None else "nothing"
         after = train(
             rest.embeddings,

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from probekit.errors import InputError, MismatchError
 from probekit.federated.client import penalty
-from probekit.federated.trained import ServerSet, Trained
+from probekit.federated.trained import ServerSet, Trained, Watch, unwatched
 from probekit.learning import ClientStats, Design
 from probekit.linear.loss import RidgeLoss
 from probekit.linear.solvers import Inverse, Operator
@@ -51,7 +51,8 @@ class Plan:
 class Ready:
     """All that a step needs: where it starts, the retained gradient there, the server's loss, who can be asked.
 
-    `asked` tells whether the gradient took a round of its own. `statistics` are the retained clients', if kept.
+    `asked` tells whether the gradient took a round of its own. `statistics` are the retained clients', if kept. `watch`
+    is told of rounds and steps.
     """
 
     start: Params
@@ -65,6 +66,7 @@ class Ready:
     loss: RetainedLoss | None = None
     statistics: dict[str, ClientStats] | None = None
     asked: bool = False
+    watch: Watch = unwatched
 
     @property
     def rows(self) -> int:
@@ -153,8 +155,20 @@ def ready(unlearner: Unlearner, trained: Trained, request: UnlearnRequest, mater
             )
         gradient = found
     plan = plan_for(server.statistics, ridge) if server.statistics is not None else _network_plan(squares, ridge)
-    design = trained.design
-    return Ready(trained.params, gradient, counts, ridge, design, server, squares, plan, loss, statistics, asked)
+    return Ready(
+        trained.params,
+        gradient,
+        counts,
+        ridge,
+        trained.design,
+        server,
+        squares,
+        plan,
+        loss,
+        statistics,
+        asked,
+        material.watch,
+    )
 
 
 def _squares(trained: Trained, server: ServerSet, embeddings: EmbeddingSet | None) -> Squares:

@@ -144,7 +144,7 @@ def test_sum_scaling_is_solved_as_well() -> None:
     for way in ("dual", "pcg"):
         found = CurvatureSolver(way, 1e-10).solve(loss.curvature(), rhs)
         assert np.linalg.norm(found.value - wanted) <= 1e-6 * np.linalg.norm(wanted)
-        assert found.steps < 40
+        assert found.steps < 60
 
 
 def test_the_preconditioner_saves_most_of_the_steps() -> None:

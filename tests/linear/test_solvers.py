@@ -108,6 +108,26 @@ def test_a_preconditioner_saves_steps() -> None:
     assert exact.steps <= 2
 
 
+def test_rough_products_take_the_steps_and_true_ones_tell_what_is_left() -> None:
+    matrix = definite(80, seed=6, condition=1e4)
+    rhs = np.random.default_rng(0).standard_normal((80, 3))
+    coarse = Hidden(matrix.astype(np.float32).astype(np.float64))
+    exact = Hidden(matrix)
+    solution = ConjugateGradient(tolerance=1e-10, rough=coarse).solve(exact, rhs)
+    assert np.linalg.norm(rhs - matrix @ solution.value) <= 1e-10 * np.linalg.norm(rhs)
+    assert solution.steps == coarse.products
+    assert exact.products < 8 < coarse.products
+
+
+@pytest.mark.parametrize("factor", [-1.0, 3.0, 1e-3])
+def test_rough_products_that_mislead_are_given_up(factor: float) -> None:
+    matrix, rhs = definite(30, seed=7), np.ones((30, 2))
+    coarse = Hidden(factor * matrix)
+    solution = ConjugateGradient(tolerance=1e-10, rough=coarse).solve(matrix, rhs)
+    assert np.linalg.norm(rhs - matrix @ solution.value) <= 1e-10 * np.linalg.norm(rhs)
+    assert 0 < coarse.products < 60
+
+
 def test_conjugate_gradients_refuse_with_their_best() -> None:
     matrix, rhs = definite(40, seed=5, condition=1e5), np.ones((40, 1))
     with pytest.raises(SolverError, match="in 7 steps") as caught:

@@ -56,10 +56,16 @@ def embedded(*, seed: int = 0, spoiled: bool = True) -> EmbeddingSet:
     return EmbeddingSet(spec, rows, labels, ids, ("x", "y", "z"), source=f"made {seed}")
 
 
-def whole(centre: str = "wp") -> tuple[Trained, Material]:
+def whole(centre: str = "wp", *, precision: str = "float64") -> tuple[Trained, Material]:
     data = embedded()
-    how = WholeNetwork("py:tests.unlearning.test_network:factory", centre=centre, pretraining=Pretraining(epochs=5))
-    trained = train_network(data, PARTITION, ridge=RIDGE, options=how, method=FederatedCg(tolerance=1e-10))
+    how = WholeNetwork(
+        "py:tests.unlearning.test_network:factory",
+        centre=centre,
+        precision=precision,
+        pretraining=Pretraining(epochs=5),
+    )
+    close = FederatedCg(tolerance=1e-10 if precision == "float64" else 1e-5)
+    trained = train_network(data, PARTITION, ridge=RIDGE, options=how, method=close)
     return trained, Material(data, PARTITION)
 
 
@@ -130,6 +136,22 @@ def test_every_method_against_dense_algebra(centre: str) -> None:
     assert line.loss_change is not None
     assert np.isclose(loss(line.trained_after.params) - loss(trained.params), line.loss_change, rtol=1e-5)
     assert line.loss_change < 0
+
+
+@pytest.mark.parametrize("centre", ["wp", "zero"])
+def test_gradient_rounds_in_float32_end_where_float64_ones_do(centre: str) -> None:
+    trained, material = whole(centre, precision="float32")
+    assert material.embeddings is not None
+    head = network_of(trained)
+    double = replace(head, network=replace(head.network, precision="float64"))
+    wanted = minimum(double, material.embeddings, np.arange(30, 90))
+    away = np.linalg.norm(trained.params - wanted)
+    done = unlearn(trained, GONE, method="fedremoval-pcg:300", material=material)
+    assert np.linalg.norm(done.trained_after.params - wanted) <= 1e-9 * away
+    assert done.solution.residual <= 1e-9
+    few = unlearn(trained, GONE, method="fedremoval-pcg:5", material=material)
+    assert few.solution.steps == 5
+    assert 1e-9 * away < np.linalg.norm(few.trained_after.params - wanted) < away
 
 
 @pytest.mark.parametrize("name", ["fedremoval", "fedremoval-line", "fedremoval-pcg:2", "fedremoval-pcg:60", "retrain"])

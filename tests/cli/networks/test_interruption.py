@@ -7,17 +7,22 @@ import signal
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from probekit.cache import DiskStore
 from probekit.cli import ledger
 from probekit.cli.runs import Run
+from probekit.cli.standing import StandingFile
 from probekit.cli.unlearning import Wanted, carry_out, read_request
+from probekit.federated.whole import Standing
 from tests.cli.conftest import Command
 from tests.cli.networks.shop import (
+    FIRST,
     FORK,
     Shop,
     certificate,
+    minimum,
     network_head,
 )
 from tests.cli.shelves import Probekit
@@ -41,6 +46,81 @@ def test_an_interrupted_unlearning_leaves_the_old_run(
     assert {path: path.read_bytes() for path in trained.rglob("*") if path.is_file()} == before
     code, value, _ = probekit("unlearn", trained, "--client", "1")
     assert (code, value["state"]) == (0, 2)
+
+
+FEDAVG = ("--method", "fedavg", "--rounds", "8", "--local-steps", "3")
+
+
+def interrupt(monkeypatch: pytest.MonkeyPatch, probekit: Probekit, *arguments: object, after: int) -> None:
+    """Stop a training after so many rounds (0: after pretraining)."""
+    original = StandingFile.save
+
+    def stop(file: StandingFile, standing: Standing) -> None:
+        original(file, standing)
+        if after <= (standing.reached.rounds if standing.reached is not None else 0):
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as broken:
+        broken.setattr("probekit.cli.standing.EVERY", 0.0)
+        broken.setattr(StandingFile, "save", stop)
+        assert probekit("train", "grey", *FIRST, *arguments, "--run", "r")[0] == 130
+    assert not Path("r").exists()
+    assert Path(".r.training").is_file()
+
+
+@pytest.mark.parametrize("after", [0, 5])
+def test_an_interrupted_training_goes_on_where_it_was(
+    probekit: Probekit, shop: Shop, monkeypatch: pytest.MonkeyPatch, after: int
+) -> None:
+    interrupt(monkeypatch, probekit, after=after)
+    monkeypatch.setattr("probekit.federated.whole.pretrain", None)
+    code, value, said = probekit("train", "grey", *FIRST, "--run", "r")
+    assert code == 0, said
+    assert f"Going on after {f'round {after}' if after else 'its pretraining'}, where" in said
+    assert not Path(".r.training").exists()
+    head, wanted = network_head(Path("r")), minimum(Path("r"), shop.store, 1)
+    assert head.network.digest == network_head(shop.root / "run").network.digest
+    assert np.linalg.norm(head.params - wanted) <= 1e-4 * np.linalg.norm(wanted)
+    assert value["residual"] <= 1e-6
+    assert value["rounds"] > after
+
+
+def test_fedavg_goes_on_to_the_same_bits(probekit: Probekit, monkeypatch: pytest.MonkeyPatch) -> None:
+    interrupt(monkeypatch, probekit, *FEDAVG, after=3)
+    code, value, said = probekit("train", "grey", *FIRST, *FEDAVG, "--run", "r")
+    assert (code, value.get("rounds"), "after round 3" in said) == (0, 8, True), said
+    code, whole, _ = probekit("train", "grey", *FIRST, *FEDAVG, "--run", "whole")
+    assert np.array_equal(network_head(Path("r")).params, network_head(Path("whole")).params)
+    assert whole["traffic"] == value["traffic"]
+
+
+def test_another_training_begins_anew(probekit: Probekit, monkeypatch: pytest.MonkeyPatch) -> None:
+    interrupt(monkeypatch, probekit, after=5)
+    code, _, said = probekit("train", "grey", *FIRST, "--pretrain-epochs", "2", "--run", "r")
+    assert (code, "Going on" in said) == (0, False), said
+    Path(".s.training").write_bytes(b"not tensors")
+    code, _, said = probekit("train", "grey", *FIRST, "--run", "s")
+    assert (code, "Going on" in said) == (0, False), said
+    assert not [*Path().glob(".*.training")]
+
+
+def test_more_rounds_may_be_asked_for_and_none_may_be_left(probekit: Probekit, monkeypatch: pytest.MonkeyPatch) -> None:
+    interrupt(monkeypatch, probekit, after=5)
+    code, value, said = probekit("train", "grey", *FIRST, "--method", "cg", "--rounds", "4", "--run", "r")
+    assert code == 0, said
+    assert 1e-6 < value["residual"] < 1
+
+
+def test_purging_removes_an_unfinished_training(
+    trained: Path, probekit: Probekit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    interrupt(monkeypatch, probekit, after=5)
+    left = trained.parent / ".run.training"
+    Path(".r.training").rename(left)
+    assert probekit("unlearn", trained, "--client", "1", "--method", "fedremoval:dual")[0] == 0
+    code, value, said = probekit("purge", trained)
+    assert (code, left.exists()) == (0, False), said
+    assert ".run.training" in value["removed"]
 
 
 def _killed(path: Path, root: Path, before: str) -> None:
