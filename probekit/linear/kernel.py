@@ -223,18 +223,18 @@ def _layer(layer: nn.Module, given: Tensor, gradients: Tensor, weight: bool, bia
     rows, classes = gradients.shape[:2]
     if isinstance(layer, nn.Conv2d):
         options: dict[str, Any] = {"dilation": layer.dilation, "padding": layer.padding, "stride": layer.stride}
-        seen = functional.unfold(given, layer.kernel_size, **options).transpose(1, 2)
-        felt = gradients.flatten(3).transpose(2, 3)
+        seen, felt = functional.unfold(given, layer.kernel_size, **options), gradients.flatten(3)
     elif given.dim() == 2:
         return Product(given, gradients, weight, bias)
     else:
-        seen = given.reshape(rows, -1, given.shape[-1])
-        felt = gradients.reshape(rows, classes, -1, gradients.shape[-1])
+        seen = given.reshape(rows, -1, given.shape[-1]).transpose(1, 2)
+        felt = gradients.reshape(rows, classes, -1, gradients.shape[-1]).transpose(2, 3)
     parts = []
     if weight:
-        parts.append((felt.transpose(2, 3) @ seen[:, None]).reshape(rows, classes, -1))
+        # one product for all classes of a row: its inputs are not copied for each
+        parts.append((felt.flatten(1, 2) @ seen.transpose(1, 2)).reshape(rows, classes, -1))
     if bias:
-        parts.append(felt.sum(2))
+        parts.append(felt.sum(3))
     return Explicit(torch.cat(parts, dim=2))
 
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from probekit.errors import InputError, NotFoundError
@@ -40,6 +41,8 @@ SOLVERS: dict[str, CurvatureSolver | AdamSteps] = {
 DUAL_VALUES = 6000
 """The largest dual whose eigenvalues are computed to tell the effective dimension."""
 BLOCK_ROWS = 4096
+ROOM = 1.01
+"""What float32 may be off by in a sum of squares, and more."""
 
 Array = NDArray[np.float64]
 Indices = NDArray[np.int64]
@@ -50,12 +53,13 @@ class NetworkAnswers(LocalClients):
     """Clients that answer for a linearized network; what bounds its rounding is computed when asked for."""
 
     def energies(self) -> Mapping[str, float]:
-        """Each client's |J|^2."""
-        return {name: _energy(_rows(one)) for name, one in self.squares.items()}
+        """Each client's |J|^2, at most: as found in float32, and its own rounding."""
+        squares = self.squares if self.rough is None else self.rough.squares
+        return {name: ROOM * _energy(_rows(one).cast(torch.float32)) for name, one in squares.items()}
 
     def aims(self) -> Mapping[str, float]:
         """Each client's |Y - offset|^2."""
-        return {name: one.value(np.zeros(one.shape)) for name, one in self.squares.items()}
+        return {name: _lacking(one) for name, one in self.squares.items()}
 
 
 def network_clients(head: NetworkHead, embeddings: EmbeddingSet, rows: Mapping[str, Indices]) -> NetworkAnswers:
@@ -165,6 +169,11 @@ def _examined(head: NetworkHead, embeddings: EmbeddingSet, bound: float) -> Iter
         leads, needs = scores[place, top][:, None] - scores, np.sqrt(np.maximum(apart, 0)) * bound
         leads[place, top] = np.inf
         yield leads, needs, blocks
+
+
+def _lacking(squares: Squares) -> float:
+    assert isinstance(squares, Holding)
+    return float(np.square(squares.targets - squares.rows.offset).sum())
 
 
 def _energy(rows: LinearizedRows) -> float:
