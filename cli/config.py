@@ -175,8 +175,11 @@ class TrainConfig:
     def _refuse(self, names: tuple[str, ...], why: str) -> None:
         plain = TrainConfig.__dataclass_fields__
         for name in names:
-            if getattr(self, name) != plain[name].default:
-                raise InputError(f"--{name.replace('_', '-')} {why}; found --method {self.method}.")
+            value = getattr(self, name)
+            if value != plain[name].default:
+                given = "" if value is True else f" {value}"
+                option = f"--{name.replace('_', '-')}"
+                raise InputError(f"{option} {why}; found {option}{given} with --method {self.method}.")
 
     @property
     def auto(self) -> bool:

@@ -24,7 +24,7 @@ REMEDIES = {
     "retained gradient": 'the clients\' gradients at the head: train with keep="gradients" or "statistics"',
     "retained clients": "the retained clients online, their statistics, or their cached rows",
     "rows": "the cached rows of the retained clients: give the embedding set and the partition",
-    "options": "the FedAvg options of the run: give them again",
+    "options": "FedAvg options, which only a run trained by FedAvg has: train with --method fedavg, or use retrain",
 }
 """The material that methods need, each with where it comes from."""
 SOLVING = ("exact", "retrain")

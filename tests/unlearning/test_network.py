@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -13,7 +14,7 @@ from probekit.certification import certify
 from probekit.errors import InputError, NotFoundError
 from probekit.federated.fedavg import FedAvg
 from probekit.federated.network import FederatedCg, Pretraining
-from probekit.federated.trained import Trained
+from probekit.federated.trained import Progress, Trained
 from probekit.federated.whole import WholeNetwork, train_network
 from probekit.heads import load_head, predict, save_head, scores
 from probekit.learning import LinearHead, Partition
@@ -152,6 +153,32 @@ def test_gradient_rounds_in_float32_end_where_float64_ones_do(centre: str) -> No
     few = unlearn(trained, GONE, method="fedremoval-pcg:5", material=material)
     assert few.solution.steps == 5
     assert 1e-9 * away < np.linalg.norm(few.trained_after.params - wanted) < away
+
+
+@pytest.mark.parametrize(
+    ("name", "stage", "total"),
+    [
+        ("fedremoval:pcg", "solving", None),
+        ("fedremoval-line:cg", "solving", None),
+        ("fedremoval:adam", "solving", 400),
+        ("fedremoval-pcg:12", "gradient rounds", 12),
+        ("retrain", "retraining", 2002),
+    ],
+)
+def test_long_work_tells_how_far_it_is(name: str, stage: str, total: int | None) -> None:
+    trained, material = whole()
+    told: dict[str, list[Progress]] = {}
+
+    def watch(stage: str) -> Callable[[Progress], None]:
+        return told.setdefault(stage, []).append
+
+    unlearn(trained, GONE, method=name, material=replace(material, watch=watch))
+    assert [*told] == [stage]
+    assert {one.total for one in told[stage]} == {total}
+    done = [one.done for one in told[stage]]
+    assert len(done) > 5
+    assert done == sorted(set(done))
+    assert told[stage][-1].residual < 0.5 * told[stage][0].residual
 
 
 @pytest.mark.parametrize("name", ["fedremoval", "fedremoval-line", "fedremoval-pcg:2", "fedremoval-pcg:60", "retrain"])

@@ -127,8 +127,9 @@ def test_fedavg_comes_near_with_the_rounds(probekit: Probekit, shop: Shop) -> No
     assert gaps[1] < 0.7 * gaps[0]
 
 
-def test_the_ridge_may_pull_to_zero(probekit: Probekit, shop: Shop) -> None:
-    code, _, said = probekit("train", "grey", *FIRST, "--centre", "zero", "--run", "r")
+@pytest.mark.parametrize("option", ["--centre", "--center"])
+def test_the_ridge_may_pull_to_zero(probekit: Probekit, shop: Shop, option: str) -> None:
+    code, _, said = probekit("train", "grey", *FIRST, option, "zero", "--run", "r")
     assert code == 0, said
     head = network_head(Path("r"))
     assert head.centre == "zero"
