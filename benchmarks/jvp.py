@@ -24,7 +24,7 @@ from torch.func import functional_call, jvp, vjp
 from probekit.cache.installed import is_installed
 from probekit.cache.location import default_root
 from probekit.errors import SolverError
-from probekit.federated.network import Pretraining, pretrain
+from probekit.federated.pretraining import Pretraining, pretrain
 from probekit.linear.curvature import CurvatureSolver
 from probekit.linear.network import Linearized, LinearizedRows, linearize
 from probekit.linear.solvers import ConjugateGradient, Operator, residual_of

@@ -13,7 +13,8 @@ from probekit.cli.fitting import Fitted, rounds_told, timed
 from probekit.cli.standing import StandingFile
 from probekit.errors import InputError, NotFoundError
 from probekit.federated.fedavg import FedAvg
-from probekit.federated.network import FederatedCg, Pretraining
+from probekit.federated.network import FederatedCg
+from probekit.federated.pretraining import Pretraining
 from probekit.federated.trained import Trained, Watch
 from probekit.federated.whole import WholeNetwork, train_network
 from probekit.learning import Partition

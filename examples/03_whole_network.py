@@ -11,7 +11,8 @@ import numpy as np
 from sklearn.datasets import load_digits
 
 import probekit
-from probekit.federated.network import FederatedCg, Pretraining
+from probekit.federated.network import FederatedCg
+from probekit.federated.pretraining import Pretraining
 from probekit.unlearning.method import Material
 from probekit.unlearning.retained import answering
 

@@ -37,7 +37,13 @@ NETWORKS = ("network", "batches", "curvature", "inspection", "inverse", "kernel"
 """The half of `linear` that linearizes whole networks; the other half needs NumPy and SciPy alone."""
 
 TORCH_AT_THE_TOP = (
-    *("probekit.backbones", "probekit.networks", "probekit.federated.network", "probekit.unlearning.network"),
+    *(
+        "probekit.backbones",
+        "probekit.networks",
+        "probekit.federated.network",
+        "probekit.federated.pretraining",
+        "probekit.unlearning.network",
+    ),
     "probekit.federated.whole",
     *(f"probekit.linear.{name}" for name in NETWORKS),
 )

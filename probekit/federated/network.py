@@ -1,4 +1,4 @@
-"""Training a network: pretrained on the server's rows, linearized there, then trained across clients.
+"""Training a network, linearized at w_p, across clients.
 
 The loss of client c is (1 / 2 n_c) |offset_c + J_c params - Y_c|^2 + (ridge / 2) |params|^2, with the parameters
 counted from w_p or from zero (`centre`). Either way training starts at w_p.
@@ -6,15 +6,12 @@ counted from w_p or from zero (`centre`). Either way training starts at w_p.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
 
 from probekit.errors import InputError, SolverError
 from probekit.federated.fedavg import FedAvg, run_rounds
@@ -23,74 +20,10 @@ from probekit.federated.server import client_weights
 from probekit.federated.trained import NUMBER_BYTES, Gradients, History, Progress, Reached, Traffic
 from probekit.learning import Solution, frozen
 from probekit.linear.curvature import CurvatureSolver
-from probekit.linear.inspection import first_line
-from probekit.linear.network import Inputs, Linearized, tensor_of
+from probekit.linear.network import Inputs, Linearized
 from probekit.linear.solvers import ConjugateGradient, Operator
 
 Params = NDArray[np.float64]
-
-
-@dataclass(frozen=True)
-class Pretraining:
-    """Cross-entropy and Adam on the server's rows."""
-
-    epochs: int = 50
-    batch_size: int = 32
-    rate: float = 1e-3
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        if min(self.epochs, self.batch_size) < 1 or not self.rate > 0:
-            raise InputError(f"Pretraining needs epochs, a batch size and a rate above 0; found {self}.")
-
-
-PRETRAINING = Pretraining()
-
-
-def pretrain(
-    module: nn.Module,
-    inputs: Inputs,
-    labels: NDArray[np.int64],
-    *,
-    options: Pretraining = PRETRAINING,
-    progress: Callable[[Progress], None] | None = None,
-) -> nn.Module:
-    """A trained copy of the module, in eval mode: its weights are w_p."""
-    own = copy.deepcopy(module).train()
-    first = next(own.parameters())
-    rows = (tensor_of(inputs) if isinstance(inputs, np.ndarray) else inputs).to(first.device)
-    rows = rows.to(first.dtype) if rows.is_floating_point() else rows
-    aims = tensor_of(labels).to(first.device)
-    if len(rows) != len(aims) or not len(rows):
-        raise InputError(f"Pretraining needs one label per row and a row; found {len(aims)} and {len(rows)}.")
-    adam = torch.optim.Adam(own.parameters(), lr=options.rate)
-    order = np.random.default_rng(options.seed)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(options.seed)
-        for epoch in range(options.epochs):
-            total = 0.0
-            numbers = tensor_of(order.permutation(len(rows)))
-            for some in torch.split(numbers, options.batch_size):
-                adam.zero_grad()
-                loss = nn.functional.cross_entropy(_scores(own, rows[some]), aims[some])
-                loss.backward()  # type: ignore[no-untyped-call]
-                adam.step()
-                total += float(loss.detach()) * len(some)
-            if not np.isfinite(total):
-                raise SolverError(f"Pretraining diverged in epoch {epoch + 1}. Lower the rate {options.rate}.")
-            if progress is not None:
-                progress(Progress(epoch + 1, options.epochs, total / len(rows)))
-    return own.eval()
-
-
-def _scores(module: nn.Module, rows: Tensor) -> Tensor:
-    try:
-        found: Tensor = module(rows)
-    except ValueError as error:  # batch norm cannot normalise a single row
-        raise InputError(
-            f"Pretraining cannot take a batch of {len(rows)} rows: {first_line(error)} Choose another batch size."
-        ) from error
-    return found
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,9 @@ from torch import from_numpy, nn
 
 from probekit.errors import InputError, NotFoundError
 from probekit.federated.fedavg import FedAvg
-from probekit.federated.network import PRETRAINING, FederatedCg, NetworkTrained, Pretraining, pretrain, train_holders
+from probekit.federated.network import FederatedCg, NetworkTrained, train_holders
 from probekit.federated.network_clients import holders
+from probekit.federated.pretraining import PRETRAINING, Pretraining, pretrain
 from probekit.federated.task import check_rows, design_for
 from probekit.federated.trained import Progress, Reached, ServerSet, Trained
 from probekit.learning import Design, Partition

@@ -10,9 +10,10 @@ from torch import nn
 
 from probekit.errors import InputError, MismatchError
 from probekit.federated.fedavg import FedAvg
-from probekit.federated.network import FederatedCg, Pretraining, pretrain, train_holders
+from probekit.federated.network import FederatedCg, train_holders
 from probekit.federated.network_clients import Holders, NetworkClients, holders
 from probekit.federated.optimiser import Optimiser
+from probekit.federated.pretraining import Pretraining, pretrain
 from probekit.learning import Partition
 from probekit.linear.curvature import CurvatureSolver
 from probekit.linear.network import linearize

@@ -2,94 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
-from numpy.typing import NDArray
 
 from probekit.certification import certify
 from probekit.errors import InputError, NotFoundError
 from probekit.federated.fedavg import FedAvg
-from probekit.federated.network import FederatedCg, Pretraining
-from probekit.federated.trained import Progress, Trained
+from probekit.federated.network import FederatedCg
+from probekit.federated.pretraining import Pretraining
 from probekit.federated.whole import WholeNetwork, train_network
 from probekit.heads import load_head, predict, save_head, scores
 from probekit.learning import LinearHead, Partition
 from probekit.linearized import NetworkHead
-from probekit.networks import inputs_of, linearized
 from probekit.unlearning.choice import unlearn
 from probekit.unlearning.method import Material, method
 from probekit.unlearning.request import Held, Relabelled, UnlearnRequest
 from probekit.unlearning.retained import answering
-from probekit.values import EmbeddingSet, EncodingSpec
 from probekit.verification import Evidence, verify
-
-Array = NDArray[np.float64]
-RIDGE = 0.02
-PARTITION = Partition(
-    {"a": np.arange(0, 30), "b": np.arange(30, 50), "c": np.arange(50, 90)}, np.arange(90, 120), 120, "test", 0
+from tests.unlearning.small_network import (
+    GONE,
+    PARTITION,
+    RIDGE,
+    Array,
+    embedded,
+    jacobian,
+    minimum,
+    network_of,
+    whole,
 )
-GONE = UnlearnRequest(("a",))
 
 
 @pytest.fixture(autouse=True)
 def one_thread() -> None:
     torch.set_num_threads(1)
-
-
-def factory(shape: tuple[int, ...], classes: int) -> torch.nn.Module:
-    return torch.nn.Sequential(torch.nn.Linear(shape[0], 6), torch.nn.LeakyReLU(0.01), torch.nn.Linear(6, classes))
-
-
-def embedded(*, seed: int = 0, spoiled: bool = True) -> EmbeddingSet:
-    """Three classes of 8 numbers; the labels of client a are all 0."""
-    random = np.random.default_rng(seed)
-    labels = random.integers(0, 3, 120)
-    centres = np.random.default_rng(0).standard_normal((3, 8)) * 2
-    rows = (centres[labels] + random.standard_normal((120, 8))).astype(np.float32)
-    if spoiled:
-        labels[:30] = 0
-    spec = EncodingSpec("made", "0" * 64, {}, "raw", "float32")
-    ids = [f"{seed:02d}{row:062d}" for row in range(120)]
-    return EmbeddingSet(spec, rows, labels, ids, ("x", "y", "z"), source=f"made {seed}")
-
-
-def whole(centre: str = "wp", *, precision: str = "float64") -> tuple[Trained, Material]:
-    data = embedded()
-    how = WholeNetwork(
-        "py:tests.unlearning.test_network:factory",
-        centre=centre,
-        precision=precision,
-        pretraining=Pretraining(epochs=5),
-    )
-    close = FederatedCg(tolerance=1e-10 if precision == "float64" else 1e-5)
-    trained = train_network(data, PARTITION, ridge=RIDGE, options=how, method=close)
-    return trained, Material(data, PARTITION)
-
-
-def network_of(trained: Trained) -> NetworkHead:
-    assert isinstance(trained.head, NetworkHead)
-    return trained.head
-
-
-def jacobian(head: NetworkHead, rows: Array) -> Array:
-    model = linearized(head.network)
-    inputs = inputs_of(head.network, rows).double()
-    parts = torch.func.jacrev(lambda p: model.forward(p, inputs))(model.base)
-    return torch.cat([one.reshape(len(rows) * 3, -1) for one in parts], dim=1).numpy()
-
-
-def minimum(head: NetworkHead, data: EmbeddingSet, rows: NDArray[np.int64]) -> Array:
-    """The minimum of the loss of these rows, by a dense solve."""
-    own = np.asarray(data.embeddings)[rows]
-    matrix = jacobian(head, own)
-    model = linearized(head.network).over(inputs_of(head.network, own), centre=head.centre)
-    target = (np.eye(3)[data.labels[rows]] - model.offset).reshape(-1, 1)
-    system = matrix.T @ matrix / len(rows) + RIDGE * np.eye(matrix.shape[1])
-    return np.asarray(np.linalg.solve(system, matrix.T @ target / len(rows)))
 
 
 @pytest.mark.parametrize("centre", ["wp", "zero"])
@@ -137,48 +85,6 @@ def test_every_method_against_dense_algebra(centre: str) -> None:
     assert line.loss_change is not None
     assert np.isclose(loss(line.trained_after.params) - loss(trained.params), line.loss_change, rtol=1e-5)
     assert line.loss_change < 0
-
-
-@pytest.mark.parametrize("centre", ["wp", "zero"])
-def test_gradient_rounds_in_float32_end_where_float64_ones_do(centre: str) -> None:
-    trained, material = whole(centre, precision="float32")
-    assert material.embeddings is not None
-    head = network_of(trained)
-    double = replace(head, network=replace(head.network, precision="float64"))
-    wanted = minimum(double, material.embeddings, np.arange(30, 90))
-    away = np.linalg.norm(trained.params - wanted)
-    done = unlearn(trained, GONE, method="fedremoval-pcg:300", material=material)
-    assert np.linalg.norm(done.trained_after.params - wanted) <= 1e-9 * away
-    assert done.solution.residual <= 1e-9
-    few = unlearn(trained, GONE, method="fedremoval-pcg:5", material=material)
-    assert few.solution.steps == 5
-    assert 1e-9 * away < np.linalg.norm(few.trained_after.params - wanted) < away
-
-
-@pytest.mark.parametrize(
-    ("name", "stage", "total"),
-    [
-        ("fedremoval:pcg", "solving", None),
-        ("fedremoval-line:cg", "solving", None),
-        ("fedremoval:adam", "solving", 400),
-        ("fedremoval-pcg:12", "gradient rounds", 12),
-        ("retrain", "retraining", 2002),
-    ],
-)
-def test_long_work_tells_how_far_it_is(name: str, stage: str, total: int | None) -> None:
-    trained, material = whole()
-    told: dict[str, list[Progress]] = {}
-
-    def watch(stage: str) -> Callable[[Progress], None]:
-        return told.setdefault(stage, []).append
-
-    unlearn(trained, GONE, method=name, material=replace(material, watch=watch))
-    assert [*told] == [stage]
-    assert {one.total for one in told[stage]} == {total}
-    done = [one.done for one in told[stage]]
-    assert len(done) > 5
-    assert done == sorted(set(done))
-    assert told[stage][-1].residual < 0.5 * told[stage][0].residual
 
 
 @pytest.mark.parametrize("name", ["fedremoval", "fedremoval-line", "fedremoval-pcg:2", "fedremoval-pcg:60", "retrain"])
@@ -240,7 +146,7 @@ def test_samples_labels_and_a_return() -> None:
 
 def test_retraining_by_fedavg_repeats_the_runs_own_rounds() -> None:
     data = embedded()
-    options = WholeNetwork("py:tests.unlearning.test_network:factory", pretraining=Pretraining(epochs=5))
+    options = WholeNetwork("py:tests.unlearning.small_network:factory", pretraining=Pretraining(epochs=5))
     rounds = FedAvg(rounds=5, local_steps=3)
     both = train_network(data, PARTITION, ridge=RIDGE, options=options, method=rounds)
     done = method("retrain-fedavg").unlearn(both, GONE, Material(data, PARTITION, options=rounds))
