@@ -119,6 +119,14 @@ def test_rough_products_take_the_steps_and_true_ones_tell_what_is_left() -> None
     assert exact.products < 8 < coarse.products
 
 
+def test_rough_products_are_trusted_for_three_digits_at_a_time() -> None:
+    matrix = definite(80, seed=6, condition=1e4)
+    exact = Hidden(matrix)
+    solution = ConjugateGradient(tolerance=1e-10, rough=Matrix(matrix)).solve(exact, np.ones((80, 1)))
+    assert solution.residual <= 1e-10
+    assert 4 <= exact.products <= 6
+
+
 @pytest.mark.parametrize("factor", [-1.0, 3.0, 1e-3])
 def test_rough_products_that_mislead_are_given_up(factor: float) -> None:
     matrix, rhs = definite(30, seed=7), np.ones((30, 2))
