@@ -21,14 +21,14 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.func import functional_call, jvp, vjp
 
-from probekit.cache.installed import is_installed
-from probekit.cache.location import default_root
+from probekit.datasets.installed import is_installed
 from probekit.errors import SolverError
 from probekit.federated.pretraining import Pretraining, pretrain
-from probekit.linear.curvature import CurvatureSolver
-from probekit.linear.network import Linearized, LinearizedRows, linearize
+from probekit.files import default_root
+from probekit.jacobian.curvature import CurvatureSolver
+from probekit.jacobian.linearize import Linearized, LinearizedRows, linearize
 from probekit.linear.solvers import ConjugateGradient, Operator, residual_of
-from probekit.networks import network
+from probekit.models.networks import network
 
 SHAPE, CLASSES, ROWS, FEW = (1, 28, 28), 10, 6000, 600
 Array = NDArray[np.float64]

@@ -18,11 +18,12 @@ from scipy import linalg
 from sklearn.linear_model import RidgeClassifier, RidgeClassifierCV
 
 from probekit.federated.server import merge
-from probekit.learning import ClientStats, Design, LinearHead
+from probekit.linear.design import ClientStats, Design
 from probekit.linear.leaveout import choose_ridge
 from probekit.linear.path import decompose
 from probekit.linear.ridge import fit
 from probekit.linear.statistics import statistics
+from probekit.models.heads import LinearHead
 
 DIMENSION, CLASSES, ALPHA = 512, 100, 10.0
 GEMM = 2048

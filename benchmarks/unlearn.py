@@ -21,7 +21,7 @@ from threadpoolctl import threadpool_limits
 from probekit.federated.client import penalty
 from probekit.federated.local import train
 from probekit.federated.trained import Trained
-from probekit.learning import ClientStats, Design, Partition
+from probekit.linear.design import ClientStats, Design
 from probekit.linear.ridge import fit
 from probekit.linear.statistics import statistics
 from probekit.unlearning.exact import Exact
@@ -29,7 +29,7 @@ from probekit.unlearning.fedremoval import FedRemoval
 from probekit.unlearning.method import NOTHING, Material
 from probekit.unlearning.request import UnlearnRequest
 from probekit.unlearning.tree import StatisticsTree
-from probekit.values import EmbeddingSet, EncodingSpec
+from probekit.values import EmbeddingSet, EncodingSpec, Partition
 
 CLIENTS, EACH, SERVER = 50, 4_000, 5_000
 ROWS = CLIENTS * EACH

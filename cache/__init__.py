@@ -1,7 +1,7 @@
 """Embeddings that outlast the process: the store on disk, its audit, its cleaning, its transport."""
 
 from probekit.cache.disk import DiskStore
-from probekit.cache.location import default_root
-from probekit.memory import MemoryStore
+from probekit.cache.memory import MemoryStore
+from probekit.files import default_root
 
 __all__ = ["DiskStore", "MemoryStore", "default_root"]

@@ -10,9 +10,9 @@ import numpy as np
 
 from probekit.cache.disk import DiskStore
 from probekit.cache.entry import Entry, Shard, locate
-from probekit.cache.files import map_tensors, sha256_file
 from probekit.cache.sets import assemble
 from probekit.errors import CacheError, ProbekitError
+from probekit.files import map_tensors, sha256_file
 from probekit.values import EncodingSpec, canonical
 
 

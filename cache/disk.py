@@ -13,12 +13,11 @@ from filelock import FileLock, Timeout
 from numpy.typing import NDArray
 
 from probekit.cache.entry import Entry, check_schema, locate
-from probekit.cache.files import read_json, storing, write_json, write_text
 from probekit.cache.ids import HexIds, IdLookup, pack
-from probekit.cache.location import default_root
 from probekit.cache.rows import Places, StoredRows
 from probekit.cache.sets import SetShelf, assemble
 from probekit.errors import NotFoundError, StorageError
+from probekit.files import default_root, read_json, storing, write_json, write_text
 from probekit.values import SCHEMA, EmbeddingSet, EncodingSpec, Rows
 
 _TAG = "Signature: 8a477f597d28d172789f06886806bc55\n# This folder is a cache made by probekit.\n"

@@ -22,18 +22,10 @@ import numpy as np
 from filelock import FileLock
 from numpy.typing import NDArray
 
-from probekit.cache.files import (
-    ASIDE,
-    checked_digest,
-    map_tensors,
-    read_json,
-    storing,
-    write_json,
-    write_tensors,
-)
 from probekit.cache.ids import IdArray, IdLookup
 from probekit.cache.rows import Places
 from probekit.errors import CacheError, CorruptError
+from probekit.files import ASIDE, checked_digest, map_tensors, read_json, storing, write_json, write_tensors
 from probekit.values import SCHEMA, EncodingSpec
 
 SHARD_BYTES = 1 << 30

@@ -20,7 +20,9 @@ from filelock import FileLock
 from numpy.typing import NDArray
 
 from probekit.cache.entry import check_schema
-from probekit.cache.files import (
+from probekit.cache.ids import HexIds, pack
+from probekit.errors import CorruptError, InputError, NotFoundError
+from probekit.files import (
     ASIDE,
     checked_digest,
     map_tensors,
@@ -30,8 +32,6 @@ from probekit.cache.files import (
     write_json,
     write_tensors,
 )
-from probekit.cache.ids import HexIds, pack
-from probekit.errors import CorruptError, InputError, NotFoundError
 from probekit.registry import nearest
 from probekit.values import SCHEMA, EmbeddingSet, Rows, Skipped
 

@@ -12,8 +12,8 @@ import numpy as np
 from probekit.cache.audit import verify
 from probekit.cache.disk import DiskStore
 from probekit.cache.entry import check_schema
-from probekit.cache.files import read_json, write_json
 from probekit.errors import CorruptError, InputError, NotFoundError
+from probekit.files import read_json, write_json
 from probekit.values import SCHEMA, EmbeddingSet, EncodingSpec, Json
 
 _NOTE = "probekit-set.json"

@@ -16,7 +16,7 @@ from probekit.cli.membership import membership
 from probekit.cli.output import Output, facts, section
 
 if TYPE_CHECKING:
-    from probekit.neighbours import Pair
+    from probekit.linear.neighbours import Pair
     from probekit.values import EmbeddingSet
 
 app = typer.Typer(help="Look at a run's rows for what would mislead.", no_args_is_help=True)
@@ -46,11 +46,11 @@ def duplicates(
     import os
 
     from probekit.cache import DiskStore
-    from probekit.cli.runs import Run
-    from probekit.cli.training import usable
     from probekit.errors import NotFoundError
-    from probekit.neighbours import duplicates_across, duplicates_against
+    from probekit.linear.neighbours import duplicates_across, duplicates_against
     from probekit.registry import nearest
+    from probekit.runs.folder import Run
+    from probekit.runs.training import usable
 
     opened, store = Run.open(run), DiskStore(cache)
     partition, embeddings = opened.partition(), opened.embeddings(store)

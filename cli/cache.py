@@ -137,7 +137,7 @@ def verify(
     value: dict[str, Any] = {"files": files, "sound": not problems, "problems": [asdict(p) for p in problems]}
     code = 4 if problems else 0
     if encode:
-        from probekit.cache.reencode import reencode
+        from probekit.encoding.reencode import reencode
 
         if set_name is None:
             raise typer.BadParameter("--encode needs --set, the set whose rows are encoded again.")

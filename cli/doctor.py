@@ -35,7 +35,7 @@ PACKAGES = [
 
 def doctor(cache: o.Cache = None, json: o.Json = False, quiet: o.Quiet = False, verbose: o.Verbose = False) -> int:
     """Look at the installation: packages, devices, cache folder, hub access. Exits 1 if something needed is missing."""
-    from probekit.cache.location import default_root
+    from probekit.files import default_root
 
     root = cache or default_root()
     checks = [*_packages(), _torch(), _torchvision(), _folder(root), _hub(), _tools()]

@@ -39,9 +39,9 @@ def evaluate(
 ) -> None:
     """Judge the head of a run: accuracy with an interval, per class and client, calibration, confusion."""
     from probekit.cache import DiskStore
-    from probekit.cli.judging import Judge, Wishes
-    from probekit.cli.runs import Run
-    from probekit.metrics import Interval
+    from probekit.evaluation.metrics import Interval
+    from probekit.runs.evaluation import Judge, Wishes
+    from probekit.runs.folder import Run
 
     out = Output(json, quiet)
     opened = Run.open(run)
@@ -57,7 +57,7 @@ def evaluate(
         "results": [judge.verdict(subject, wishes) for subject in subjects],
     }
     if triggered is not None:
-        from probekit.cli.backdoor import backdoor, retrained_head
+        from probekit.runs.backdoor import backdoor, retrained_head
 
         retrained = retrained_head(opened, judge.store, trained, state=state)
         pictures = judge.store.open(triggered)

@@ -14,7 +14,7 @@ from probekit.cli.output import Output, facts, table
 
 if TYPE_CHECKING:
     from probekit.cache import DiskStore
-    from probekit.extraction import Progress
+    from probekit.encoding.extract import Progress
     from probekit.protocols import Backbone
     from probekit.values import EmbeddingSet, EncodingSpec
 
@@ -81,13 +81,13 @@ def extract(
     keep_freed_memory()
     began = time.perf_counter()
     with out.busy("loading ..."):
-        from probekit.attack import trigger as find_trigger
         from probekit.backbones import backbone as find_backbone
         from probekit.cache import DiskStore
         from probekit.datasets import Columns
         from probekit.datasets import dataset as find_dataset
-        from probekit.extraction import extract as run
-        from probekit.extraction import spec_of
+        from probekit.encoding.extract import extract as run
+        from probekit.encoding.extract import spec_of
+        from probekit.evaluation.backdoor import trigger as find_trigger
 
         store = DiskStore(cache, waiting=out.note)
         columns = Columns(image=image_column, label=label_column, client=client_column, text=text_column)

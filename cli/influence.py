@@ -12,9 +12,9 @@ from probekit.cli.output import Output, facts, section
 
 if TYPE_CHECKING:
     from probekit.cache import DiskStore
-    from probekit.cli.judging import Subject
-    from probekit.cli.runs import Run
-    from probekit.cli.stages import Stage
+    from probekit.runs.evaluation import Subject
+    from probekit.runs.folder import Run
+    from probekit.runs.snapshot import Stage
 
 SHOWN = 40
 
@@ -35,8 +35,8 @@ def influence(
     The distance is exact: every client is left out in turn and the rest is solved. The bound needs a gradient only.
     """
     from probekit.cache import DiskStore
-    from probekit.cli.runs import Run
-    from probekit.cli.stages import stage
+    from probekit.runs.folder import Run
+    from probekit.runs.snapshot import stage
 
     store, opened = DiskStore(cache), Run.open(run)
     subject, judged = _subject(opened, store, test)
@@ -56,7 +56,7 @@ def influence(
 
 def _subject(run: Run, store: DiskStore, test: str | None) -> tuple[Subject | None, str]:
     """The rows for the accuracy, and what they are."""
-    from probekit.cli.reporting import JUDGED, Wanted, subjects
+    from probekit.runs.reporting import JUDGED, Wanted, subjects
 
     left_out: dict[str, str] = {}
     found = subjects(run, store, Wanted([test] if test is not None else ()), left_out)
@@ -70,7 +70,7 @@ def _clients(here: Stage, subject: Subject | None) -> dict[str, Any]:
     import numpy as np
 
     from probekit.errors import InputError
-    from probekit.heads import predict
+    from probekit.models.serving import predict
     from probekit.unlearning.exact import refit
     from probekit.unlearning.tree import StatisticsTree
     from probekit.unlearning.triage import influences

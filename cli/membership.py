@@ -39,8 +39,8 @@ def membership(
     By the loss of a row, and by the likelihood ratio of its errors with and without it (LiRA), beside retraining.
     """
     from probekit.cache import DiskStore
-    from probekit.cli.inference import Attack, groups, heads, refuse_network
-    from probekit.cli.runs import Run
+    from probekit.runs.folder import Run
+    from probekit.runs.membership import Attack, groups, heads, refuse_network
 
     opened, store = Run.open(run), DiskStore(cache)
     refuse_network(opened.trained())

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Any
 from probekit.cli.output import facts, section, size
 
 if TYPE_CHECKING:
-    from probekit.cli.training import Outcome
     from probekit.federated.trained import Trained
+    from probekit.runs.training import Outcome
 
 SHOWN_CLIENTS = 20
 
 
 def described(outcome: Outcome) -> dict[str, Any]:
     """A finished run in plain values."""
-    from probekit.cli.head_training import told
+    from probekit.runs.head_training import told
 
     trained, run = outcome.trained, outcome.run
     traffic = trained.total_traffic
@@ -56,7 +56,7 @@ def described(outcome: Outcome) -> dict[str, Any]:
 
 
 def _kind(trained: Trained) -> str:
-    from probekit.linearized import NetworkHead
+    from probekit.models.heads import NetworkHead
 
     if not isinstance(trained.head, NetworkHead):
         return "head"

@@ -27,8 +27,8 @@ def purge(
     Exits 6 if bytes of an erased row are still found in the cache.
     """
     from probekit.cache import DiskStore
-    from probekit.cli.purging import purge_run
-    from probekit.cli.runs import Run
+    from probekit.runs.folder import Run
+    from probekit.runs.purging import purge_run
 
     if not yes and not json:
         typer.confirm(f"Remove everything in {run} that knew the forgotten, for good?", abort=True, err=True)

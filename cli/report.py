@@ -12,7 +12,7 @@ from probekit.cli import options as o
 from probekit.cli.output import Output, facts
 
 if TYPE_CHECKING:
-    from probekit.report import Report
+    from probekit.report.report import Report
 
 PAGE, VALUES = "report.md", "report.json"
 
@@ -44,8 +44,8 @@ def report(
     Ledger and certificates are checked first; exits 6 if they do not hold. The same run gives the same report.
     """
     from probekit.cache import DiskStore
-    from probekit.cli.reporting import Wanted, gather
-    from probekit.cli.runs import Run
+    from probekit.runs.folder import Run
+    from probekit.runs.reporting import Wanted, gather
 
     opened = Run.open(run)
     folder = out if out is not None else run / "report"
@@ -69,10 +69,10 @@ def write(found: Report, folder: Path) -> dict[str, Any]:
     """Write a report into its folder: the old one stands until the new one is whole. Gives its plain values."""
     from filelock import FileLock
 
-    from probekit.cache.files import storing, sync_folder, write_text
-    from probekit.cli.pages import markdown
-    from probekit.cli.pictures import draw
-    from probekit.report import json_text, plain
+    from probekit.files import storing, sync_folder, write_text
+    from probekit.report.pages import markdown
+    from probekit.report.pictures import draw
+    from probekit.report.report import json_text, plain
 
     # not the names of unfinished files in a run: a run that recovers takes those for its own
     aside, old = (folder.absolute().parent / f".{folder.name}.{word}" for word in ("new", "old"))

@@ -207,21 +207,21 @@ def train(
 
     Killed or interrupted, it leaves no half run: give the same command again.
     """
-    from probekit.cli.config import TrainConfig
+    from probekit.runs.options import TrainConfig
 
     out = Output(json, quiet)
     chosen = TrainConfig.of(context.params)
     with out.busy("loading ..."):
         from probekit.cache import DiskStore
         from probekit.cli.outcome import described, show
-        from probekit.cli.run_files import refuse_taken
-        from probekit.cli.training import train_run
+        from probekit.runs.layout import refuse_taken
+        from probekit.runs.training import train_run
 
     store = DiskStore(cache, waiting=out.note)
     path = run or default_run(embeddings, chosen.network if backend == "jvp" else method)
     refuse_taken(path, force=force)
     if backend == "jvp":
-        from probekit.cli.network_training import pictures
+        from probekit.runs.network_training import pictures
 
         chosen = pictures(chosen, store, note=out.note)
     with out.watch() as watch:

@@ -11,7 +11,7 @@ from probekit.cli import options as o
 from probekit.cli.output import Output, facts, size
 
 if TYPE_CHECKING:
-    from probekit.cli.unlearning import Done
+    from probekit.runs.unlearning import Done
 
 NOISE = "A guarantee for the released head: (epsilon, delta)"
 
@@ -65,9 +65,9 @@ def unlearn(
     Doing the same again changes nothing. Interrupted, the run is as it was before.
     """
     from probekit.cache import DiskStore
-    from probekit.cache.files import write_text
-    from probekit.cli.runs import Run
-    from probekit.cli.unlearning import Noise, Wanted, carry_out, read_request
+    from probekit.files import write_text
+    from probekit.runs.folder import Run
+    from probekit.runs.unlearning import Noise, Wanted, carry_out, read_request
 
     out = Output(json, quiet)
     request = read_request(client or (), samples=sample or (), relabelled=relabel or (), added=add or ())
@@ -84,15 +84,15 @@ def unlearn(
     with out.watch() as watch:
         done = carry_out(opened, store, request, wanted, watch=watch)
     if release is not None and sigma is not None:
-        from probekit.heads import save_head
-        from probekit.privacy import release as noisy
+        from probekit.certificates.privacy import release as noisy
+        from probekit.models.serving import save_head
 
         save_head(noisy(opened.head(done.state), sigma), release)
     if certificate is not None:
         write_text(certificate, done.path.read_text())
     value = described(run, done)
     if purge:
-        from probekit.cli.purging import purge_run
+        from probekit.runs.purging import purge_run
 
         value["purged"] = purge_run(opened)
     out.result(value, lambda console: _show(console, value))

@@ -12,9 +12,9 @@ from probekit.cli import options as o
 from probekit.cli.output import Output, section
 
 if TYPE_CHECKING:
-    from probekit.certificates import Certificate
-    from probekit.cli.runs import Run
-    from probekit.linearized import Head
+    from probekit.certificates.certificate import Certificate
+    from probekit.models.heads import Head
+    from probekit.runs.folder import Run
 
 
 def verify(
@@ -32,9 +32,9 @@ def verify(
     verbose: o.Verbose = False,
 ) -> int:
     """Compute again everything that a certificate says, from what is at hand. Exits 6 on any mismatch."""
-    from probekit.certificates import read_certificate
+    from probekit.certificates.certificate import read_certificate
+    from probekit.certificates.verify import verify as check
     from probekit.errors import InputError, NotFoundError
-    from probekit.verification import verify as check
 
     out = Output(json, quiet)
     if not certificate.is_file():
@@ -88,9 +88,9 @@ def _evidence(
     said: Certificate, *, run: Path | None, head: Path | None, rows: bool, test: str | None, cache: Path | None
 ) -> Any:
     from probekit.cache import DiskStore
-    from probekit.cli.runs import Run
-    from probekit.heads import load_head
-    from probekit.verification import Evidence
+    from probekit.certificates.verify import Evidence
+    from probekit.models.serving import load_head
+    from probekit.runs.folder import Run
 
     store = DiskStore(cache)
     evaluation = store.open(test) if test is not None else None
@@ -101,7 +101,7 @@ def _evidence(
     opened.entries()
     number = _state_of(opened, said)
     trained = opened.trained(number)
-    from probekit.linearized import NetworkHead
+    from probekit.models.heads import NetworkHead
 
     rows = rows or isinstance(trained.head, NetworkHead)  # all that is to be checked of a network is in its rows
     embeddings, held = _rows(opened, store, said, number) if rows else (None, None)
@@ -139,7 +139,7 @@ def _head_before(run: Run, said: Certificate) -> Head | None:
 
 
 def _rows(run: Run, store: Any, said: Certificate, state: int) -> tuple[Any, Any]:
-    from probekit.cli.unlearning import rows_at
+    from probekit.runs.unlearning import rows_at
 
     embeddings, partition = rows_at(run, store, state)
     return embeddings, {name: held for name, held in partition.clients.items() if name in said.retained}

@@ -27,12 +27,12 @@ from typing import Any
 
 import numpy as np
 
-from probekit.attack import backdoor_success
 from probekit.cache import DiskStore
-from probekit.cli.runs import Run
-from probekit.heads import predict
-from probekit.linearized import Head, NetworkHead
-from probekit.networks import pretrained
+from probekit.evaluation.backdoor import backdoor_success
+from probekit.models.heads import Head, NetworkHead
+from probekit.models.networks import pretrained
+from probekit.models.serving import predict
+from probekit.runs.folder import Run
 from probekit.values import EmbeddingSet
 
 NETWORKS = {"mnist": "mlp", "fashion-mnist": "mlp", "cifar10": "cnn"}

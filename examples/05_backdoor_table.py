@@ -20,24 +20,24 @@ from dataclasses import asdict, dataclass, replace
 
 import numpy as np
 
-from probekit.attack import backdoor_success, poison
 from probekit.cache import DiskStore
-from probekit.certification import certify
+from probekit.certificates.certify import certify
 from probekit.errors import InputError
+from probekit.evaluation.backdoor import backdoor_success, poison
+from probekit.evaluation.metrics import accuracy
 from probekit.federated.client import client_statistics
 from probekit.federated.fedavg import FedAvg
 from probekit.federated.local import train
+from probekit.federated.partition import partition
 from probekit.federated.task import design_for
 from probekit.federated.trained import ServerSet, Trained
-from probekit.heads import predict
-from probekit.learning import ClientStats, Partition
-from probekit.metrics import accuracy
-from probekit.partitioning import partition
+from probekit.linear.design import ClientStats
+from probekit.models.serving import predict
 from probekit.unlearning.method import Cost, Material, Unlearned, method
 from probekit.unlearning.request import UnlearnRequest
 from probekit.unlearning.retained import RetainedClients, from_rows, mean_ridge
 from probekit.unlearning.step import effective_dimension, plan_for
-from probekit.values import EmbeddingSet
+from probekit.values import EmbeddingSet, Partition
 
 TARGET = 0
 ALONE = ("exact", "retrain", "retrain-fedavg")

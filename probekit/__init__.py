@@ -5,63 +5,63 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from probekit.backbones import backbone as backbone
-    from probekit.certificates import Certificate as Certificate
-    from probekit.certification import certify as certify
+    from probekit.certificates.certificate import Certificate as Certificate
+    from probekit.certificates.certify import certify as certify
+    from probekit.certificates.verify import verify as verify
     from probekit.datasets import dataset as dataset
+    from probekit.encoding.extract import extract as extract
     from probekit.errors import ProbekitError as ProbekitError
-    from probekit.estimator import LogisticHead as LogisticHead
-    from probekit.estimator import RidgeHead as RidgeHead
-    from probekit.extraction import extract as extract
     from probekit.federated.fedavg import FedAvg as FedAvg
     from probekit.federated.local import train as train
+    from probekit.federated.partition import partition as partition
     from probekit.federated.task import ClosedForm as ClosedForm
     from probekit.federated.trained import Trained as Trained
     from probekit.federated.whole import WholeNetwork as WholeNetwork
     from probekit.federated.whole import train_network as train_network
-    from probekit.heads import load_head as load_head
-    from probekit.heads import predict as predict
-    from probekit.heads import save_head as save_head
-    from probekit.learning import LinearHead as LinearHead
-    from probekit.learning import Partition as Partition
-    from probekit.linear.network import linearize as linearize
-    from probekit.linearized import NetworkHead as NetworkHead
-    from probekit.partitioning import partition as partition
+    from probekit.jacobian.linearize import linearize as linearize
+    from probekit.models.estimators import LogisticHead as LogisticHead
+    from probekit.models.estimators import RidgeHead as RidgeHead
+    from probekit.models.heads import LinearHead as LinearHead
+    from probekit.models.heads import NetworkHead as NetworkHead
+    from probekit.models.serving import load_head as load_head
+    from probekit.models.serving import predict as predict
+    from probekit.models.serving import save_head as save_head
     from probekit.unlearning.choice import unlearn as unlearn
     from probekit.unlearning.request import UnlearnRequest as UnlearnRequest
     from probekit.values import EmbeddingSet as EmbeddingSet
     from probekit.values import EncodingSpec as EncodingSpec
-    from probekit.verification import verify as verify
+    from probekit.values import Partition as Partition
 
 __version__ = "0.1.0"
 
 _HOMES = {
-    "Certificate": "probekit.certificates",
+    "Certificate": "probekit.certificates.certificate",
     "ClosedForm": "probekit.federated.task",
     "EmbeddingSet": "probekit.values",
     "EncodingSpec": "probekit.values",
     "FedAvg": "probekit.federated.fedavg",
-    "LinearHead": "probekit.learning",
-    "LogisticHead": "probekit.estimator",
-    "NetworkHead": "probekit.linearized",
-    "Partition": "probekit.learning",
+    "LinearHead": "probekit.models.heads",
+    "LogisticHead": "probekit.models.estimators",
+    "NetworkHead": "probekit.models.heads",
+    "Partition": "probekit.values",
     "ProbekitError": "probekit.errors",
-    "RidgeHead": "probekit.estimator",
+    "RidgeHead": "probekit.models.estimators",
     "Trained": "probekit.federated.trained",
     "UnlearnRequest": "probekit.unlearning.request",
     "WholeNetwork": "probekit.federated.whole",
     "backbone": "probekit.backbones",
-    "certify": "probekit.certification",
+    "certify": "probekit.certificates.certify",
     "dataset": "probekit.datasets",
-    "extract": "probekit.extraction",
-    "linearize": "probekit.linear.network",
-    "load_head": "probekit.heads",
-    "partition": "probekit.partitioning",
-    "predict": "probekit.heads",
-    "save_head": "probekit.heads",
+    "extract": "probekit.encoding.extract",
+    "linearize": "probekit.jacobian.linearize",
+    "load_head": "probekit.models.serving",
+    "partition": "probekit.federated.partition",
+    "predict": "probekit.models.serving",
+    "save_head": "probekit.models.serving",
     "train": "probekit.federated.local",
     "train_network": "probekit.federated.whole",
     "unlearn": "probekit.unlearning.choice",
-    "verify": "probekit.verification",
+    "verify": "probekit.certificates.verify",
 }
 __all__ = ["__version__", *_HOMES]
 

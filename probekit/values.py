@@ -35,6 +35,12 @@ def digest(value: Json) -> str:
     return hashlib.sha256(canonical(value).encode()).hexdigest()
 
 
+def frozen(array: NDArray[Any]) -> NDArray[Any]:
+    """The same array, read-only."""
+    array.setflags(write=False)
+    return array
+
+
 class Rows(Protocol):
     """An (n, d) matrix that may be an array, a memory map or several of them in a row."""
 
@@ -208,3 +214,32 @@ class EmbeddingSet:
                 features[name] = datasets.Value("string")
                 columns[name] = list(column)
         return datasets.Dataset.from_dict(columns, features=datasets.Features(features))
+
+
+@dataclass(frozen=True)
+class Partition:
+    """Row numbers: which rows each client holds and which the server. Disjoint, and together all rows."""
+
+    clients: Mapping[str, NDArray[np.int64]]
+    server: NDArray[np.int64]
+    rows: int
+    scheme: str
+    seed: int
+
+    def __post_init__(self) -> None:
+        held = np.concatenate([self.server, *self.clients.values()])
+        if len(held) != self.rows or not np.array_equal(np.sort(held), np.arange(self.rows)):
+            raise InputError(
+                f"A partition must give each of the {self.rows} rows to exactly one client or the server; "
+                f"found {len(held)} entries, {len(np.unique(held))} of them different."
+            )
+        for array in (self.server, *self.clients.values()):
+            array.setflags(write=False)
+
+    @property
+    def digest(self) -> str:
+        """The sha256 that names this division of the rows."""
+        hasher = hashlib.sha256(str(self.rows).encode())
+        for name, held in sorted([("", self.server), *((f"client {c}", r) for c, r in self.clients.items())]):
+            hasher.update(name.encode() + b"\0" + np.ascontiguousarray(held, dtype="<i8").tobytes())
+        return hasher.hexdigest()

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import settings
 from numpy.typing import NDArray
 from PIL import Image
 
@@ -17,6 +18,9 @@ from probekit.values import EncodingSpec, Json
 
 # the hub's client reads these when it is imported: no test may look for a network
 os.environ.update(HF_HUB_OFFLINE="1", HF_DATASETS_OFFLINE="1")
+# a busy neighbour must not fail a test
+settings.register_profile("probekit", deadline=None)
+settings.load_profile("probekit")
 
 
 class PixelBackbone:

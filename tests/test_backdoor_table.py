@@ -15,7 +15,7 @@ import pytest
 
 from probekit.cache import DiskStore
 from probekit.errors import InputError
-from probekit.heads import predict
+from probekit.models.serving import predict
 from tests.unlearning.conftest import embedding_set
 
 SCRIPT = Path(__file__).parent.parent / "examples" / "05_backdoor_table.py"

@@ -30,7 +30,7 @@ def test_all_is_what_can_be_had() -> None:
 
 
 def test_public_names_and_submodules_do_not_hide_each_other() -> None:
-    """Importing `probekit.extraction` must not replace `probekit.extract`, whatever is imported first."""
+    """Importing `probekit.encoding.extract` must not replace `probekit.extract`, whatever is imported first."""
     script = """
 import pkgutil, importlib, probekit
 before = {name: getattr(probekit, name) for name in probekit.__all__}

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from PIL import Image
 
-from probekit import pictures
+from probekit.datasets import pictures
 from probekit.errors import InputError
 from probekit.values import Json
 

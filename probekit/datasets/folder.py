@@ -9,8 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from probekit import pictures
-from probekit.datasets import Options
+from probekit.datasets import Options, pictures
 from probekit.datasets.table import Table, choose_split, classify, client_names
 from probekit.errors import InputError, NotFoundError
 

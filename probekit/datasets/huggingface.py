@@ -16,8 +16,7 @@ import pyarrow.compute as pc
 from datasets.utils.file_utils import xopen
 from numpy.typing import NDArray
 
-from probekit import pictures
-from probekit.datasets import Options, hub
+from probekit.datasets import Options, hub, pictures
 from probekit.datasets.columns import Chosen, choose
 from probekit.datasets.table import Table, choose_split, class_number, classify, client_name, client_names
 from probekit.errors import InputError, NotFoundError, SampleError

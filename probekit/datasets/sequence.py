@@ -11,8 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from probekit import pictures
-from probekit.datasets import Options
+from probekit.datasets import Options, pictures
 from probekit.datasets.table import Table, classify, picture, vector
 from probekit.errors import InputError, SampleError
 from probekit.values import UNLABELLED

@@ -11,12 +11,12 @@ from probekit.errors import NotFoundError
 from probekit.federated.client import Picked, client_statistics
 from probekit.federated.server import merge
 from probekit.federated.task import ClosedForm
-from probekit.learning import ClientStats, Design, Partition
+from probekit.linear.design import ClientStats, Design
 from probekit.linear.folds import cross_validate, fold_statistics
 from probekit.linear.leaveout import choose_ridge
 from probekit.linear.path import RidgePath, Validation, decompose
 from probekit.registry import nearest
-from probekit.values import EmbeddingSet
+from probekit.values import EmbeddingSet, Partition
 
 WAYS = ("auto", "auto:loo", "auto:kfold", "auto:clients")
 FOLDS = 5

@@ -18,7 +18,7 @@ from scipy.sparse.linalg import eigsh
 
 from probekit.errors import InputError
 from probekit.federated.optimiser import Optimiser
-from probekit.learning import ClientStats, Design
+from probekit.linear.design import ClientStats, Design
 from probekit.linear.statistics import row_blocks, statistics
 from probekit.values import EmbeddingSet, Rows
 

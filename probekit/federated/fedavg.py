@@ -14,8 +14,9 @@ from probekit.errors import InputError, NotFoundError, SolverError
 from probekit.federated.optimiser import Optimiser
 from probekit.federated.server import WEIGHTS, average, client_weights, participants, taking
 from probekit.federated.trained import NUMBER_BYTES, History, Progress, Reached, Round
-from probekit.learning import Solution, frozen
+from probekit.linear.design import Solution
 from probekit.registry import nearest
+from probekit.values import frozen
 
 INIT_STREAM = 20
 INITS = ("zeros", "random")

@@ -15,11 +15,12 @@ from probekit.federated.server import client_weights, merge
 from probekit.federated.simulation import fits_a_stack, from_rows, from_statistics
 from probekit.federated.task import ClosedForm, Task, method_named, task_of
 from probekit.federated.trained import NUMBER_BYTES, Gradients, Progress, ServerSet, Traffic, Trained
-from probekit.learning import ClientStats, Design, LinearHead, Partition, Solution, frozen
+from probekit.linear.design import ClientStats, Design, Solution
 from probekit.linear.objective import SIGMA, draw_objective, refuse_unhidden
 from probekit.linear.ridge import fit, recipe_of
 from probekit.linear.views import system_of
-from probekit.values import EmbeddingSet
+from probekit.models.heads import LinearHead
+from probekit.values import EmbeddingSet, Partition, frozen
 
 
 def train(

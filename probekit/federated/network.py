@@ -18,10 +18,11 @@ from probekit.federated.fedavg import FedAvg, run_rounds
 from probekit.federated.network_clients import Holders, NetworkClients
 from probekit.federated.server import client_weights
 from probekit.federated.trained import NUMBER_BYTES, Gradients, History, Progress, Reached, Traffic
-from probekit.learning import Solution, frozen
-from probekit.linear.curvature import CurvatureSolver
-from probekit.linear.network import Inputs, Linearized
+from probekit.jacobian.curvature import CurvatureSolver
+from probekit.jacobian.linearize import Inputs, Linearized
+from probekit.linear.design import Solution
 from probekit.linear.solvers import ConjugateGradient, Operator
+from probekit.values import frozen
 
 Params = NDArray[np.float64]
 

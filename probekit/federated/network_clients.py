@@ -17,13 +17,13 @@ from probekit.federated.client import schedule
 from probekit.federated.fedavg import FedAvg
 from probekit.federated.server import client_weights
 from probekit.federated.simulation import BATCH_STREAM
-from probekit.learning import Partition
-from probekit.linear.kernel import batch_factors
-from probekit.linear.memory import free_memory
-from probekit.linear.network import Inputs, Linearized, LinearizedRows, column, tensor_of
+from probekit.jacobian.kernel import batch_factors
+from probekit.jacobian.linearize import Inputs, Linearized, LinearizedRows, column, tensor_of
+from probekit.jacobian.memory import free_memory
+from probekit.jacobian.tape import Fresh
 from probekit.linear.squares import ModelSquares
 from probekit.linear.statistics import checked_labels
-from probekit.linear.tape import Fresh
+from probekit.values import Partition
 
 Indices = NDArray[np.int64]
 Params = NDArray[np.float64]

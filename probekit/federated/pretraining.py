@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 from probekit.errors import InputError, SolverError
 from probekit.federated.trained import Progress
-from probekit.linear.inspection import first_line
-from probekit.linear.network import Inputs, tensor_of
+from probekit.jacobian.inspection import first_line
+from probekit.jacobian.linearize import Inputs, tensor_of
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from probekit.errors import InputError
-from probekit.learning import ClientStats
+from probekit.linear.design import ClientStats
 
 PARTICIPATION_STREAM = 21
 WEIGHTS = ("size", "uniform")

@@ -23,8 +23,8 @@ from probekit.federated.client import (
     table,
 )
 from probekit.federated.fedavg import Clients, FedAvg
-from probekit.learning import ClientStats, Design, Partition
-from probekit.values import EmbeddingSet
+from probekit.linear.design import ClientStats, Design
+from probekit.values import EmbeddingSet, Partition
 
 BATCH_STREAM = 22
 STACK_LIMIT = 1 << 30

@@ -11,12 +11,12 @@ from probekit.errors import InputError, MismatchError, NotFoundError
 from probekit.federated.client import client_statistics
 from probekit.federated.fedavg import FedAvg
 from probekit.federated.trained import NUMBER_BYTES
-from probekit.learning import ClientStats, Design, Partition
+from probekit.linear.design import ClientStats, Design
 from probekit.linear.ridge import CHOLESKY, penalty_of
 from probekit.linear.solvers import Solver
 from probekit.linear.views import ClassWeight, View
 from probekit.registry import nearest
-from probekit.values import UNLABELLED, EmbeddingSet
+from probekit.values import UNLABELLED, EmbeddingSet, Partition
 
 KEEPS = ("statistics", "gradients", "nothing")
 METHODS = ("closed-form", "fedavg", "fedavg:f2l2")

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from probekit.learning import ClientStats, Design, Solution
-from probekit.linearized import Head, NetworkHead
+from probekit.linear.design import ClientStats, Design, Solution
+from probekit.models.heads import Head, NetworkHead
 
 NUMBER_BYTES = 8
 

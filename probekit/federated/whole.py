@@ -13,6 +13,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file
 from torch import from_numpy, nn
 
+from probekit.datasets.pictures import picture_shape
 from probekit.errors import InputError, NotFoundError
 from probekit.federated.fedavg import FedAvg
 from probekit.federated.network import FederatedCg, NetworkTrained, train_holders
@@ -20,13 +21,12 @@ from probekit.federated.network_clients import holders
 from probekit.federated.pretraining import PRETRAINING, Pretraining, pretrain
 from probekit.federated.task import check_rows, design_for
 from probekit.federated.trained import Progress, Reached, ServerSet, Trained
-from probekit.learning import Design, Partition
-from probekit.linear.inspection import refuse_unfit
-from probekit.linear.network import tensor_of
-from probekit.linearized import Network, NetworkHead
-from probekit.networks import described, inputs_of, linearized, network
-from probekit.pictures import picture_shape
-from probekit.values import EmbeddingSet, Json
+from probekit.jacobian.inspection import refuse_unfit
+from probekit.jacobian.linearize import tensor_of
+from probekit.linear.design import Design
+from probekit.models.heads import Network, NetworkHead
+from probekit.models.networks import described, inputs_of, linearized, network
+from probekit.values import EmbeddingSet, Json, Partition
 
 Told = Callable[[Progress], None]
 

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from probekit.errors import InputError
-from probekit.learning import ClientStats, Design
+from probekit.linear.design import ClientStats, Design
 from probekit.linear.path import Array, RidgePath, Validation, decompose
 from probekit.linear.statistics import statistics
 from probekit.linear.views import ClassWeight, View

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from probekit.errors import InputError
-from probekit.learning import GRID_REACH, ClientStats, Design
+from probekit.linear.design import GRID_REACH, ClientStats, Design
 from probekit.linear.ridge import fit
 from probekit.linear.statistics import statistics
 from probekit.values import Rows

@@ -14,9 +14,10 @@ from numpy.typing import NDArray
 from scipy import linalg, optimize, special
 
 from probekit.errors import InputError, SolverError
-from probekit.learning import Design, LinearHead, Solution
+from probekit.linear.design import Design, Solution
 from probekit.linear.solvers import ConjugateGradient, Operator
 from probekit.linear.statistics import checked_labels, row_blocks
+from probekit.models.heads import LinearHead
 from probekit.values import Json, Rows
 
 Array = NDArray[np.float64]

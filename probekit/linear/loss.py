@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from probekit.errors import InputError
-from probekit.learning import SCALINGS, ClientStats, Design
+from probekit.linear.design import SCALINGS, ClientStats, Design
 from probekit.linear.solvers import Operator
 from probekit.linear.squares import RowSquares, Squares, StatsSquares
 from probekit.values import Rows

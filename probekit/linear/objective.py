@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from probekit.errors import InputError
-from probekit.learning import ClientStats
+from probekit.linear.design import ClientStats
 
 OBJECTIVE_STREAM = 41
 SIGMA = "objective_sigma"

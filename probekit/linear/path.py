@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from scipy import linalg
 
 from probekit.errors import InputError
-from probekit.learning import ClientStats
+from probekit.linear.design import ClientStats
 from probekit.linear.ridge import penalty_of, refuse_singular
 from probekit.linear.views import ClassWeight, System, View, system_of
 

@@ -14,10 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from probekit.errors import InputError
-from probekit.learning import SCALINGS, ClientStats, LinearHead, Solution
+from probekit.linear.design import SCALINGS, ClientStats, Solution
 from probekit.linear.objective import refuse_unhidden
 from probekit.linear.solvers import Cholesky, Solver
 from probekit.linear.views import ClassWeight, System, View, system_of
+from probekit.models.heads import LinearHead
 from probekit.values import Json
 
 CHOLESKY = Cholesky()

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from scipy import linalg
 
 from probekit.errors import InputError, SolverError
-from probekit.learning import Solution
+from probekit.linear.design import Solution
 
 PASS = 1e-3
 """How far rough products are trusted before the true residual is looked at."""

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from probekit.learning import ClientStats, Design
+from probekit.linear.design import ClientStats, Design
 from probekit.linear.statistics import checked_labels, row_blocks
 from probekit.values import Rows
 

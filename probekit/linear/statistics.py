@@ -15,7 +15,7 @@ from scipy.sparse import csr_array
 from threadpoolctl import ThreadpoolController
 
 from probekit.errors import InputError
-from probekit.learning import EXACT_ROWS, GRID_REACH, ClientStats, Design
+from probekit.linear.design import EXACT_ROWS, GRID_REACH, ClientStats, Design
 from probekit.values import Rows
 
 BLOCK_BYTES = 2**24

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from probekit.errors import InputError
-from probekit.learning import ClientStats, Design
+from probekit.linear.design import ClientStats, Design
 
 VIEWS = ("none", "centre", "standardise")
 ClassWeight = str | Sequence[float] | NDArray[np.float64] | None

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from probekit.errors import InputError
 from probekit.federated.optimiser import Optimiser
-from probekit.learning import Solution
+from probekit.linear.design import Solution
 from probekit.linear.solvers import Operator, as_operator, residual_of
 
 START_STREAM = 30

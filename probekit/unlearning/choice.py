@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from probekit.errors import InputError
 from probekit.federated.trained import Trained
-from probekit.linearized import NetworkHead
+from probekit.models.heads import NetworkHead
 from probekit.unlearning.method import NOTHING, REMEDIES, Material, Unlearned, require
 from probekit.unlearning.method import method as named
 from probekit.unlearning.pcg import DEFAULT_ROUNDS

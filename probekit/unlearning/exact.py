@@ -15,8 +15,9 @@ from typing import Any
 from probekit.federated.client import penalty
 from probekit.federated.task import ClosedForm
 from probekit.federated.trained import Gradients, Trained
-from probekit.learning import ClientStats, LinearHead, Solution
+from probekit.linear.design import ClientStats, Solution
 from probekit.linear.ridge import fit
+from probekit.models.heads import LinearHead
 from probekit.unlearning.method import NOTHING, Cost, Material, Unlearned, require, without_argument
 from probekit.unlearning.remainder import named_head, penalised_gradients, remaining_statistics, trained_after
 from probekit.unlearning.request import UnlearnRequest

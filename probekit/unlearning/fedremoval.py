@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from probekit.errors import InputError, NotFoundError
 from probekit.federated.client import penalty
 from probekit.federated.trained import Trained
-from probekit.learning import Solution
+from probekit.linear.design import Solution
 from probekit.linear.solvers import Cholesky, ConjugateGradient, Solver
 from probekit.registry import nearest
 from probekit.unlearning.adam import F2L2, AdamSteps

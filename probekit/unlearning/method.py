@@ -10,13 +10,13 @@ from probekit.errors import InputError, NotFoundError
 from probekit.federated.fedavg import FedAvg
 from probekit.federated.task import ClosedForm
 from probekit.federated.trained import Trained, Watch, unwatched
-from probekit.learning import ClientStats, Partition, Solution
-from probekit.linearized import NetworkHead
+from probekit.linear.design import ClientStats, Solution
+from probekit.models.heads import NetworkHead
 from probekit.registry import methods, nearest
 from probekit.unlearning.request import UnlearnRequest
 from probekit.unlearning.retained import RetainedClients
 from probekit.unlearning.tree import StatisticsTree
-from probekit.values import EmbeddingSet
+from probekit.values import EmbeddingSet, Partition
 
 REMEDIES = {
     "statistics": 'every client\'s statistics: train with keep="statistics"',

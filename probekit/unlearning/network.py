@@ -17,14 +17,14 @@ from numpy.typing import NDArray
 from probekit.errors import InputError, NotFoundError
 from probekit.federated.network_clients import Holding, hold
 from probekit.federated.trained import Progress
-from probekit.linear.curvature import CurvatureSolver
-from probekit.linear.kernel import Factors, batch_factors, factors
-from probekit.linear.memory import free_memory
-from probekit.linear.network import LinearizedRows
+from probekit.jacobian.curvature import CurvatureSolver
+from probekit.jacobian.kernel import Factors, batch_factors, factors
+from probekit.jacobian.linearize import LinearizedRows
+from probekit.jacobian.memory import free_memory
 from probekit.linear.solvers import Operator, Solver
 from probekit.linear.squares import Squares
-from probekit.linearized import NetworkHead
-from probekit.networks import inputs_of, linearized
+from probekit.models.heads import NetworkHead
+from probekit.models.networks import inputs_of, linearized
 from probekit.registry import nearest
 from probekit.unlearning.adam import F2L2, AdamSteps
 from probekit.unlearning.retained import LocalClients

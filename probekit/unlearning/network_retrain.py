@@ -11,8 +11,8 @@ from probekit.federated.fedavg import FedAvg
 from probekit.federated.network import FederatedCg, NetworkTrained, train_holders
 from probekit.federated.network_clients import holders
 from probekit.federated.trained import Trained, Watch, unwatched
-from probekit.linearized import NetworkHead
-from probekit.networks import inputs_of, linearized
+from probekit.models.heads import NetworkHead
+from probekit.models.networks import inputs_of, linearized
 from probekit.unlearning.method import Cost, Unlearned
 from probekit.unlearning.remainder import Remainder, moved_head, remaining_server, trained_after
 from probekit.unlearning.request import UnlearnRequest

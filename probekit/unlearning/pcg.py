@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from probekit.errors import InputError
 from probekit.federated.client import penalty
 from probekit.federated.trained import Progress, Trained
-from probekit.learning import Solution
+from probekit.linear.design import Solution
 from probekit.linear.solvers import PASS
 from probekit.unlearning.fedremoval import finished
 from probekit.unlearning.method import NOTHING, Material, Unlearned

@@ -13,13 +13,13 @@ from probekit.errors import InputError, MismatchError
 from probekit.federated.client import Picked, client_statistics
 from probekit.federated.server import client_weights
 from probekit.federated.trained import Gradients, ServerSet, Traffic, Trained
-from probekit.learning import ClientStats, LinearHead, Partition, Solution
+from probekit.linear.design import ClientStats, Solution
 from probekit.linear.objective import SIGMA
-from probekit.linearized import Head, NetworkHead
+from probekit.models.heads import Head, LinearHead, NetworkHead
 from probekit.unlearning.method import REMEDIES, Cost, Material
 from probekit.unlearning.request import Held, Relabelled, UnlearnRequest
 from probekit.unlearning.soundness import refuse_unsound
-from probekit.values import EmbeddingSet, Json
+from probekit.values import EmbeddingSet, Json, Partition
 
 ENCODING = ("backbone", "dataset", "spec", "ridge_chosen", SIGMA)
 """What a head's recipe says of its embeddings, its ridge and its linear term, which no removal changes."""

@@ -124,6 +124,14 @@ def known_clients(names: Sequence[str]) -> str:
     return f"this run has client{'s' if len(names) > 1 else ''} {shown}"
 
 
+def asked(request: Any) -> str:
+    """A request in words."""
+    parts = [f"client {name}" for name in request["clients"]]
+    for kind, word in (("samples", "forgotten"), ("relabelled", "relabelled")):
+        parts += [f"{len(request[kind])} samples {word}"] if request[kind] else []
+    return ", ".join(parts + [f"client {name} taken back in" for name in request["added"]])
+
+
 def _order(value: Any) -> tuple[str, ...]:
     """A key that puts None before names."""
     fields = value.__dict__.values() if isinstance(value, Held | Relabelled) else (value,)

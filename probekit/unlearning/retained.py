@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 
 from probekit.federated.client import Picked, penalty
 from probekit.federated.trained import NUMBER_BYTES, Trained
-from probekit.learning import ClientStats, Design
+from probekit.linear.design import ClientStats, Design
 from probekit.linear.ridge import penalty_of
 from probekit.linear.squares import RowSquares, Squares, StatsSquares
 from probekit.linear.statistics import row_blocks
-from probekit.linearized import Head, NetworkHead
+from probekit.models.heads import Head, NetworkHead
 from probekit.values import EmbeddingSet
 
 Params = NDArray[np.float64]

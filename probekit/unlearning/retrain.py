@@ -13,7 +13,7 @@ from probekit.federated.fedavg import FedAvg
 from probekit.federated.local import train
 from probekit.federated.server import merge
 from probekit.federated.trained import Trained
-from probekit.linearized import NetworkHead
+from probekit.models.heads import NetworkHead
 from probekit.unlearning.exact import refit
 from probekit.unlearning.method import NOTHING, Cost, Material, Unlearned, require, without_argument
 from probekit.unlearning.remainder import remaining_rows, remaining_server, trained_after

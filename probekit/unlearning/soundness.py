@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 from scipy import linalg
 
 from probekit.errors import CorruptError, MismatchError
-from probekit.learning import ClientStats, Design
+from probekit.linear.design import ClientStats, Design
 
 ROOM = 1e3 * float(np.finfo(np.float64).eps)
 

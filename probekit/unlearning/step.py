@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 from probekit.errors import InputError, MismatchError
 from probekit.federated.client import penalty
 from probekit.federated.trained import ServerSet, Trained, Watch, unwatched
-from probekit.learning import ClientStats, Design
+from probekit.linear.design import ClientStats, Design
 from probekit.linear.loss import RidgeLoss
 from probekit.linear.solvers import Inverse, Operator
 from probekit.linear.squares import Squares, StatsSquares
-from probekit.linearized import NetworkHead
+from probekit.models.heads import NetworkHead
 from probekit.unlearning.method import Cost, Material, Unlearner, require
 from probekit.unlearning.remainder import remaining_rows, remaining_server, remaining_statistics
 from probekit.unlearning.request import UnlearnRequest

@@ -17,7 +17,7 @@ from typing import Any, Self
 from numpy.typing import NDArray
 
 from probekit.errors import InputError, MismatchError
-from probekit.learning import ClientStats, Design
+from probekit.linear.design import ClientStats, Design
 
 KEY_BITS = 256
 

@@ -17,8 +17,8 @@ import probekit.backbones.torchvision_operators  # noqa: F401
 # isort: split
 import open_clip
 
-from probekit import pictures
 from probekit.backbones import backbone
+from probekit.datasets import pictures
 from probekit.errors import InputError, NotFoundError, OfflineError
 from probekit.testing import check_backbone
 

@@ -8,8 +8,8 @@ import pytest
 import torch
 from PIL import Image
 
-from probekit import pictures
 from probekit.backbones import backbone, packaged
+from probekit.datasets import pictures
 from probekit.errors import InputError, NotFoundError
 
 NAME = "packaged:efficientnet-lite0"

@@ -8,9 +8,9 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from probekit.backbones import backbone
+from probekit.datasets.pictures import picture_shape
+from probekit.encoding.extract import spec_of
 from probekit.errors import InputError
-from probekit.extraction import spec_of
-from probekit.pictures import picture_shape
 from probekit.testing import check_backbone
 from probekit.values import EncodingSpec
 

@@ -12,8 +12,8 @@ import probekit.backbones.torchvision_operators  # noqa: F401
 # isort: split
 from torchvision import transforms
 
-from probekit import pictures
 from probekit.backbones.preprocessing import PRESETS, Described, chosen, described, preset
+from probekit.datasets import pictures
 from probekit.errors import InputError
 from probekit.values import canonical
 

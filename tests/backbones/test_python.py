@@ -11,9 +11,9 @@ import torch
 from PIL import Image
 from torch import nn
 
-from probekit import pictures
 from probekit.backbones import backbone
 from probekit.backbones.python import as_backbone
+from probekit.datasets import pictures
 from probekit.errors import InputError, NotFoundError
 from probekit.protocols import Backbone
 from probekit.testing import check_backbone

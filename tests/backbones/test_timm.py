@@ -14,8 +14,8 @@ import probekit.backbones.torchvision_operators  # noqa: F401
 import timm
 import timm.data
 
-from probekit import pictures
 from probekit.backbones import backbone
+from probekit.datasets import pictures
 from probekit.errors import InputError, NotFoundError, OfflineError
 from probekit.testing import check_backbone
 

@@ -25,7 +25,7 @@ def test_get_hands_over_to_the_installer(command: Command, tmp_path: Path, monke
         progress("fetching")
         return root / name
 
-    monkeypatch.setattr("probekit.cache.installed.install", install)
+    monkeypatch.setattr("probekit.datasets.installed.install", install)
     outcome = command("dataset", "get", "mnist", "--cache", tmp_path, "--json")
     assert outcome.code == 0
     assert asked == [("mnist", tmp_path)]

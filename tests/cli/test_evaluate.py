@@ -10,8 +10,8 @@ import pytest
 
 from probekit.cache import DiskStore
 from probekit.cache.removal import remove_set
-from probekit.cli.ledger import Event
-from probekit.cli.runs import Run
+from probekit.runs.folder import Run
+from probekit.runs.ledger import Event
 from tests.cli.conftest import Command
 from tests.cli.shelves import Probekit, Shelve
 from tests.cli.shelves import probekit as probekit

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from probekit.cache import DiskStore
 from probekit.cache.removal import remove_set
-from probekit.cli.runs import Run
+from probekit.runs.folder import Run
 from tests.cli.conftest import Command
 from tests.cli.shelves import Probekit, Shelve, rows_around_centres
 from tests.cli.shelves import probekit as probekit

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from probekit.cache import DiskStore
-from probekit.cli.runs import Run
+from probekit.runs.folder import Run
 from tests.cli.conftest import Command
 from tests.cli.shelves import Probekit, Shelve
 from tests.cli.shelves import probekit as probekit

@@ -11,12 +11,12 @@ import pytest
 from numpy.typing import NDArray
 
 from probekit.cache import DiskStore
-from probekit.cli.backdoor import retrained_head
-from probekit.cli.kept import put_objective
-from probekit.cli.runs import Run
-from probekit.cli.stages import stage
-from probekit.cli.unlearning import rows_now
-from probekit.heads import load_head
+from probekit.models.serving import load_head
+from probekit.runs.backdoor import retrained_head
+from probekit.runs.folder import Run
+from probekit.runs.snapshot import stage
+from probekit.runs.tensors import put_objective
+from probekit.runs.unlearning import rows_now
 from tests.cli.shelves import Probekit, Shelve
 from tests.cli.shelves import probekit as probekit
 from tests.cli.shelves import shelve as shelve
@@ -218,7 +218,7 @@ def test_a_changed_term_fails_with_exit_code_6(trained: Path, probekit: Probekit
 
 def test_a_forged_budget_fails_with_exit_code_6(trained: Path, probekit: Probekit, tmp_path: Path) -> None:
     assert probekit("unlearn", str(trained), "--client", "2")[0] == 0
-    from probekit.certificates import Certificate, certificate_text
+    from probekit.certificates.certificate import Certificate, certificate_text
 
     plain = json.loads(certificate(trained).read_text())["certificate"]
     forged, head = tmp_path / "forged.json", str(trained / "states" / "0002" / "head")

@@ -17,12 +17,13 @@ from numpy.typing import NDArray
 
 from probekit.cache import DiskStore
 from probekit.cache.removal import remove_set
-from probekit.certification import certify, known_at, objective_of
-from probekit.cli import pictures, unlearning
-from probekit.cli.margins import margins
-from probekit.cli.pages import markdown
-from probekit.cli.runs import Run
-from probekit.outputs import agreement
+from probekit.certificates.agreement import agreement
+from probekit.certificates.certify import certify, known_at, objective_of
+from probekit.certificates.margins import margins
+from probekit.report import pictures
+from probekit.report.pages import markdown
+from probekit.runs import unlearning
+from probekit.runs.folder import Run
 from tests.cli.conftest import Command
 from tests.cli.shelves import Probekit, Shelve, rows_around_centres
 from tests.cli.shelves import probekit as probekit

@@ -22,12 +22,6 @@ from hypothesis import strategies as st
 
 from probekit.cache import DiskStore
 from probekit.cache.removal import remove_set
-from probekit.cli import kept, ledger
-from probekit.cli import runs as runs_module
-from probekit.cli.config import TrainConfig
-from probekit.cli.ledger import Event
-from probekit.cli.runs import Run
-from probekit.cli.training import train_run
 from probekit.errors import (
     CacheError,
     CorruptError,
@@ -39,9 +33,16 @@ from probekit.errors import (
 )
 from probekit.federated.server import merge
 from probekit.federated.trained import Trained
-from probekit.learning import ClientStats, Design
+from probekit.linear.design import ClientStats, Design
 from probekit.linear.ridge import fit
 from probekit.linear.statistics import statistics
+from probekit.runs import folder as runs_module
+from probekit.runs import ledger
+from probekit.runs import tensors as kept
+from probekit.runs.folder import Run
+from probekit.runs.ledger import Event
+from probekit.runs.options import TrainConfig
+from probekit.runs.training import train_run
 from tests.cli.shelves import Shelve
 from tests.cli.shelves import shelve as shelve
 
@@ -582,7 +583,7 @@ def test_a_full_disk_is_told_and_changes_nothing(
     def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("probekit.cli.ledger.sync_folder", full)
+    monkeypatch.setattr("probekit.runs.ledger.sync_folder", full)
     with pytest.raises(ProbekitError, match="disk is full"):
         run.write_state(after, Event("unlearn"))
     monkeypatch.undo()

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from probekit.cache import DiskStore
 from probekit.cli.main import run as run_command
-from probekit.cli.runs import Run
 from probekit.errors import NotFoundError
+from probekit.runs.folder import Run
 from probekit.values import EmbeddingSet
 from tests.cli.conftest import Command
 from tests.cli.shelves import Probekit, Shelve
@@ -335,7 +335,7 @@ def test_a_killed_run_leaves_nothing_and_the_same_command_works(
 
 def test_ridge_auto_in_python(shelve: Shelve) -> None:
     import probekit as library
-    from probekit.partitioning import partition
+    from probekit.federated.partition import partition
 
     embeddings = shelve("small")
     divided = partition(embeddings.labels, "iid", clients=4)

@@ -15,12 +15,12 @@ import numpy as np
 import pytest
 
 from probekit.cache import DiskStore
-from probekit.cli.runs import Run
-from probekit.cli.unlearning import Wanted, carry_out, read_request, rows_now
+from probekit.custody.signatures import new_private_key, public_key_of
 from probekit.federated.local import train
-from probekit.heads import load_head
-from probekit.learning import Partition
-from probekit.signatures import new_private_key, public_key_of
+from probekit.models.serving import load_head
+from probekit.runs.folder import Run
+from probekit.runs.unlearning import Wanted, carry_out, read_request, rows_now
+from probekit.values import Partition
 from tests.cli.shelves import Probekit, Shelve
 from tests.cli.shelves import probekit as probekit
 from tests.cli.shelves import shelve as shelve

@@ -11,7 +11,7 @@ import datasets
 import pytest
 from PIL import Image
 
-from probekit import pictures
+from probekit.datasets import pictures
 
 Encoded = Callable[..., bytes]
 

@@ -17,7 +17,7 @@ from probekit.federated.client import (
     schedule,
     table,
 )
-from probekit.learning import Design
+from probekit.linear.design import Design
 from probekit.values import EmbeddingSet
 
 MakeSet = Callable[..., EmbeddingSet]

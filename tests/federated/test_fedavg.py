@@ -15,11 +15,10 @@ from probekit.federated import simulation
 from probekit.federated.fedavg import FedAvg
 from probekit.federated.local import train
 from probekit.federated.optimiser import Optimiser
+from probekit.federated.partition import partition
 from probekit.federated.task import design_for
 from probekit.federated.trained import Progress, Trained
-from probekit.learning import Partition
-from probekit.partitioning import partition
-from probekit.values import EmbeddingSet
+from probekit.values import EmbeddingSet, Partition
 
 Array = NDArray[np.float64]
 MakeSet = Callable[..., EmbeddingSet]

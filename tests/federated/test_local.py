@@ -14,9 +14,9 @@ from sklearn.linear_model import Ridge
 from probekit.errors import InputError, MismatchError, NotFoundError
 from probekit.federated.fedavg import FedAvg
 from probekit.federated.local import train
+from probekit.federated.partition import partition
 from probekit.federated.task import ClosedForm, design_for
 from probekit.federated.trained import Traffic
-from probekit.partitioning import partition
 from probekit.values import EmbeddingSet
 
 MakeSet = Callable[..., EmbeddingSet]

@@ -14,9 +14,9 @@ from probekit.federated.network import FederatedCg, train_holders
 from probekit.federated.network_clients import Holders, NetworkClients, holders
 from probekit.federated.optimiser import Optimiser
 from probekit.federated.pretraining import Pretraining, pretrain
-from probekit.learning import Partition
-from probekit.linear.curvature import CurvatureSolver
-from probekit.linear.network import linearize
+from probekit.jacobian.curvature import CurvatureSolver
+from probekit.jacobian.linearize import linearize
+from probekit.values import Partition
 
 Array = NDArray[np.float64]
 RIDGE = 0.02

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from probekit.errors import InputError
-from probekit.learning import INTERCEPTS, SCALINGS, ClientStats, Design
+from probekit.linear.design import INTERCEPTS, SCALINGS, ClientStats, Design
 from probekit.linear.folds import cross_validate, fold_statistics
 from probekit.linear.statistics import statistics
 from tests.linear.conftest import Data, embeddings

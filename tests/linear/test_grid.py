@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from probekit.errors import InputError
-from probekit.learning import GRID_REACH, Design
+from probekit.linear.design import GRID_REACH, Design
 from probekit.linear.grid import grid_bound, grid_change, step_for
 from probekit.linear.ridge import fit
 from probekit.linear.statistics import statistics

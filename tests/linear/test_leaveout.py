@@ -7,8 +7,8 @@ import pytest
 from sklearn.linear_model import RidgeClassifierCV
 
 from probekit.errors import InputError
-from probekit.learning import INTERCEPTS, SCALINGS, Design
 from probekit.linear import leaveout
+from probekit.linear.design import INTERCEPTS, SCALINGS, Design
 from probekit.linear.leaveout import choose_ridge, leave_one_out
 from probekit.linear.path import decompose
 from probekit.linear.statistics import statistics

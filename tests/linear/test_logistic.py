@@ -7,8 +7,8 @@ import pytest
 from sklearn.linear_model import LogisticRegression
 
 from probekit.errors import InputError, SolverError
-from probekit.learning import Design
 from probekit.linear import logistic
+from probekit.linear.design import Design
 from probekit.linear.logistic import fit_logistic
 from tests.linear.conftest import Data, embeddings
 

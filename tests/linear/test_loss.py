@@ -7,7 +7,7 @@ import pytest
 from numpy.typing import NDArray
 
 from probekit.errors import InputError
-from probekit.learning import INTERCEPTS, SCALINGS, ClientStats, Design
+from probekit.linear.design import INTERCEPTS, SCALINGS, ClientStats, Design
 from probekit.linear.loss import RidgeLoss, ridge_loss
 from probekit.linear.squares import ModelSquares
 from probekit.linear.statistics import statistics

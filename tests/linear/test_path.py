@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from probekit.errors import InputError
-from probekit.learning import INTERCEPTS, SCALINGS, Design
+from probekit.linear.design import INTERCEPTS, SCALINGS, Design
 from probekit.linear.path import Validation, decompose
 from probekit.linear.statistics import statistics
 from tests.linear.conftest import Data

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from sklearn.linear_model import Ridge, RidgeClassifier
 
 from probekit.errors import InputError
-from probekit.learning import INTERCEPTS, SCALINGS, ClientStats, Design
+from probekit.linear.design import INTERCEPTS, SCALINGS, ClientStats, Design
 from probekit.linear.ridge import fit
 from probekit.linear.solvers import ConjugateGradient, Eigen
 from probekit.linear.statistics import statistics

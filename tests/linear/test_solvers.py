@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from probekit.errors import InputError, SolverError
-from probekit.learning import Solution
+from probekit.linear.design import Solution
 from probekit.linear.solvers import Cholesky, ConjugateGradient, Eigen, Inverse, Matrix, Operator, Solver
 
 Array = NDArray[np.float64]

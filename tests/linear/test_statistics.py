@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from probekit.errors import InputError, MismatchError
-from probekit.learning import EXACT_ROWS, INTERCEPTS, ROW_VIEWS, ClientStats, Design
+from probekit.linear.design import EXACT_ROWS, INTERCEPTS, ROW_VIEWS, ClientStats, Design
 from probekit.linear.statistics import row_blocks, statistics
 from tests.linear.conftest import Data, embeddings
 from tests.oracles import columns, one_hot, relative

@@ -8,7 +8,7 @@ from sklearn.linear_model import RidgeClassifier
 from sklearn.preprocessing import StandardScaler
 
 from probekit.errors import InputError
-from probekit.learning import INTERCEPTS, Design
+from probekit.linear.design import INTERCEPTS, Design
 from probekit.linear.ridge import fit
 from probekit.linear.statistics import statistics
 from probekit.linear.views import VIEWS, View, view_of

@@ -11,12 +11,11 @@ import pytest
 from numpy.typing import NDArray
 
 from probekit.federated.local import train
+from probekit.federated.partition import partition
 from probekit.federated.task import design_for
 from probekit.federated.trained import Trained
-from probekit.learning import Partition
-from probekit.partitioning import partition
 from probekit.unlearning.method import Material
-from probekit.values import EmbeddingSet, EncodingSpec
+from probekit.values import EmbeddingSet, EncodingSpec, Partition
 from tests.oracles import columns, least_squares, one_hot
 
 Array = NDArray[np.float64]

@@ -10,12 +10,11 @@ from probekit.federated.network import FederatedCg
 from probekit.federated.pretraining import Pretraining
 from probekit.federated.trained import Trained
 from probekit.federated.whole import WholeNetwork, train_network
-from probekit.learning import Partition
-from probekit.linearized import NetworkHead
-from probekit.networks import inputs_of, linearized
+from probekit.models.heads import NetworkHead
+from probekit.models.networks import inputs_of, linearized
 from probekit.unlearning.method import Material
 from probekit.unlearning.request import UnlearnRequest
-from probekit.values import EmbeddingSet, EncodingSpec
+from probekit.values import EmbeddingSet, EncodingSpec, Partition
 
 Array = NDArray[np.float64]
 RIDGE = 0.02

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 from probekit import certify, unlearn, verify
+from probekit.certificates.verify import Evidence
 from probekit.errors import InputError, NotFoundError
 from probekit.registry import methods
 from probekit.unlearning.choice import choose
 from probekit.unlearning.method import REMEDIES, method
 from probekit.unlearning.request import UnlearnRequest
-from probekit.verification import Evidence
 from tests.unlearning.conftest import make_run
 
 TABLE = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]["entry-points"]

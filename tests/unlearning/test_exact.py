@@ -10,7 +10,7 @@ import pytest
 from probekit.errors import CorruptError, InputError, MismatchError
 from probekit.federated.local import train
 from probekit.federated.task import ClosedForm
-from probekit.learning import INTERCEPTS, SCALINGS, ClientStats
+from probekit.linear.design import INTERCEPTS, SCALINGS, ClientStats
 from probekit.unlearning.exact import Exact
 from probekit.unlearning.method import Material
 from probekit.unlearning.remainder import remaining_rows

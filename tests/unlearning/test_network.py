@@ -8,20 +8,20 @@ import numpy as np
 import pytest
 import torch
 
-from probekit.certification import certify
+from probekit.certificates.certify import certify
+from probekit.certificates.verify import Evidence, verify
 from probekit.errors import InputError, NotFoundError
 from probekit.federated.fedavg import FedAvg
 from probekit.federated.network import FederatedCg
 from probekit.federated.pretraining import Pretraining
 from probekit.federated.whole import WholeNetwork, train_network
-from probekit.heads import load_head, predict, save_head, scores
-from probekit.learning import LinearHead, Partition
-from probekit.linearized import NetworkHead
+from probekit.models.heads import LinearHead, NetworkHead
+from probekit.models.serving import load_head, predict, save_head, scores
 from probekit.unlearning.choice import unlearn
 from probekit.unlearning.method import Material, method
 from probekit.unlearning.request import Held, Relabelled, UnlearnRequest
 from probekit.unlearning.retained import answering
-from probekit.verification import Evidence, verify
+from probekit.values import Partition
 from tests.unlearning.small_network import (
     GONE,
     PARTITION,

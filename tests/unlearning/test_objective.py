@@ -10,22 +10,22 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from probekit.certificates import Certificate, certificate_text, read_certificate
-from probekit.certification import certify
-from probekit.checks import require_verified
+from probekit.certificates.certificate import Certificate, certificate_text, read_certificate
+from probekit.certificates.certify import certify
+from probekit.certificates.checks import require_verified
+from probekit.certificates.privacy import OBJECTIVE_CAVEATS, fit_perturbed, guarantee, sum_residual
+from probekit.certificates.verify import Evidence, verify
 from probekit.errors import InputError, VerificationError
 from probekit.federated.fedavg import FedAvg
 from probekit.federated.server import merge
 from probekit.federated.task import ClosedForm
 from probekit.federated.trained import Trained
-from probekit.linearized import Head
-from probekit.privacy import OBJECTIVE_CAVEATS, fit_perturbed, guarantee, sum_residual
+from probekit.models.heads import Head
 from probekit.unlearning.choice import unlearn
 from probekit.unlearning.method import Material
 from probekit.unlearning.request import Held, Relabelled, UnlearnRequest
 from probekit.unlearning.retained import from_rows
 from probekit.unlearning.triage import influences
-from probekit.verification import Evidence, verify
 from tests.oracles import columns, one_hot
 from tests.unlearning.conftest import Run, make_run
 

@@ -15,7 +15,7 @@ from probekit.errors import InputError, MismatchError, NotFoundError, SolverErro
 from probekit.federated.fedavg import FedAvg
 from probekit.federated.task import ClosedForm
 from probekit.federated.trained import Trained
-from probekit.learning import INTERCEPTS, SCALINGS
+from probekit.linear.design import INTERCEPTS, SCALINGS
 from probekit.unlearning.fedremoval import FedRemoval
 from probekit.unlearning.fedremoval import load as load_fedremoval
 from probekit.unlearning.line import FedRemovalLine

@@ -9,7 +9,7 @@ import pytest
 
 from probekit.errors import InputError
 from probekit.federated.local import train
-from probekit.learning import SCALINGS
+from probekit.linear.design import SCALINGS
 from probekit.unlearning.triage import influences
 from tests.unlearning.conftest import make_run
 

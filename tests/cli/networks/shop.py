@@ -12,11 +12,11 @@ import torch
 from numpy.typing import NDArray
 
 from probekit.cache import DiskStore
-from probekit.cli.runs import Run
-from probekit.cli.unlearning import rows_at
-from probekit.heads import load_head
-from probekit.linearized import NetworkHead
-from probekit.networks import inputs_of, linearized
+from probekit.models.heads import NetworkHead
+from probekit.models.networks import inputs_of, linearized
+from probekit.models.serving import load_head
+from probekit.runs.folder import Run
+from probekit.runs.unlearning import rows_at
 
 RIDGE = 0.05
 QUICK = ("--backend", "jvp", "--server-share", "0.2", "--clients", "3", "--pretrain-epochs", "3")

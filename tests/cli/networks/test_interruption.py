@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 from probekit.cache import DiskStore
-from probekit.cli import ledger
-from probekit.cli.runs import Run
-from probekit.cli.standing import StandingFile
-from probekit.cli.unlearning import Wanted, carry_out, read_request
 from probekit.federated.whole import Standing
+from probekit.runs import ledger
+from probekit.runs.checkpoint import StandingFile
+from probekit.runs.folder import Run
+from probekit.runs.unlearning import Wanted, carry_out, read_request
 from tests.cli.conftest import Command
 from tests.cli.networks.shop import (
     FIRST,
@@ -38,7 +38,7 @@ def test_an_interrupted_unlearning_leaves_the_old_run(
     before = {path: path.read_bytes() for path in trained.rglob("*") if path.is_file()}
     with monkeypatch.context() as broken:
         if place == "certify":
-            broken.setattr("probekit.cli.unlearning.certify", stop)
+            broken.setattr("probekit.runs.unlearning.certify", stop)
         else:
             broken.setattr("probekit.unlearning.network_retrain.train_holders", stop)
         code, _, said = probekit("unlearn", trained, "--client", "1", "--method", "retrain")
@@ -61,7 +61,7 @@ def interrupt(monkeypatch: pytest.MonkeyPatch, probekit: Probekit, *arguments: o
             raise KeyboardInterrupt
 
     with monkeypatch.context() as broken:
-        broken.setattr("probekit.cli.standing.EVERY", 0.0)
+        broken.setattr("probekit.runs.checkpoint.EVERY", 0.0)
         broken.setattr(StandingFile, "save", stop)
         assert probekit("train", "grey", *FIRST, *arguments, "--run", "r")[0] == 130
     assert not Path("r").exists()
@@ -125,7 +125,7 @@ def test_purging_removes_an_unfinished_training(
 
 def _killed(path: Path, root: Path, before: str) -> None:
     """Forget a client and die at a step of the writing."""
-    import probekit.cli.runs as runs
+    import probekit.runs.folder as runs
 
     def die(*_: object, **__: object) -> None:
         os.kill(os.getpid(), signal.SIGKILL)

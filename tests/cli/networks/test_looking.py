@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from probekit.cache import DiskStore
-from probekit.cli.runs import Run
+from probekit.runs.folder import Run
 from tests.cli.conftest import Command
 from tests.cli.networks.shop import (
     Shop,

@@ -15,9 +15,9 @@ from safetensors.numpy import save_file
 import probekit as library
 from probekit.backbones.module import FrozenModule
 from probekit.cache import DiskStore
-from probekit.cli.config import TrainConfig
-from probekit.cli.runs import Run
-from probekit.heads import predict
+from probekit.models.serving import predict
+from probekit.runs.folder import Run
+from probekit.runs.options import TrainConfig
 from tests.cli.conftest import Command
 from tests.cli.networks.shop import (
     FIRST,

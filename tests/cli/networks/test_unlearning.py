@@ -12,14 +12,14 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from probekit.certificates import certificate_text, read_certificate
-from probekit.cli import ledger
-from probekit.cli.runs import Run
-from probekit.cli.unlearning import rows_at
+from probekit.certificates.certificate import certificate_text, read_certificate
 from probekit.federated.network_clients import holders
-from probekit.heads import load_head, predict
-from probekit.learning import Partition
-from probekit.networks import inputs_of, linearized
+from probekit.models.networks import inputs_of, linearized
+from probekit.models.serving import load_head, predict
+from probekit.runs import ledger
+from probekit.runs.folder import Run
+from probekit.runs.unlearning import rows_at
+from probekit.values import Partition
 from tests.cli.networks.shop import (
     FIRST,
     RIDGE,

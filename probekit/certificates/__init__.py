@@ -1,0 +1,1 @@
+"""What is proven of an unlearned head, and how somebody else checks it."""

@@ -1,0 +1,254 @@
+"""How far a head can be from the minimum of the retained loss, rounding errors included.
+
+The retained loss is 1/2 <W, H W> - <W, B> + const with minimum W*. At any W its gradient g = H W - B = H (W - W*)
+gives |W - W*| <= |g| / smallest curvature, loss - minimum = 1/2 <g, H^-1 g>, and for a row x
+|x (W - W*)|_k <= sqrt(x H^-1 x) sqrt(g_k H^-1 g_k). Every number below is an upper bound of what exact
+arithmetic on the rows (as the design sees them) would give: H and B come from rounded sums, the products
+round, and so does the eigenvalue. gamma(m) = m u / (1 - m u) bounds the relative error of m operations.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import linalg
+
+from probekit.errors import InputError
+from probekit.linear.design import ClientStats, Design
+from probekit.linear.ridge import penalty_of
+from probekit.linear.statistics import BLOCK_BYTES, FAST_ROWS
+from probekit.linear.views import ClassWeight, View, class_weights, view_of
+
+UNIT = float(np.finfo(np.float64).eps) / 2
+FAST_UNIT = float(np.finfo(np.float32).eps) / 2
+
+Array = NDArray[np.float64]
+
+
+def gamma(operations: float, unit: float = UNIT) -> float:
+    """The relative error that so many roundings can add up to."""
+    product = operations * unit
+    if product >= 0.5:
+        raise InputError(f"Rounding errors of {operations:g} operations cannot be bounded. Use float64 sums.")
+    return product / (1 - product)
+
+
+def summing_error(design: Design, rows: int, parts: int) -> float:
+    """The relative error, against the sum of absolute products, of statistics summed over blocks and clients."""
+    if design.arithmetic == "exact":
+        return 0.0
+    size = 4 if design.arithmetic == "fast" else 8
+    block = max(64, BLOCK_BYTES // (size * design.dimension))
+    if design.arithmetic == "fast":
+        # the shift by the mean makes products up to 8 times as large
+        return 8 * gamma(min(rows, block, FAST_ROWS) + 4, FAST_UNIT) + gamma(rows / FAST_ROWS + parts + 4)
+    return gamma(min(rows, block) + rows / block + parts + 4)
+
+
+@dataclass(frozen=True, eq=False)
+class Quadratic:
+    """The retained loss from statistics, in the parameters of the head's least-squares problem.
+
+    `floor` is a curvature that every direction has whatever the rows are (0: none is known).
+    `curvature_error` and `linear_error` bound the rounding in `curvature` and `linear` (Frobenius). `centre` is
+    taken off rows before they meet the parameters (only for a centred head without intercept).
+    """
+
+    curvature: Array
+    linear: Array
+    floor: float
+    curvature_error: float
+    linear_error: float
+    centre: Array | None = None
+
+
+def quadratic(
+    stats: ClientStats,
+    ridge: float,
+    *,
+    scaling: str = "mean",
+    view: str | View = "none",
+    class_weight: ClassWeight = None,
+    parts: int = 1,
+    term: Array | None = None,
+) -> Quadratic:
+    """The retained loss of summed statistics; `parts`: how many clients' sums were added, `term`: a linear term,
+    in sum scaling, that the loss has besides."""
+    design = stats.design
+    weights = class_weights(stats, class_weight)
+    chosen = view if isinstance(view, View) else view_of(stats, view)
+    plain = bool((weights == 1).all())
+    gram = stats.total_gram if plain else np.tensordot(weights, stats.gram, axes=1)
+    moment = stats.moment * weights
+    weight = float((stats.class_counts * weights).sum())
+    centre = None
+    if design.intercept == "none" and chosen.centre.any():
+        centre = chosen.centre
+        gram, moment = _centred(gram, moment, centre, counts=stats.class_counts * weights)
+    mean_ridge = penalty_of(ridge, scaling, weight) / weight
+    curvature = gram / weight + mean_ridge * _penalty(design, chosen)
+    linear = (moment if term is None else moment - term) / weight
+    added = 0.0 if term is None else gamma(4) * float(np.linalg.norm(term)) / weight
+    summing = summing_error(design, stats.count, parts) + gamma(8)
+    energy = float(np.trace(stats.total_gram)) * float(weights.max()) / weight
+    aims = float((stats.class_counts * weights**2).sum()) / weight
+    penalised = design.intercept != "free" and chosen.name == "none"
+    return Quadratic(
+        curvature,
+        linear,
+        floor=mean_ridge if penalised else 0.0,
+        curvature_error=summing * energy * (4 if centre is not None else 1)
+        + gamma(4) * float(np.linalg.norm(curvature)),
+        linear_error=summing * math.sqrt(energy * aims) * (2 if centre is not None else 1) + added,
+        centre=centre,
+    )
+
+
+@dataclass(frozen=True)
+class Residual:
+    """|g| as computed, and how much rounding may have hidden; for all classes together and for each."""
+
+    norm: float
+    rounding: float
+    by_class: tuple[float, ...]
+    rounding_by_class: tuple[float, ...]
+
+    @property
+    def bound(self) -> float:
+        """What |g| cannot exceed."""
+        return self.norm + self.rounding
+
+    @property
+    def class_bounds(self) -> Array:
+        """What no class's |g_k| can exceed."""
+        return np.asarray(np.add(self.by_class, self.rounding_by_class))
+
+
+def residual(loss: Quadratic, params: Array) -> Residual:
+    """The gradient's norms at these parameters, from statistics."""
+    products = loss.curvature @ params - loss.linear
+    sizes = np.abs(loss.curvature) @ np.abs(params) + np.abs(loss.linear)
+    rounding = gamma(len(params) + 4) * _columns(sizes)
+    rounding += loss.curvature_error * _columns(params) + loss.linear_error
+    return _residual(products, rounding)
+
+
+def asked_residual(
+    gradient: Array,
+    params: Array,
+    *,
+    design: Design,
+    ridge: float,
+    counts: Sequence[int],
+    energy: float,
+    aims: float | None = None,
+    term: Array | None = None,
+) -> Residual:
+    """The norms of a gradient that clients were asked for; `energy` is the sum of squares of their rows, `aims`
+    that of their targets (None: one-hot), `term` a linear term (in sum scaling) that was added to it.
+
+    X^T (X W - Y) rounds by at most gamma(d + rows) |X|^T (|X| |W| + |Y|), and that is at most |X|^2 |W| + |X| |Y|.
+    """
+    rows, block = sum(counts), max(64, BLOCK_BYTES // (8 * design.dimension))
+    operations = design.columns + min(max(counts), block) + max(counts) / block + len(counts) + 16
+    factor = summing_error(design, rows, len(counts)) + gamma(operations)
+    data = energy / rows * _columns(params) + math.sqrt(energy / rows * (rows if aims is None else aims) / rows)
+    added = ridge * _columns(params) + (0.0 if term is None else _columns(term) / rows)
+    return _residual(gradient, factor * data + gamma(8) * (_columns(gradient) + added))
+
+
+@dataclass(frozen=True)
+class Convexity:
+    """A curvature that no direction is below, and whether the ridge or the statistics guarantee it."""
+
+    value: float
+    source: str
+
+
+def convexity(loss: Quadratic) -> Convexity:
+    """The smallest curvature, less its rounding error, or the ridge's where that is more."""
+    values = np.linalg.eigvalsh(loss.curvature)
+    sure = float(values[0]) - loss.curvature_error - 16 * len(values) * UNIT * float(np.abs(values).max())
+    return Convexity(sure, "statistics") if sure > loss.floor else Convexity(loss.floor, "ridge")
+
+
+@dataclass(frozen=True, eq=False)
+class Factor:
+    """H^-1 as a form: v -> an upper bound of v H^-1 v, for each column.
+
+    With L L^T the computed factorisation, L L^T <= H + t I <= (1 + t / c) H for c the smallest curvature and t
+    what rounding did; a triangular solve's relative error is at most gamma(d) |L| / sqrt(c - t).
+    """
+
+    lower: Array
+    inflation: float
+
+    @classmethod
+    def of(cls, loss: Quadratic, curvature: float) -> Factor | None:
+        """The factor, or None where rounding is as large as the smallest curvature."""
+        trace, size = float(np.trace(loss.curvature)), len(loss.curvature)
+        strayed = loss.curvature_error + gamma(size + 2) * trace
+        if curvature <= 2 * strayed:
+            return None
+        try:
+            lower = linalg.cholesky(loss.curvature, lower=True)
+        except linalg.LinAlgError:
+            return None
+        solving = gamma(size) * math.sqrt(trace / (curvature - strayed))
+        if solving >= 0.5:
+            return None
+        return cls(lower, (1 + strayed / curvature) * (1 + 2 * solving) ** 2 * (1 + gamma(size + 4)))
+
+    def forms(self, v: Array) -> Array:
+        """Upper bounds of v_k H^-1 v_k for each column of v."""
+        solved = linalg.solve_triangular(self.lower, v, lower=True)
+        return np.asarray(np.square(solved).sum(axis=0) * self.inflation)
+
+
+def excess_loss(gradient_bound: Residual, curvature: float, *, loss: Quadratic | None, params: Array) -> float:
+    """How far the retained loss can lie above its minimum: 1/2 <g, H^-1 g>, or |g|^2 / (2 smallest curvature)."""
+    simple = gradient_bound.bound**2 / (2 * curvature)
+    factor = None if loss is None else Factor.of(loss, curvature)
+    if loss is None or factor is None:
+        return simple
+    root = math.sqrt(float(factor.forms(loss.curvature @ params - loss.linear).sum()))
+    hidden = float(np.linalg.norm(gradient_bound.rounding_by_class)) / math.sqrt(curvature)
+    return min(simple, (root + hidden) ** 2 / 2)
+
+
+def _penalty(design: Design, view: View) -> Array:
+    """The matrix of the penalty in the head's own parameters: of (scale coefficients, bias at the centre)."""
+    result = np.zeros((design.columns, design.columns))
+    size = design.dimension
+    np.einsum("ii->i", result)[:size] = view.scale**2
+    if design.intercept == "penalised":
+        last = np.append(view.centre, 1.0)
+        result += np.outer(last, last)
+    return result
+
+
+def _centred(gram: Array, moment: Array, centre: Array, *, counts: Array) -> tuple[Array, Array]:
+    sums = moment.sum(axis=1)
+    shift = np.outer(sums, centre)
+    return (
+        gram - (shift + shift.T) + counts.sum() * np.outer(centre, centre),
+        moment - np.outer(centre, counts),
+    )
+
+
+def _columns(matrix: Array) -> Array:
+    return np.asarray(np.linalg.norm(matrix, axis=0))
+
+
+def _residual(products: Array, rounding: Array) -> Residual:
+    columns = _columns(products)
+    return Residual(
+        float(np.linalg.norm(products)),
+        float(np.linalg.norm(rounding)),
+        tuple(columns.tolist()),
+        tuple(rounding.tolist()),
+    )

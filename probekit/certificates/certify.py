@@ -1,0 +1,252 @@
+"""From an unlearned run, and what the certifier has, to a certificate."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from probekit.certificates.agreement import agreement
+from probekit.certificates.bounds import (
+    Quadratic,
+    Residual,
+    asked_residual,
+    convexity,
+    excess_loss,
+    quadratic,
+    residual,
+)
+from probekit.certificates.certificate import (
+    ASSUMPTIONS,
+    GRADIENT,
+    LINEARIZED,
+    SCALAR,
+    SERVER,
+    STATISTICS,
+    TERM_ASSUMPTIONS,
+    Bounds,
+    Certificate,
+    Curvature,
+    Reference,
+)
+from probekit.certificates.published import concentration, paper_terms
+from probekit.errors import InputError
+from probekit.federated.trained import Trained
+from probekit.linear.design import ClientStats, Design
+from probekit.linear.objective import SIGMA
+from probekit.models.heads import Head, NetworkHead
+from probekit.unlearning.exact import fit_options
+from probekit.unlearning.method import Unlearned
+from probekit.unlearning.retained import RetainedClients, RetainedLoss, mean_ridge
+from probekit.unlearning.tree import StatisticsTree
+from probekit.values import EmbeddingSet, Json, digest
+
+Array = NDArray[np.float64]
+LEAST_OBJECTIVE = ("ridge", "scaling", "view", "class_weight")
+
+
+@dataclass(frozen=True, eq=False)
+class Known:
+    """What is known of the retained loss at some parameters: the gradient, the smallest curvature, perhaps all."""
+
+    residual: Residual
+    curvature: Curvature | None
+    loss: Quadratic | None = None
+
+    @property
+    def weights(self) -> float | None:
+        """The bound on the distance of parameters."""
+        if self.curvature is None or not self.curvature.value > 0:
+            return None
+        return self.residual.bound / self.curvature.value
+
+
+def certify(
+    before: Trained,
+    unlearned: Unlearned,
+    *,
+    clients: RetainedClients | None = None,
+    evaluation: EmbeddingSet | None = None,
+    reference: Head | None = None,
+    privacy: Mapping[str, Json] | None = None,
+) -> Certificate:
+    """The certificate of an unlearned run: by its kept statistics, else by a gradient round of `clients`, else none.
+
+    `evaluation` is a set on which the certified agreement is counted; `reference` another head to compare with.
+    """
+    after = unlearned.trained_after
+    objective = objective_of(after)
+    columns = after.design.columns
+    has: dict[str, Any] = {"statistics": after.statistics, "clients": clients, "term": after.objective}
+    known = known_at(after.params, objective, after.design, **has)
+    found = bounds_of(known, after.params, unlearned.loss_change, free=after.design.intercept == "free")
+    agreed = compared = None
+    if known is not None and known.curvature is not None and known.weights is not None:
+        if evaluation is not None:
+            agreed = agreement(
+                after.head,
+                evaluation,
+                design=after.design,
+                gradient=known.residual,
+                curvature=known.curvature.value,
+                loss=known.loss,
+            )
+        if reference is not None:
+            other = reference.params[:columns]
+            own = known_at(other, objective, after.design, **has)
+            if own is not None and own.weights is not None:
+                distance = float(np.linalg.norm(after.params - other))
+                compared = Reference(reference.digest, own.weights, distance)
+    return Certificate(
+        request=unlearned.request.plain,
+        method=unlearned.method,
+        before=digests_of(before),
+        after=digests_of(after),
+        retained=dict(after.counts),
+        objective=objective,
+        checkable_by=_checker(known, unlearned),
+        bounds=found,
+        residual=None if known is None else known.residual,
+        curvature=None if known is None else known.curvature,
+        agreement=agreed,
+        reference=compared,
+        paper=_paper(after, unlearned),
+        concentration=_concentration(before, after, unlearned),
+        privacy=privacy,
+        warnings=unlearned.warnings,
+        assumptions=assumptions_of(after),
+    )
+
+
+def objective_of(trained: Trained) -> dict[str, Json]:
+    """What determines the loss besides the rows, in plain values; heads that minimise no ridge loss are refused."""
+    options = fit_options(trained)
+    if options["normalise_classes"]:
+        raise InputError(
+            "A head whose classes were normalised is no minimum of a loss, so no residual bounds it. Certify it by "
+            "comparing its digest with retraining, in exact arithmetic."
+        )
+    design: dict[str, Json] = dict(vars(trained.design))
+    whole: dict[str, Json] = {}
+    if isinstance(trained.head, NetworkHead):
+        whole = {"network": trained.head.network.digest, "centre": trained.head.centre}
+    weight = options["class_weight"]
+    told = {} if trained.objective is None else {SIGMA: trained.head.recipe[SIGMA]}
+    return {
+        "ridge": trained.ridge,
+        "scaling": trained.scaling,
+        "design": design,
+        "view": options["view"],
+        "class_weight": weight if weight is None or isinstance(weight, str) else [float(w) for w in weight],
+        **whole,
+        **told,
+    }
+
+
+def known_at(
+    params: Array,
+    objective: Mapping[str, Any],
+    design: Design,
+    *,
+    statistics: Mapping[str, ClientStats] | None = None,
+    clients: RetainedClients | None = None,
+    term: Array | None = None,
+) -> Known | None:
+    """What statistics, or a gradient round, tell of the retained loss (with its linear `term`) at these parameters."""
+    if statistics is not None:
+        loss = quadratic(
+            StatisticsTree.of(statistics).total,
+            objective["ridge"],
+            scaling=objective["scaling"],
+            view=objective["view"],
+            class_weight=objective["class_weight"],
+            parts=len(statistics),
+            term=term,
+        )
+        sure = convexity(loss)
+        return Known(residual(loss, params), Curvature(sure.value, sure.source) if sure.value > 0 else None, loss)
+    plain = objective["view"] == "none" and objective["class_weight"] is None
+    if clients is None or not plain:
+        return None
+    counts = clients.counts
+    rows = sum(counts.values())
+    ridge = objective["ridge"] / (rows if objective["scaling"] == "sum" else 1)
+    gradient = RetainedLoss(clients, design, ridge).gradient(params)
+    if term is not None:
+        gradient = gradient + term / rows
+    found = asked_residual(
+        gradient,
+        params,
+        design=design,
+        ridge=ridge,
+        counts=[*counts.values()],
+        energy=sum(clients.energies().values()),
+        aims=sum(clients.aims().values()),
+        term=term,
+    )
+    certain = ridge > 0 and design.intercept != "free"
+    return Known(found, Curvature(ridge, "ridge") if certain else None)
+
+
+def bounds_of(known: Known | None, params: Array, loss_change: float | None, *, free: bool) -> Bounds:
+    """The bounds that follow from what is known, or why there are none."""
+    if known is None:
+        why = "Nobody who holds retained rows was asked: a gradient round or statistics are needed for a bound."
+        return Bounds(loss_change=loss_change, why=why)
+    if known.weights is None or known.curvature is None:
+        why = "The ridge is 0 or rounding is as large as the smallest curvature: no bound holds."
+        if free and known.loss is None:
+            why = "A free intercept is not held by the ridge: a bound needs the statistics' smallest curvature."
+        return Bounds(loss_change=loss_change, why=why)
+    return Bounds(
+        weights=known.weights,
+        excess_loss=excess_loss(known.residual, known.curvature.value, loss=known.loss, params=params),
+        outputs=float(known.residual.class_bounds.max()) / known.curvature.value,
+        loss_change=loss_change,
+    )
+
+
+def assumptions_of(trained: Trained) -> tuple[str, ...]:
+    """What a certificate for this head takes for granted."""
+    whole = LINEARIZED if isinstance(trained.head, NetworkHead) else ()
+    return (*ASSUMPTIONS, *whole, *(() if trained.objective is None else TERM_ASSUMPTIONS))
+
+
+def digests_of(trained: Trained) -> dict[str, str]:
+    """The digests that name a run's head and, where kept, its statistics."""
+    found = {"head": trained.head.digest}
+    if trained.statistics is not None:
+        found["statistics"] = statistics_digest(trained.statistics)
+    return found
+
+
+def statistics_digest(statistics: Mapping[str, ClientStats]) -> str:
+    """The sha256 that names all clients' statistics together."""
+    return digest({name: one.digest for name, one in statistics.items()})
+
+
+def _checker(known: Known | None, unlearned: Unlearned) -> str:
+    if known is not None:
+        return STATISTICS if known.loss is not None else GRADIENT
+    return SCALAR if unlearned.loss_change is not None else SERVER
+
+
+def _paper(after: Trained, unlearned: Unlearned) -> tuple[Any, ...]:
+    ridge = mean_ridge(after, sum(after.counts.values()))
+    server = None if after.server is None else after.server.statistics
+    return paper_terms(after.statistics, server, ridge=ridge, solver=unlearned.solution.method)
+
+
+def _concentration(before: Trained, after: Trained, unlearned: Unlearned) -> Any:
+    """Only where a single step was taken with the server's curvature."""
+    if not unlearned.method.startswith("fedremoval") or "-" in unlearned.method or after.server is None:
+        return None
+    if after.server.statistics is None:
+        return None
+    rows = sum(after.counts.values())
+    return concentration(
+        after.server.statistics, rows, ridge=mean_ridge(after, rows), step=before.params - after.params
+    )

@@ -1,0 +1,223 @@
+"""(epsilon, delta): when a released head cannot be told from a retrained one.
+
+Output perturbation: heads are released with noise N(0, sigma^2) on every parameter, at training and at removal
+alike. sigma is fixed in advance; a removal whose distance to retraining is bounded by `bound` is then covered
+as far as the Gaussian mechanism says, or refused. Objective perturbation (Guo et al., ICML 2020): a random
+linear term <B, W>, drawn once and kept secret, hides the gradient that a removal leaves behind.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import log_ndtr
+
+from probekit.certificates.bounds import Residual, gamma, summing_error
+from probekit.certificates.certificate import Certificate
+from probekit.errors import InputError
+from probekit.federated.client import penalty
+from probekit.linear.design import ClientStats, Solution
+from probekit.linear.objective import SIGMA, refuse_sigma
+from probekit.linear.objective import draw_objective as draw_objective
+from probekit.linear.ridge import CHOLESKY, penalty_of
+from probekit.linear.solvers import Solver
+from probekit.models.heads import Head, LinearHead
+from probekit.values import Json
+
+NOISE_STREAM = 40
+BISECTIONS = 200
+CAVEATS = (
+    "The guarantee concerns the released head only, and only if the head before was released with the same noise.",
+    "The noise must be drawn afresh for every release, unknown to anybody; a seed that is told undoes it.",
+    "Embeddings, logs, statistics of the forgotten and heads without noise must be deleted.",
+    "Requests that depend on what was released before are not covered.",
+    "Ridge, classes, centring and scaling chosen with the forgotten rows' help are a leak.",
+)
+OBJECTIVE_CAVEATS = (
+    "The guarantee compares this head alone with one trained on the retained rows with a linear term drawn alike.",
+    "The linear term must stay secret, and be the same before and after. Whoever has the retained statistics can "
+    "compute it from the head, and is not covered.",
+    "Earlier removals add nothing: the residual is taken anew over the rows retained now. But two heads with the same "
+    "term are not covered together, whatever their budgets: the term cancels in their equations.",
+    "Embeddings, logs, statistics of the forgotten and heads without the term must be deleted.",
+    *CAVEATS[-2:],
+)
+OUTPUT, OBJECTIVE = "output perturbation", "objective perturbation"
+
+Array = NDArray[np.float64]
+
+
+def gaussian_delta(bound: float, *, sigma: float, epsilon: float) -> float:
+    """The smallest delta of the Gaussian mechanism (Balle and Wang, ICML 2018, theorem 8).
+
+    Phi(bound / 2 sigma - epsilon sigma / bound) - e^epsilon Phi(-bound / 2 sigma - epsilon sigma / bound).
+    """
+    refuse_sigma(sigma)
+    if bound < 0 or epsilon < 0:
+        raise InputError(f"A bound and an epsilon are 0 or more; found {bound} and {epsilon}.")
+    if bound == 0:
+        return 0.0
+    half, cost = bound / (2 * sigma), epsilon * sigma / bound
+    first, second = float(log_ndtr(half - cost)), epsilon + float(log_ndtr(-half - cost))
+    return max(-math.exp(first) * math.expm1(min(second - first, 0.0)), 0.0)
+
+
+def classic_sigma(bound: float, *, epsilon: float, delta: float) -> float:
+    """bound sqrt(2 ln(1.25 / delta)) / epsilon, proven for epsilon up to 1."""
+    _budget(epsilon, delta)
+    if epsilon > 1:
+        raise InputError(f"The classic Gaussian mechanism is proven for epsilon up to 1; found {epsilon}.")
+    return bound * math.sqrt(2 * math.log(1.25 / delta)) / epsilon
+
+
+def analytic_sigma(bound: float, *, epsilon: float, delta: float) -> float:
+    """The smallest sigma that gives (epsilon, delta) at this bound, from above."""
+    _budget(epsilon, delta)
+    if bound == 0:
+        return 0.0
+    return bound * _smallest(lambda sigma: gaussian_delta(1.0, sigma=sigma, epsilon=epsilon) <= delta)
+
+
+def largest_bound(sigma: float, *, epsilon: float, delta: float) -> float:
+    """The largest bound that noise of this sigma covers."""
+    refuse_sigma(sigma)
+    return sigma / analytic_sigma(1.0, epsilon=epsilon, delta=delta)
+
+
+@dataclass(frozen=True)
+class Budget:
+    """A guarantee that was checked: noise, its (epsilon, delta), the bound it covers and the largest it could."""
+
+    mechanism: str
+    sigma: float
+    epsilon: float
+    delta: float
+    bound: float
+    largest_bound: float
+    caveats: tuple[str, ...] = CAVEATS
+
+    @property
+    def plain(self) -> dict[str, Json]:
+        """For a certificate."""
+        return asdict(self)
+
+
+def check_budget(bound: float, sigma: float, *, epsilon: float, delta: float) -> Budget:
+    """The guarantee of noise fixed in advance; a bound too large for it is refused."""
+    largest = largest_bound(sigma, epsilon=epsilon, delta=delta)
+    if not bound <= largest:
+        raise InputError(
+            f"Noise of sigma {sigma:g} covers a distance to retraining of at most {largest:.6g} at epsilon "
+            f"{epsilon:g}, delta {delta:g}; this removal is certified to {bound:.6g} only. Remove exactly or by "
+            "more gradient rounds (fedremoval-pcg); do not raise sigma after the fact: that would depend on the data."
+        )
+    return Budget(OUTPUT, sigma, epsilon, delta, bound, largest)
+
+
+def release(head: Head, sigma: float, *, seed: int | None = None) -> Head:
+    """The head with fresh noise on every parameter it has; None: noise that nobody can draw again."""
+    refuse_sigma(sigma)
+    source = np.random.PCG64(None if seed is None else [seed, NOISE_STREAM])
+    noise = np.random.Generator(source).normal(0.0, sigma, head.params.shape)
+    if isinstance(head, LinearHead) and head.recipe.get("intercept") == "none":
+        noise[-1] = 0.0
+    recipe: dict[str, Json] = {**head.recipe, "noise_sigma": sigma, "exact_unlearning": False}
+    return replace(head, params=head.params + noise, recipe=recipe)
+
+
+def fit_perturbed(
+    stats: ClientStats, ridge: float, *, objective: Array, scaling: str = "mean", solver: Solver = CHOLESKY
+) -> Solution:
+    """The minimum of 1/2 |X W - Y|^2 + penalty/2 |W|^2 + <B, W>: solves (G + penalty I) W = C - B."""
+    matrix = stats.total_gram + _certain_penalty(stats, ridge, scaling) * np.eye(stats.design.columns)
+    return solver.solve(matrix, stats.moment - objective)
+
+
+def sum_residual(
+    stats: ClientStats, params: Array, *, ridge: float, objective: Array, scaling: str = "mean", parts: int = 1
+) -> float:
+    """|(G + penalty I) W - (C - B)| over the retained rows, in sum scaling, rounding included (`parts`: clients)."""
+    penalised = _certain_penalty(stats, ridge, scaling)
+    aims = stats.moment - objective
+    left = stats.total_gram @ params + penalised * params - aims
+    sizes = np.abs(stats.total_gram) @ np.abs(params) + penalised * np.abs(params) + np.abs(stats.moment)
+    rounding = gamma(len(params) + 4) * float(np.linalg.norm(sizes + np.abs(objective)))
+    energy = float(np.trace(stats.total_gram))
+    summing = summing_error(stats.design, stats.count, parts)
+    rounding += summing * (energy * float(np.linalg.norm(params)) + math.sqrt(energy * stats.count))
+    return float(np.linalg.norm(left)) + rounding
+
+
+def removal_budget(residual: float, sigma: float, *, epsilon: float, delta: float) -> Budget:
+    """(epsilon, delta) of objective perturbation: sigma = c residual / epsilon with delta = 1.5 e^(-c^2 / 2)."""
+    largest = largest_residual(sigma, epsilon=epsilon, delta=delta)
+    if not residual <= largest:
+        raise InputError(
+            f"A linear term of sigma {sigma:g} hides a residual of at most {largest:.6g} at epsilon {epsilon:g}, "
+            f"delta {delta:g}; this removal leaves {residual:.6g}. Solve again on the retained statistics with the "
+            "same term, or train anew with a new one."
+        )
+    return Budget(OBJECTIVE, sigma, epsilon, delta, residual, largest, OBJECTIVE_CAVEATS)
+
+
+def largest_residual(sigma: float, *, epsilon: float, delta: float) -> float:
+    """The largest residual (sum scaling) that a linear term of this sigma hides; proven for epsilon up to 1."""
+    _budget(epsilon, delta)
+    refuse_sigma(sigma)
+    if epsilon > 1:
+        raise InputError(f"Objective perturbation is proven for epsilon up to 1; found {epsilon}. Ask for 1 or less.")
+    return sigma * epsilon / math.sqrt(2 * math.log(1.5 / delta))
+
+
+def guarantee(certificate: Certificate, *, epsilon: float = 1.0, delta: float = 1e-5) -> Budget:
+    """The budget of a certified removal from a run with a linear term; a residual too large for it is refused."""
+    sigma = certificate.objective.get(SIGMA)
+    if not isinstance(sigma, float | int):
+        raise InputError("This run's objective has no linear term that could hide a removal. Train with one.")
+    if certificate.residual is None:
+        raise InputError(f"(epsilon, delta) needs a certified residual, and there is none. {certificate.bounds.why}")
+    return removal_budget(sum_bound(certificate, certificate.residual), sigma, epsilon=epsilon, delta=delta)
+
+
+def sum_bound(certificate: Certificate, residual: Residual) -> float:
+    """What a residual of the mean loss, rounding included, is in sum scaling."""
+    return sum(certificate.retained.values()) * residual.bound
+
+
+def removal_epsilon(residual: float, sigma: float, *, delta: float) -> float:
+    """The epsilon that a residual (sum scaling) costs under objective perturbation; above 1 it proves nothing."""
+    _budget(1.0, delta)
+    refuse_sigma(sigma)
+    return residual * math.sqrt(2 * math.log(1.5 / delta)) / sigma
+
+
+def _certain_penalty(stats: ClientStats, ridge: float, scaling: str) -> float:
+    """The penalty in sum scaling; one that leaves a direction out is refused, for the proof needs all."""
+    if stats.design.intercept == "free":
+        raise InputError(
+            "Objective perturbation needs a ridge on every parameter; the intercept here is free. Use a penalised one."
+        )
+    found = penalty_of(ridge, scaling, stats.count)
+    if not found > 0:
+        raise InputError(f"Objective perturbation needs a ridge above 0; found {ridge}.")
+    return found * float(penalty(stats.design, 1.0).min())
+
+
+def _smallest(enough: Callable[[float], bool]) -> float:
+    """The smallest positive number that is enough, bisected in the logarithm, given from above."""
+    low, high = 1e-12, 1.0
+    while not enough(high):
+        high *= 4.0
+    for _ in range(BISECTIONS):
+        middle = math.sqrt(low * high)
+        low, high = (low, middle) if enough(middle) else (middle, high)
+    return high
+
+
+def _budget(epsilon: float, delta: float) -> None:
+    if not (0 < epsilon < math.inf and 0 < delta < 1):
+        raise InputError(f"A budget needs epsilon above 0 and delta in (0, 1); found {epsilon} and {delta}.")

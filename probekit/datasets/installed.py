@@ -1,0 +1,212 @@
+"""The packaged sets: digits, which comes with scikit-learn, and three that `probekit dataset get` keeps."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from probekit.datasets import Options, sources
+from probekit.datasets.arrays import picture_reader
+from probekit.datasets.table import Mapped, Table, choose_split, classify
+from probekit.errors import CorruptError, NotFoundError, StorageError
+from probekit.files import default_root
+from probekit.registry import nearest
+
+DIGITS_TRAIN = 1400
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What is known of a set before it is fetched. `sha256` is of pixels and labels, train then test."""
+
+    fetch: Callable[[Path, Callable[[str], None]], dict[str, sources.Split]]
+    shape: tuple[int, ...]
+    counts: Mapping[str, int]
+    class_names: tuple[str, ...]
+    sha256: str
+
+
+NUMERALS = tuple("0123456789")
+CLOTHES = (
+    "T-shirt/top",
+    "Trouser",
+    "Pullover",
+    "Dress",
+    "Coat",
+    "Sandal",
+    "Shirt",
+    "Sneaker",
+    "Bag",
+    "Ankle boot",
+)
+THINGS = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
+SETS = {
+    "mnist": Facts(
+        sources.mnist,
+        (28, 28),
+        {"train": 60000, "test": 10000},
+        NUMERALS,
+        "1e35582d42a90940c55b956deb61875c020b567ed20e3c5b174f52bf7809ed9b",
+    ),
+    "fashion-mnist": Facts(
+        sources.fashion_mnist,
+        (28, 28),
+        {"train": 60000, "test": 10000},
+        CLOTHES,
+        "ece172613115fb18b120bec8f6c02271af90b8b8f0a5af5c51cbd5ceed68e619",
+    ),
+    "cifar10": Facts(
+        sources.cifar10,
+        (32, 32, 3),
+        {"train": 50000, "test": 10000},
+        THINGS,
+        "6b3883dca6c867f1e58def548c063d1865569b8575fcbce06b3e468a89f9895a",
+    ),
+}
+
+
+def load(name: str, options: Options) -> Table:
+    """A packaged set by name: `digits`, or one that was installed in the default cache."""
+    options.refuse("columns", source=f"packaged:{name}")
+    if name == "digits":
+        return _digits(options.split)
+    if name not in SETS:
+        raise NotFoundError(f"There is no packaged dataset {name!r}. {nearest(name, ['digits', *SETS])}")
+    return read(name, default_root(), split=options.split)
+
+
+def read(name: str, root: Path, *, split: str | None = None) -> Table:
+    """One split (`train` unless another is asked for) of a set that was installed below a cache folder."""
+    facts, folder = SETS[name], _folder(name, root)
+    chosen = choose_split(split, list(facts.counts), source=f"packaged:{name}")
+    if not folder.is_dir():
+        raise NotFoundError(f"The dataset {name!r} is not installed in {root}. Run `probekit dataset get {name}`.")
+    images, labels = (_mapped(folder / f"{chosen}-{noun}.npy", name) for noun in ("images", "labels"))
+    wanted = (facts.counts[chosen], *facts.shape)
+    if images.array.shape != wanted or images.array.dtype != np.uint8 or labels.array.shape != wanted[:1]:
+        raise CorruptError(_damaged(folder, name, f"found {images.array.dtype} of shape {images.array.shape}"))
+    source = f"packaged:{name}[{chosen}]"
+    numbers, classes = classify(np.array(labels.array), facts.class_names, source=source)
+    return Table(source, "image", partial(picture_reader, images), numbers, classes)
+
+
+def install(name: str, root: Path, *, progress: Callable[[str], None] | None = None) -> Path:
+    """Fetch a set and keep it below a cache folder, whole or not at all; what is there already stays."""
+    if name not in SETS:
+        raise NotFoundError(f"There is no dataset {name!r} to get. {nearest(name, list(SETS))}")
+    folder = _folder(name, root)
+    if is_installed(name, root):
+        return folder
+    say = progress or (lambda step: None)
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        # Beside its future place, so that one rename within one file system finishes the work.
+        with tempfile.TemporaryDirectory(prefix=f".{name}-", dir=folder.parent, ignore_cleanup_errors=True) as aside:
+            work, ready = Path(aside) / "work", Path(aside) / "ready"
+            work.mkdir()
+            ready.mkdir()
+            splits = SETS[name].fetch(work, say)
+            say(f"checking {name}")
+            _check(name, splits)
+            _write(ready, splits)
+            if not is_installed(name, root):  # another process may have been faster
+                _put(ready, folder, Path(aside) / "replaced")
+    except OSError as error:
+        raise StorageError(f"{folder} cannot be written: {error}. Make room, or choose another cache.") from error
+    return folder
+
+
+def is_installed(name: str, root: Path) -> bool:
+    """Whether a set is there and can be read."""
+    try:
+        for split in SETS[name].counts:
+            read(name, root, split=split)
+    except (NotFoundError, CorruptError):
+        return False
+    return True
+
+
+def _folder(name: str, root: Path) -> Path:
+    return root / "datasets" / name
+
+
+def _digits(split: str | None) -> Table:
+    """1,797 handwritten numerals of 8 x 8: all, or the first 1,400 as `train` and the last 397 as `test`."""
+    from sklearn.datasets import load_digits
+
+    digits = load_digits()
+    # scikit-learn counts ink from 0 to 16.
+    images = np.rint(digits.images * 255 / 16).astype(np.uint8)
+    parts = {"all": slice(None), "train": slice(DIGITS_TRAIN), "test": slice(DIGITS_TRAIN, None)}
+    chosen = parts[choose_split(split or "all", list(parts), source="packaged:digits")]
+    source = "packaged:digits" + (f"[{split}]" if split else "")
+    labels, classes = classify(digits.target[chosen].astype(np.int64), NUMERALS, source=source)
+    return Table(source, "image", partial(picture_reader, images[chosen]), labels, classes)
+
+
+def _mapped(path: Path, name: str) -> Mapped:
+    mapped = Mapped(partial(np.load, path, mmap_mode="r", allow_pickle=False))
+    try:
+        _ = mapped.array
+    except (OSError, ValueError, EOFError) as error:
+        raise CorruptError(_damaged(path.parent, name, str(error))) from error
+    return mapped
+
+
+def _damaged(folder: Path, name: str, found: str) -> str:
+    return f"The dataset {name!r} in {folder} is damaged: {found}. Run `probekit dataset get {name}` again."
+
+
+def _check(name: str, splits: Mapping[str, sources.Split]) -> None:
+    """Refuse a download that is not the set it should be."""
+    facts, hasher = SETS[name], hashlib.sha256()
+    for split, count in facts.counts.items():
+        images, labels = splits[split]
+        if images.shape != (count, *facts.shape) or labels.shape != (count,):
+            raise CorruptError(
+                f"{name} should have {count} {split} pictures of {facts.shape} with as many labels; "
+                f"found {images.shape} and {labels.shape}. Nothing was kept."
+            )
+        if labels.min() < 0 or labels.max() >= len(facts.class_names):
+            raise CorruptError(f"{name} has labels 0 to 9; found {labels.min()} to {labels.max()}. Nothing was kept.")
+        hasher.update(np.ascontiguousarray(images).data)
+        hasher.update(np.ascontiguousarray(labels, dtype="<i8").data)
+    if hasher.hexdigest() != facts.sha256:
+        raise CorruptError(
+            f"{name} has another content than it should: sha256 {hasher.hexdigest()}, wanted {facts.sha256}. "
+            "Nothing was kept."
+        )
+
+
+def _write(folder: Path, splits: Mapping[str, sources.Split]) -> None:
+    """Arrays that can be mapped, each on the disk before the folder is moved to where it is looked for."""
+    for split, arrays in splits.items():
+        for noun, array in zip(("images", "labels"), arrays, strict=True):
+            with (folder / f"{split}-{noun}.npy").open("wb") as file:
+                np.save(file, np.ascontiguousarray(array), allow_pickle=False)
+                file.flush()
+                os.fsync(file.fileno())
+    _sync(folder)
+
+
+def _put(ready: Path, folder: Path, replaced: Path) -> None:
+    """Move a finished folder to its place; what stands there is damaged."""
+    if folder.exists():
+        folder.rename(replaced)
+    ready.rename(folder)
+    _sync(folder.parent)
+
+
+def _sync(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,1 @@
+"""From a data set, a backbone and a store to an embedding set."""

@@ -1,0 +1,285 @@
+"""dataset x backbone x store -> EmbeddingSet, in batches, each sample encoded once, resumable at any instant."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any, TypedDict, Unpack
+
+import numpy as np
+from numpy.typing import NDArray
+
+from probekit.backbones import backbone as find_backbone
+from probekit.cache.memory import MemoryStore
+from probekit.datasets import dataset as find_dataset
+from probekit.encoding.buffer import Buffer
+from probekit.encoding.canary import check_canary
+from probekit.encoding.loading import Prepared, prepared
+from probekit.errors import InputError, SampleError
+from probekit.protocols import Backbone, Dataset, Store, Trigger
+from probekit.values import EmbeddingSet, EncodingSpec, Skipped, content_id
+
+ON_ERROR = ("raise", "skip", "mask")
+
+
+class Settings(TypedDict, total=False):
+    """What may be said about an extraction; each has a default."""
+
+    batch_size: int | None
+    num_workers: int | None
+    dtype: str
+    on_error: str
+    trigger: Trigger | None
+    save_rows: int
+    save_seconds: float
+
+
+@dataclass(frozen=True)
+class Options:
+    """How to extract. None lets the machine decide. Rows are made safe every `save_rows` rows or `save_seconds`."""
+
+    batch_size: int | None = None
+    num_workers: int | None = None
+    dtype: str = "float32"
+    on_error: str = "raise"
+    trigger: Trigger | None = None
+    save_rows: int = 1024
+    save_seconds: float = 15.0
+
+    def __post_init__(self) -> None:
+        if self.on_error not in ON_ERROR:
+            raise InputError(f"Cannot handle bad samples by {self.on_error!r}: choose one of {', '.join(ON_ERROR)}.")
+        for name in ("batch_size", "save_rows"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise InputError(f"{name.replace('_', '-')} must be at least 1; found {value}.")
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far an extraction is: rows read, rows encoded now, rows that were there, samples left out."""
+
+    rows: int
+    total: int | None
+    encoded: int = 0
+    reused: int = 0
+    skipped: int = 0
+    seconds: float = 0.0
+
+
+def spec_of(backbone: Backbone, *, dtype: str = "float32", trigger: Trigger | None = None) -> EncodingSpec:
+    """The identity of the embeddings that this backbone will give."""
+    return EncodingSpec(
+        backbone=backbone.name,
+        weights=backbone.fingerprint,
+        preprocessing=backbone.preprocessing,
+        view=backbone.view,
+        dtype=dtype,
+        precision=getattr(backbone, "precision", "float32"),
+        trigger=trigger.name if trigger is not None else None,
+    )
+
+
+def extract(
+    backbone: str | Any,
+    dataset: str | Any,
+    *,
+    store: Store | None = None,
+    progress: Callable[[Progress], None] | None = None,
+    **settings: Unpack[Settings],
+) -> EmbeddingSet:
+    """Encode every sample of a dataset that the store does not hold yet, and give the set in dataset order.
+
+    `backbone` is an id, a Backbone, a torch module or a function; `dataset` an id, a Dataset or a sequence of
+    (content, label) pairs. Without a `store`, embeddings live in memory only.
+    """
+    options = Options(**settings)
+    encoder, data = find_backbone(backbone), find_dataset(dataset)
+    if data.kind != encoder.kind:
+        raise InputError(f"{encoder.name} encodes {encoder.kind} samples, but {data.name} holds {data.kind} samples.")
+    kept = store if store is not None else MemoryStore()
+    spec = spec_of(encoder, dtype=options.dtype, trigger=options.trigger)
+    with kept.working(spec, data.name):
+        check_canary(encoder, kept, spec)
+        return _Extraction(encoder, data, kept, spec, options, progress).run()
+
+
+@dataclass
+class _Columns:
+    """What is known of the rows read so far."""
+
+    numbers: list[int] = field(default_factory=list)
+    ids: list[str] = field(default_factory=list)
+    names: list[str] = field(default_factory=list)
+    labels: list[int] = field(default_factory=list)
+    clients: list[str | None] = field(default_factory=list)
+    masked: list[bool] = field(default_factory=list)
+    skipped: list[Skipped] = field(default_factory=list)
+
+
+class _Extraction:
+    """One run: rows come in from the loader, batches of new samples go through the backbone into the store."""
+
+    def __init__(
+        self,
+        backbone: Backbone,
+        data: Dataset,
+        store: Store,
+        spec: EncodingSpec,
+        options: Options,
+        progress: Callable[[Progress], None] | None,
+    ) -> None:
+        self.backbone, self.data, self.store, self.spec, self.options = backbone, data, store, spec, options
+        self.report = progress or (lambda _: None)
+        self.batch_size = options.batch_size or _batch_size(backbone)
+        self.columns = _Columns()
+        self.pending: list[Prepared] = []
+        self.seen: set[str] = set()
+        self.bad: dict[str, str] = {}
+        self.buffer = Buffer(store, spec, rows=options.save_rows, seconds=options.save_seconds)
+        self.now = Progress(0, _length(data))
+
+    def run(self) -> EmbeddingSet:
+        """Read, encode, keep, seal."""
+        began = time.perf_counter()
+        rows = prepared(
+            self.data,
+            preprocess=self.backbone.preprocess,
+            trigger=self.options.trigger,
+            known=self.store.known(self.spec),
+            chunk=self.batch_size,
+            workers=self.options.num_workers,
+        )
+        try:
+            for chunk in rows:
+                for row in chunk:
+                    self._take(row)
+                while len(self.pending) >= self.batch_size:
+                    self._encode(self.batch_size)
+                self._tell(seconds=time.perf_counter() - began)
+            if self.pending:
+                self._encode(len(self.pending))
+        finally:
+            rows.close()
+            self.buffer.flush()
+        embeddings = self._assemble()
+        self._tell(seconds=time.perf_counter() - began)
+        return self.store.seal(embeddings)
+
+    def _tell(self, **changes: Any) -> None:
+        self.now = replace(self.now, skipped=len(self.columns.skipped), **changes)
+        self.report(self.now)
+
+    def _take(self, row: Prepared) -> None:
+        """Note a row; queue its sample if it must be encoded."""
+        self.now = replace(self.now, rows=self.now.rows + 1)
+        if row.error is not None:
+            self._leave_out(row.number, row.name, row.error)
+            if self.options.on_error == "skip":
+                return
+        columns = self.columns
+        columns.numbers.append(row.number)
+        columns.ids.append(row.id if row.error is None else content_id("unreadable", row.name.encode()))
+        columns.names.append(row.name)
+        columns.labels.append(row.label)
+        columns.clients.append(row.client)
+        columns.masked.append(row.error is not None)
+        if row.error is None and row.content is not None and row.id not in self.seen:
+            self.seen.add(row.id)
+            self.pending.append(row)
+        elif row.error is None:
+            self.now = replace(self.now, reused=self.now.reused + 1)
+
+    def _leave_out(self, number: int, name: str, reason: str) -> None:
+        if self.options.on_error == "raise":
+            raise SampleError(
+                f"Sample {name!r} (row {number}) cannot be encoded: {reason} "
+                "What was encoded before it is kept; repair or remove it, or give --on-error skip (or mask)."
+            )
+        self.columns.skipped.append(Skipped(number, name, reason))
+
+    def _encode(self, count: int) -> None:
+        """Put the first pending samples through the backbone and into the buffer."""
+        batch, self.pending = self.pending[:count], self.pending[count:]
+        vectors = self._vectors([row.content for row in batch])
+        if vectors.shape[:1] != (len(batch),) or vectors.ndim != 2:
+            raise InputError(
+                f"{self.backbone.name} must give one vector per sample, ({len(batch)}, d); it gave {vectors.shape}."
+            )
+        stored = vectors.astype(self.spec.dtype)
+        good = np.isfinite(stored).all(axis=1)
+        for row in (row for row, fine in zip(batch, good, strict=True) if not fine):
+            self.bad[row.id] = (
+                f"its embedding is not finite in {self.spec.dtype}. Look at the picture and the preprocessing"
+                f"{'' if self.spec.dtype == 'float32' else ', or store float32'}."
+            )
+            if self.options.on_error == "raise":
+                self._leave_out(row.number, row.name, self.bad[row.id])
+        self.buffer.add([row.id for row, fine in zip(batch, good, strict=True) if fine], stored[good])
+        self.now = replace(self.now, encoded=self.now.encoded + int(good.sum()))
+
+    def _vectors(self, contents: list[Any]) -> NDArray[Any]:
+        """The backbone's answer; when the device has no room for a batch of our choosing, smaller ones."""
+        try:
+            return np.asarray(self.backbone.encode(contents))
+        except Exception as error:
+            if type(error).__name__ != "OutOfMemoryError":
+                raise
+            if self.options.batch_size is not None or len(contents) == 1:
+                raise InputError(
+                    f"{self.backbone.name} has no room for a batch of {len(contents)}: {error} "
+                    "Give a smaller --batch-size, or another --device."
+                ) from error
+        half = len(contents) // 2
+        self.batch_size = min(self.batch_size, max(1, half))
+        return np.concatenate([self._vectors(contents[:half]), self._vectors(contents[half:])])
+
+    def _assemble(self) -> EmbeddingSet:
+        """The set of all rows read, in dataset order."""
+        keep = self._without_bad()
+        columns = self.columns
+        if not keep:
+            raise InputError(
+                f"No sample of {self.data.name} could be encoded ({len(columns.skipped)} were left out). "
+                "Look at the data set and its columns."
+            )
+        ids = [columns.ids[i] for i in keep]
+        masked = np.array([columns.masked[i] for i in keep])
+        clients = [columns.clients[i] for i in keep]
+        return EmbeddingSet(
+            spec=self.spec,
+            embeddings=self.store.load(self.spec, ids, masked=masked),
+            labels=np.array([columns.labels[i] for i in keep], dtype=np.int64),
+            ids=ids,
+            class_names=tuple(self.data.class_names),
+            clients=None if any(client is None for client in clients) else [str(client) for client in clients],
+            names=[columns.names[i] for i in keep],
+            masked=masked if masked.any() else None,
+            skipped=tuple(sorted(columns.skipped, key=lambda skipped: skipped.row)),
+            source=self.data.name,
+        )
+
+    def _without_bad(self) -> list[int]:
+        """The rows that stay, once samples whose embedding was not finite are skipped or masked."""
+        columns, keep = self.columns, []
+        for place, sample in enumerate(columns.ids):
+            if sample in self.bad and not columns.masked[place]:
+                self._leave_out(columns.numbers[place], columns.names[place], self.bad[sample])
+                if self.options.on_error == "skip":
+                    continue
+                columns.masked[place] = True
+            keep.append(place)
+        return keep
+
+
+def _length(data: Dataset) -> int | None:
+    try:
+        return len(data)
+    except TypeError:
+        return None
+
+
+def _batch_size(backbone: Backbone) -> int:
+    """A size that keeps the device busy: the same on every run, as sizes may move the last bits."""
+    return 32 if getattr(backbone, "device", "cpu") == "cpu" else 128

@@ -1,0 +1,1 @@
+"""How good a head is: metrics, few-shot curves, backdoors, membership inference."""

@@ -1,0 +1,77 @@
+"""Few-shot curves: how good a closed-form head is with one, two, four ... rows of every class."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from probekit.errors import InputError
+from probekit.federated.client import client_statistics
+from probekit.linear.design import Design
+from probekit.linear.ridge import fit
+from probekit.models.serving import predict
+from probekit.values import EmbeddingSet
+
+SHOTS_STREAM = 12
+
+
+@dataclass(frozen=True)
+class FewShot:
+    """The accuracies of some draws of so many rows per class, their mean and standard deviation (n - 1)."""
+
+    shots: int
+    accuracies: tuple[float, ...]
+    mean: float
+    deviation: float | None
+
+
+def few_shot(
+    train: EmbeddingSet,
+    test: EmbeddingSet,
+    *,
+    design: Design,
+    ridge: float,
+    shots: Sequence[int] = (1, 2, 4, 8, 16),
+    draws: int = 5,
+    seed: int = 0,
+) -> tuple[FewShot, ...]:
+    """The curve: each draw shuffles every class's rows once and takes the first (ridge in mean scaling)."""
+    if not len(test) or test.labels.min() < 0:
+        raise InputError(
+            f"A few-shot curve is judged on labelled test rows; found {int((test.labels < 0).sum())} of "
+            f"{len(test)} without a label. Keep the others with EmbeddingSet.select."
+        )
+    shuffled = _shuffled(train.labels, design.classes, max(shots, default=0), draws=draws, seed=seed)
+    curve = []
+    for number in shots:
+        if number < 1:
+            raise InputError(f"Shots are rows per class, 1 or more; found {number}.")
+        accuracies = []
+        for draw in shuffled:
+            head, _ = fit(client_statistics(train, np.sort(draw[:, :number].ravel()), design), ridge)
+            named = replace(head, spec_digest=train.spec.digest)  # so that a test set encoded otherwise is refused
+            right = predict(named, test) == test.labels
+            accuracies.append(float(right.mean()))
+        deviation = float(np.std(accuracies, ddof=1)) if draws > 1 else None
+        curve.append(FewShot(number, tuple(accuracies), float(np.mean(accuracies)), deviation))
+    return tuple(curve)
+
+
+def _shuffled(labels: NDArray[np.int64], classes: int, most: int, *, draws: int, seed: int) -> list[NDArray[np.int64]]:
+    """For each draw the first rows of every class, shuffled: (classes, most)."""
+    if draws < 1 or most < 1:
+        raise InputError(f"A few-shot curve needs shots and draws, 1 or more; found {most} and {draws}.")
+    counts = np.bincount(labels[labels >= 0], minlength=classes)
+    if counts.min() < most:
+        raise InputError(
+            f"{most} shots need as many rows of every class; class {int(np.argmin(counts))} has "
+            f"{int(counts.min())}. Ask for fewer shots."
+        )
+    picks = []
+    for draw in range(draws):
+        generator = np.random.Generator(np.random.PCG64([seed, SHOTS_STREAM, draw]))
+        picks.append(np.stack([generator.permutation(np.flatnonzero(labels == k))[:most] for k in range(classes)]))
+    return picks

@@ -1,0 +1,187 @@
+"""Files that appear whole or not at all, and matrices in them that are mapped instead of read."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import mmap
+import os
+import re
+import secrets
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import platformdirs
+from numpy.typing import NDArray
+
+from probekit.errors import CorruptError, StorageError
+from probekit.values import Json, canonical
+
+ASIDE = ".aside-"
+"""How the names of files begin that are still being written."""
+
+_NAMES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "I64": "<i8", "I32": "<i4", "U8": "|u1"}
+_TAGS = {np.dtype(name): tag for tag, name in _NAMES.items()}
+_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_LOCKED = {errno.EROFS, errno.EACCES, errno.EPERM}
+_ALIGN = 64
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+
+
+@contextmanager
+def storing(where: Path) -> Iterator[None]:
+    """Turn the system's word for a full or read-only disk into ours."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in _FULL:
+            raise StorageError(
+                f"Cannot write to {where}: the disk is full. What was written before stays usable; free some space "
+                "and give the same command again, it continues where it stopped."
+            ) from error
+        if error.errno in _LOCKED:
+            raise StorageError(
+                f"Cannot write to {where}: it is read-only for this user. Reading works; to add rows, make it writable "
+                "or choose another folder with PROBEKIT_CACHE."
+            ) from error
+        raise
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the names in a folder survive a power cut."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+@contextmanager
+def aside(folder: Path) -> Iterator[tuple[IO[bytes], Path]]:
+    """A new file beside its future place; the caller renames it. Gone again if the body fails."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{ASIDE}{os.getpid()}-{secrets.token_hex(4)}"
+    try:
+        with path.open("xb") as handle:
+            yield handle, path
+    finally:
+        path.unlink(missing_ok=True)
+
+
+def settle(handle: IO[bytes], path: Path, target: Path) -> None:
+    """Make the file's bytes safe, then let it appear under its name."""
+    handle.flush()
+    os.fsync(handle.fileno())
+    path.rename(target)
+    sync_folder(target.parent)
+
+
+def write_text(target: Path, text: str) -> None:
+    """Replace a small file by this text, at once."""
+    with storing(target.parent), aside(target.parent) as (handle, path):
+        handle.write(text.encode())
+        settle(handle, path, target)
+
+
+def write_json(target: Path, value: Json) -> None:
+    """Replace a small file by this value as JSON, at once."""
+    write_text(target, json.dumps(value, sort_keys=True, indent=1, ensure_ascii=False) + "\n")
+
+
+def read_json(path: Path) -> Any:
+    """The value in a JSON file."""
+    try:
+        return json.loads(path.read_text())
+    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise CorruptError(f"{path} is not readable JSON ({error}). Run `probekit cache verify`.") from error
+
+
+def _header(tensors: Mapping[str, tuple[np.dtype[Any], tuple[int, ...]]], note: Json) -> bytes:
+    """The head of a safetensors file, padded so that the data begins aligned."""
+    entries: dict[str, Json] = {"__metadata__": {"probekit": canonical(note)}}
+    offset = 0
+    for name, (dtype, shape) in tensors.items():
+        size = int(np.prod(shape)) * dtype.itemsize
+        entries[name] = {"dtype": _TAGS[dtype], "shape": list(shape), "data_offsets": [offset, offset + size]}
+        offset += size
+    text = json.dumps(entries, separators=(",", ":")).encode()
+    text += b" " * (-(len(text) + 8) % _ALIGN)
+    return len(text).to_bytes(8, "little") + text
+
+
+def write_tensors(
+    folder: Path,
+    tensors: Mapping[str, tuple[tuple[int, ...], np.dtype[Any], Iterable[NDArray[Any]]]],
+    note: Json,
+) -> str:
+    """Write a safetensors file named by the sha256 of its bytes; gives that sha256.
+
+    Each tensor is its shape, its dtype and its rows in blocks, so that nothing larger than a block is held in memory.
+    """
+    hasher = hashlib.sha256()
+    with storing(folder), aside(folder) as (handle, path):
+
+        def put(data: bytes | memoryview) -> None:
+            hasher.update(data)
+            handle.write(data)
+
+        put(_header({name: (np.dtype(dtype), shape) for name, (shape, dtype, _) in tensors.items()}, note))
+        for _, dtype, blocks in tensors.values():
+            for block in blocks:
+                put(np.ascontiguousarray(block, dtype=dtype).tobytes())
+        name = hasher.hexdigest()
+        settle(handle, path, folder / f"{name}.safetensors")
+    return name
+
+
+def map_tensors(path: Path) -> tuple[dict[str, NDArray[Any]], Any]:
+    """The tensors of a safetensors file as read-only views of the file, and the note kept with them."""
+    try:
+        with path.open("rb") as handle:
+            mapped = mmap.mmap(handle.fileno(), 0, access=mmap.ACCESS_READ)
+        length = int.from_bytes(mapped[:8], "little")
+        entries = json.loads(mapped[8 : 8 + length])
+        note = json.loads(entries.pop("__metadata__")["probekit"])
+        arrays = {}
+        for name, entry in entries.items():
+            start, stop = entry["data_offsets"]
+            dtype, shape = np.dtype(_NAMES[entry["dtype"]]), tuple(entry["shape"])
+            if stop - start != int(np.prod(shape)) * dtype.itemsize:
+                raise ValueError(f"tensor {name} does not fill its place")
+            count = int(np.prod(shape))
+            arrays[name] = np.frombuffer(mapped, dtype=dtype, count=count, offset=8 + length + start).reshape(shape)
+    except FileNotFoundError:
+        raise CorruptError(f"{path} is missing. Run `probekit cache verify --repair`.") from None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise CorruptError(
+            f"{path} is damaged ({error}). Run `probekit cache verify --repair`: it sets the file aside, "
+            "and the next extract encodes its rows again."
+        ) from error
+    return arrays, note
+
+
+def checked_digest(text: object, where: Path) -> str:
+    """A sha256 in hex, as the names of our files are; anything else could be a path that leads elsewhere."""
+    if not isinstance(text, str) or not _DIGEST.fullmatch(text):
+        raise CorruptError(f"{where} names {text!r}, which is not one of our files. Run `probekit cache verify`.")
+    return text
+
+
+def sha256_file(path: Path) -> str:
+    """The sha256 of a file's bytes."""
+    with path.open("rb") as handle:
+        return hashlib.file_digest(handle, "sha256").hexdigest()
+
+
+def default_root(environ: Mapping[str, str] = os.environ) -> Path:
+    """`PROBEKIT_CACHE`, else `$XDG_CACHE_HOME/probekit`, else the platform's own (`~/.cache/probekit`)."""
+    if chosen := environ.get("PROBEKIT_CACHE"):
+        return Path(chosen).expanduser().absolute()
+    # The XDG specification wants relative paths ignored.
+    if (shared := environ.get("XDG_CACHE_HOME")) and Path(shared).is_absolute():
+        return Path(shared) / "probekit"
+    return Path(platformdirs.user_cache_path("probekit", appauthor=False))

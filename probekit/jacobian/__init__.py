@@ -1,0 +1,1 @@
+"""Whole networks, linearized by JVP: products, kernels, solvers. Needs torch."""

@@ -1,0 +1,166 @@
+"""Solving (J^T J / n + ridge) v = g for a linearized network, by the way that fits, and saying why that one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from probekit.errors import InputError, NotFoundError
+from probekit.jacobian.inverse import MEASURED, DualInverse, SubspaceInverse
+from probekit.jacobian.kernel import batch_factors, factor_bytes
+from probekit.jacobian.linearize import LinearizedRows
+from probekit.jacobian.memory import Prediction, free_memory, size_text
+from probekit.linear.design import Solution
+from probekit.linear.loss import Curvature
+from probekit.linear.solvers import ConjugateGradient, Operator, as_operator
+from probekit.linear.squares import ModelSquares
+from probekit.registry import nearest
+
+WAYS = ("auto", "dual", "pcg", "cg")
+DUAL_MOST = 12_000
+"""The largest dual that is factored unasked: beyond it the iterations are faster."""
+SPAN_MOST = 4_000
+"""The most directions that a preconditioner's subspace has, unless told."""
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Way:
+    """How a system will be solved, why so, and what it will take."""
+
+    name: str
+    why: str
+    prediction: Prediction
+
+
+@dataclass(frozen=True)
+class CurvatureSolver:
+    """A solver for linearized networks: "dual" (exact), "pcg" (preconditioned), "cg" (plain), or "auto".
+
+    Ends within `tolerance`, the true relative residual, in float64 whatever the network's numbers are. Iterations
+    other than the dual's multiply in float32 as long as that brings the true residual down.
+    """
+
+    way: str = "auto"
+    tolerance: float = 1e-6
+    max_steps: int = 3000
+    landmarks: int | None = None
+    memory: int | None = None
+    seed: int = 0
+    watch: Callable[[int, float, Array], None] | None = field(default=None, compare=False)
+
+    def __post_init__(self) -> None:
+        if self.way not in WAYS:
+            raise NotFoundError(f"There is no way {self.way!r} to solve. {nearest(self.way, list(WAYS))}")
+
+    def solve(self, operator: Operator | Array, rhs: Array) -> Solution:
+        """The solution, or SolverError carrying the best one found."""
+        curvature, rows = _network(as_operator(operator))
+        mean_ridge = curvature.ridge / (curvature.share * rows.count)
+        way = self.choose(rows, mean_ridge)
+        exact = rows.cast(torch.float64)
+        inverse = self._inverse(exact, mean_ridge, way.name, rough=True)
+        rough = None if way.name == "dual" else _over(curvature, rows.cast(torch.float32))
+        solver = ConjugateGradient(self.tolerance, self.max_steps, inverse, rough, self.watch)
+        return replace(solver.solve(_over(curvature, exact), rhs), method=way.name, note=way.why)
+
+    def inverse(self, rows: LinearizedRows, ridge: float) -> Operator:
+        """The inverse of J^T J / n + ridge, exact or close: a preconditioner."""
+        way = self.choose(rows, ridge)
+        made = self._inverse(rows.cast(torch.float64), ridge, way.name)
+        if made is None:
+            raise InputError('Plain conjugate gradients have no preconditioner. Take "dual", "pcg" or "auto".')
+        return made
+
+    def shared_inverse(self, rows: LinearizedRows, ridge: float) -> Operator:
+        """A preconditioner for the loss of other people's rows, of which these are a sample of n.
+
+        Curvature below tr(J^T J / n) / n cannot be told from chance in n rows; trusted there, the inverse would blow
+        up what others' rows hold tight. It is inverted as if the ridge were that large.
+        """
+        energy = sum(float(torch.einsum("nkk->", one.blocks())) for one in batch_factors(rows))
+        return self.inverse(rows, max(ridge, energy / rows.count**2))
+
+    def choose(self, rows: LinearizedRows, ridge: float) -> Way:
+        """The way for these rows; `ridge` in mean scaling. Refuses what cannot be solved or does not fit."""
+        _refuse_singular(rows, ridge)
+        free = self.memory if self.memory is not None else free_memory(rows.model.device)
+        dual = self._dual(rows)
+        fits = dual.prediction.total <= free
+        size = rows.count * rows.classes
+        if self.way == "cg" or not ridge:
+            return Way("cg", "Conjugate gradients without a preconditioner.", Prediction({}))
+        if self.way == "dual" or (self.way == "auto" and fits and size <= DUAL_MOST):
+            dual.prediction.require(free, remedy='Take fewer rows, or way "pcg".')
+            return dual
+        found = self._preconditioned(rows)
+        found.prediction.require(free, remedy='Take fewer landmarks, or way "cg", which keeps no matrix.')
+        if self.way == "pcg":
+            return found
+        reason = (
+            f"does not fit into {size_text(free)}" if not fits else f"is larger than {DUAL_MOST}: iterations are faster"
+        )
+        return replace(found, why=f"The dual, a matrix of {size} ({dual.prediction}), {reason}. {found.why}")
+
+    def _dual(self, rows: LinearizedRows) -> Way:
+        size = rows.count * rows.classes
+        parts = {"kernel and factor": 2 * 8 * size**2, "layers": factor_bytes(rows), "one block": 2**28}
+        why = f"The dual of {rows.count} rows x {rows.classes} classes, a matrix of {size}, is factored once: exact."
+        return Way("dual", why, Prediction(parts))
+
+    def _preconditioned(self, rows: LinearizedRows) -> Way:
+        few = self._landmarks(rows)
+        span = few * rows.classes
+        layers = factor_bytes(rows) // rows.count * (few + min(rows.plan.batch, MEASURED * few))
+        parts = {"kernels and factors": 4 * 8 * span**2, "layers": layers, "one block": 2**28}
+        why = (
+            f"Conjugate gradients, preconditioned by the curvature on the span of {few} rows' Jacobians "
+            f"({span} directions)."
+        )
+        return Way("pcg", why, Prediction(parts))
+
+    def _landmarks(self, rows: LinearizedRows) -> int:
+        """As many as make building the preconditioner cost about what its hundred or so steps do."""
+        span = min(SPAN_MOST, round((2 * MEASURED * rows.count * rows.model.size) ** (1 / 3)))
+        return min(rows.count, self.landmarks or max(8, span // rows.classes))
+
+    def _inverse(self, rows: LinearizedRows, ridge: float, way: str, *, rough: bool = False) -> Operator | None:
+        if way == "dual":
+            return DualInverse.of(rows, ridge, rough=rough)
+        if way == "pcg":
+            return SubspaceInverse.of(rows, ridge, landmarks=self._landmarks(rows), seed=self.seed)
+        return None
+
+
+def _network(operator: Operator) -> tuple[Curvature, LinearizedRows]:
+    """The curvature and the rows inside an operator."""
+    if isinstance(operator, Curvature) and isinstance(operator.squares, ModelSquares) and not operator.free:
+        model = operator.squares.model
+        if isinstance(model, LinearizedRows):
+            return operator, model
+    raise InputError(
+        f"This solver is for the curvature of a linearized network; found {type(operator).__name__}. Use "
+        "ConjugateGradient."
+    )
+
+
+def _over(curvature: Curvature, rows: LinearizedRows) -> Curvature:
+    """The same curvature in the numbers of these rows."""
+    nothing = np.broadcast_to(np.float64(0), (rows.count, rows.classes))
+    return replace(curvature, squares=ModelSquares(rows, nothing))
+
+
+def _refuse_singular(rows: LinearizedRows, ridge: float) -> None:
+    rank = rows.count * rows.classes
+    if not 0 <= ridge < np.inf:
+        raise InputError(f"A ridge must be a number of 0 or more; found {ridge}.")
+    if ridge == 0 and rank < rows.model.size:
+        raise InputError(
+            f"Without a ridge the curvature of {rows.count} rows and {rows.classes} classes has rank {rank} at "
+            f"most, in {rows.model.size} parameters: it has no inverse. Give a ridge above 0."
+        )

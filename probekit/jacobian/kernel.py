@@ -1,0 +1,271 @@
+"""The kernel J J^T of a network's rows, layer by layer, without the Jacobian.
+
+A linear layer with inputs a and gradients b of its outputs has the gradient b a^T, so that two rows' inner product
+is <a, a'> <b, b'> (one more for the bias): small matrices instead of rows as long as the layer. Where a layer
+meets a row many times (patches of a convolution, tokens of attention) the sum of b a^T over them is formed, as
+long as that layer alone. Parameters of other layers (norms, tokens) get explicit rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from probekit.jacobian.linearize import Linearized, LinearizedRows, tensor_of
+from probekit.jacobian.tape import Tensors, differentiable
+
+BLOCK_BYTES = 2**26
+AGREEMENT = 1e-3
+"""How far, relatively, the kernel of few rows may be from jvp(vjp(.)) before the layers are not trusted."""
+
+
+@dataclass(frozen=True, eq=False)
+class Product:
+    """A layer met once per row: J J^T = (a a^T [weight] + 1 [bias]) * (b b^T), entry by entry."""
+
+    inputs: Tensor
+    gradients: Tensor
+    weight: bool
+    bias: bool
+
+    def take(self, rows: slice) -> Product:
+        """Of some rows."""
+        return Product(self.inputs[rows], self.gradients[rows], self.weight, self.bias)
+
+    def kernel(self, other: Any) -> Tensor:
+        """Against another's rows, (n, k, m, k)."""
+        (n, k, width), m = self.gradients.shape, len(other.gradients)
+        found: Tensor = (self.gradients.reshape(n * k, width) @ other.gradients.reshape(m * k, width).T).view(
+            n, k, m, k
+        )
+        found.mul_(self._meeting(self.inputs @ other.inputs.T)[:, None, :, None])
+        return found
+
+    def blocks(self) -> Tensor:
+        """Each row against itself, (n, k, k)."""
+        meeting = self._meeting(self.inputs.square().sum(1))
+        return torch.einsum("nko,nlo->nkl", self.gradients, self.gradients) * meeting[:, None, None]
+
+    def _meeting(self, inner: Tensor) -> Tensor:
+        return inner.mul_(float(self.weight)).add_(float(self.bias))
+
+
+@dataclass(frozen=True, eq=False)
+class Explicit:
+    """Rows of the Jacobian itself for some parameters, (n, k, q)."""
+
+    rows: Tensor
+
+    def take(self, rows: slice) -> Explicit:
+        """Of some rows."""
+        return Explicit(self.rows[rows])
+
+    def kernel(self, other: Any) -> Tensor:
+        """Against another's rows, (n, k, m, k)."""
+        (n, k, q), m = self.rows.shape, len(other.rows)
+        found: Tensor = (self.rows.reshape(n * k, q) @ other.rows.reshape(m * k, q).T).view(n, k, m, k)
+        return found
+
+    def blocks(self) -> Tensor:
+        """Each row against itself, (n, k, k)."""
+        return torch.einsum("nkq,nlq->nkl", self.rows, self.rows)
+
+
+Layer = Product | Explicit
+
+
+@dataclass(frozen=True, eq=False)
+class Factors:
+    """All layers of some rows."""
+
+    layers: tuple[Layer, ...]
+    count: int
+    classes: int
+
+    @property
+    def nbytes(self) -> int:
+        """What they take."""
+        held = [(one.inputs, one.gradients) if isinstance(one, Product) else (one.rows,) for one in self.layers]
+        return sum(each.numel() * each.element_size() for group in held for each in group)
+
+    def kernel(self, other: Factors) -> Tensor:
+        """J J'^T, (n k, m k), rows first, then classes; a block of rows at a time."""
+        size = (self.count * self.classes, other.count * other.classes)
+        some = next(_tensors(self.layers))
+        found = torch.zeros(size, dtype=some.dtype, device=some.device)
+        step = max(1, BLOCK_BYTES // (self.classes * size[1] * some.element_size()))
+        for start in range(0, self.count, step):
+            rows = slice(start, min(start + step, self.count))
+            block = found[rows.start * self.classes : rows.stop * self.classes]
+            for one, two in zip(self.layers, other.layers, strict=True):
+                block += one.take(rows).kernel(two).view(block.shape)
+        return found
+
+    def blocks(self) -> Tensor:
+        """Each row's own k by k kernel, (n, k, k)."""
+        return torch.stack([one.blocks() for one in self.layers]).sum(0)
+
+
+def factors(rows: LinearizedRows) -> Factors:
+    """The layers of all rows, held at once."""
+    parts = list(batch_factors(rows))
+    layers = tuple(_joined([one.layers[place] for one in parts]) for place in range(len(parts[0].layers)))
+    return Factors(layers, rows.count, rows.classes)
+
+
+def batch_factors(rows: LinearizedRows) -> Iterator[Factors]:
+    """The layers of one batch after the other."""
+    layers = _trusted(rows)
+    for place in range(rows.plan.batches):
+        some = rows.inputs[rows.plan.slice(place)].to(rows.model.device)
+        yield _factors(rows.model, some, rows.classes, layers)
+
+
+def factor_bytes(rows: LinearizedRows) -> int:
+    """What the layers of all rows would take."""
+    one = rows.inputs[:1].to(rows.model.device)
+    return _factors(rows.model, one, rows.classes, _trusted(rows)).nbytes * rows.count
+
+
+def _trusted(rows: LinearizedRows) -> dict[str, nn.Module]:
+    """The layers whose structure can be used: those that make the kernel of few rows what it is."""
+    model = rows.model
+    few = model.over(rows.inputs[:3], keep=False)
+    layers = _structured(model, few.inputs.to(model.device))
+    made = _factors(model, few.inputs.to(model.device), rows.classes, layers)
+    u = torch.linspace(-1, 1, few.count * few.classes, dtype=torch.float64).view(few.count, few.classes)
+    wanted = tensor_of(few.jvp(few.vjp(u.numpy()))).view(-1)
+    found = made.kernel(made).to("cpu", torch.float64) @ u.view(-1)
+    # a weight that is also used outside its layer makes them differ; then no layer is trusted
+    return layers if torch.linalg.norm(found - wanted) <= AGREEMENT * torch.linalg.norm(wanted) else {}
+
+
+def _structured(model: Linearized, inputs: Tensor) -> dict[str, nn.Module]:
+    """Linear and plain convolution layers that move, are called once, and share no weight with another."""
+    owners: dict[int, int] = {}
+    for _, one in model.module.named_parameters(remove_duplicate=False):
+        owners[id(one)] = owners.get(id(one), 0) + 1
+    moving = set(model.names)
+    found: dict[str, nn.Module] = {}
+    for name, layer in model.module.named_modules():
+        plain = type(layer) is nn.Linear or (
+            type(layer) is nn.Conv2d
+            and layer.groups == 1
+            and not isinstance(layer.padding, str)
+            and layer.padding_mode == "zeros"
+        )
+        own = {f"{name}.{key}".removeprefix("."): one for key, one in layer.named_parameters(recurse=False)}
+        if plain and moving & own.keys() and all(owners[id(one)] == 1 for one in own.values()):
+            found[name] = layer
+    calls = dict.fromkeys(found, 0)
+    with torch.no_grad(), differentiable(), _Listening(found) as heard:
+        model.forward(model.base, inputs)
+        for name, _, _ in heard.calls:
+            calls[name] += 1
+    return {name: layer for name, layer in found.items() if calls[name] == 1}
+
+
+class _Listening:
+    """Hooks that note what goes in and out of layers."""
+
+    def __init__(self, layers: dict[str, nn.Module]) -> None:
+        self.layers = layers
+        self.calls: list[tuple[str, Tensor, Tensor]] = []
+
+    def __enter__(self) -> _Listening:
+        self._hooks = [layer.register_forward_hook(self._note(name)) for name, layer in self.layers.items()]
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for hook in self._hooks:
+            hook.remove()
+
+    def _note(self, name: str) -> Any:
+        def note(_: nn.Module, given: tuple[Tensor, ...], out: Tensor) -> None:
+            self.calls.append((name, given[0], out))
+
+        return note
+
+
+def _factors(model: Linearized, inputs: Tensor, classes: int, layers: dict[str, nn.Module]) -> Factors:
+    leaves = tuple(one.detach().requires_grad_() for one in model.base)
+    found: list[Layer] = []
+    moving, covered = set(model.names), set()
+    if layers:
+        with torch.enable_grad(), differentiable(), _Listening(layers) as heard:
+            outputs = model.forward(leaves, inputs)
+            outs = [out for _, _, out in heard.calls]
+            sums = outputs.sum(0)  # rows do not mix, so the gradient of a sum over rows holds each row's own
+            each = [
+                torch.autograd.grad(sums[k], outs, retain_graph=True, allow_unused=True, materialize_grads=True)
+                for k in range(classes)
+            ]
+        for place, (name, given, _) in enumerate(heard.calls):
+            prefix = f"{name}." if name else ""
+            names = {key for key in (f"{prefix}weight", f"{prefix}bias") if key in moving}
+            covered |= names
+            gradients = torch.stack([one[place] for one in each], dim=1).detach()
+            has = (f"{prefix}weight" in names, f"{prefix}bias" in names)
+            found.append(_layer(layers[name], given.detach(), gradients, *has))
+    rest = [place for place, name in enumerate(model.names) if name not in covered]
+    if rest:
+        found.append(Explicit(_explicit(model, inputs, classes, rest)))
+    return Factors(tuple(found), len(inputs), classes)
+
+
+def _layer(layer: nn.Module, given: Tensor, gradients: Tensor, weight: bool, bias: bool) -> Layer:
+    """One layer of a batch: from its inputs (n, ...) and the gradients of its outputs (n, k, ...)."""
+    rows, classes = gradients.shape[:2]
+    if isinstance(layer, nn.Conv2d):
+        options: dict[str, Any] = {"dilation": layer.dilation, "padding": layer.padding, "stride": layer.stride}
+        seen, felt = functional.unfold(given, layer.kernel_size, **options), gradients.flatten(3)
+    elif given.dim() == 2:
+        return Product(given, gradients, weight, bias)
+    else:
+        seen = given.reshape(rows, -1, given.shape[-1]).transpose(1, 2)
+        felt = gradients.reshape(rows, classes, -1, gradients.shape[-1]).transpose(2, 3)
+    parts = []
+    if weight:
+        # one product for all classes of a row: its inputs are not copied for each
+        parts.append((felt.flatten(1, 2) @ seen.transpose(1, 2)).reshape(rows, classes, -1))
+    if bias:
+        parts.append(felt.sum(3))
+    return Explicit(torch.cat(parts, dim=2))
+
+
+def _explicit(model: Linearized, inputs: Tensor, classes: int, rest: Sequence[int]) -> Tensor:
+    """Rows of the Jacobian for some of the parameters, (n, k, q)."""
+    own = tuple(model.base[place] for place in rest)
+
+    def outputs(moved: Tensors, row: Tensor) -> Tensor:
+        tensors = list(model.base)
+        for place, one in zip(rest, moved, strict=True):
+            tensors[place] = one
+        return model.forward(tuple(tensors), row[None])[0]
+
+    with differentiable():
+        try:
+            found = torch.func.vmap(torch.func.jacrev(outputs), in_dims=(None, 0))(own, inputs)
+        except RuntimeError:  # not every operation can be batched; one row after the other always can
+            each = [torch.func.jacrev(outputs)(own, row) for row in inputs]
+            found = tuple(torch.stack(ones) for ones in zip(*each, strict=True))
+    return torch.cat([one.detach().reshape(len(inputs), classes, -1) for one in found], dim=2)
+
+
+def _joined(parts: Sequence[Layer]) -> Layer:
+    first = parts[0]
+    if isinstance(first, Product):
+        products = [one for one in parts if isinstance(one, Product)]
+        inputs = torch.cat([one.inputs for one in products])
+        return Product(inputs, torch.cat([one.gradients for one in products]), first.weight, first.bias)
+    return Explicit(torch.cat([one.rows for one in parts if isinstance(one, Explicit)]))
+
+
+def _tensors(layers: Sequence[Layer]) -> Iterator[Tensor]:
+    for one in layers:
+        yield one.gradients if isinstance(one, Product) else one.rows

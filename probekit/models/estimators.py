@@ -1,0 +1,240 @@
+"""Heads as scikit-learn estimators: drop-in for RidgeClassifier and LogisticRegression, and more.
+
+Here, and only here, the ridge is called alpha (scaled by the sum, as there) and targets are -1 and 1.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.utils.class_weight import compute_class_weight
+from sklearn.utils.metaestimators import available_if
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from probekit.errors import InputError, MismatchError
+from probekit.linear.design import ClientStats, Design
+from probekit.linear.leaveout import choose_ridge
+from probekit.linear.logistic import fit_logistic
+from probekit.linear.path import decompose
+from probekit.linear.ridge import penalty_of, recipe_of, solve
+from probekit.linear.statistics import statistics
+from probekit.linear.views import system_of
+from probekit.models.heads import LinearHead
+from probekit.models.serving import scores
+
+TARGETS = (-1.0, 1.0)
+
+
+class _Head(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
+    """What the two heads share: classes, scores and the way to a `LinearHead`."""
+
+    head_: LinearHead
+    classes_: NDArray[Any]
+
+    def decision_function(self, X: ArrayLike) -> NDArray[np.float64]:
+        """The score of each class; of the second alone where there are two."""
+        check_is_fitted(self)
+        rows = validate_data(self, X, reset=False, dtype=[np.float64, np.float32])
+        found = scores(self.head_, rows)
+        return self._one(found.T).T if len(self.classes_) == 2 else found
+
+    def predict(self, X: ArrayLike) -> NDArray[Any]:
+        """The class with the highest score."""
+        found = self.decision_function(X)
+        chosen = (found > 0).astype(np.int64) if found.ndim == 1 else np.argmax(found, axis=1)
+        return np.asarray(self.classes_[chosen])
+
+    def _checked(self, X: ArrayLike, y: ArrayLike, *, reset: bool) -> tuple[NDArray[Any], NDArray[Any]]:
+        rows, labels = validate_data(self, X, y, reset=reset, dtype=[np.float64, np.float32])
+        check_classification_targets(labels)
+        return rows, np.asarray(labels)
+
+    def _numbers(self, labels: NDArray[Any]) -> NDArray[np.int64]:
+        unknown = np.setdiff1d(labels, self.classes_)
+        if unknown.size:
+            raise InputError(f"The classes are {list(self.classes_)}; found {unknown[0]!r} among the labels.")
+        return np.searchsorted(self.classes_, labels).astype(np.int64)
+
+    def _keep(self, head: LinearHead) -> None:
+        self.head_ = head
+        self.coef_ = np.atleast_2d(self._one(head.params[:-1].T) if len(self.classes_) == 2 else head.params[:-1].T)
+        bias = self._one(head.params[-1]) if len(self.classes_) == 2 else head.params[-1]
+        self.intercept_ = np.atleast_1d(bias)
+
+    def _one(self, pair: NDArray[np.float64]) -> NDArray[np.float64]:
+        """What stands for two classes: the second's values."""
+        return np.asarray(pair[1])
+
+
+def _has_alpha(head: RidgeHead) -> bool:
+    if head.alpha == "auto":
+        raise AttributeError(
+            'alpha="auto" needs all rows at once, so there is no partial_fit. Call fit, or give a number.'
+        )
+    return True
+
+
+class RidgeHead(_Head):
+    """A ridge classifier from sufficient statistics, equal to scikit-learn's RidgeClassifier.
+
+    `alpha` is a number or "auto" (exact leave-one-out). `scaling` "mean" multiplies it by the number of rows.
+    `row_view` ("raw", "l2") is applied to rows, `view` ("none", "centre", "standardise") to statistics.
+    """
+
+    def __init__(
+        self,
+        alpha: float | str = 1.0,
+        *,
+        scaling: str = "sum",
+        fit_intercept: bool = True,
+        row_view: str = "raw",
+        view: str = "none",
+        class_weight: dict[Any, float] | str | None = None,
+        arithmetic: str = "float64",
+        grid: float = 0.0,
+    ) -> None:
+        self.alpha = alpha
+        self.scaling = scaling
+        self.fit_intercept = fit_intercept
+        self.row_view = row_view
+        self.view = view
+        self.class_weight = class_weight
+        self.arithmetic = arithmetic
+        self.grid = grid
+
+    def fit(self, X: ArrayLike, y: ArrayLike) -> Self:
+        """Fit to these rows alone."""
+        rows, labels = self._checked(X, y, reset=True)
+        self.classes_ = _two_or_more(np.unique(labels))
+        numbers = self._numbers(labels)
+        self.stats_ = statistics(rows, numbers, self._design())
+        alpha = self._choose(rows, numbers) if self.alpha == "auto" else self.alpha
+        return self._solve(alpha)
+
+    @available_if(_has_alpha)  # type: ignore[untyped-decorator]
+    def partial_fit(self, X: ArrayLike, y: ArrayLike, classes: ArrayLike | None = None) -> Self:
+        """Add these rows: the head of one fit to all rows so far. The first call names all classes."""
+        first = not hasattr(self, "stats_")
+        rows, labels = self._checked(X, y, reset=first)
+        if first:
+            if classes is None:
+                raise InputError("The first partial_fit needs all classes: rows to come may have others.")
+            self.classes_ = _two_or_more(np.unique(np.asarray(classes)))
+            self.stats_ = ClientStats.zero(self._design())
+        elif classes is not None and not np.array_equal(np.unique(np.asarray(classes)), self.classes_):
+            raise InputError(f"The classes are {list(self.classes_)}; found {list(np.asarray(classes))}.")
+        self.stats_ = self.stats_ + statistics(rows, self._numbers(labels), self.stats_.design)
+        return self._solve(self._fixed())
+
+    def merge(self, other: RidgeHead) -> Self:
+        """Add all rows that another head was fitted to."""
+        check_is_fitted(self)
+        check_is_fitted(other)
+        if not np.array_equal(self.classes_, other.classes_):
+            raise MismatchError(
+                f"Heads to merge need the same classes; found {list(self.classes_)} and "
+                f"{list(other.classes_)}. Name all classes in the first partial_fit."
+            )
+        self.stats_ = self.stats_ + other.stats_
+        return self._solve(self._fixed())
+
+    def remove(self, X: ArrayLike | ClientStats, y: ArrayLike | None = None) -> Self:
+        """Take rows (or the statistics of rows) out again: the head that a fit to the rest gives.
+
+        To rounding with float64 statistics, bit by bit with arithmetic "exact".
+        """
+        check_is_fitted(self)
+        if isinstance(X, ClientStats):
+            gone = X
+        else:
+            if y is None:
+                raise InputError("Rows to remove need their labels: remove(X, y).")
+            rows, labels = self._checked(X, y, reset=False)
+            gone = statistics(rows, self._numbers(labels), self.stats_.design)
+        self.stats_ = self.stats_ - gone
+        return self._solve(self._fixed())
+
+    def _design(self) -> Design:
+        return Design(
+            self.n_features_in_,
+            len(self.classes_),
+            view=self.row_view,
+            intercept="free" if self.fit_intercept else "none",
+            arithmetic=self.arithmetic,
+            per_class=self.class_weight is not None,
+            grid=self.grid,
+        )
+
+    def _weights(self) -> NDArray[np.float64] | str | None:
+        if self.class_weight is None:
+            return None
+        if isinstance(self.class_weight, str):
+            return self.class_weight
+        found: NDArray[np.float64] = compute_class_weight(self.class_weight, classes=self.classes_, y=self.classes_)
+        return found
+
+    def _choose(self, rows: NDArray[Any], numbers: NDArray[np.int64]) -> float:
+        path = decompose(
+            self.stats_, scaling=self.scaling, view=self.view, class_weight=self._weights(), targets=TARGETS
+        )
+        alpha, self.validation_ = choose_ridge(path, rows, numbers)
+        return alpha
+
+    def _fixed(self) -> float:
+        """The alpha for rows that were added or taken out: as given, or as the fit chose it."""
+        return float(self.alpha_ if self.alpha == "auto" else self.alpha)
+
+    def _solve(self, alpha: float | str) -> Self:
+        if isinstance(alpha, str):
+            raise InputError(f'alpha must be a number or "auto"; found {alpha!r}.')
+        system = system_of(self.stats_, view=self.view, class_weight=self._weights(), targets=TARGETS)
+        self.solution_ = solve(system, penalty_of(alpha, self.scaling, system.weight))
+        self.alpha_ = alpha
+        recipe = recipe_of(self.stats_, scaling=self.scaling, system=system)
+        names = tuple(str(name) for name in self.classes_)
+        self._keep(LinearHead(system.lift(self.solution_.value), names, alpha, view=self.row_view, recipe=recipe))
+        return self
+
+
+class LogisticHead(_Head):
+    """A multinomial logistic classifier with scikit-learn's objective. It cannot be unlearned exactly."""
+
+    def __init__(self, C: float = 1.0, *, fit_intercept: bool = True, row_view: str = "raw") -> None:
+        self.C = C
+        self.fit_intercept = fit_intercept
+        self.row_view = row_view
+
+    def fit(self, X: ArrayLike, y: ArrayLike) -> Self:
+        """Fit to these rows alone."""
+        rows, labels = self._checked(X, y, reset=True)
+        self.classes_ = _two_or_more(np.unique(labels))
+        intercept = "free" if self.fit_intercept else "none"
+        design = Design(self.n_features_in_, len(self.classes_), view=self.row_view, intercept=intercept)
+        head, self.solution_ = fit_logistic(rows, self._numbers(labels), design, c=self.C)
+        self.n_iter_ = np.array([max(1, self.solution_.steps)])
+        names = tuple(str(name) for name in self.classes_)
+        self._keep(LinearHead(head.params, names, head.ridge, view=head.view, recipe=head.recipe))
+        return self
+
+    def predict_proba(self, X: ArrayLike) -> NDArray[np.float64]:
+        """The chance of each class."""
+        check_is_fitted(self)
+        found = scores(self.head_, validate_data(self, X, reset=False, dtype=[np.float64, np.float32]))
+        found -= found.max(axis=1, keepdims=True)
+        np.exp(found, out=found)
+        found /= found.sum(axis=1, keepdims=True)
+        return found
+
+    def _one(self, pair: NDArray[np.float64]) -> NDArray[np.float64]:
+        """What stands for two classes: the second's values less the first's."""
+        return np.asarray(pair[1] - pair[0])
+
+
+def _two_or_more(classes: NDArray[Any]) -> NDArray[Any]:
+    if len(classes) < 2:
+        raise InputError(f"A head needs at least two classes; found {len(classes)} class: {list(classes)}.")
+    return classes

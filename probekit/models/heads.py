@@ -1,0 +1,142 @@
+"""Heads as values: an affine map of embeddings, or a whole network linearized around its weights w_p."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from probekit.errors import InputError
+from probekit.linear.design import CENTRES
+from probekit.values import Json, canonical
+
+PRECISIONS = ("float64", "float32")
+
+
+@dataclass(frozen=True)
+class LinearHead:
+    """An affine map from embeddings to class scores: `embedding @ params[:d] + params[d]` (bias last).
+
+    Any centring or scaling is already inside `params`; only the row view ("raw" or "l2") is applied to an
+    embedding.
+    """
+
+    params: NDArray[np.float64]
+    classes: tuple[str, ...]
+    ridge: float
+    view: str = "raw"
+    spec_digest: str = ""
+    recipe: Mapping[str, Json] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.params.ndim != 2 or self.params.shape[1] != len(self.classes):
+            raise InputError(
+                f"A head needs one column of parameters per class: {len(self.classes)} classes, "
+                f"parameters of shape {self.params.shape}."
+            )
+        if not np.isfinite(self.params).all():
+            raise InputError("A head cannot hold NaN or infinite parameters. Look at the embeddings and the ridge.")
+        self.params.setflags(write=False)
+
+    @property
+    def dimension(self) -> int:
+        """The length of an embedding."""
+        return int(self.params.shape[0]) - 1
+
+    @property
+    def digest(self) -> str:
+        """The sha256 of the map: parameters, classes and row view."""
+        head = canonical([list(self.classes), self.view, self.spec_digest, list(self.params.shape)])
+        params = np.ascontiguousarray(self.params, dtype="<f8").tobytes()
+        return hashlib.sha256(head.encode() + params).hexdigest()
+
+
+@dataclass(frozen=True, eq=False)
+class Network:
+    """A network at its weights w_p, parameters and buffers by name.
+
+    `name` is what `probekit.models.networks.network` makes it from; `shape` that of one input, `moving` the names
+    of the parameters that are trained, `precision` the numbers it computes in.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    classes: int
+    weights: Mapping[str, NDArray[Any]]
+    moving: tuple[str, ...]
+    precision: str = "float64"
+
+    def __post_init__(self) -> None:
+        if self.precision not in PRECISIONS:
+            raise InputError(f"A network computes in {' or '.join(PRECISIONS)}; found {self.precision!r}.")
+
+    @property
+    def plain(self) -> dict[str, Json]:
+        """All but the weights."""
+        return {
+            "name": self.name,
+            "shape": list(self.shape),
+            "classes": self.classes,
+            "moving": list(self.moving),
+            "precision": self.precision,
+        }
+
+    @cached_property
+    def digest(self) -> str:
+        """The sha256 of the weights, the architecture's name and which weights move."""
+        hasher = hashlib.sha256(canonical(self.plain).encode())
+        for name, value in sorted(self.weights.items()):
+            hasher.update(f"{name} {value.dtype.str} {value.shape}".encode() + np.ascontiguousarray(value).tobytes())
+        return hasher.hexdigest()
+
+    @property
+    def dimension(self) -> int:
+        """How many numbers one input has."""
+        return int(np.prod(self.shape))
+
+
+@dataclass(frozen=True, eq=False)
+class NetworkHead:
+    """Scores f(w_p) + J (w - w_p) of a network linearized around w_p. `params`, one column, are w - w_p, or w where
+    the centre is "zero".
+    """
+
+    params: NDArray[np.float64]
+    classes: tuple[str, ...]
+    ridge: float
+    network: Network
+    centre: str = "wp"
+    spec_digest: str = ""
+    recipe: Mapping[str, Json] = field(default_factory=dict)
+    view: str = "raw"
+
+    def __post_init__(self) -> None:
+        if self.centre not in CENTRES:
+            raise InputError(f"The parameters are counted from one of {', '.join(CENTRES)}; found {self.centre!r}.")
+        if self.params.ndim != 2 or self.params.shape[1] != 1 or len(self.classes) != self.network.classes:
+            raise InputError(
+                f"A network's head has one column of parameters and {self.network.classes} classes; found shape "
+                f"{self.params.shape} and {len(self.classes)} classes."
+            )
+        if not np.isfinite(self.params).all():
+            raise InputError("A head cannot hold NaN or infinite parameters. Look at the inputs and the ridge.")
+        self.params.setflags(write=False)
+
+    @property
+    def dimension(self) -> int:
+        """The length of a row."""
+        return self.network.dimension
+
+    @cached_property
+    def digest(self) -> str:
+        """The sha256 of the map: parameters, network, classes."""
+        about = canonical([list(self.classes), self.centre, self.spec_digest, self.network.digest])
+        return hashlib.sha256(about.encode() + np.ascontiguousarray(self.params, "<f8").tobytes()).hexdigest()
+
+
+Head = LinearHead | NetworkHead

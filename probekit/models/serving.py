@@ -1,0 +1,249 @@
+"""A head in a folder (config.json, model.safetensors, README.md), on the Hub, and at work; NumPy will do."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors import SafetensorError
+from safetensors.numpy import load as load_tensors
+from safetensors.numpy import save as save_tensors
+
+from probekit import __version__
+from probekit.errors import CorruptError, InputError, MismatchError, NotFoundError, StorageError
+from probekit.models.heads import Head, LinearHead, Network, NetworkHead
+from probekit.values import EmbeddingSet, Json, Rows
+
+FORMAT = 1
+CONFIG, WEIGHTS, CARD = "config.json", "model.safetensors", "README.md"
+NETWORK = "network."
+BLOCK_BYTES = 2**24
+
+
+def scores(head: Head, embeddings: EmbeddingSet | Rows) -> NDArray[np.float64]:
+    """The score of each class for each embedding, (n, k). Embeddings of another encoding are refused."""
+    if isinstance(embeddings, EmbeddingSet):
+        _refuse_other_spec(head, embeddings)
+    rows: Rows = embeddings.embeddings if isinstance(embeddings, EmbeddingSet) else embeddings
+    if len(rows.shape) != 2 or rows.shape[1] != head.dimension:
+        raise InputError(
+            f"This head is for rows of {head.dimension} numbers, one per sample; found shape {rows.shape}."
+        )
+    if isinstance(head, NetworkHead):
+        from probekit.models.networks import network_scores
+
+        found = network_scores(head, rows)
+        _refuse_bad_rows(found, head)
+        return found
+    weights, bias = head.params[:-1], head.params[-1]
+    found = np.empty((len(rows), len(head.classes)))
+    length = max(64, BLOCK_BYTES // (8 * head.dimension))
+    for start in range(0, len(rows), length):
+        block = np.asarray(rows[start : start + length], dtype=np.float64)
+        result = block @ weights
+        if head.view == "l2":
+            with np.errstate(invalid="ignore", divide="ignore"):
+                result /= np.sqrt(np.square(block).sum(axis=1))[:, None]
+        found[start : start + length] = result + bias
+    _refuse_bad_rows(found, head)
+    return found
+
+
+def predict(head: Head, embeddings: EmbeddingSet | Rows) -> NDArray[np.int64]:
+    """The number of the class with the highest score, for each embedding; `head.classes` has its name."""
+    return np.asarray(np.argmax(scores(head, embeddings), axis=1), dtype=np.int64)
+
+
+def save_head(head: Head, folder: str | Path) -> Path:
+    """Write a head to a folder, whole or not at all. It replaces a head that stands there, nothing else."""
+    folder = Path(folder)
+    if folder.exists() and not (folder / CONFIG).is_file() and (not folder.is_dir() or any(folder.iterdir())):
+        raise StorageError(f"{folder} exists and holds no head. Choose another folder or empty this one.")
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        aside = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
+        try:
+            for name, content in _files(head).items():
+                _write(aside / name, content)
+            aside.chmod(0o755)
+            _swap(aside, folder)
+        finally:
+            shutil.rmtree(aside, ignore_errors=True)
+    except OSError as error:
+        raise StorageError(f"The head cannot be written to {folder}: {error}.") from error
+    return folder
+
+
+def load_head(folder: str | Path) -> Head:
+    """The head that a folder holds, checked against the digest it was written with."""
+    folder = Path(folder)
+    for name in (CONFIG, WEIGHTS):
+        if not (folder / name).is_file():
+            raise NotFoundError(f"{folder} holds no head: {name} is missing. Give a folder that save_head wrote.")
+    try:
+        config = json.loads((folder / CONFIG).read_bytes())
+        written, stated = config["format"], config["digest"]
+        if written != FORMAT:
+            raise MismatchError(
+                f"The head in {folder} has format {written}; this probekit reads {FORMAT}. Use probekit "
+                f"{config.get('probekit', 'of its time')} or train again."
+            )
+        head = _head(config, load_tensors((folder / WEIGHTS).read_bytes()))
+    except (ValueError, KeyError, TypeError, SafetensorError) as error:
+        raise CorruptError(f"The head in {folder} cannot be read: {error}. Train or fetch it again.") from error
+    if head.digest != stated:
+        raise CorruptError(
+            f"The head in {folder} is not the one that was written: its digest is {head.digest[:12]}, its "
+            f"config says {str(stated)[:12]}. Train or fetch it again."
+        )
+    return head
+
+
+def _head(config: Mapping[str, Any], tensors: dict[str, NDArray[Any]]) -> Head:
+    params, classes = np.ascontiguousarray(tensors.pop("params"), np.float64), tuple(config["classes"])
+    fields = {name: config[name] for name in ("ridge", "view", "spec_digest", "recipe")}
+    about = config.get("network")
+    if about is None:
+        return LinearHead(params, classes, **fields)
+    network = Network(
+        about["name"],
+        tuple(about["shape"]),
+        about["classes"],
+        {name.removeprefix(NETWORK): value for name, value in tensors.items()},
+        tuple(about["moving"]),
+        about["precision"],
+    )
+    return NetworkHead(params, classes, network=network, centre=config["centre"], **fields)
+
+
+def push_to_hub(head: Head, repo: str, *, private: bool = False, message: str = "Upload head", api: Any = None) -> str:
+    """Upload a head to a model repository of the Hub, made if it is not there; gives its address."""
+    if api is None:
+        from huggingface_hub import HfApi
+
+        api = HfApi()
+    with tempfile.TemporaryDirectory() as place:
+        folder = save_head(head, Path(place) / "head")
+        api.create_repo(repo_id=repo, private=private, exist_ok=True)
+        commit = api.upload_folder(repo_id=repo, folder_path=str(folder), commit_message=message)
+    return str(getattr(commit, "repo_url", commit))
+
+
+def _refuse_other_spec(head: Head, embeddings: EmbeddingSet) -> None:
+    spec = embeddings.spec.untriggered()
+    if not head.spec_digest or spec.digest == head.spec_digest:
+        return
+    known = head.recipe.get("spec")
+    differing = ""
+    if isinstance(known, Mapping):
+        other = [name for name, value in spec.identity.items() if known.get(name) != value]
+        differing = f" They differ in {', '.join(other)}." if other else ""
+    raise MismatchError(
+        f"This head was trained on embeddings of spec {head.spec_digest[:12]}; these are of spec "
+        f"{spec.digest[:12]}.{differing} Encode with the head's backbone, or train a head on these."
+    )
+
+
+def _refuse_bad_rows(found: NDArray[np.float64], head: Head) -> None:
+    bad = ~np.isfinite(found).all(axis=1)
+    if bad.any():
+        why = "not finite or has no direction" if head.view == "l2" else "not finite"
+        raise InputError(
+            f"The embedding of row {int(np.argmax(bad))} is {why}, so it has no scores. "
+            "Leave rows out that could not be encoded."
+        )
+
+
+def _files(head: Head) -> dict[str, bytes]:
+    """What the folder holds."""
+    config: dict[str, Json] = {
+        "library_name": "probekit",
+        "probekit": __version__,
+        "format": FORMAT,
+        "digest": head.digest,
+        "dimension": head.dimension,
+        "classes": list(head.classes),
+        "ridge": head.ridge,
+        "view": head.view,
+        "spec_digest": head.spec_digest,
+        "recipe": dict(head.recipe),
+    }
+    arrays = {"params": np.ascontiguousarray(head.params, "<f8")}
+    if isinstance(head, NetworkHead):
+        config |= {"network": head.network.plain, "centre": head.centre}
+        arrays |= {f"{NETWORK}{name}": np.array(value, order="C") for name, value in head.network.weights.items()}
+    text = json.dumps(config, indent=2, allow_nan=False, ensure_ascii=False) + "\n"
+    tensors = save_tensors(arrays, metadata={"format": "np"})
+    return {WEIGHTS: tensors, CARD: _card(head).encode(), CONFIG: text.encode()}
+
+
+def _card(head: Head) -> str:
+    """A model card with the front matter that the Hub reads."""
+    backbone = str(head.recipe.get("backbone") or "")
+    lines = [
+        "---",
+        "library_name: probekit",
+        "tags:",
+        "- probekit",
+        "- linear-probe",
+        "- image-classification",
+    ]
+    base = _hub_name(backbone)
+    lines += [f"base_model: {base}"] if base else []
+    shown = ", ".join(head.classes[:20]) + (", ..." if len(head.classes) > 20 else "")
+    whole = isinstance(head, NetworkHead)
+    what = "linearized network's" if whole else str(head.recipe.get("head") or "linear")
+    exact = "yes" if head.recipe.get("exact_unlearning") else "no"
+    lines += [
+        "---",
+        "",
+        f"# A {what} head",
+        "",
+        f"- {head.dimension} numbers ({head.view} embedding) to {len(head.classes)} classes: {shown}.",
+        f"- Backbone: {backbone or 'not recorded'}.",
+        f"- Ridge: {head.ridge:g}.",
+        f"- Can be unlearned exactly from statistics: {exact}.",
+        f"- Digest: `{head.digest}`; encoding: `{head.spec_digest or 'not recorded'}`.",
+        "",
+        "```python",
+        "from probekit.models.serving import load_head, predict",
+        "",
+        f'classes = predict(load_head("."), embeddings)  # needs {"torch" if whole else "NumPy and safetensors only"}',
+        "```",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def _hub_name(backbone: str) -> str:
+    """The Hub's name of a backbone, where it has one."""
+    name = backbone.partition("#")[0].partition("@")[0]
+    for prefix in ("open_clip:hf-hub:", "hf:"):
+        if name.startswith(prefix) and name.removeprefix(prefix).count("/") == 1 and not name.endswith("/"):
+            return name.removeprefix(prefix)
+    return f"timm/{name.removeprefix('timm:')}" if name.startswith("timm:") and "/" not in name else ""
+
+
+def _write(path: Path, content: bytes) -> None:
+    with path.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _swap(aside: Path, folder: Path) -> None:
+    """Put a finished folder in its place; the old one steps aside first: a full folder cannot be replaced."""
+    if not folder.exists():
+        aside.rename(folder)
+        return
+    old = Path(tempfile.mkdtemp(prefix=f".{folder.name}.old.", dir=folder.parent))
+    folder.rename(old / folder.name)
+    aside.rename(folder)
+    shutil.rmtree(old, ignore_errors=True)

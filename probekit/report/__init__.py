@@ -1,0 +1,1 @@
+"""A run as values, Markdown and pictures."""

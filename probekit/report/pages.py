@@ -1,0 +1,294 @@
+"""A plain report as Markdown: one page that stands alone, with its pictures beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from probekit.report.markdown import code, interval, number, percent, section, table, text
+from probekit.unlearning.request import asked
+
+WITH_WHAT = {
+    "server alone": "nothing but the server's own material: the head, not its distance",
+    "server plus one scalar per retained client": "one number from each retained client",
+    "server plus one gradient round of the retained clients": "one gradient of each retained client at this head",
+    "statistics of the retained clients": "the statistics kept in the run, or made anew from the retained rows",
+}
+MEASURE = (
+    "Retrained is the closed-form minimum over exactly the rows that remain, computed for this report. What counts is "
+    "the distance of *after* to *retrained*: being lower than retraining is a deviation, too."
+)
+SHOWN = 50
+
+Plain = Mapping[str, Any]
+
+
+def markdown(report: Plain) -> str:
+    """The report as Markdown."""
+    parts = [_top(report), _comparison(report), _distances(report), _margins(report), _influence(report)]
+    parts += [_classes(report), *(_certificate(one, report["run"]) for one in report["certificates"])]
+    parts += [_ledger(report), _setting(report), _inputs(report), _left_out(report)]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _top(report: Plain) -> str:
+    last = report["stages"][-1]
+    said = [
+        f"# Report of run {text(report['run'])}",
+        f"State {last['state']}, made by {text(last['method'])}: {len(last['counts'])} clients, "
+        f"{sum(last['counts'].values())} rows, ridge {number(report['config'].get('ridge'))}, "
+        f"head `{last['now']['head'][:16]}`.",
+    ]
+    if not report["unlearned"]:
+        said.append("Nothing was unlearned in this run yet: there is no certificate, and no before and after.")
+    if last["distance"] is not None:
+        proven = "" if last["bound"] is None else f", proven to be at most {number(last['bound'])}"
+        said.append(f"**The head lies {number(last['distance'])} from the retrained one{proven}.**")
+    measures = [f"- {text(one['measure'])}: {_shares(one)}" for one in report["comparison"]]
+    return "\n\n".join([*said, *(["\n".join(measures)] if measures else [])])
+
+
+def _shares(one: Plain) -> str:
+    told = ", ".join(f"{label} {percent(share)}" for label, share in one["heads"].items())
+    apart = one["difference to retraining"]
+    return told if apart is None else f"{told}; {100 * apart:.2f} points from retraining"
+
+
+def _comparison(report: Plain) -> str:
+    if not report["comparison"]:
+        return ""
+    heads = list(report["comparison"][0]["heads"])
+    rows = [
+        (one["measure"], *(interval(one["heads"][label]) for label in heads), _points(one["difference to retraining"]))
+        for one in report["comparison"]
+    ]
+    judged = [
+        f"- {text(one['name'])}: {one['rows']} rows, {text(one['meaning'])}."
+        + (f" {one['left out']} rows without a label or an embedding are left out." if one["left out"] else "")
+        for one in report["judged"]
+    ]
+    backdoor = report["stages"][-1]["now"]["backdoor"]
+    if backdoor is not None:
+        judged.append(
+            f"- backdoor success: the share of triggered pictures given class {backdoor['target']}. "
+            f"{backdoor['base_rate']:.2%} of them are of that class: what a perfect head scores on all."
+        )
+    shown = table(("measure", *heads, "difference to retraining"), rows)
+    return section("Before, after, retrained", MEASURE, _picture(report, "comparison"), shown, "\n".join(judged))
+
+
+def _distances(report: Plain) -> str:
+    headers = (
+        "state",
+        "method",
+        "clients",
+        "rows",
+        "distance",
+        "relative",
+        "proven bound",
+        "retrained head's own bound",
+    )
+    rows = [
+        (
+            one["state"],
+            one["method"],
+            len(one["counts"]),
+            sum(one["counts"].values()),
+            *(number(one[name]) for name in ("distance", "relative", "bound", "own_bound")),
+        )
+        for one in report["stages"]
+    ]
+    sources = sorted({one["source"] for one in report["stages"] if one["source"]})
+    said = (
+        "Distances are of all parameters together (Frobenius), to the head retrained on exactly the rows that the "
+        "state stands for. A distance never exceeds the two bounds together."
+        + (f" Retrained from {' and '.join(sources)}." if sources else "")
+    )
+    missing = [f"- state {one['state']}: {text(one['why'])}" for one in report["stages"] if one["why"]]
+    return section(
+        "Distance to retraining", said, _picture(report, "distance"), table(headers, rows), "\n".join(missing)
+    )
+
+
+def _margins(report: Plain) -> str:
+    parts = []
+    for one in report["judged"]:
+        found = one["margins"]
+        if found is None:
+            parts.append(f"{text(one['name'])}: {text(one['why'])}")
+            continue
+        parts.append(
+            f"{text(one['name'])}: **{found['certified']} of {found['rows']} rows provably get the retrained head's "
+            f"class.** Median lead {number(found['median lead'])}, median lead needed {number(found['median needed'])}."
+        )
+        parts.append(_picture(report, f"margins {one['name']}"))
+    said = (
+        "A row keeps its class for certain if its best score leads every other by more than both scores can be off. "
+        "Rows above the line are certain; of those below nothing is proven, most agree all the same."
+    )
+    return section("Margins against the certified output bound", said, *parts) if parts else ""
+
+
+def _influence(report: Plain) -> str:
+    found = report["influence"]
+    if not found["clients"]:
+        return ""
+    rows = [
+        (
+            one["client"] + (" (forgotten since)" if one["forgotten since"] else ""),
+            one["rows"],
+            number(one["distance"]),
+            number(one["bound"]),
+        )
+        for one in found["clients"][:SHOWN]
+    ]
+    said = (
+        f"How far the head of state {found['state']} would move without a client: exactly, by leaving each one out, "
+        "and at most, by its gradient alone (the bound needs no statistics)."
+    )
+    shown = table(("client", "rows", "leave-one-out distance", "bound"), rows)
+    more = f"{len(found['clients']) - SHOWN} further clients stand in report.json." if len(rows) == SHOWN else ""
+    return section("Influence of each client", said, _picture(report, "influence"), shown, more)
+
+
+def _classes(report: Plain) -> str:
+    parts = []
+    for one in report["judged"]:
+        heads = list(one["by class"])
+        rows = [
+            (shares[0]["name"], shares[0]["count"], *(interval(share) for share in shares))
+            for shares in zip(*one["by class"].values(), strict=True)
+        ]
+        parts += [f"### On {text(one['name'])}", _picture(report, f"classes {one['name']}")]
+        parts += [_picture(report, f"confusion {one['name']}")]
+        parts.append(table(("class", "rows", *heads), rows[:SHOWN]))
+    return section("Classes", *parts) if parts else ""
+
+
+def _certificate(page: Plain, run: str) -> str:
+    said = page["certificate"]
+    bounds, residual, agreed = said["bounds"], said["residual"], said["agreement"]
+    private = dict(said["privacy"] or {})
+    caveats = private.pop("caveats", ())
+    facts = [
+        ("removed", text(asked(said["request"]))),
+        ("method", said["method"]),
+        ("retained", f"{len(said['retained'])} clients, {sum(said['retained'].values())} rows"),
+        *((f"{name} {when}", code(value)) for when in ("before", "after") for name, value in said[when].items()),
+        ("residual", "not known" if residual is None else f"{number(residual['norm'])} ({_rounding(residual)})"),
+        ("smallest curvature", _curvature(said["curvature"])),
+        ("distance in weights", _bound(bounds["weights"], bounds["why"])),
+        ("retained loss above its minimum", _bound(bounds["excess_loss"], bounds["why"])),
+        ("score of a row of norm 1", _bound(bounds["outputs"], bounds["why"])),
+        (
+            "change of the retained loss",
+            "not asked for" if bounds["loss_change"] is None else number(bounds["loss_change"]),
+        ),
+        (
+            "certified agreement",
+            "no set was given" if agreed is None else f"{agreed['certified']} of {agreed['rows']} rows",
+        ),
+        *([("privacy of the released head", text(_flat(private)))] if private else []),
+        ("who can check it", said["checkable_by"]),
+        ("with what", WITH_WHAT.get(said["checkable_by"], "")),
+        ("how", code(f"probekit verify {run}/states/{page['state']:04d}/certificate.json --run {run}")),
+        ("signed by", code(page["signed by"]) if page["signed by"] else "nobody"),
+        ("digest", code(page["digest"])),
+    ]
+    paper = [
+        (one["name"], "none" if one["value"] is None else number(one["value"]), one["why"]) for one in said["paper"]
+    ]
+    checks = [
+        ("holds" if one["passed"] else "FAILS", one["name"], one["claimed"], one["found"]) for one in page["checks"]
+    ]
+    parts = [
+        table(("", ""), facts, raw=True),
+        "\n".join(f"> {text(one)}" for one in said["warnings"]),
+        "The published three-term bound beside it, which is no certificate:",
+        table(("term", "value", "remark"), paper),
+        _concentration(said["concentration"]),
+        "Assumptions:\n\n" + _list(said["assumptions"]),
+        "Caveats:\n\n" + _list([*said["caveats"], *caveats]),
+        "Checked while this report was written:",
+        table(("", "check", "claimed", "found"), checks),
+    ]
+    return section(f"Certificate of state {page['state']}", *parts)
+
+
+def _rounding(residual: Plain) -> str:
+    return f"rounding hides at most {number(residual['rounding'])}"
+
+
+def _curvature(found: Plain | None) -> str:
+    return "not known" if found is None else f"{number(found['value'])}, by the {found['source']}"
+
+
+def _bound(value: float | None, why: str) -> str:
+    return f"none. {text(why)}" if value is None else f"at most {number(value)}"
+
+
+def _concentration(found: Plain | None) -> str:
+    if found is None:
+        return ""
+    value = "not computable" if found["weights"] is None else f"at most {number(found['weights'])} in weights"
+    return (
+        f"By chance alone, with probability {found['probability']:g} if {text(found['holds_if'])}: {value} "
+        f"({text(found['why'])})."
+    )
+
+
+def _ledger(report: Plain) -> str:
+    rows = [
+        (
+            one["number"],
+            one["time"],
+            one["action"],
+            one["state"],
+            one["what"],
+            code(one["digest"][:16]),
+            code(one["previous"][:16]),
+        )
+        for one in report["ledger"]
+    ]
+    said = f"Each entry holds the digest of the one before; all {len(rows)} links were checked."
+    headers = ("entry", "time", "action", "state", "what", "digest", "previous")
+    return section("Ledger", said, table(headers, [(*map(text, row[:5]), *row[5:]) for row in rows], raw=True))
+
+
+def _setting(report: Plain) -> str:
+    config = [(name, value) for name, value in report["config"].items() if value is not None]
+    return section(
+        "Configuration and environment",
+        table(("option", "value"), config),
+        table(("environment", "value"), [(name, _flat(value)) for name, value in report["environment"].items()]),
+    )
+
+
+def _inputs(report: Plain) -> str:
+    rows = [(text(name), code(_flat(value))) for name, value in report["inputs"].items()]
+    return section("What this report was made from", table(("input", "digest"), rows, raw=True))
+
+
+def _left_out(report: Plain) -> str:
+    told = [f"{name}: {why}" for name, why in report["left out"].items()]
+    return section("Left out", _list(told)) if told else ""
+
+
+def _flat(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name} {one}" for name, one in value.items())
+    return str(value)
+
+
+def _list(lines: Iterable[str]) -> str:
+    return "\n".join(f"- {text(line)}" for line in lines)
+
+
+def _points(value: float | None) -> str:
+    return "" if value is None else f"{100 * value:.2f} points"
+
+
+def _picture(report: Plain, key: str) -> str:
+    """The picture of this key, if it was drawn."""
+    found = report["pictures"].get(key)
+    return "" if found is None else f"![{text(found['alt'])}]({found['file']})"

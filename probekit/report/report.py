@@ -1,0 +1,220 @@
+"""A report of a run: values -> a plain dict -> JSON and Markdown. Pictures are drawn from the same dict elsewhere."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+
+from probekit.certificates.certificate import Certificate
+from probekit.certificates.checks import Check
+from probekit.certificates.margins import Margins
+from probekit.evaluation.backdoor import BackdoorSuccess
+from probekit.evaluation.metrics import Confusion, Share
+from probekit.unlearning.triage import Influence
+from probekit.values import Json
+
+FORMAT = 1
+DRAWN = 2000
+"""How many rows' margins are told one by one; all of them are counted."""
+BEFORE, AFTER, RETRAINED, TRAINED = "before", "after", "retrained", "trained"
+
+Plain = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A head's digest, and how good it is on each set by name."""
+
+    head: str
+    accuracy: Mapping[str, Share] = field(default_factory=dict)
+    backdoor: BackdoorSuccess | None = None
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A state of the run beside the head that retraining on the same rows gives.
+
+    `distance` is measured (Frobenius); `bound` is proven, against the minimum of the retained loss, and `own_bound` is
+    the retrained head's: distance <= bound + own_bound. `why` says why something is missing.
+    """
+
+    state: int
+    method: str
+    counts: Mapping[str, int]
+    now: Measured
+    retrained: Measured | None = None
+    source: str = ""
+    distance: float | None = None
+    relative: float | None = None
+    bound: float | None = None
+    own_bound: float | None = None
+    why: str = ""
+
+
+@dataclass(frozen=True, eq=False)
+class Judged:
+    """The rows that heads were judged on: classes by head, and the current head's confusion and margins."""
+
+    name: str
+    digest: str
+    meaning: str
+    rows: int
+    left_out: int
+    by_class: Mapping[str, tuple[Share, ...]]
+    confusion: Confusion
+    margins: Margins | None = None
+    why: str = ""
+
+
+@dataclass(frozen=True)
+class Page:
+    """The certificate of a state, its signature, and the checks that were made when the report was written."""
+
+    state: int
+    certificate: Certificate
+    signature: Mapping[str, str] | None
+    checks: Sequence[Check]
+
+
+@dataclass(frozen=True, eq=False)
+class Report:
+    """All that a report tells. `influence` is of the clients of state `influence_state`."""
+
+    run: str
+    inputs: Mapping[str, Json]
+    config: Mapping[str, Json]
+    environment: Mapping[str, Json]
+    stages: Sequence[Stage]
+    judged: Sequence[Judged] = ()
+    influence: Sequence[Influence] = ()
+    influence_state: int | None = None
+    pages: Sequence[Page] = ()
+    ledger: Sequence[Mapping[str, Json]] = ()
+    left_out: Mapping[str, str] = field(default_factory=dict)
+
+
+def plain(report: Report) -> Plain:
+    """The report in plain values: what JSON holds, and what Markdown and pictures are made from."""
+    stages = report.stages
+    now = set(stages[-1].counts)
+    found: Plain = {
+        "format": FORMAT,
+        "run": report.run,
+        "unlearned": bool(report.pages) or any(entry["action"] == "unlearn" for entry in report.ledger),
+        "state": stages[-1].state,
+        "inputs": dict(report.inputs),
+        "comparison": comparison(stages, names=[one.name for one in report.judged]),
+        "stages": [asdict(one) for one in stages],
+        "judged": [_judged(one) for one in report.judged],
+        "influence": {
+            "state": report.influence_state,
+            "clients": [{**asdict(one), "forgotten since": one.client not in now} for one in report.influence],
+        },
+        "certificates": [_page(one) for one in report.pages],
+        "ledger": [dict(entry) for entry in report.ledger],
+        "config": dict(report.config),
+        "environment": dict(report.environment),
+        "left out": dict(report.left_out),
+        "pictures": {},
+    }
+    cleaned: Plain = json.loads(json.dumps(_finite(found), default=_number))
+    return cleaned
+
+
+def json_text(report: Mapping[str, Any]) -> str:
+    """The one text of a plain report."""
+    return json.dumps(report, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def comparison(stages: Sequence[Stage], *, names: Iterable[str]) -> list[Plain]:
+    """For each measure the first state, the current one and its retrained head; |after - retrained| is what counts."""
+    heads = compared(stages)
+    rows: list[tuple[str, dict[str, Share | None]]] = [
+        (f"accuracy on {name}", {label: one.accuracy.get(name) for label, one in heads.items()}) for name in names
+    ]
+    for title, kind in (
+        ("backdoor success", "all"),
+        ("backdoor success, without the target class", "excluding_target"),
+    ):
+        if any(one.backdoor is not None for one in heads.values()):
+            shares = {label: getattr(one.backdoor, kind, None) for label, one in heads.items()}
+            rows.append((title, shares))
+    return [
+        {
+            "measure": title,
+            "heads": {label: None if share is None else asdict(share) for label, share in shares.items()},
+            "difference to retraining": _difference(list(shares.values())[-2:]) if RETRAINED in heads else None,
+        }
+        for title, shares in rows
+    ]
+
+
+def compared(stages: Sequence[Stage]) -> dict[str, Measured]:
+    """The heads that are set side by side, by what they are; the retrained one is last."""
+    first, last = stages[0], stages[-1]
+    heads = {TRAINED: last.now} if first.state == last.state == 1 else {AFTER: last.now}
+    if first.state < last.state:
+        heads = {BEFORE: first.now, **heads}
+    return {**heads, RETRAINED: last.retrained} if last.retrained is not None else heads
+
+
+def _difference(two: Sequence[Share | None]) -> float | None:
+    values = [None if share is None else share.value for share in two]
+    return None if None in values or len(values) < 2 else abs(values[0] - values[1])  # type: ignore[operator]
+
+
+def _judged(one: Judged) -> Plain:
+    margins = one.margins
+    told: Plain = {
+        "name": one.name,
+        "digest": one.digest,
+        "meaning": one.meaning,
+        "rows": one.rows,
+        "left out": one.left_out,
+        "by class": {label: [asdict(share) for share in shares] for label, shares in one.by_class.items()},
+        "confusion": asdict(one.confusion),
+        "margins": None,
+        "why": one.why,
+    }
+    if margins is not None:
+        places = np.unique(np.linspace(0, len(margins.lead) - 1, min(DRAWN, len(margins.lead))).astype(np.int64))
+        told["margins"] = {
+            "rows": len(margins.lead),
+            "certified": margins.certified,
+            "median lead": float(np.median(margins.lead)),
+            "median needed": float(np.median(margins.needed)),
+            "points": [
+                [float(f"{lead:.6g}"), float(f"{need:.6g}")]
+                for lead, need in zip(margins.lead[places], margins.needed[places], strict=True)
+            ],
+        }
+    return told
+
+
+def _page(one: Page) -> Plain:
+    return {
+        "state": one.state,
+        "digest": one.certificate.digest,
+        "signed by": one.signature["key"] if one.signature else None,
+        "certificate": one.certificate.plain,
+        "checks": [asdict(check) for check in one.checks],
+    }
+
+
+def _finite(value: Any) -> Any:
+    """The same value with what JSON has no word for, infinity and NaN, as None."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {str(name): _finite(one) for name, one in value.items()}
+    return [_finite(one) for one in value] if isinstance(value, list | tuple) else value
+
+
+def _number(value: Any) -> Any:
+    """A NumPy number as Python's."""
+    return value.item()

@@ -1,0 +1,70 @@
+"""How far the training of a network is, in a file beside its run: what was interrupted goes on from there."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from probekit.files import map_tensors, storing
+from probekit.runs import tensors
+from probekit.runs.options import TrainConfig
+from probekit.runs.layout import standing_of
+from probekit.errors import CorruptError
+from probekit.federated.trained import Reached
+from probekit.federated.whole import Standing
+from probekit.values import EmbeddingSet, canonical
+
+EVERY = 20.0
+"""Seconds between two writings; the first is written at once."""
+WEIGHT, PARAMS = "weight ", "params"
+FREE = ("rounds", "tolerance")
+"""What may be asked for anew without beginning anew."""
+
+
+@dataclass
+class StandingFile:
+    """The file, for trainings with the same `key` only."""
+
+    path: Path
+    key: str
+    _written: float = field(default=-EVERY, init=False)
+
+    @classmethod
+    def of(cls, run: Path, config: TrainConfig, embeddings: EmbeddingSet) -> StandingFile:
+        """For a run with this config on this set."""
+        asked = {name: value for name, value in config.plain().items() if name not in FREE}
+        key = hashlib.sha256(canonical([embeddings.digest, asked]).encode()).hexdigest()
+        return cls(standing_of(run), key)
+
+    def load(self) -> Standing | None:
+        """Where the same training was when it was interrupted, if it was."""
+        if not self.path.is_file():
+            return None
+        try:
+            arrays, note = map_tensors(self.path)
+        except CorruptError:
+            return None
+        if note.get("key") != self.key:
+            return None
+        weights = {name.removeprefix(WEIGHT): value for name, value in arrays.items() if name != PARAMS}
+        reached = Reached(arrays[PARAMS], note["rounds"]) if PARAMS in arrays else None
+        return Standing(weights, reached)
+
+    def save(self, standing: Standing) -> None:
+        """Write it, unless that was done a moment ago."""
+        now = time.monotonic()
+        if now < self._written + EVERY and standing.reached is not None:
+            return
+        arrays = {WEIGHT + name: value for name, value in standing.weights.items()}
+        if standing.reached is not None:
+            arrays[PARAMS] = standing.reached.params
+        rounds = 0 if standing.reached is None else standing.reached.rounds
+        with storing(self.path.parent):
+            tensors.put(self.path, arrays, {"key": self.key, "rounds": rounds})
+        self._written = time.monotonic()
+
+    def remove(self) -> None:
+        """The training is over."""
+        self.path.unlink(missing_ok=True)

@@ -1,0 +1,286 @@
+"""Run folders: what was trained from what, every state it has been in, and the ledger of what was done.
+
+run.json               schema, config, digests of the inputs, the current state and the ledger's last entry
+partition.safetensors  who holds which rows, and which rows of the cached set took part
+environment.json       timings.json       ledger.jsonl       states/0001/ ...
+
+Row numbers count the rows that took part, those with a label and an embedding; `rows` leads back to the cached
+set. A run appears whole, under its name, once everything is written. A new state is written aside, then entered
+in the ledger, then named in run.json: whenever the process dies, the run is the old one or the new one.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from filelock import Timeout
+from numpy.typing import NDArray
+
+from probekit import __version__
+from probekit.files import ASIDE, storing, sync_folder, write_json
+from probekit.runs import ledger
+from probekit.runs.environment import environment
+from probekit.runs.ledger import Entry, Event
+from probekit.runs.layout import LEDGER, NOTE, PARTITION, SCHEMA, lock_of, old, read_note, read_partition, refuse_taken, restore, state_folder, write_partition
+from probekit.runs.states import State, write_state
+from probekit.errors import CorruptError, MismatchError, NotFoundError
+from probekit.federated.trained import Trained
+from probekit.values import Partition
+from probekit.models.heads import Head
+from probekit.registry import nearest
+from probekit.values import EmbeddingSet, Json
+
+if TYPE_CHECKING:
+    from probekit.cache import DiskStore
+
+
+@dataclass(frozen=True)
+class Material:
+    """What a new run is made of. `rows` are the rows of the cached set that took part; None: all of them."""
+
+    config: Mapping[str, Json]
+    inputs: Mapping[str, Json]
+    partition: Partition
+    trained: Trained
+    rows: NDArray[np.int64] | None = None
+    timings: Mapping[str, float] = field(default_factory=dict)
+    details: Mapping[str, Json] = field(default_factory=dict)
+
+
+class Run:
+    """A run folder that is there. What it says is what run.json said when it was opened or last locked."""
+
+    def __init__(self, path: Path, note: dict[str, Any]) -> None:
+        self.path, self._note = path, note
+        self._lock = lock_of(path)
+
+    @classmethod
+    def open(cls, path: Path | str) -> Run:
+        """The run in a folder."""
+        path = Path(path)
+        if not (path / NOTE).is_file() and old(path).exists():
+            with lock_of(path):
+                restore(path)
+        if not (path / NOTE).is_file():
+            near = [str(found.parent) for found in sorted(path.parent.glob(f"*/{NOTE}"))]
+            hint = nearest(str(path), near) if near else "`probekit train` makes one."
+            raise NotFoundError(f"{path} is not a run folder: it has no {NOTE}. {hint}")
+        return cls(path, read_note(path))
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """The options of the run, as resolved when it was trained."""
+        return dict(self._note["config"])
+
+    @property
+    def inputs(self) -> dict[str, Any]:
+        """What it was trained on: the set's name and digest, the digests of the rows used, the spec, the partition."""
+        return dict(self._note["inputs"])
+
+    @property
+    def state(self) -> int:
+        """The number of the current state."""
+        return int(self._note["state"])
+
+    def states(self) -> list[int]:
+        """The states that are still there, up to the current one."""
+        found = sorted(int(path.name) for path in (self.path / "states").iterdir() if path.name.isdigit())
+        return [number for number in found if number <= self.state]
+
+    def entries(self) -> list[Entry]:
+        """The ledger, its chain checked."""
+        return ledger.read(self.path / LEDGER, self._note["ledger"])
+
+    def at(self, number: int | None = None) -> State:
+        """A state by its number, or the current one."""
+        number = self.state if number is None else number
+        if number not in self.states():
+            there = ", ".join(map(str, self.states()))
+            raise NotFoundError(f"{self.path} has no state {number}: it has {there}, and {self.state} is current.")
+        stated = [entry for entry in self.entries() if entry.outputs.get("state") == number]
+        made = [str(entry.outputs["trained"]) for entry in stated if "trained" in entry.outputs]
+        if not made:
+            raise CorruptError(
+                f"The ledger of {self.path} does not know how state {number} came about. Restore it from a copy."
+            )
+        return State.open(state_folder(self.path, number), made[-1])
+
+    def trained(self, state: int | None = None) -> Trained:
+        """All that training (or the last unlearning) left; clients' statistics are read when asked for."""
+        return self.at(state).trained()
+
+    def head(self, state: int | None = None) -> Head:
+        """The head alone."""
+        return self.at(state).head()
+
+    def partition(self) -> Partition:
+        """Who held which rows when the run was trained."""
+        return read_partition(self._partition_path(), self._note["partition"])[0]
+
+    def rows(self) -> NDArray[np.int64] | None:
+        """The rows of the cached set that took part, in order; None: all of them."""
+        return read_partition(self._partition_path(), self._note["partition"])[1]
+
+    def _partition_path(self) -> Path:
+        rebased = self.path / f"partition-{self._note['partition']}.safetensors"
+        return rebased if rebased.exists() else self.path / PARTITION
+
+    def embeddings(self, store: DiskStore) -> EmbeddingSet:
+        """The rows that the run was trained on, from the cache; refused if they are no longer the same."""
+        inputs = self.inputs
+        if inputs["set"] not in store.sets.digests():
+            _refuse_stale(self, store)
+        found = store.open(inputs["set"])
+        rows = self.rows()
+        found = found if rows is None else found.select(rows)
+        if found.digest != inputs["rows"]:
+            raise CorruptError(
+                f"The set {inputs['name']} in {store.root} is not the one that {self.path} was trained on, though it "
+                "has its name. Run `probekit cache verify`."
+            )
+        return found
+
+    @contextmanager
+    def lock(self, waiting: Callable[[str], None] | None = None) -> Iterator[None]:
+        """Held while the run changes; first puts right what a killed process left. May be nested."""
+        with storing(self.path.parent):
+            try:
+                self._lock.acquire(timeout=0)
+            except Timeout:
+                if waiting is not None:
+                    waiting(f"Another process is changing {self.path}; waiting for it to finish.")
+                self._lock.acquire()
+        try:
+            if self._lock.lock_counter == 1:
+                self._note = read_note(self.path)
+                self._recover()
+            yield
+        finally:
+            self._lock.release()
+
+    def write_state(self, trained: Trained, event: Event, *, texts: Mapping[str, str] | None = None) -> int:
+        """Make this the run's state, at once, with further files of it; gives its number."""
+        with self.lock(), storing(self.path):
+            number, aside = self.state + 1, self.path / "states" / f"{ASIDE}state"
+            outputs = write_state(aside, trained, before=self.at(), texts=texts)
+            aside.rename(state_folder(self.path, number))
+            sync_folder(self.path / "states")
+            self._enter(event, {"state": number, **outputs})
+            return number
+
+    def record(self, event: Event, outputs: Mapping[str, Json] | None = None) -> None:
+        """Enter something in the ledger that leaves the state as it is."""
+        with self.lock():
+            self._enter(event, {"state": self.state, **(outputs or {})})
+
+    def rebase(self, embeddings: EmbeddingSet, name: str, partition: Partition) -> None:
+        """Let the run stand on another set: the rows that are left of its own, when the others are erased."""
+        with self.lock():
+            digest = embeddings.digest
+            inputs = {**self.inputs, "name": name, "set": digest, "rows": digest, "count": len(embeddings)}
+            written = write_partition(self.path / f"{ASIDE}partition", partition, None)
+            (self.path / f"{ASIDE}partition").rename(self.path / f"partition-{written}.safetensors")
+            note = {**self._note, "inputs": {**inputs, "partition": partition.digest}, "partition": written}
+            write_json(self.path / NOTE, note)
+            self._note = note
+            for path in self.path.glob("partition*.safetensors"):
+                if path.name != f"partition-{written}.safetensors":
+                    path.unlink()
+
+    def _enter(self, event: Event, outputs: Mapping[str, Json]) -> None:
+        entry = ledger.follow(self.entries()[-1], event, outputs)
+        ledger.append(self.path / LEDGER, entry)
+        self._switch(entry)
+
+    def _switch(self, entry: Entry) -> None:
+        note = {**self._note, "state": entry.outputs["state"], "ledger": entry.digest}
+        write_json(self.path / NOTE, note)
+        self._note = note
+
+    def _recover(self) -> None:
+        """Finish a change whose ledger entry and state are there; drop what is left of any other."""
+        entry = ledger.beyond(self.path / LEDGER, self._note["ledger"])
+        if entry is not None and self._whole(entry):
+            self._switch(entry)
+        ledger.cut(self.path / LEDGER, self._note["ledger"])
+        for path in (self.path / "states").iterdir():
+            if not path.name.isdigit() or int(path.name) > self.state:
+                shutil.rmtree(path)
+        for path in self.path.glob(f"{ASIDE}*"):
+            shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+
+    def _whole(self, entry: Entry) -> bool:
+        """Whether what an entry tells of is there."""
+        outputs = entry.outputs
+        if "trained" not in outputs:
+            return outputs.get("state") == self.state
+        if outputs.get("state") != self.state + 1:
+            return False
+        try:
+            State.open(state_folder(self.path, self.state + 1), str(outputs["trained"])).check()
+        except CorruptError:
+            return False
+        return True
+
+
+def create(path: Path, material: Material, *, force: bool = False) -> Run:
+    """Write a new run: it appears whole under its name, or not at all."""
+    with storing(path.parent):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with lock_of(path):
+            restore(path)
+            refuse_taken(path, force=force)
+            aside = path.parent / f"{ASIDE}{path.name}"
+            shutil.rmtree(aside, ignore_errors=True)
+            try:
+                _write(aside, material)
+                if path.exists():
+                    path.rename(old(path))
+                aside.rename(path)
+            finally:
+                shutil.rmtree(aside, ignore_errors=True)
+            sync_folder(path.parent)
+            shutil.rmtree(old(path), ignore_errors=True)
+    return Run.open(path)
+
+
+def _write(folder: Path, material: Material) -> None:
+    state = state_folder(folder, 1)
+    outputs = write_state(state, material.trained)
+    sync_folder(state.parent)
+    inputs = {**material.inputs, "partition": material.partition.digest}
+    event = Event("train", inputs, {**material.details, "config": dict(material.config)})
+    entry = ledger.follow(None, event, {"state": 1, **outputs})
+    ledger.append(folder / LEDGER, entry)
+    write_json(folder / "environment.json", environment())
+    write_json(folder / "timings.json", dict(material.timings))
+    note: dict[str, Json] = {
+        "schema": SCHEMA,
+        "probekit": __version__,
+        "config": dict(material.config),
+        "inputs": inputs,
+        "partition": write_partition(folder / PARTITION, material.partition, material.rows),
+        "state": 1,
+        "ledger": entry.digest,
+    }
+    write_json(folder / NOTE, note)
+
+
+def _refuse_stale(run: Run, store: DiskStore) -> None:
+    inputs = run.inputs
+    meant = store.sets.names().get(inputs["name"])
+    if meant is not None:
+        raise MismatchError(
+            f"{run.path} was trained on set {inputs['name']} with digest {inputs['set'][:12]}; in {store.root} that "
+            f"name now means {meant[:12]}. Train again with --force, or extract the set as it was."
+        )
+    raise NotFoundError(
+        f"{run.path} was trained on set {inputs['name']} ({inputs['set'][:12]}), which is not in {store.root}. "
+        "Extract it again, bring it with `probekit cache import`, or name its cache with --cache."
+    )

@@ -1,0 +1,142 @@
+"""The part of `probekit train` that is about heads of embeddings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+
+from probekit.runs.options import TrainConfig, design_of, method_of
+from probekit.runs.fitting import Fitted, rounds_told, timed
+from probekit.errors import InputError
+from probekit.federated.choice import Choice, choose
+from probekit.federated.client import Picked, client_statistics
+from probekit.federated.fedavg import FedAvg
+from probekit.federated.local import train
+from probekit.federated.server import client_weights, merge
+from probekit.federated.task import ClosedForm
+from probekit.federated.trained import Progress, ServerSet, Trained, Watch
+from probekit.linear.design import Design
+from probekit.values import Partition
+from probekit.linear.logistic import fit_logistic
+from probekit.linear.ridge import penalty_of
+from probekit.linear.views import system_of
+from probekit.values import EmbeddingSet, Json
+
+
+def fit_head(
+    config: TrainConfig, embeddings: EmbeddingSet, divided: Partition, timings: dict[str, float], watch: Watch | None
+) -> Fitted:
+    """A head of the embeddings."""
+    design = design_of(config, embeddings, divided)
+    method = method_of(config)
+    choice = None
+    if chooses(config, method):
+        with timed(timings, "choose the ridge"):
+            fitted = method if isinstance(method, ClosedForm) else ClosedForm()
+            how = config.ridge or "auto"
+            choice = choose(
+                embeddings, divided, design=design, how=how, scaling=config.scaling, method=fitted, seed=config.seed
+            )
+    with timed(timings, "train"):
+        progress = watch("rounds") if watch is not None else None
+        trained = _fit(config, embeddings, divided, design=design, choice=choice, progress=progress)
+    effective, condition = _spectrum(trained, method, choice)
+    return Fitted(trained, _resolved(config, method, trained), choice, effective, condition)
+
+
+def chooses(config: TrainConfig, method: ClosedForm | FedAvg) -> bool:
+    """Whether a ridge is to be chosen: asked for, or neither given nor the method's own."""
+    own = isinstance(method, FedAvg) and method.ridge is not None
+    return config.auto or (config.ridge is None and config.method != "logistic" and not own)
+
+
+def _fit(
+    config: TrainConfig,
+    embeddings: EmbeddingSet,
+    divided: Partition,
+    *,
+    design: Design,
+    choice: Choice | None,
+    progress: Callable[[Progress], None] | None,
+) -> Trained:
+    if config.method == "logistic":
+        return _logistic(config, embeddings, divided, design)
+    return train(
+        embeddings,
+        divided,
+        ridge=choice or (config.number() if config.ridge is not None else None),
+        method=method_of(config),
+        scaling=config.scaling,
+        design=design,
+        keep=config.keep,
+        objective_noise=config.objective_noise,
+        progress=progress,
+    )
+
+
+def _logistic(config: TrainConfig, embeddings: EmbeddingSet, divided: Partition, design: Design) -> Trained:
+    """One head of all clients' rows, pooled. Without a ridge it is 1 in sum scaling: scikit-learn's C = 1."""
+    held = np.sort(np.concatenate(list(divided.clients.values())))
+    scaling = config.scaling if config.ridge is not None else "sum"
+    ridge = config.number() if config.ridge is not None else 1.0
+    penalty = penalty_of(ridge, scaling, len(held))
+    if not penalty > 0:
+        raise InputError(f"A logistic head needs a ridge above 0; found {ridge:g}.")
+    labels = embeddings.labels[held]
+    head, solution = fit_logistic(Picked(embeddings.embeddings, held), labels, design, c=1 / penalty)
+    counts = {name: len(rows) for name, rows in divided.clients.items()}
+    shares = client_weights(np.array(list(counts.values())))
+    server = None
+    if len(divided.server):
+        server = ServerSet(client_statistics(embeddings, divided.server, design), divided.server)
+    named = replace(head, classes=embeddings.class_names or head.classes, spec_digest=embeddings.spec.digest)
+    weights = dict(zip(counts, shares.tolist(), strict=True))
+    return Trained(named, "logistic", design, ridge, scaling, counts, weights, solution, server=server)
+
+
+def _spectrum(
+    trained: Trained, method: ClosedForm | FedAvg, choice: Choice | None
+) -> tuple[float | None, float | None]:
+    """Effective dimension and condition number of the system, where its statistics are at hand."""
+    if choice is not None:
+        return choice.effective_dimension, choice.condition
+    if trained.statistics is None or not isinstance(method, ClosedForm):
+        return None, None
+    system = system_of(merge(trained.statistics.values()), view=method.view, class_weight=method.class_weight)
+    values = np.maximum(np.linalg.eigvalsh(system.gram), 0.0)
+    shifted = values + penalty_of(trained.ridge, trained.scaling, system.weight)
+    condition = float(shifted[-1] / shifted[0]) if shifted[0] > 0 else None
+    return float((values / np.where(shifted > 0, shifted, 1.0)).sum()), condition
+
+
+def told(choice: Choice) -> dict[str, Json]:
+    """A choice of ridge in plain values."""
+    found = choice.validation
+    best = int(np.argmin(found.squared))
+    return {
+        "by": found.scheme,
+        "candidates": len(found.ridges),
+        "from": float(found.ridges[0]),
+        "to": float(found.ridges[-1]),
+        "squared_error": float(found.squared[best]),
+        "wrong_share": None if found.wrong is None else float(found.wrong[best]),
+        "at_edge": choice.at_edge,
+    }
+
+
+def _resolved(config: TrainConfig, method: ClosedForm | FedAvg, trained: Trained) -> dict[str, Json]:
+    """The config with everything filled in that it had left open."""
+    kept = "statistics" if trained.statistics is not None else "gradients" if trained.gradients else "nothing"
+    return {
+        **config.plain(),
+        **(rounds_told(method, trained) if isinstance(method, FedAvg) else {}),
+        "clients": len(trained.counts),
+        "ridge": trained.ridge,
+        "ridge_by": config.ridge if config.ridge is not None else "default",
+        "scaling": trained.scaling,
+        "intercept": trained.design.intercept,
+        "grid": trained.design.grid,
+        "keep": kept,
+    }

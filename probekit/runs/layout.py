@@ -1,0 +1,98 @@
+"""The files of a run folder besides its states: run.json, the partition, a run that is being replaced."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from filelock import FileLock
+from numpy.typing import NDArray
+
+from probekit.files import read_json
+from probekit.runs import tensors
+from probekit.errors import CacheError, CorruptError, InputError
+from probekit.values import Partition
+from probekit.values import Json
+
+SCHEMA = 1
+NOTE, LEDGER, PARTITION = "run.json", "ledger.jsonl", "partition.safetensors"
+FIELDS = ("config", "inputs", "partition", "state", "ledger")
+
+
+def read_note(path: Path) -> dict[str, Any]:
+    """What run.json says, if it is of our schema."""
+    note: dict[str, Any] = read_json(path / NOTE)
+    if note.get("schema") != SCHEMA:
+        raise CacheError(
+            f"{path} was written by probekit {note.get('probekit', 'of another time')} with run schema "
+            f"{note.get('schema')}; this one reads {SCHEMA}. Use that version, or train again."
+        )
+    missing = [name for name in FIELDS if name not in note]
+    if missing:
+        raise CorruptError(f"{path / NOTE} does not say its {missing[0]}. Restore it from a copy, or train again.")
+    return note
+
+
+def write_partition(path: Path, partition: Partition, rows: NDArray[np.int64] | None) -> str:
+    """Write who holds which rows, and which rows of the cached set those are; gives the file's sha256."""
+    arrays = {
+        "held": np.concatenate(list(partition.clients.values())).astype("<i8"),
+        "ends": np.cumsum([len(held) for held in partition.clients.values()]).astype("<i8"),
+    }
+    if len(partition.server):
+        arrays["server"] = partition.server.astype("<i8")
+    if rows is not None:
+        arrays["rows"] = rows.astype("<i8")
+    note: dict[str, Json] = {"clients": list(partition.clients), "rows": partition.rows}
+    return tensors.put(path, arrays, {**note, "scheme": partition.scheme, "seed": partition.seed})
+
+
+def read_partition(path: Path, stated: str) -> tuple[Partition, NDArray[np.int64] | None]:
+    """The partition, and the rows of the cached set that it divides (None: all)."""
+    arrays, note = tensors.take(path, stated)
+    held = np.split(arrays["held"], arrays["ends"])[:-1]
+    clients = dict(zip(note["clients"], held, strict=True))
+    server = arrays.get("server", np.empty(0, np.int64))
+    return Partition(clients, server, note["rows"], note["scheme"], note["seed"]), arrays.get("rows")
+
+
+def state_folder(path: Path, number: int) -> Path:
+    """Where a state stands."""
+    return path / "states" / f"{number:04d}"
+
+
+def lock_of(path: Path) -> FileLock:
+    """Beside the run, so that it also guards its appearing and its replacement."""
+    return FileLock(path.absolute().parent / f".{path.name}.lock")
+
+
+def standing_of(path: Path) -> Path:
+    """Where it stands how far an unfinished training for this run is."""
+    return path.absolute().parent / f".{path.name}.training"
+
+
+def old(path: Path) -> Path:
+    """Where a run that is being replaced stands for a moment."""
+    return path.absolute().parent / f".old-{path.name}"
+
+
+def restore(path: Path) -> None:
+    """Undo or finish a replacement that was killed in between."""
+    if old(path).exists() and not path.exists():
+        old(path).rename(path)
+    shutil.rmtree(old(path), ignore_errors=True)
+
+
+def refuse_taken(path: Path, *, force: bool) -> None:
+    """Refuse a folder that holds a finished run (unless it may be replaced) or anything that is not a run."""
+    if not path.exists() or (path.is_dir() and not any(path.iterdir())):
+        return
+    if not (path / NOTE).is_file():
+        raise InputError(f"{path} exists and is not a run folder. Choose another with --run, or remove it.")
+    if not force:
+        raise InputError(
+            f"{path} holds a finished run. Give --force to train again and replace it, or --run for another folder; "
+            f"`probekit evaluate {path}` shows how good it is."
+        )

@@ -1,0 +1,136 @@
+"""A run's ledger: JSON lines that are only ever added, each holding the digest of the one before."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from probekit.files import storing, sync_folder
+from probekit.errors import VerificationError
+from probekit.values import Json, canonical, digest
+
+FIRST = "0" * 64
+"""What stands for the entry before the first."""
+
+
+@dataclass(frozen=True)
+class Event:
+    """Something done to a run: what, from which digests, and whatever else should be remembered of it."""
+
+    action: str
+    inputs: Mapping[str, Json] = field(default_factory=dict)
+    details: Mapping[str, Json] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """An event with what came of it, in its place in the chain."""
+
+    number: int
+    time: str
+    action: str
+    inputs: Mapping[str, Json]
+    outputs: Mapping[str, Json]
+    details: Mapping[str, Json]
+    previous: str
+
+    @property
+    def digest(self) -> str:
+        """The sha256 of all of it."""
+        return digest(vars(self))
+
+    @property
+    def line(self) -> bytes:
+        """The entry as it stands in the file."""
+        return canonical({**vars(self), "digest": self.digest}).encode() + b"\n"
+
+
+def follow(before: Entry | None, event: Event, outputs: Mapping[str, Json]) -> Entry:
+    """The entry that comes after another one."""
+    return Entry(
+        number=before.number + 1 if before else 1,
+        time=datetime.now(UTC).isoformat(timespec="seconds"),
+        action=event.action,
+        inputs=event.inputs,
+        outputs=outputs,
+        details=event.details,
+        previous=before.digest if before else FIRST,
+    )
+
+
+def append(path: Path, entry: Entry) -> None:
+    """Add a line; after this returns, no crash loses it."""
+    with storing(path.parent):
+        with path.open("ab") as handle:
+            handle.write(entry.line)
+            handle.flush()
+            os.fsync(handle.fileno())
+        sync_folder(path.parent)
+
+
+def read(path: Path, tip: str) -> list[Entry]:
+    """The entries up to the one with this digest, each checked against its own digest and the one before."""
+    entries: list[Entry] = []
+    for entry, _ in _chain(path):
+        entries.append(entry)
+        if entry.digest == tip:
+            return entries
+    raise VerificationError(
+        f"{path} has {len(entries)} entries and none is {tip[:12]}, the last one that this run knows of. "
+        "Do not trust this run: restore its ledger from a copy or train again."
+    )
+
+
+def beyond(path: Path, tip: str) -> Entry | None:
+    """The entry after the one with this digest, if a process was killed between writing and using it."""
+    count = len(read(path, tip))
+    try:
+        following = [entry for entry, _ in islice(_chain(path), count, count + 1)]
+    except VerificationError:
+        return None
+    return following[0] if following else None
+
+
+def cut(path: Path, tip: str) -> None:
+    """Drop what a killed process left after the entry with this digest."""
+    count = len(read(path, tip))
+    length = sum(size for _, size in islice(_chain(path), count))
+    if path.stat().st_size > length:
+        with storing(path.parent), path.open("r+b") as handle:
+            handle.truncate(length)
+            os.fsync(handle.fileno())
+
+
+def _chain(path: Path) -> Iterator[tuple[Entry, int]]:
+    """Each entry and the bytes that its line takes; a last line cut short is left out."""
+    try:
+        lines = path.read_bytes().split(b"\n")[:-1]
+    except FileNotFoundError:
+        raise VerificationError(
+            f"{path} is missing: nothing proves what was done in this run. Restore it from a copy or train again."
+        ) from None
+    previous = FIRST
+    for number, line in enumerate(lines, start=1):
+        entry, stated = _parse(line)
+        if entry is None or entry.digest != stated or (entry.number, entry.previous) != (number, previous):
+            raise VerificationError(
+                f"Entry {number} of {path} is not the one that was written, or one before it is missing. "
+                "Do not trust this run: restore its ledger from a copy or train again."
+            )
+        previous = entry.digest
+        yield entry, len(line) + 1
+
+
+def _parse(line: bytes) -> tuple[Entry | None, Any]:
+    try:
+        fields = json.loads(line)
+        stated = fields.pop("digest")
+        return Entry(**fields), stated
+    except (ValueError, TypeError, KeyError, AttributeError):
+        return None, None

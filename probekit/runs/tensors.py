@@ -1,0 +1,250 @@
+"""What a server keeps of its clients, as files that are checked when they are read."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import numpy as np
+from numpy.typing import NDArray
+
+from probekit.files import map_tensors, sha256_file, write_tensors
+from probekit.errors import CorruptError, InputError, VerificationError
+from probekit.federated.trained import Gradients, History, Round
+from probekit.linear.design import ClientStats, Design
+from probekit.values import Json
+
+NAME_LENGTH = 60
+ROUNDING = {"float64": 1e-9, "exact": 1e-9, "fast": 1e-5}
+"""How far below zero a Gram's eigenvalues may lie, relative to its diagonal, by arithmetic."""
+
+Blocks = tuple[tuple[int, ...], np.dtype[Any], Iterable[NDArray[Any]]]
+DOUBLE = np.dtype("<f8")
+
+
+def file_of(client: str) -> str:
+    """A file name for a client of any name: readable where it can be, and never that of another."""
+    readable = quote(client, safe="")[:NAME_LENGTH]
+    return f"{readable}-{hashlib.sha256(client.encode()).hexdigest()[:16]}.safetensors"
+
+
+def put(path: Path, tensors: Mapping[str, NDArray[Any] | Blocks], note: Json = None) -> str:
+    """Write a safetensors file; gives its sha256."""
+    blocks = {
+        name: value if isinstance(value, tuple) else (value.shape, value.dtype, [value])
+        for name, value in tensors.items()
+    }
+    found = write_tensors(path.parent, blocks, note)
+    (path.parent / f"{found}.safetensors").rename(path)
+    return found
+
+
+def take(path: Path, stated: str) -> tuple[dict[str, NDArray[Any]], Any]:
+    """The tensors and the note of a file that must have this sha256."""
+    check(path, stated)
+    return map_tensors(path)
+
+
+def check(path: Path, stated: str) -> None:
+    """Refuse a file that is missing or whose bytes have another sha256."""
+    if not path.is_file():
+        raise CorruptError(f"{path} is missing from its run. Restore it from a copy, or train again.")
+    found = sha256_file(path)
+    if found != stated:
+        raise CorruptError(
+            f"{path} is not the file that was written: its sha256 is {found[:12]}, the run says {stated[:12]}. "
+            "Restore it from a copy, or train again."
+        )
+
+
+def link(source: Path, target: Path) -> None:
+    """The same file in another place, without a copy where the disk allows."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copyfile(source, target)
+
+
+def put_statistics(path: Path, statistics: ClientStats, **more: NDArray[Any]) -> str:
+    """Write statistics (and arrays that belong to them); gives the file's sha256."""
+    tensors = {
+        "gram": np.asarray(statistics.gram, DOUBLE),
+        "moment": np.asarray(statistics.moment, DOUBLE),
+        "class_counts": np.asarray(statistics.class_counts, "<i8"),
+        **more,
+    }
+    return put(path, tensors)
+
+
+def take_statistics(
+    path: Path, stated: str, design: Design, *, digest: str, count: int
+) -> tuple[ClientStats, dict[str, NDArray[Any]]]:
+    """Statistics as they were written, once they prove to be those of `count` rows; and what lies with them."""
+    tensors, _ = take(path, stated)
+    try:
+        found = ClientStats(design, tensors.pop("gram"), tensors.pop("moment"), tensors.pop("class_counts"))
+    except (KeyError, InputError) as error:
+        raise VerificationError(
+            f"{path} does not hold statistics of this run's design: {error}. Ask its client for them again."
+        ) from error
+    why = implausible(found, count)
+    if not why and found.digest != digest:
+        why = f"their digest is {found.digest[:12]}, not {digest[:12]}"
+    if why:
+        raise VerificationError(
+            f"The statistics in {path} cannot be those of {count} rows: {why}. Ask their client for them again."
+        )
+    return found, tensors
+
+
+def implausible(statistics: ClientStats, count: int) -> str:
+    """Why these cannot be the statistics of any `count` rows; empty where they can."""
+    design, counts = statistics.design, statistics.class_counts
+    if counts.min(initial=0) < 0 or statistics.count != count:
+        return f"the classes count {statistics.count} rows ({counts.min(initial=0)} at least)"
+    if not (np.isfinite(statistics.gram).all() and np.isfinite(statistics.moment).all()):
+        return "they hold NaN or infinity"
+    grams = statistics.gram if design.per_class else statistics.gram[None]
+    if not np.array_equal(grams, np.swapaxes(grams, 1, 2)):
+        return "the Gram is not symmetric"
+    if not all(_positive(gram, ROUNDING[design.arithmetic]) for gram in grams):
+        return "the Gram is not positive semidefinite"
+    if design.intercept == "none":
+        return ""
+    rows = grams[:, -1, -1]
+    if not np.array_equal(rows, counts if design.per_class else [count]):
+        return "the Gram's count of rows is another"
+    if not np.array_equal(statistics.moment[-1], counts):
+        return "the moment's class counts are others"
+    sums, total = statistics.moment[:-1].sum(axis=1), grams[:, -1, :-1].sum(axis=0)
+    scale = np.sqrt(count * np.einsum("cii->i", grams)[:-1]).max(initial=0.0)
+    if np.abs(sums - total).max(initial=0.0) > ROUNDING[design.arithmetic] * scale:
+        return "Gram and moment do not sum the same rows"
+    return ""
+
+
+def _positive(gram: NDArray[np.float64], rounding: float) -> bool:
+    diagonal = np.einsum("ii->i", gram)
+    if diagonal.min(initial=0.0) < 0:
+        return False
+    try:
+        np.linalg.cholesky(gram + (rounding * diagonal.max(initial=0.0) or 1.0) * np.eye(len(gram)))
+    except np.linalg.LinAlgError:
+        return False
+    return True
+
+
+@dataclass(frozen=True, eq=False)
+class StatisticsFolder(Mapping[str, ClientStats]):
+    """Clients' statistics, each read and checked when first asked for."""
+
+    folder: Path
+    design: Design
+    counts: Mapping[str, int]
+    digests: Mapping[str, str]
+    files: Mapping[str, str]
+    _read: dict[str, ClientStats] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.digests)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.digests)
+
+    def __contains__(self, client: object) -> bool:
+        return client in self.digests
+
+    def __getitem__(self, client: str) -> ClientStats:
+        if client not in self._read:
+            digest = self.digests[client]
+            self._read[client], _ = take_statistics(
+                self.folder / file_of(client),
+                self.files[client],
+                self.design,
+                digest=digest,
+                count=self.counts[client],
+            )
+        return self._read[client]
+
+    def without(self, clients: Iterable[str]) -> StatisticsFolder:
+        """The statistics of all other clients; nothing is read for that."""
+        gone = set(clients)
+        rest = {name: digest for name, digest in self.digests.items() if name not in gone}
+        return StatisticsFolder(self.folder, self.design, self.counts, rest, self.files, self._read)
+
+
+def put_gradients(path: Path, gradients: Gradients) -> str:
+    """Write gradients; gives the file's sha256."""
+    return put(
+        path,
+        {name: np.stack(list(kind.values())).astype(DOUBLE) for name, kind in vars(gradients).items() if kind},
+        {name: list(kind) for name, kind in vars(gradients).items()},
+    )
+
+
+def take_gradients(path: Path, stated: str) -> Gradients:
+    """Gradients as they were written."""
+    tensors, names = take(path, stated)
+    return Gradients(
+        **{kind: dict(zip(clients, tensors.get(kind, ()), strict=True)) for kind, clients in names.items()}
+    )
+
+
+def put_objective(path: Path, objective: NDArray[np.float64]) -> str:
+    """Write a secret linear term, for its owner's eyes only; gives the file's sha256."""
+    found = put(path, {"value": np.ascontiguousarray(objective, DOUBLE)})
+    path.chmod(0o600)
+    return found
+
+
+def take_objective(path: Path, stated: str, design: Design) -> NDArray[np.float64]:
+    """The secret linear term as it was written: with another the run's equations do not hold."""
+    try:
+        tensors, _ = take(path, stated)
+    except CorruptError as error:
+        if path.is_file():
+            raise VerificationError(str(error)) from error
+        raise
+    found = tensors.get("value")
+    if found is None or found.shape != (design.columns, design.classes) or not np.isfinite(found).all():
+        raise VerificationError(f"{path} does not hold a linear term of this run's design. Restore it from a copy.")
+    return found
+
+
+def put_history(path: Path, history: History) -> str:
+    """Write every round, one at a time; gives the file's sha256."""
+    shape = history.end.shape
+    taking = sum(len(one.participants) for one in history.rounds)
+    rounds: list[Json] = [
+        {"participants": list(one.participants), "weights": list(one.weights)} for one in history.rounds
+    ]
+    return put(
+        path,
+        {
+            "starts": ((len(rounds), *shape), DOUBLE, (one.start for one in history.rounds)),
+            "uploads": ((taking, *shape), DOUBLE, (one.uploads for one in history.rounds)),
+            "end": history.end,
+        },
+        rounds,
+    )
+
+
+def take_history(path: Path, stated: str) -> History:
+    """The rounds as they were written, mapped."""
+    tensors, rounds = take(path, stated)
+    ends = np.cumsum([len(one["participants"]) for one in rounds])[:-1]
+    uploads: Sequence[NDArray[Any]] = np.split(tensors["uploads"], ends)
+    return History(
+        tuple(
+            Round(start, tuple(one["participants"]), tuple(one["weights"]), sent)
+            for one, start, sent in zip(rounds, tensors["starts"], uploads, strict=True)
+        ),
+        tensors["end"],
+    )

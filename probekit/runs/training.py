@@ -1,0 +1,182 @@
+"""From a config and a cache to a run folder: the work of `probekit train`, without flags and without printing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from probekit.evaluation.backdoor import poison
+from probekit.cache import DiskStore
+from probekit.runs.options import DEFAULT_CLIENTS, TrainConfig
+from probekit.runs.fitting import timed
+from probekit.runs.head_training import fit_head, told
+from probekit.runs.folder import Material, Run, create
+from probekit.errors import InputError
+from probekit.federated.choice import Choice
+from probekit.federated.trained import Trained, Watch
+from probekit.values import Partition
+from probekit.federated.partition import parse_scheme, partition
+from probekit.unlearning.request import known_clients
+from probekit.values import UNLABELLED, EmbeddingSet, Json
+
+CHOSEN_RIDGE = (
+    "The ridge was chosen as if without it, from all clients' rows, and is not hidden: give --ridge a number."
+)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A finished run and what is worth telling of it."""
+
+    run: Run
+    trained: Trained
+    embeddings: EmbeddingSet
+    partition: Partition
+    left_out: int
+    choice: Choice | None
+    effective_dimension: float | None
+    condition: float | None
+    timings: dict[str, float] = field(default_factory=dict)
+
+
+def usable(embeddings: EmbeddingSet) -> tuple[EmbeddingSet, NDArray[np.int64] | None]:
+    """The rows with a label and an embedding, and their numbers (None: all rows are so)."""
+    good = embeddings.labels != UNLABELLED
+    if embeddings.masked is not None:
+        good &= ~embeddings.masked
+    if good.all() and len(good):
+        return embeddings, None
+    if not good.any():
+        raise InputError(
+            f"No row can be used: of {len(embeddings)} rows none has both a label and an embedding. Extract a data set "
+            "that has labels (--label-column)."
+        )
+    rows = np.flatnonzero(good).astype(np.int64)
+    return embeddings.select(rows), rows
+
+
+def train_run(
+    config: TrainConfig,
+    store: DiskStore,
+    path: Path,
+    *,
+    force: bool = False,
+    watch: Watch | None = None,
+    note: Callable[[str], None] | None = None,
+) -> Outcome:
+    """Train as the config says and keep everything in a run folder."""
+    timings: dict[str, float] = {}
+    with timed(timings, "open"):
+        digest = store.sets.resolve(config.embeddings)
+        whole = store.open(digest)
+        embeddings, rows = usable(whole)
+    with timed(timings, "partition"):
+        divided = divide(config, embeddings)
+    if config.poison is not None:
+        with timed(timings, "poison"):
+            triggered = store.open(config.triggered or "")
+            triggered = triggered if rows is None else triggered.select(rows)
+            whole = embeddings = poisoned(config, store, embeddings, triggered, divided)
+            digest, rows = whole.digest, None
+    if config.backend == "jvp":
+        from probekit.runs.network_training import fit_network
+        from probekit.runs.checkpoint import StandingFile
+
+        standing = StandingFile.of(path, config, embeddings)
+        fitted = fit_network(config, embeddings, divided, timings, watch, standing=standing, note=note)
+    else:
+        standing, fitted = None, fit_head(config, embeddings, divided, timings, watch)
+    trained = _described(fitted.trained, whole, fitted.choice)
+    material = Material(
+        config=fitted.config,
+        inputs=_inputs(store, digest, whole, embeddings),
+        partition=divided,
+        trained=trained,
+        rows=rows,
+        timings=timings,
+        details={"backbone": whole.spec.backbone, "source": whole.source},
+    )
+    with timed(timings, "write"):
+        run = create(path, material, force=force)
+    if standing is not None:
+        standing.remove()
+    left_out = len(whole) - len(embeddings)
+    return Outcome(
+        run,
+        trained,
+        embeddings,
+        divided,
+        left_out,
+        fitted.choice,
+        fitted.effective_dimension,
+        fitted.condition,
+        timings,
+    )
+
+
+def poisoned(
+    config: TrainConfig, store: DiskStore, clean: EmbeddingSet, triggered: EmbeddingSet, divided: Partition
+) -> EmbeddingSet:
+    """The set with one client's rows triggered and labelled as the target, kept in the cache under its own name."""
+    client = config.poison or ""
+    if client not in divided.clients:
+        raise InputError(f"Cannot poison client {config.poison}: {known_clients(tuple(divided.clients))}.")
+    made = poison(
+        clean,
+        triggered,
+        rows=divided.clients[client],
+        target=config.target,
+        fraction=config.poison_fraction,
+        seed=config.seed,
+    )
+    known = store.known(made.spec)
+    fresh = [row for row, sample in enumerate(made.ids) if sample not in known]
+    if fresh:
+        store.save(made.spec, [made.ids[row] for row in fresh], np.asarray(made.embeddings[np.array(fresh)]))
+    sealed = store.seal(replace(made, embeddings=store.load(made.spec, made.ids)))
+    store.sets.give_name(f"{config.embeddings}-poisoned-{config.poison}"[:120], sealed.digest)
+    return sealed
+
+
+def divide(config: TrainConfig, embeddings: EmbeddingSet) -> Partition:
+    """Who holds which rows, as the config says."""
+    counted = parse_scheme(config.partition).counted
+    return partition(
+        embeddings.labels,
+        config.partition,
+        clients=config.clients if config.clients is not None or not counted else DEFAULT_CLIENTS,
+        server_share=config.server_share,
+        server_choice=config.server_choice,
+        seed=config.seed,
+        client_ids=embeddings.clients,
+        embeddings=embeddings.embeddings,
+    )
+
+
+def _described(trained: Trained, embeddings: EmbeddingSet, choice: Choice | None) -> Trained:
+    """The head knowing its backbone and how its ridge came about."""
+    spec = embeddings.spec
+    more: dict[str, Json] = {"backbone": spec.backbone, "spec": spec.identity, "dataset": embeddings.source}
+    if choice is not None:
+        more["ridge_chosen"] = told(choice)
+        if trained.objective is not None:
+            note = f"{trained.solution.note} {CHOSEN_RIDGE}"
+            trained = replace(trained, solution=replace(trained.solution, note=note))
+    return replace(trained, head=replace(trained.head, recipe={**trained.head.recipe, **more}))
+
+
+def _inputs(store: DiskStore, digest: str, whole: EmbeddingSet, used: EmbeddingSet) -> dict[str, Json]:
+    """What the run was trained on; the name is the set's in the cache, where it has one."""
+    name = next((name for name, meant in store.sets.names().items() if meant == digest), digest[:12])
+    return {
+        "name": name,
+        "set": digest,
+        "rows": used.digest,
+        "spec": whole.spec.digest,
+        "count": len(used),
+        "left out": len(whole) - len(used),
+    }
