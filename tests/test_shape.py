@@ -11,15 +11,15 @@ from tests.shape import Measure, measure
 # Upper limits: what was counted last. Whoever improves a number lowers its limit in the same commit, and nobody raises
 # one; in the end every limit is the target that `python tests/shape.py` prints beside it.
 LIMITS = {
-    "lines": 18_444,
+    "lines": 18_444,  # where it began: new code may stand beside old for some commits
     "kinds": 39,
     "backends": 4,
     "cycles": 2,
     "circular": 6,
-    "flat": 35,
+    "flat": 5,
     "twice": 15,
-    "long": 12,
-    "banned": 49,
+    "long": 2,
+    "banned": 11,
 }
 
 PLANTED = {
