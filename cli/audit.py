@@ -49,10 +49,10 @@ def duplicates(
     from probekit.errors import NotFoundError
     from probekit.linear.neighbours import duplicates_across, duplicates_against
     from probekit.registry import nearest
-    from probekit.runs.folder import Run
+    from probekit.runs.folder import RunFolder
     from probekit.runs.training import usable
 
-    opened, store = Run.open(run), DiskStore(cache)
+    opened, store = RunFolder.open(run), DiskStore(cache)
     partition, embeddings = opened.partition(), opened.embeddings(store)
     if client is not None and client not in partition.clients:
         raise NotFoundError(f"{run} has no client {client!r}. {nearest(client, list(partition.clients))}")

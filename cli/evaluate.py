@@ -40,14 +40,14 @@ def evaluate(
     """Judge the head of a run: accuracy with an interval, per class and client, calibration, confusion."""
     from probekit.cache import DiskStore
     from probekit.evaluation.metrics import Interval
-    from probekit.runs.evaluation import Judge, Wishes
-    from probekit.runs.folder import Run
+    from probekit.runs.evaluation import EvaluationOptions, Judge
+    from probekit.runs.folder import RunFolder
 
     out = Output(json, quiet)
-    opened = Run.open(run)
+    opened = RunFolder.open(run)
     trained = opened.trained(state)
     judge = Judge(opened, DiskStore(cache), trained, state)
-    wishes = Wishes(Interval(confidence, seed=seed), knn, _shots(shots), draws)
+    wishes = EvaluationOptions(Interval(confidence, seed=seed), knn, _shots(shots), draws)
     subjects = [judge.named(name) for name in embeddings] if embeddings else [judge.own()]
     value: dict[str, Any] = {
         "run": str(run),

@@ -13,8 +13,8 @@ from probekit.cli.output import Output, facts, section
 if TYPE_CHECKING:
     from probekit.cache import DiskStore
     from probekit.runs.evaluation import Subject
-    from probekit.runs.folder import Run
-    from probekit.runs.snapshot import Stage
+    from probekit.runs.folder import RunFolder
+    from probekit.runs.snapshot import Snapshot
 
 SHOWN = 40
 
@@ -35,12 +35,12 @@ def influence(
     The distance is exact: every client is left out in turn and the rest is solved. The bound needs a gradient only.
     """
     from probekit.cache import DiskStore
-    from probekit.runs.folder import Run
-    from probekit.runs.snapshot import stage
+    from probekit.runs.folder import RunFolder
+    from probekit.runs.snapshot import snapshot
 
-    store, opened = DiskStore(cache), Run.open(run)
+    store, opened = DiskStore(cache), RunFolder.open(run)
     subject, judged = _subject(opened, store, test)
-    here = stage(opened, store, opened.state if state is None else state)
+    here = snapshot(opened, store, opened.state if state is None else state)
     value: dict[str, Any] = {
         "run": str(run),
         "state": here.number,
@@ -54,18 +54,18 @@ def influence(
     Output(json, quiet).result(value, lambda console: _show(console, value))
 
 
-def _subject(run: Run, store: DiskStore, test: str | None) -> tuple[Subject | None, str]:
+def _subject(run: RunFolder, store: DiskStore, test: str | None) -> tuple[Subject | None, str]:
     """The rows for the accuracy, and what they are."""
-    from probekit.runs.reporting import JUDGED, Wanted, subjects
+    from probekit.runs.reporting import JUDGED, ReportOptions, subjects
 
     left_out: dict[str, str] = {}
-    found = subjects(run, store, Wanted([test] if test is not None else ()), left_out)
+    found = subjects(run, store, ReportOptions([test] if test is not None else ()), left_out)
     if not found:
         return None, left_out[JUDGED]
     return found[0], f"{len(found[0].rows)} rows of {found[0].name}: {found[0].meaning}"
 
 
-def _clients(here: Stage, subject: Subject | None) -> dict[str, Any]:
+def _clients(here: Snapshot, subject: Subject | None) -> dict[str, Any]:
     """Every client's influence, the largest first, and the accuracy with and without it."""
     import numpy as np
 

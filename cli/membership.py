@@ -39,10 +39,10 @@ def membership(
     By the loss of a row, and by the likelihood ratio of its errors with and without it (LiRA), beside retraining.
     """
     from probekit.cache import DiskStore
-    from probekit.runs.folder import Run
+    from probekit.runs.folder import RunFolder
     from probekit.runs.membership import Attack, groups, heads, refuse_network
 
-    opened, store = Run.open(run), DiskStore(cache)
+    opened, store = RunFolder.open(run), DiskStore(cache)
     refuse_network(opened.trained())
     found = groups(opened, store, client, unseen=unseen, most=most, seed=seed)
     attack = Attack.on(found, opened.trained(), shadows=shadows, seed=seed)

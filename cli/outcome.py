@@ -8,12 +8,12 @@ from probekit.cli.output import facts, section, size
 
 if TYPE_CHECKING:
     from probekit.federated.trained import Trained
-    from probekit.runs.training import Outcome
+    from probekit.runs.training import TrainResult
 
 SHOWN_CLIENTS = 20
 
 
-def described(outcome: Outcome) -> dict[str, Any]:
+def described(outcome: TrainResult) -> dict[str, Any]:
     """A finished run in plain values."""
     from probekit.runs.head_training import told
 
@@ -63,7 +63,7 @@ def _kind(trained: Trained) -> str:
     return f"network {trained.head.network.name}, linearized ({trained.params.size} parameters)"
 
 
-def _abilities(outcome: Outcome) -> dict[str, Any]:
+def _abilities(outcome: TrainResult) -> dict[str, Any]:
     """What can be unlearned by which method; a logistic head only by training again."""
     from probekit.federated.trained import Ability
     from probekit.linear.logistic import NO_EXACT_UNLEARNING

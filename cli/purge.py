@@ -27,12 +27,12 @@ def purge(
     Exits 6 if bytes of an erased row are still found in the cache.
     """
     from probekit.cache import DiskStore
-    from probekit.runs.folder import Run
+    from probekit.runs.folder import RunFolder
     from probekit.runs.purging import purge_run
 
     if not yes and not json:
         typer.confirm(f"Remove everything in {run} that knew the forgotten, for good?", abort=True, err=True)
-    found = purge_run(Run.open(run), DiskStore(cache) if rows else None)
+    found = purge_run(RunFolder.open(run), DiskStore(cache) if rows else None)
     value: dict[str, Any] = {"run": str(run), **found}
 
     def show(console: Any) -> None:

@@ -44,15 +44,15 @@ def report(
     Ledger and certificates are checked first; exits 6 if they do not hold. The same run gives the same report.
     """
     from probekit.cache import DiskStore
-    from probekit.runs.folder import Run
-    from probekit.runs.reporting import Wanted, gather
+    from probekit.runs.folder import RunFolder
+    from probekit.runs.reporting import ReportOptions, gather
 
-    opened = Run.open(run)
+    opened = RunFolder.open(run)
     folder = out if out is not None else run / "report"
     refuse_other(folder)
     said = Output(json, quiet)
     with said.busy("checking, judging and drawing ..."):
-        found = gather(opened, DiskStore(cache), Wanted(test or (), triggered, target, rows))
+        found = gather(opened, DiskStore(cache), ReportOptions(test or (), triggered, target, rows))
         value = {"folder": str(folder), **write(found, folder)}
     said.result(value, lambda console: _show(console, value))
 

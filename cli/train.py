@@ -207,10 +207,10 @@ def train(
 
     Killed or interrupted, it leaves no half run: give the same command again.
     """
-    from probekit.runs.options import TrainConfig
+    from probekit.runs.options import TrainOptions
 
     out = Output(json, quiet)
-    chosen = TrainConfig.of(context.params)
+    chosen = TrainOptions.of(context.params)
     with out.busy("loading ..."):
         from probekit.cache import DiskStore
         from probekit.cli.outcome import described, show

@@ -11,7 +11,7 @@ from probekit.cli import options as o
 from probekit.cli.output import Output, facts, size
 
 if TYPE_CHECKING:
-    from probekit.runs.unlearning import Done
+    from probekit.runs.unlearning import UnlearnResult
 
 NOISE = "A guarantee for the released head: (epsilon, delta)"
 
@@ -66,15 +66,15 @@ def unlearn(
     """
     from probekit.cache import DiskStore
     from probekit.files import write_text
-    from probekit.runs.folder import Run
-    from probekit.runs.unlearning import Noise, Wanted, carry_out, read_request
+    from probekit.runs.folder import RunFolder
+    from probekit.runs.unlearning import Noise, UnlearnOptions, read_request, unlearn_run
 
     out = Output(json, quiet)
     request = read_request(client or (), samples=sample or (), relabelled=relabel or (), added=add or ())
-    store, opened = DiskStore(cache), Run.open(run)
+    store, opened = DiskStore(cache), RunFolder.open(run)
     if release is not None and sigma is None:
         raise typer.BadParameter("--release writes a head with noise: give --sigma too.")
-    wanted = Wanted(
+    wanted = UnlearnOptions(
         method,
         not server_only,
         store.open(test) if test is not None else None,
@@ -82,7 +82,7 @@ def unlearn(
         Noise(sigma, epsilon, delta),
     )
     with out.watch() as watch:
-        done = carry_out(opened, store, request, wanted, watch=watch)
+        done = unlearn_run(opened, store, request, wanted, watch=watch)
     if release is not None and sigma is not None:
         from probekit.certificates.privacy import release as noisy
         from probekit.models.serving import save_head
@@ -106,7 +106,7 @@ def _key(path: Path) -> bytes:
     return path.read_bytes()
 
 
-def described(run: Path, done: Done) -> dict[str, Any]:
+def described(run: Path, done: UnlearnResult) -> dict[str, Any]:
     """A request that was carried out, in plain values."""
     said = done.certificate
     value: dict[str, Any] = {

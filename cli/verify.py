@@ -14,7 +14,7 @@ from probekit.cli.output import Output, section
 if TYPE_CHECKING:
     from probekit.certificates.certificate import Certificate
     from probekit.models.heads import Head
-    from probekit.runs.folder import Run
+    from probekit.runs.folder import RunFolder
 
 
 def verify(
@@ -90,14 +90,14 @@ def _evidence(
     from probekit.cache import DiskStore
     from probekit.certificates.verify import Evidence
     from probekit.models.serving import load_head
-    from probekit.runs.folder import Run
+    from probekit.runs.folder import RunFolder
 
     store = DiskStore(cache)
     evaluation = store.open(test) if test is not None else None
     if run is None:
         assert head is not None
         return Evidence(head=load_head(head), evaluation=evaluation)
-    opened = Run.open(run)
+    opened = RunFolder.open(run)
     opened.entries()
     number = _state_of(opened, said)
     trained = opened.trained(number)
@@ -117,7 +117,7 @@ def _evidence(
     )
 
 
-def _state_of(run: Run, said: Certificate) -> int:
+def _state_of(run: RunFolder, said: Certificate) -> int:
     """The state that the ledger says this certificate was given for."""
     from probekit.errors import VerificationError
 
@@ -129,7 +129,7 @@ def _state_of(run: Run, said: Certificate) -> int:
     )
 
 
-def _head_before(run: Run, said: Certificate) -> Head | None:
+def _head_before(run: RunFolder, said: Certificate) -> Head | None:
     """The head before, where its state was not purged."""
     for number in run.states():
         head = run.head(number)
@@ -138,7 +138,7 @@ def _head_before(run: Run, said: Certificate) -> Head | None:
     return None
 
 
-def _rows(run: Run, store: Any, said: Certificate, state: int) -> tuple[Any, Any]:
+def _rows(run: RunFolder, store: Any, said: Certificate, state: int) -> tuple[Any, Any]:
     from probekit.runs.unlearning import rows_at
 
     embeddings, partition = rows_at(run, store, state)

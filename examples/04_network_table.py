@@ -32,7 +32,7 @@ from probekit.evaluation.backdoor import backdoor_success
 from probekit.models.heads import Head, NetworkHead
 from probekit.models.networks import pretrained
 from probekit.models.serving import predict
-from probekit.runs.folder import Run
+from probekit.runs.folder import RunFolder
 from probekit.values import EmbeddingSet
 
 NETWORKS = {"mnist": "mlp", "fashion-mnist": "mlp", "cifar10": "cnn"}
@@ -103,7 +103,7 @@ def main() -> None:
         *("--pretrain-epochs", given.epochs, "--poison", "0", "--triggered", f"{name}-train-triggered"),
         *("--precision", given.precision, "--run", str(base), "--force"),
     )
-    head = Run.open(base).head()
+    head = RunFolder.open(base).head()
     assert isinstance(head, NetworkHead)
     print(
         f"{name}: {trained['kind']}, {trained['server rows']} server rows, ridge {trained['ridge']}; trained in "
@@ -123,7 +123,7 @@ def main() -> None:
         proof = run.with_suffix(".verified.json")
         checked = told(proof, "verify", done["certificate"], "--run", str(run), "--test", f"{name}-test")
         assert checked["verified"], checked
-        heads[method], lines[method] = Run.open(run).head(), done
+        heads[method], lines[method] = RunFolder.open(run).head(), done
     best = heads["retrain"].params
     for method, one in heads.items():
         away = f"{np.linalg.norm(one.params - best):.3g}"

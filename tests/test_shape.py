@@ -17,7 +17,7 @@ LIMITS = {
     "cycles": 2,
     "circular": 6,
     "flat": 5,
-    "twice": 15,
+    "twice": 10,
     "long": 2,
     "banned": 11,
 }

@@ -36,7 +36,7 @@ class Measured:
 
 
 @dataclass(frozen=True)
-class Stage:
+class StateReport:
     """A state of the run beside the head that retraining on the same rows gives.
 
     `distance` is measured (Frobenius); `bound` is proven, against the minimum of the retained loss, and `own_bound` is
@@ -89,7 +89,7 @@ class Report:
     inputs: Mapping[str, Json]
     config: Mapping[str, Json]
     environment: Mapping[str, Json]
-    stages: Sequence[Stage]
+    stages: Sequence[StateReport]
     judged: Sequence[Judged] = ()
     influence: Sequence[Influence] = ()
     influence_state: int | None = None
@@ -131,7 +131,7 @@ def json_text(report: Mapping[str, Any]) -> str:
     return json.dumps(report, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 
 
-def comparison(stages: Sequence[Stage], *, names: Iterable[str]) -> list[Plain]:
+def comparison(stages: Sequence[StateReport], *, names: Iterable[str]) -> list[Plain]:
     """For each measure the first state, the current one and its retrained head; |after - retrained| is what counts."""
     heads = compared(stages)
     rows: list[tuple[str, dict[str, Share | None]]] = [
@@ -154,7 +154,7 @@ def comparison(stages: Sequence[Stage], *, names: Iterable[str]) -> list[Plain]:
     ]
 
 
-def compared(stages: Sequence[Stage]) -> dict[str, Measured]:
+def compared(stages: Sequence[StateReport]) -> dict[str, Measured]:
     """The heads that are set side by side, by what they are; the retrained one is last."""
     first, last = stages[0], stages[-1]
     heads = {TRAINED: last.now} if first.state == last.state == 1 else {AFTER: last.now}

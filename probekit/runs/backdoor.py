@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from probekit.evaluation.backdoor import BackdoorSuccess, backdoor_success
-from probekit.runs.folder import Run
 from probekit.errors import InputError
+from probekit.evaluation.backdoor import BackdoorSuccess, backdoor_success
+from probekit.evaluation.metrics import Interval, Share
 from probekit.federated.client import client_statistics
 from probekit.federated.server import merge
 from probekit.federated.trained import Trained
 from probekit.linear.design import ClientStats
 from probekit.models.heads import Head, NetworkHead
-from probekit.evaluation.metrics import Interval, Share
+from probekit.runs.folder import RunFolder
 from probekit.unlearning.exact import refit
 from probekit.unlearning.remainder import named_head
 from probekit.values import EmbeddingSet
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from probekit.cache import DiskStore
 
 
-def retrained_head(run: Run, store: DiskStore, trained: Trained, *, state: int | None = None) -> Head:
+def retrained_head(run: RunFolder, store: DiskStore, trained: Trained, *, state: int | None = None) -> Head:
     """The closed-form head of exactly the rows that are retained: from kept statistics, else from the cached rows."""
     number = run.state if state is None else state
     if isinstance(trained.head, NetworkHead):
@@ -32,7 +32,7 @@ def retrained_head(run: Run, store: DiskStore, trained: Trained, *, state: int |
     return named_head(trained, refit(trained, _total(run, store, trained, number))[0])
 
 
-def _total(run: Run, store: DiskStore, trained: Trained, state: int) -> ClientStats:
+def _total(run: RunFolder, store: DiskStore, trained: Trained, state: int) -> ClientStats:
     if trained.statistics is not None:
         return merge(trained.statistics.values())
     from probekit.runs.unlearning import rows_at

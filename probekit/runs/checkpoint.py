@@ -7,13 +7,13 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from probekit.files import map_tensors, storing
-from probekit.runs import tensors
-from probekit.runs.options import TrainConfig
-from probekit.runs.layout import standing_of
 from probekit.errors import CorruptError
 from probekit.federated.trained import Reached
 from probekit.federated.whole import Standing
+from probekit.files import map_tensors, storing
+from probekit.runs import tensors
+from probekit.runs.layout import checkpoint_path
+from probekit.runs.options import TrainOptions
 from probekit.values import EmbeddingSet, canonical
 
 EVERY = 20.0
@@ -24,7 +24,7 @@ FREE = ("rounds", "tolerance")
 
 
 @dataclass
-class StandingFile:
+class TrainingCheckpoint:
     """The file, for trainings with the same `key` only."""
 
     path: Path
@@ -32,11 +32,11 @@ class StandingFile:
     _written: float = field(default=-EVERY, init=False)
 
     @classmethod
-    def of(cls, run: Path, config: TrainConfig, embeddings: EmbeddingSet) -> StandingFile:
+    def of(cls, run: Path, config: TrainOptions, embeddings: EmbeddingSet) -> TrainingCheckpoint:
         """For a run with this config on this set."""
         asked = {name: value for name, value in config.plain().items() if name not in FREE}
         key = hashlib.sha256(canonical([embeddings.digest, asked]).encode()).hexdigest()
-        return cls(standing_of(run), key)
+        return cls(checkpoint_path(run), key)
 
     def load(self) -> Standing | None:
         """Where the same training was when it was interrupted, if it was."""

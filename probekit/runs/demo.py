@@ -9,21 +9,21 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from probekit.evaluation.backdoor import trigger
 from probekit.backbones import backbone
 from probekit.cache import DiskStore
-from probekit.runs.backdoor import backdoor, retrained_head
-from probekit.runs.options import TrainConfig
-from probekit.runs.folder import Run
-from probekit.runs.training import train_run
-from probekit.runs.unlearning import Wanted, carry_out, distance, read_request
+from probekit.certificates.verify import Evidence, verify
 from probekit.datasets import dataset
 from probekit.encoding.extract import Progress, extract
-from probekit.models.serving import predict
-from probekit.models.heads import Head
+from probekit.evaluation.backdoor import trigger
 from probekit.evaluation.metrics import USUAL, accuracy
+from probekit.models.heads import Head
+from probekit.models.serving import predict
+from probekit.runs.backdoor import backdoor, retrained_head
+from probekit.runs.folder import RunFolder
+from probekit.runs.options import TrainOptions
+from probekit.runs.training import train_run
+from probekit.runs.unlearning import UnlearnOptions, distance, read_request, unlearn_run
 from probekit.values import EmbeddingSet
-from probekit.certificates.verify import Evidence, verify
 
 BACKBONE, DATASET, TRIGGER = "packaged:efficientnet-lite0", "packaged:digits", "square:size=2,margin=1"
 CLIENTS, POISONED, TARGET, SERVER_SHARE = 5, "4", 0, 0.1
@@ -105,9 +105,9 @@ def _sets(store: DiskStore, story: Story, progress: Callable[[str, Progress], No
     return found
 
 
-def _trained(store: DiskStore, path: Path, keep: str) -> Run:
+def _trained(store: DiskStore, path: Path, keep: str) -> RunFolder:
     """A run of five clients, the last one poisoned; made anew each time, as it takes a second."""
-    config = TrainConfig(
+    config = TrainOptions(
         "demo-train",
         clients=CLIENTS,
         server_share=SERVER_SHARE,
@@ -120,9 +120,9 @@ def _trained(store: DiskStore, path: Path, keep: str) -> Run:
     return train_run(config, store, path, force=True).run
 
 
-def _unlearned(store: DiskStore, run: Run, method: str, test: EmbeddingSet) -> tuple[Head, dict[str, Any]]:
+def _unlearned(store: DiskStore, run: RunFolder, method: str, test: EmbeddingSet) -> tuple[Head, dict[str, Any]]:
     """Forget the poisoned client, then check the certificate from the run's own material and the cached rows."""
-    done = carry_out(run, store, read_request([POISONED]), Wanted(method, evaluation=test))
+    done = unlearn_run(run, store, read_request([POISONED]), UnlearnOptions(method, evaluation=test))
     trained = run.trained()
     embeddings, partition = run.embeddings(store), run.partition()
     rows = {name: held for name, held in partition.clients.items() if name in trained.counts}

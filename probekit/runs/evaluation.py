@@ -11,17 +11,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from probekit.cache import DiskStore
-from probekit.runs.folder import Run
-from probekit.runs.training import usable
-from probekit.runs.unlearning import Rows, rows_at
 from probekit.errors import CacheError, InputError, MismatchError, NotFoundError
+from probekit.evaluation.few_shot import few_shot
+from probekit.evaluation.metrics import (
+    Interval,
+    accuracy,
+    accuracy_by_class,
+    accuracy_by_client,
+    calibration,
+    confusion,
+)
 from probekit.federated.trained import Trained
-from probekit.models.serving import predict, scores
+from probekit.linear.neighbours import KnnOptions, knn_predict
 from probekit.linear.ridge import penalty_of
 from probekit.models.heads import Head, NetworkHead
-from probekit.evaluation.metrics import Interval, accuracy, accuracy_by_class, accuracy_by_client, calibration, confusion
-from probekit.linear.neighbours import KnnOptions, knn_predict
-from probekit.evaluation.few_shot import few_shot
+from probekit.models.serving import predict, scores
+from probekit.runs.folder import RunFolder
+from probekit.runs.training import usable
+from probekit.runs.unlearning import Rows, rows_at
 from probekit.values import EmbeddingSet
 
 TEST, SERVER, TRAINING = "test", "server", "training"
@@ -37,7 +44,7 @@ Indices = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class Wishes:
+class EvaluationOptions:
     """What to compute besides the usual."""
 
     interval: Interval = field(default_factory=Interval)
@@ -72,7 +79,7 @@ class Subject:
 class Judge:
     """A run's state (None: the current one), and its training rows where a question needs them."""
 
-    run: Run
+    run: RunFolder
     store: DiskStore
     trained: Trained
     state: int | None = None
@@ -110,7 +117,7 @@ class Judge:
     def _rows(self) -> Rows:
         return rows_at(self.run, self.store, self.run.state if self.state is None else self.state)
 
-    def verdict(self, subject: Subject, wishes: Wishes) -> dict[str, Any]:
+    def verdict(self, subject: Subject, wishes: EvaluationOptions) -> dict[str, Any]:
         """All that is to be said of the head on these rows."""
         labels, classes = subject.rows.labels, self.trained.head.classes
         found = scores(self.trained.head, subject.rows)
@@ -157,7 +164,7 @@ class Judge:
         guesses = knn_predict(train.to_numpy(), train.labels, subject.rows.to_numpy(), options=options, threads=threads)
         return {**asdict(options), **asdict(accuracy(guesses, subject.rows.labels, interval=interval))}
 
-    def _shots(self, subject: Subject, wishes: Wishes) -> list[dict[str, Any]]:
+    def _shots(self, subject: Subject, wishes: EvaluationOptions) -> list[dict[str, Any]]:
         if isinstance(self.trained.head, NetworkHead):
             raise InputError("--shots draws curves of heads in closed form; a whole network has none. Leave it out.")
         train, trained = self._training_rows(subject, "--shots"), self.trained

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from probekit.runs.options import ROUNDS
 from probekit.federated.choice import Choice
 from probekit.federated.fedavg import FedAvg
 from probekit.federated.trained import Trained
+from probekit.runs.options import ROUNDS
 from probekit.values import Json
 
 

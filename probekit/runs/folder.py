@@ -23,25 +23,37 @@ from filelock import Timeout
 from numpy.typing import NDArray
 
 from probekit import __version__
-from probekit.files import ASIDE, storing, sync_folder, write_json
-from probekit.runs import ledger
-from probekit.runs.environment import environment
-from probekit.runs.ledger import Entry, Event
-from probekit.runs.layout import LEDGER, NOTE, PARTITION, SCHEMA, lock_of, old, read_note, read_partition, refuse_taken, restore, state_folder, write_partition
-from probekit.runs.states import State, write_state
 from probekit.errors import CorruptError, MismatchError, NotFoundError
 from probekit.federated.trained import Trained
-from probekit.values import Partition
+from probekit.files import ASIDE, storing, sync_folder, write_json
 from probekit.models.heads import Head
 from probekit.registry import nearest
-from probekit.values import EmbeddingSet, Json
+from probekit.runs import ledger
+from probekit.runs.environment import environment
+from probekit.runs.layout import (
+    LEDGER,
+    NOTE,
+    PARTITION,
+    SCHEMA,
+    lock_of,
+    old,
+    read_note,
+    read_partition,
+    refuse_taken,
+    restore,
+    state_folder,
+    write_partition,
+)
+from probekit.runs.ledger import Event, LedgerEntry
+from probekit.runs.states import StateFolder, write_state
+from probekit.values import EmbeddingSet, Json, Partition
 
 if TYPE_CHECKING:
     from probekit.cache import DiskStore
 
 
 @dataclass(frozen=True)
-class Material:
+class RunContents:
     """What a new run is made of. `rows` are the rows of the cached set that took part; None: all of them."""
 
     config: Mapping[str, Json]
@@ -53,7 +65,7 @@ class Material:
     details: Mapping[str, Json] = field(default_factory=dict)
 
 
-class Run:
+class RunFolder:
     """A run folder that is there. What it says is what run.json said when it was opened or last locked."""
 
     def __init__(self, path: Path, note: dict[str, Any]) -> None:
@@ -61,7 +73,7 @@ class Run:
         self._lock = lock_of(path)
 
     @classmethod
-    def open(cls, path: Path | str) -> Run:
+    def open(cls, path: Path | str) -> RunFolder:
         """The run in a folder."""
         path = Path(path)
         if not (path / NOTE).is_file() and old(path).exists():
@@ -93,11 +105,11 @@ class Run:
         found = sorted(int(path.name) for path in (self.path / "states").iterdir() if path.name.isdigit())
         return [number for number in found if number <= self.state]
 
-    def entries(self) -> list[Entry]:
+    def entries(self) -> list[LedgerEntry]:
         """The ledger, its chain checked."""
         return ledger.read(self.path / LEDGER, self._note["ledger"])
 
-    def at(self, number: int | None = None) -> State:
+    def at(self, number: int | None = None) -> StateFolder:
         """A state by its number, or the current one."""
         number = self.state if number is None else number
         if number not in self.states():
@@ -109,7 +121,7 @@ class Run:
             raise CorruptError(
                 f"The ledger of {self.path} does not know how state {number} came about. Restore it from a copy."
             )
-        return State.open(state_folder(self.path, number), made[-1])
+        return StateFolder.open(state_folder(self.path, number), made[-1])
 
     def trained(self, state: int | None = None) -> Trained:
         """All that training (or the last unlearning) left; clients' statistics are read when asked for."""
@@ -198,7 +210,7 @@ class Run:
         ledger.append(self.path / LEDGER, entry)
         self._switch(entry)
 
-    def _switch(self, entry: Entry) -> None:
+    def _switch(self, entry: LedgerEntry) -> None:
         note = {**self._note, "state": entry.outputs["state"], "ledger": entry.digest}
         write_json(self.path / NOTE, note)
         self._note = note
@@ -215,7 +227,7 @@ class Run:
         for path in self.path.glob(f"{ASIDE}*"):
             shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
 
-    def _whole(self, entry: Entry) -> bool:
+    def _whole(self, entry: LedgerEntry) -> bool:
         """Whether what an entry tells of is there."""
         outputs = entry.outputs
         if "trained" not in outputs:
@@ -223,13 +235,13 @@ class Run:
         if outputs.get("state") != self.state + 1:
             return False
         try:
-            State.open(state_folder(self.path, self.state + 1), str(outputs["trained"])).check()
+            StateFolder.open(state_folder(self.path, self.state + 1), str(outputs["trained"])).check()
         except CorruptError:
             return False
         return True
 
 
-def create(path: Path, material: Material, *, force: bool = False) -> Run:
+def create(path: Path, material: RunContents, *, force: bool = False) -> RunFolder:
     """Write a new run: it appears whole under its name, or not at all."""
     with storing(path.parent):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -247,10 +259,10 @@ def create(path: Path, material: Material, *, force: bool = False) -> Run:
                 shutil.rmtree(aside, ignore_errors=True)
             sync_folder(path.parent)
             shutil.rmtree(old(path), ignore_errors=True)
-    return Run.open(path)
+    return RunFolder.open(path)
 
 
-def _write(folder: Path, material: Material) -> None:
+def _write(folder: Path, material: RunContents) -> None:
     state = state_folder(folder, 1)
     outputs = write_state(state, material.trained)
     sync_folder(state.parent)
@@ -272,7 +284,7 @@ def _write(folder: Path, material: Material) -> None:
     write_json(folder / NOTE, note)
 
 
-def _refuse_stale(run: Run, store: DiskStore) -> None:
+def _refuse_stale(run: RunFolder, store: DiskStore) -> None:
     inputs = run.inputs
     meant = store.sets.names().get(inputs["name"])
     if meant is not None:

@@ -7,8 +7,6 @@ from dataclasses import replace
 
 import numpy as np
 
-from probekit.runs.options import TrainConfig, design_of, method_of
-from probekit.runs.fitting import Fitted, rounds_told, timed
 from probekit.errors import InputError
 from probekit.federated.choice import Choice, choose
 from probekit.federated.client import Picked, client_statistics
@@ -18,15 +16,16 @@ from probekit.federated.server import client_weights, merge
 from probekit.federated.task import ClosedForm
 from probekit.federated.trained import Progress, ServerSet, Trained, Watch
 from probekit.linear.design import Design
-from probekit.values import Partition
 from probekit.linear.logistic import fit_logistic
 from probekit.linear.ridge import penalty_of
 from probekit.linear.views import system_of
-from probekit.values import EmbeddingSet, Json
+from probekit.runs.fitting import Fitted, rounds_told, timed
+from probekit.runs.options import TrainOptions, design_of, method_of
+from probekit.values import EmbeddingSet, Json, Partition
 
 
 def fit_head(
-    config: TrainConfig, embeddings: EmbeddingSet, divided: Partition, timings: dict[str, float], watch: Watch | None
+    config: TrainOptions, embeddings: EmbeddingSet, divided: Partition, timings: dict[str, float], watch: Watch | None
 ) -> Fitted:
     """A head of the embeddings."""
     design = design_of(config, embeddings, divided)
@@ -46,14 +45,14 @@ def fit_head(
     return Fitted(trained, _resolved(config, method, trained), choice, effective, condition)
 
 
-def chooses(config: TrainConfig, method: ClosedForm | FedAvg) -> bool:
+def chooses(config: TrainOptions, method: ClosedForm | FedAvg) -> bool:
     """Whether a ridge is to be chosen: asked for, or neither given nor the method's own."""
     own = isinstance(method, FedAvg) and method.ridge is not None
     return config.auto or (config.ridge is None and config.method != "logistic" and not own)
 
 
 def _fit(
-    config: TrainConfig,
+    config: TrainOptions,
     embeddings: EmbeddingSet,
     divided: Partition,
     *,
@@ -76,7 +75,7 @@ def _fit(
     )
 
 
-def _logistic(config: TrainConfig, embeddings: EmbeddingSet, divided: Partition, design: Design) -> Trained:
+def _logistic(config: TrainOptions, embeddings: EmbeddingSet, divided: Partition, design: Design) -> Trained:
     """One head of all clients' rows, pooled. Without a ridge it is 1 in sum scaling: scikit-learn's C = 1."""
     held = np.sort(np.concatenate(list(divided.clients.values())))
     scaling = config.scaling if config.ridge is not None else "sum"
@@ -126,7 +125,7 @@ def told(choice: Choice) -> dict[str, Json]:
     }
 
 
-def _resolved(config: TrainConfig, method: ClosedForm | FedAvg, trained: Trained) -> dict[str, Json]:
+def _resolved(config: TrainOptions, method: ClosedForm | FedAvg, trained: Trained) -> dict[str, Json]:
     """The config with everything filled in that it had left open."""
     kept = "statistics" if trained.statistics is not None else "gradients" if trained.gradients else "nothing"
     return {

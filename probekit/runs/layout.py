@@ -10,11 +10,10 @@ import numpy as np
 from filelock import FileLock
 from numpy.typing import NDArray
 
+from probekit.errors import CacheError, CorruptError, InputError
 from probekit.files import read_json
 from probekit.runs import tensors
-from probekit.errors import CacheError, CorruptError, InputError
-from probekit.values import Partition
-from probekit.values import Json
+from probekit.values import Json, Partition
 
 SCHEMA = 1
 NOTE, LEDGER, PARTITION = "run.json", "ledger.jsonl", "partition.safetensors"
@@ -68,7 +67,7 @@ def lock_of(path: Path) -> FileLock:
     return FileLock(path.absolute().parent / f".{path.name}.lock")
 
 
-def standing_of(path: Path) -> Path:
+def checkpoint_path(path: Path) -> Path:
     """Where it stands how far an unfinished training for this run is."""
     return path.absolute().parent / f".{path.name}.training"
 

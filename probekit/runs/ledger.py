@@ -11,8 +11,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from probekit.files import storing, sync_folder
 from probekit.errors import VerificationError
+from probekit.files import storing, sync_folder
 from probekit.values import Json, canonical, digest
 
 FIRST = "0" * 64
@@ -29,7 +29,7 @@ class Event:
 
 
 @dataclass(frozen=True)
-class Entry:
+class LedgerEntry:
     """An event with what came of it, in its place in the chain."""
 
     number: int
@@ -51,9 +51,9 @@ class Entry:
         return canonical({**vars(self), "digest": self.digest}).encode() + b"\n"
 
 
-def follow(before: Entry | None, event: Event, outputs: Mapping[str, Json]) -> Entry:
+def follow(before: LedgerEntry | None, event: Event, outputs: Mapping[str, Json]) -> LedgerEntry:
     """The entry that comes after another one."""
-    return Entry(
+    return LedgerEntry(
         number=before.number + 1 if before else 1,
         time=datetime.now(UTC).isoformat(timespec="seconds"),
         action=event.action,
@@ -64,7 +64,7 @@ def follow(before: Entry | None, event: Event, outputs: Mapping[str, Json]) -> E
     )
 
 
-def append(path: Path, entry: Entry) -> None:
+def append(path: Path, entry: LedgerEntry) -> None:
     """Add a line; after this returns, no crash loses it."""
     with storing(path.parent):
         with path.open("ab") as handle:
@@ -74,9 +74,9 @@ def append(path: Path, entry: Entry) -> None:
         sync_folder(path.parent)
 
 
-def read(path: Path, tip: str) -> list[Entry]:
+def read(path: Path, tip: str) -> list[LedgerEntry]:
     """The entries up to the one with this digest, each checked against its own digest and the one before."""
-    entries: list[Entry] = []
+    entries: list[LedgerEntry] = []
     for entry, _ in _chain(path):
         entries.append(entry)
         if entry.digest == tip:
@@ -87,7 +87,7 @@ def read(path: Path, tip: str) -> list[Entry]:
     )
 
 
-def beyond(path: Path, tip: str) -> Entry | None:
+def beyond(path: Path, tip: str) -> LedgerEntry | None:
     """The entry after the one with this digest, if a process was killed between writing and using it."""
     count = len(read(path, tip))
     try:
@@ -107,7 +107,7 @@ def cut(path: Path, tip: str) -> None:
             os.fsync(handle.fileno())
 
 
-def _chain(path: Path) -> Iterator[tuple[Entry, int]]:
+def _chain(path: Path) -> Iterator[tuple[LedgerEntry, int]]:
     """Each entry and the bytes that its line takes; a last line cut short is left out."""
     try:
         lines = path.read_bytes().split(b"\n")[:-1]
@@ -127,10 +127,10 @@ def _chain(path: Path) -> Iterator[tuple[Entry, int]]:
         yield entry, len(line) + 1
 
 
-def _parse(line: bytes) -> tuple[Entry | None, Any]:
+def _parse(line: bytes) -> tuple[LedgerEntry | None, Any]:
     try:
         fields = json.loads(line)
         stated = fields.pop("digest")
-        return Entry(**fields), stated
+        return LedgerEntry(**fields), stated
     except (ValueError, TypeError, KeyError, AttributeError):
         return None, None

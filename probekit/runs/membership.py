@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from probekit.runs.evaluation import TRAINING, Judge
-from probekit.runs.folder import Run
-from probekit.runs.snapshot import stage
-from probekit.runs.unlearning import UNLEARN, Rows, rows_at
 from probekit.errors import InputError, NotFoundError
+from probekit.evaluation.membership import RATES, Shadows, judge, likelihood_scores, loss_scores
 from probekit.federated.trained import Trained
-from probekit.models.serving import predict
 from probekit.linear.statistics import statistics
 from probekit.models.heads import Head, NetworkHead
-from probekit.evaluation.membership import RATES, Shadows, judge, likelihood_scores, loss_scores
+from probekit.models.serving import predict
 from probekit.registry import nearest
+from probekit.runs.evaluation import TRAINING, Judge
+from probekit.runs.folder import RunFolder
+from probekit.runs.snapshot import snapshot
+from probekit.runs.unlearning import UNLEARN, Rows, rows_at
 from probekit.unlearning.exact import refit
 from probekit.unlearning.request import UnlearnRequest
 from probekit.unlearning.tree import StatisticsTree
@@ -68,7 +68,7 @@ class Groups:
 
 
 def groups(
-    run: Run, store: DiskStore, client: str | None, *, unseen: str | None = None, most: int = 1000, seed: int = 0
+    run: RunFolder, store: DiskStore, client: str | None, *, unseen: str | None = None, most: int = 1000, seed: int = 0
 ) -> Groups:
     """Forgotten, retained and unseen rows of a run, at most so many of each."""
     what, forgotten, purged = _forgotten(run, store, client)
@@ -90,7 +90,7 @@ def groups(
     )
 
 
-def _forgotten(run: Run, store: DiskStore, client: str | None) -> tuple[str, EmbeddingSet, tuple[str, ...]]:
+def _forgotten(run: RunFolder, store: DiskStore, client: str | None) -> tuple[str, EmbeddingSet, tuple[str, ...]]:
     """The rows of a client or, where none is named, of all that was forgotten; and whose are purged."""
     embeddings, partition, counts = run.embeddings(store), run.partition(), run.trained().counts
     asked = _requests(run)
@@ -126,12 +126,12 @@ def _forgotten(run: Run, store: DiskStore, client: str | None) -> tuple[str, Emb
     return " and ".join(what), embeddings.select(every), purged
 
 
-def _requests(run: Run) -> list[UnlearnRequest]:
+def _requests(run: RunFolder) -> list[UnlearnRequest]:
     plain: list[Any] = [entry.details["request"] for entry in run.entries() if entry.action == UNLEARN]
     return [UnlearnRequest.from_plain(one) for one in plain]
 
 
-def _unseen(run: Run, store: DiskStore, name: str | None, held: Rows) -> tuple[str, EmbeddingSet, int]:
+def _unseen(run: RunFolder, store: DiskStore, name: str | None, held: Rows) -> tuple[str, EmbeddingSet, int]:
     """Rows that were never trained on, and how many of a named set were."""
     embeddings, partition = held
     if name is None:
@@ -152,7 +152,7 @@ def _unseen(run: Run, store: DiskStore, name: str | None, held: Rows) -> tuple[s
     return name, subject.rows.select(fresh), len(subject.rows) - len(fresh)
 
 
-def heads(run: Run, store: DiskStore, found: Groups, client: str | None) -> Iterator[tuple[str, Head, int]]:
+def heads(run: RunFolder, store: DiskStore, found: Groups, client: str | None) -> Iterator[tuple[str, Head, int]]:
     """Every head that is still there, then the retrained one; and how many forgotten rows it was trained on."""
     for number in run.states():
         trained = run.trained(number)
@@ -160,7 +160,7 @@ def heads(run: Run, store: DiskStore, found: Groups, client: str | None) -> Iter
         rows = (row for name in trained.counts for row in partition.clients.get(name, ()))
         known = {embeddings.ids[int(row)] for row in rows}
         yield f"state {number}, {trained.method}", trained.head, sum(one in known for one in found.forgotten.ids)
-    here = stage(run, store, run.state)
+    here = snapshot(run, store, run.state)
     if here.statistics is not None:
         rest = {name: one for name, one in here.statistics.items() if name != client}
         yield RETRAINED, refit(here.trained, StatisticsTree.of(rest).total)[0], 0

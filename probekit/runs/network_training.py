@@ -8,20 +8,19 @@ from dataclasses import replace
 from typing import Any
 
 from probekit.cache import DiskStore
-from probekit.runs.options import NETWORK_RIDGE, TrainConfig, method_of
-from probekit.runs.fitting import Fitted, rounds_told, timed
-from probekit.runs.checkpoint import StandingFile
 from probekit.errors import InputError, NotFoundError
 from probekit.federated.fedavg import FedAvg
 from probekit.federated.network import FederatedCg
 from probekit.federated.pretraining import Pretraining
 from probekit.federated.trained import Trained, Watch
 from probekit.federated.whole import WholeNetwork, train_network
-from probekit.values import Partition
-from probekit.values import EmbeddingSet, Json
+from probekit.runs.checkpoint import TrainingCheckpoint
+from probekit.runs.fitting import Fitted, rounds_told, timed
+from probekit.runs.options import NETWORK_RIDGE, TrainOptions, method_of
+from probekit.values import EmbeddingSet, Json, Partition
 
 
-def pictures(config: TrainConfig, store: DiskStore, *, note: Callable[[str], None] | None = None) -> TrainConfig:
+def pictures(config: TrainOptions, store: DiskStore, *, note: Callable[[str], None] | None = None) -> TrainOptions:
     """The config with a set of the cache in place of a data set: its pixels, extracted where they are not there yet."""
     names, known = store.sets.names(), store.sets.digests()
     if config.embeddings in names or any(one.startswith(config.embeddings) for one in known):
@@ -62,13 +61,13 @@ def _pixels_for(data: Any) -> str:
 
 
 def fit_network(
-    config: TrainConfig,
+    config: TrainOptions,
     embeddings: EmbeddingSet,
     divided: Partition,
     timings: dict[str, float],
     watch: Watch | None,
     *,
-    standing: StandingFile,
+    standing: TrainingCheckpoint,
     note: Callable[[str], None] | None = None,
 ) -> Fitted:
     """The network that the config names, pretrained, linearized and trained across the clients."""
@@ -101,7 +100,7 @@ def fit_network(
     return Fitted(trained, resolved(config, trained))
 
 
-def network_method(config: TrainConfig) -> FedAvg | FederatedCg:
+def network_method(config: TrainOptions) -> FedAvg | FederatedCg:
     """How the linearized network is trained."""
     if config.method == "fedavg":
         found = method_of(config)
@@ -111,7 +110,7 @@ def network_method(config: TrainConfig) -> FedAvg | FederatedCg:
     return FederatedCg(**given)
 
 
-def resolved(config: TrainConfig, trained: Trained) -> dict[str, Json]:
+def resolved(config: TrainOptions, trained: Trained) -> dict[str, Json]:
     """The config with everything filled in that it had left open."""
     method = network_method(config)
     plain: dict[str, Json] = {"rounds": method.rounds, "tolerance": method.tolerance}

@@ -13,8 +13,7 @@ if TYPE_CHECKING:
     from probekit.federated.fedavg import FedAvg
     from probekit.federated.task import ClosedForm
     from probekit.linear.design import Design
-    from probekit.values import Partition
-    from probekit.values import EmbeddingSet
+    from probekit.values import EmbeddingSet, Partition
 
 METHODS = ("closed-form", "cg", "fedavg", "logistic")
 BACKENDS = ("embeddings", "jvp")
@@ -51,7 +50,7 @@ DEFAULT_CLIENTS = 10
 
 
 @dataclass(frozen=True)
-class TrainConfig:
+class TrainOptions:
     """What `probekit train` was asked for. None: the method's own default."""
 
     embeddings: str
@@ -174,7 +173,7 @@ class TrainConfig:
             raise InputError("--preset f2l2 is for heads. For a network give --optimiser adam --batch-size 32.")
 
     def _refuse(self, names: tuple[str, ...], why: str) -> None:
-        plain = TrainConfig.__dataclass_fields__
+        plain = TrainOptions.__dataclass_fields__
         for name in names:
             value = getattr(self, name)
             if value != plain[name].default:
@@ -201,7 +200,7 @@ class TrainConfig:
         return dict(asdict(self))
 
 
-def method_of(config: TrainConfig) -> ClosedForm | FedAvg:
+def method_of(config: TrainOptions) -> ClosedForm | FedAvg:
     """The library's method with these options; of a network trained by conjugate gradients, an idle one."""
     from probekit.federated.fedavg import FedAvg
     from probekit.federated.optimiser import Optimiser
@@ -225,7 +224,7 @@ def method_of(config: TrainConfig) -> ClosedForm | FedAvg:
     return replace(base, seed=config.seed, keep_history=config.keep_history, **given)
 
 
-def design_of(config: TrainConfig, embeddings: EmbeddingSet, partition: Partition) -> Design:
+def design_of(config: TrainOptions, embeddings: EmbeddingSet, partition: Partition) -> Design:
     """How rows become columns. The step of an exact grid comes from the server's rows: nobody's who may leave."""
     from probekit.federated.task import design_for
     from probekit.linear.grid import step_for

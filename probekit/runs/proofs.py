@@ -6,18 +6,20 @@ from collections.abc import Sequence
 from typing import Any
 
 from probekit.certificates.certificate import Certificate, read_certificate
-from probekit.runs.ledger import Entry
-from probekit.runs.folder import Run
-from probekit.runs.snapshot import Stage
-from probekit.runs.unlearning import PURGE, UNLEARN, certificate_path
+from probekit.certificates.verify import Evidence, verify
 from probekit.errors import CorruptError, VerificationError
 from probekit.report.report import Page
+from probekit.runs.folder import RunFolder
+from probekit.runs.ledger import LedgerEntry
+from probekit.runs.snapshot import Snapshot
+from probekit.runs.unlearning import PURGE, UNLEARN, certificate_path
 from probekit.unlearning.request import asked
 from probekit.values import EmbeddingSet, Json
-from probekit.certificates.verify import Evidence, verify
 
 
-def page(run: Run, here: Stage, entries: Sequence[Entry], *, sets: Sequence[EmbeddingSet] = ()) -> Page | None:
+def page(
+    run: RunFolder, here: Snapshot, entries: Sequence[LedgerEntry], *, sets: Sequence[EmbeddingSet] = ()
+) -> Page | None:
     """The certificate of a state, checked with all that is at hand; None where nothing was unlearned in it.
 
     One that does not hold, or is not the ledger's, is refused: a report of it would lend it weight.
@@ -44,7 +46,7 @@ def page(run: Run, here: Stage, entries: Sequence[Entry], *, sets: Sequence[Embe
     return Page(here.number, said, signature, checks)
 
 
-def _evidence(run: Run, here: Stage, said: Certificate, sets: Sequence[EmbeddingSet]) -> Evidence:
+def _evidence(run: RunFolder, here: Snapshot, said: Certificate, sets: Sequence[EmbeddingSet]) -> Evidence:
     before = run.head(here.number - 1) if here.number - 1 in run.states() else None
     wanted = said.agreement.set_digest if said.agreement is not None else None
     rows = None
@@ -62,7 +64,7 @@ def _evidence(run: Run, here: Stage, said: Certificate, sets: Sequence[Embedding
     )
 
 
-def told(entry: Entry) -> dict[str, Json]:
+def told(entry: LedgerEntry) -> dict[str, Json]:
     """An entry of the ledger as a line of a table."""
     return {
         "number": entry.number,
@@ -75,7 +77,7 @@ def told(entry: Entry) -> dict[str, Json]:
     }
 
 
-def _what(entry: Entry) -> str:
+def _what(entry: LedgerEntry) -> str:
     details: Any = entry.details
     inputs: Any = entry.inputs
     if entry.action == "train":

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from probekit.runs.ledger import Event
-from probekit.runs.layout import standing_of
-from probekit.runs.folder import Run
-from probekit.runs.unlearning import PURGE, UNLEARN, requests_since_purge, rows_now
 from probekit.errors import InputError
+from probekit.runs.folder import RunFolder
+from probekit.runs.layout import checkpoint_path
+from probekit.runs.ledger import Event
+from probekit.runs.unlearning import PURGE, UNLEARN, requests_since_purge, rows_now
 from probekit.unlearning.request import UnlearnRequest
 from probekit.values import Json
 
@@ -33,12 +33,12 @@ TERM_STAYS = (
 )
 
 
-def forgotten_clients(run: Run) -> list[str]:
+def forgotten_clients(run: RunFolder) -> list[str]:
     """The clients that the run was trained with and no longer has."""
     return [name for name in run.partition().clients if name not in run.trained().counts]
 
 
-def purge_run(run: Run, store: DiskStore | None = None) -> dict[str, Any]:
+def purge_run(run: RunFolder, store: DiskStore | None = None) -> dict[str, Any]:
     """Remove earlier states (heads, statistics, gradients, history); with a store, the forgotten rows there too.
 
     Gives what was removed and what cannot be reached from here.
@@ -62,7 +62,7 @@ def purge_run(run: Run, store: DiskStore | None = None) -> dict[str, Any]:
             if told.exists():
                 removed += sorted(str(path.relative_to(run.path)) for path in told.rglob("*") if path.is_file())
                 shutil.rmtree(told)
-        unfinished = standing_of(run.path)
+        unfinished = checkpoint_path(run.path)
         if unfinished.exists():
             removed.append(unfinished.name)
             unfinished.unlink()
@@ -72,7 +72,7 @@ def purge_run(run: Run, store: DiskStore | None = None) -> dict[str, Any]:
         return {"removed": removed, "cache": cached, "unreached": [*UNREACHED, *stays]}
 
 
-def _purge_cache(run: Run, store: DiskStore) -> dict[str, Json]:
+def _purge_cache(run: RunFolder, store: DiskStore) -> dict[str, Json]:
     """Give the run a set of its retained rows only, then erase the forgotten samples from the whole cache."""
     from probekit.cache.removal import purge
 
@@ -100,11 +100,11 @@ def _placed(rows: Any, place: dict[int, int]) -> Any:
     return np.array([place[int(row)] for row in rows], dtype=np.int64)
 
 
-def all_requests(run: Run) -> list[UnlearnRequest]:
+def all_requests(run: RunFolder) -> list[UnlearnRequest]:
     """Everything that was ever asked for, in order."""
     return [UnlearnRequest.from_plain(entry.details["request"]) for entry in run.entries() if entry.action == UNLEARN]  # type: ignore[arg-type]
 
 
-def run_files(run: Run) -> list[Path]:
+def run_files(run: RunFolder) -> list[Path]:
     """Every file of a run."""
     return sorted(path for path in run.path.rglob("*") if path.is_file())

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import hashlib
 
-from probekit.runs.purging import REFERENCES
-from probekit.runs.folder import Run
 from probekit.errors import CorruptError
 from probekit.federated.trained import Trained
-from probekit.models.serving import load_head, save_head
-from probekit.values import Partition
 from probekit.models.heads import NetworkHead
+from probekit.models.serving import load_head, save_head
+from probekit.runs.folder import RunFolder
+from probekit.runs.purging import REFERENCES
 from probekit.unlearning.method import Material
 from probekit.unlearning.network_retrain import fit_anew
 from probekit.unlearning.remainder import moved_head, remaining_rows
-from probekit.values import EmbeddingSet, canonical
+from probekit.values import EmbeddingSet, Partition, canonical
 
 
-def retrained_network(run: Run, trained: Trained, embeddings: EmbeddingSet, partition: Partition) -> NetworkHead:
+def retrained_network(run: RunFolder, trained: Trained, embeddings: EmbeddingSet, partition: Partition) -> NetworkHead:
     """The minimum of the loss of exactly the rows of a state's clients; computed where it is not kept yet."""
     assert isinstance(trained.head, NetworkHead)
     folder = run.path / REFERENCES / _key(trained, trained.head, embeddings, partition)

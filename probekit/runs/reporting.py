@@ -8,24 +8,23 @@ from typing import Any
 
 import numpy as np
 
-from probekit.evaluation.backdoor import backdoor_success
 from probekit.cache import DiskStore
-from probekit.files import read_json, sha256_file
 from probekit.certificates.certify import Known, known_at, objective_of
+from probekit.certificates.margins import margins
+from probekit.errors import InputError, MismatchError, NotFoundError
+from probekit.evaluation.backdoor import backdoor_success
+from probekit.evaluation.metrics import accuracy, accuracy_by_class, confusion
+from probekit.files import read_json, sha256_file
+from probekit.models.heads import Head
+from probekit.models.serving import predict
+from probekit.report.report import AFTER, BEFORE, RETRAINED, TRAINED, Judged, Measured, Page, Report, StateReport
 from probekit.runs import proofs
 from probekit.runs.evaluation import Judge, Subject
-from probekit.certificates.margins import margins
+from probekit.runs.folder import RunFolder
 from probekit.runs.layout import NOTE
-from probekit.runs.folder import Run
-from probekit.runs.snapshot import Stage, stage
+from probekit.runs.snapshot import Snapshot, snapshot
 from probekit.runs.training import usable
 from probekit.runs.unlearning import UNLEARN, rows_at
-from probekit.errors import InputError, MismatchError, NotFoundError
-from probekit.models.serving import predict
-from probekit.models.heads import Head
-from probekit.evaluation.metrics import accuracy, accuracy_by_class, confusion
-from probekit.report.report import AFTER, BEFORE, RETRAINED, TRAINED, Judged, Measured, Page, Report
-from probekit.report.report import Stage as Told
 from probekit.unlearning.triage import Influence, influences
 from probekit.values import EmbeddingSet, Json
 
@@ -35,7 +34,7 @@ JUDGED = "accuracy, margins and classes"
 
 
 @dataclass(frozen=True)
-class Wanted:
+class ReportOptions:
     """What a report is to be judged on; `from_rows`: retrain from the cached rows even where statistics are kept."""
 
     tests: Sequence[str] = ()
@@ -64,22 +63,22 @@ class Yardstick:
 class Examined:
     """A state, its retrained head, what is known of the loss at its own head, and all that as told."""
 
-    stage: Stage
+    stage: Snapshot
     retrained: Head | None
     known: Known | None
-    told: Told
+    told: StateReport
     page: Page | None
 
 
-def gather(run: Run, store: DiskStore, wanted: Wanted) -> Report:
+def gather(run: RunFolder, store: DiskStore, wanted: ReportOptions) -> Report:
     """All that can be told of a run. Its ledger and certificates are checked on the way."""
     entries, left_out = run.entries(), dict[str, str]()
     yardstick = Yardstick(subjects(run, store, wanted, left_out), *_triggered(run, store, wanted, left_out))
     first = last = None
-    told: list[Told] = []
+    told: list[StateReport] = []
     pages: list[Page] = []
     for number in run.states():
-        here = stage(run, store, number, from_rows=wanted.from_rows)
+        here = snapshot(run, store, number, from_rows=wanted.from_rows)
         sets = [one.rows for one in yardstick.subjects]
         last = _examine(here, yardstick, proofs.page(run, here, entries, sets=sets))
         first = first or last
@@ -105,7 +104,7 @@ def gather(run: Run, store: DiskStore, wanted: Wanted) -> Report:
     )
 
 
-def subjects(run: Run, store: DiskStore, wanted: Wanted, left_out: dict[str, str]) -> list[Subject]:
+def subjects(run: RunFolder, store: DiskStore, wanted: ReportOptions, left_out: dict[str, str]) -> list[Subject]:
     """The test sets or, where none is named, the server's rows, where there are any."""
     if wanted.tests:
         judge = Judge(run, store, run.trained())
@@ -121,7 +120,9 @@ def subjects(run: Run, store: DiskStore, wanted: Wanted, left_out: dict[str, str
     return [Subject.server("the server's rows", embeddings.select(partition.server), run.trained())]
 
 
-def _triggered(run: Run, store: DiskStore, wanted: Wanted, left_out: dict[str, str]) -> tuple[EmbeddingSet | None, int]:
+def _triggered(
+    run: RunFolder, store: DiskStore, wanted: ReportOptions, left_out: dict[str, str]
+) -> tuple[EmbeddingSet | None, int]:
     """The triggered pictures and the class they are to be given: the one named or, in a poisoned run, that run's."""
     target = wanted.target
     if target is None and run.config.get("poison") is not None:
@@ -140,14 +141,14 @@ def _triggered(run: Run, store: DiskStore, wanted: Wanted, left_out: dict[str, s
     return rows, target
 
 
-def _examine(here: Stage, yardstick: Yardstick, page: Page | None) -> Examined:
+def _examine(here: Snapshot, yardstick: Yardstick, page: Page | None) -> Examined:
     """A state beside the head that retraining on its rows gives."""
     trained, (retrained, missing) = here.trained, here.retrained()
     known, unbounded = _known(here, trained.head)
     bound = known.weights if known is not None else None
     if page is not None:
         bound, unbounded = page.certificate.bounds.weights, page.certificate.bounds.why
-    told = Told(
+    told = StateReport(
         here.number,
         trained.method,
         trained.counts,
@@ -169,7 +170,7 @@ def _examine(here: Stage, yardstick: Yardstick, page: Page | None) -> Examined:
     return Examined(here, retrained, known, told, page)
 
 
-def _known(here: Stage, head: Head) -> tuple[Known | None, str]:
+def _known(here: Snapshot, head: Head) -> tuple[Known | None, str]:
     """What is known of the retained loss at a head; or why nothing is."""
     if here.statistics is None and here.clients is None:
         return None, here.why
@@ -217,7 +218,7 @@ def _judged(subject: Subject, first: Examined, last: Examined) -> Judged:
     )
 
 
-def _influence(here: Stage, left_out: dict[str, str]) -> tuple[Influence, ...]:
+def _influence(here: Snapshot, left_out: dict[str, str]) -> tuple[Influence, ...]:
     """How much each client of the first state that is still there matters."""
     try:
         if here.why and here.trained.gradients is None:
@@ -228,7 +229,7 @@ def _influence(here: Stage, left_out: dict[str, str]) -> tuple[Influence, ...]:
         return ()
 
 
-def _inputs(run: Run, store: DiskStore, yardstick: Yardstick, wanted: Wanted) -> dict[str, Json]:
+def _inputs(run: RunFolder, store: DiskStore, yardstick: Yardstick, wanted: ReportOptions) -> dict[str, Json]:
     """The digests of all that the report was made from."""
     found: dict[str, Json] = {
         NOTE: sha256_file(run.path / NOTE),

@@ -7,13 +7,13 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from probekit.runs.folder import Run
-from probekit.runs.unlearning import Rows, rows_at
 from probekit.errors import CorruptError, InputError, MismatchError, NotFoundError, SolverError
 from probekit.federated.client import client_statistics
 from probekit.federated.trained import Trained
 from probekit.linear.design import ClientStats
 from probekit.models.heads import Head, NetworkHead
+from probekit.runs.folder import RunFolder
+from probekit.runs.unlearning import Rows, rows_at
 from probekit.unlearning.exact import refit
 from probekit.unlearning.retained import LocalClients, answering
 from probekit.unlearning.tree import StatisticsTree
@@ -27,13 +27,13 @@ LOGISTIC = "A logistic head has no closed form to retrain by."
 
 
 @dataclass(frozen=True, eq=False)
-class Stage:
+class Snapshot:
     """A state, and the retained clients' statistics: `source` says from what, `why` why there are none.
 
     `held` are the rows that the statistics were made of, where they were made anew.
     """
 
-    run: Run
+    run: RunFolder
     number: int
     trained: Trained
     statistics: Mapping[str, ClientStats] | None
@@ -68,25 +68,27 @@ class Stage:
         return replace(self.trained, statistics=self.statistics)
 
 
-def stage(run: Run, store: DiskStore, number: int, *, from_rows: bool = False) -> Stage:
+def snapshot(run: RunFolder, store: DiskStore, number: int, *, from_rows: bool = False) -> Snapshot:
     """A state of the run; its statistics are those kept or, where none are or it is asked for, of the cached rows."""
     trained = run.trained(number)
     if trained.method == "logistic":
-        return Stage(run, number, trained, None, why=LOGISTIC)
+        return Snapshot(run, number, trained, None, why=LOGISTIC)
     if trained.statistics is not None and not from_rows:
-        return Stage(run, number, trained, trained.statistics, KEPT)
+        return Snapshot(run, number, trained, trained.statistics, KEPT)
     try:
         held = rows_at(run, store, number)
     except (NotFoundError, MismatchError) as error:
         if from_rows:
             raise
-        return Stage(run, number, trained, None, why=f"No statistics were kept, and the rows are not at hand. {error}")
+        return Snapshot(
+            run, number, trained, None, why=f"No statistics were kept, and the rows are not at hand. {error}"
+        )
     if isinstance(trained.head, NetworkHead):
-        return Stage(run, number, trained, None, CACHED, why=NETWORK, held=held)
-    return Stage(run, number, trained, _statistics(run, trained, held), CACHED, held=held)
+        return Snapshot(run, number, trained, None, CACHED, why=NETWORK, held=held)
+    return Snapshot(run, number, trained, _statistics(run, trained, held), CACHED, held=held)
 
 
-def _statistics(run: Run, trained: Trained, held: Rows) -> dict[str, ClientStats]:
+def _statistics(run: RunFolder, trained: Trained, held: Rows) -> dict[str, ClientStats]:
     embeddings, partition = held
     found = {
         name: client_statistics(embeddings, partition.clients[name], trained.design)

@@ -16,13 +16,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from probekit.files import read_json, sha256_file, sync_folder, write_json, write_text
-from probekit.runs import tensors
 from probekit.errors import CorruptError
 from probekit.federated.trained import ServerSet, Traffic, Trained
-from probekit.models.serving import load_head, save_head
+from probekit.files import read_json, sha256_file, sync_folder, write_json, write_text
 from probekit.linear.design import Design, Solution
 from probekit.models.heads import Head
+from probekit.models.serving import load_head, save_head
+from probekit.runs import tensors
 from probekit.values import Json
 
 NOTE = "trained.json"
@@ -32,14 +32,14 @@ PLAIN = ("method", "ridge", "scaling", "rounds", "learning_rate")
 
 
 @dataclass(frozen=True, eq=False)
-class State:
+class StateFolder:
     """A state on disk. `note` is the content of trained.json."""
 
     folder: Path
     note: dict[str, Any]
 
     @classmethod
-    def open(cls, folder: Path, stated: str) -> State:
+    def open(cls, folder: Path, stated: str) -> StateFolder:
         """The state in a folder, whose trained.json must have this sha256."""
         tensors.check(folder / NOTE, stated)
         return cls(folder, read_json(folder / NOTE))
@@ -129,7 +129,7 @@ class State:
 
 
 def write_state(
-    folder: Path, trained: Trained, *, before: State | None = None, texts: Mapping[str, str] | None = None
+    folder: Path, trained: Trained, *, before: StateFolder | None = None, texts: Mapping[str, str] | None = None
 ) -> dict[str, Json]:
     """Write a state into a new folder; gives what the ledger should say of it.
 
@@ -171,7 +171,7 @@ def write_state(
 
 
 def _write_statistics(
-    folder: Path, trained: Trained, files: dict[str, str], *, before: State | None
+    folder: Path, trained: Trained, files: dict[str, str], *, before: StateFolder | None
 ) -> dict[str, str] | None:
     """Write or link the clients' statistics, add their hashes to `files`; gives their digests."""
     if trained.statistics is None:
@@ -200,7 +200,9 @@ def _write_rest(folder: Path, trained: Trained) -> dict[str, str]:
         rows, path = np.asarray(trained.server.rows, "<i8"), folder / "server.safetensors"
         statistics = trained.server.statistics
         hashes["server"] = (
-            tensors.put(path, {"rows": rows}) if statistics is None else tensors.put_statistics(path, statistics, rows=rows)
+            tensors.put(path, {"rows": rows})
+            if statistics is None
+            else tensors.put_statistics(path, statistics, rows=rows)
         )
     if trained.gradients is not None:
         hashes["gradients"] = tensors.put_gradients(folder / "gradients.safetensors", trained.gradients)

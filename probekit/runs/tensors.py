@@ -14,9 +14,9 @@ from urllib.parse import quote
 import numpy as np
 from numpy.typing import NDArray
 
-from probekit.files import map_tensors, sha256_file, write_tensors
 from probekit.errors import CorruptError, InputError, VerificationError
 from probekit.federated.trained import Gradients, History, Round
+from probekit.files import map_tensors, sha256_file, write_tensors
 from probekit.linear.design import ClientStats, Design
 from probekit.values import Json
 

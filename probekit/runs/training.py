@@ -9,19 +9,18 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from probekit.evaluation.backdoor import poison
 from probekit.cache import DiskStore
-from probekit.runs.options import DEFAULT_CLIENTS, TrainConfig
-from probekit.runs.fitting import timed
-from probekit.runs.head_training import fit_head, told
-from probekit.runs.folder import Material, Run, create
 from probekit.errors import InputError
+from probekit.evaluation.backdoor import poison
 from probekit.federated.choice import Choice
-from probekit.federated.trained import Trained, Watch
-from probekit.values import Partition
 from probekit.federated.partition import parse_scheme, partition
+from probekit.federated.trained import Trained, Watch
+from probekit.runs.fitting import timed
+from probekit.runs.folder import RunContents, RunFolder, create
+from probekit.runs.head_training import fit_head, told
+from probekit.runs.options import DEFAULT_CLIENTS, TrainOptions
 from probekit.unlearning.request import known_clients
-from probekit.values import UNLABELLED, EmbeddingSet, Json
+from probekit.values import UNLABELLED, EmbeddingSet, Json, Partition
 
 CHOSEN_RIDGE = (
     "The ridge was chosen as if without it, from all clients' rows, and is not hidden: give --ridge a number."
@@ -29,10 +28,10 @@ CHOSEN_RIDGE = (
 
 
 @dataclass(frozen=True)
-class Outcome:
+class TrainResult:
     """A finished run and what is worth telling of it."""
 
-    run: Run
+    run: RunFolder
     trained: Trained
     embeddings: EmbeddingSet
     partition: Partition
@@ -60,14 +59,14 @@ def usable(embeddings: EmbeddingSet) -> tuple[EmbeddingSet, NDArray[np.int64] | 
 
 
 def train_run(
-    config: TrainConfig,
+    config: TrainOptions,
     store: DiskStore,
     path: Path,
     *,
     force: bool = False,
     watch: Watch | None = None,
     note: Callable[[str], None] | None = None,
-) -> Outcome:
+) -> TrainResult:
     """Train as the config says and keep everything in a run folder."""
     timings: dict[str, float] = {}
     with timed(timings, "open"):
@@ -83,15 +82,15 @@ def train_run(
             whole = embeddings = poisoned(config, store, embeddings, triggered, divided)
             digest, rows = whole.digest, None
     if config.backend == "jvp":
+        from probekit.runs.checkpoint import TrainingCheckpoint
         from probekit.runs.network_training import fit_network
-        from probekit.runs.checkpoint import StandingFile
 
-        standing = StandingFile.of(path, config, embeddings)
+        standing = TrainingCheckpoint.of(path, config, embeddings)
         fitted = fit_network(config, embeddings, divided, timings, watch, standing=standing, note=note)
     else:
         standing, fitted = None, fit_head(config, embeddings, divided, timings, watch)
     trained = _described(fitted.trained, whole, fitted.choice)
-    material = Material(
+    material = RunContents(
         config=fitted.config,
         inputs=_inputs(store, digest, whole, embeddings),
         partition=divided,
@@ -105,7 +104,7 @@ def train_run(
     if standing is not None:
         standing.remove()
     left_out = len(whole) - len(embeddings)
-    return Outcome(
+    return TrainResult(
         run,
         trained,
         embeddings,
@@ -119,7 +118,7 @@ def train_run(
 
 
 def poisoned(
-    config: TrainConfig, store: DiskStore, clean: EmbeddingSet, triggered: EmbeddingSet, divided: Partition
+    config: TrainOptions, store: DiskStore, clean: EmbeddingSet, triggered: EmbeddingSet, divided: Partition
 ) -> EmbeddingSet:
     """The set with one client's rows triggered and labelled as the target, kept in the cache under its own name."""
     client = config.poison or ""
@@ -142,7 +141,7 @@ def poisoned(
     return sealed
 
 
-def divide(config: TrainConfig, embeddings: EmbeddingSet) -> Partition:
+def divide(config: TrainOptions, embeddings: EmbeddingSet) -> Partition:
     """Who holds which rows, as the config says."""
     counted = parse_scheme(config.partition).counted
     return partition(

@@ -11,22 +11,21 @@ import numpy as np
 
 from probekit.certificates.certificate import Certificate, certificate_text, signed_bytes
 from probekit.certificates.certify import certify
-from probekit.runs.options import TrainConfig, method_of
-from probekit.runs.ledger import Entry, Event
-from probekit.runs.folder import Run
-from probekit.errors import InputError, MismatchError, NotFoundError
-from probekit.federated.trained import Trained, Watch, unwatched
-from probekit.values import Partition
-from probekit.linear.objective import SIGMA
-from probekit.models.heads import Head, NetworkHead
 from probekit.certificates.privacy import check_budget, guarantee
 from probekit.custody.signatures import sign
+from probekit.errors import InputError, MismatchError, NotFoundError
+from probekit.federated.trained import Trained, Watch, unwatched
+from probekit.linear.objective import SIGMA
+from probekit.models.heads import Head, NetworkHead
+from probekit.runs.folder import RunFolder
+from probekit.runs.ledger import Event, LedgerEntry
+from probekit.runs.options import TrainOptions, method_of
 from probekit.unlearning.choice import choose
 from probekit.unlearning.method import Material, Unlearned, method, require
 from probekit.unlearning.remainder import remaining_rows
 from probekit.unlearning.request import Held, Relabelled, UnlearnRequest
 from probekit.unlearning.retained import LocalClients, answering
-from probekit.values import EmbeddingSet, Json
+from probekit.values import EmbeddingSet, Json, Partition
 
 if TYPE_CHECKING:
     from probekit.cache import DiskStore
@@ -50,7 +49,7 @@ NO_NOISE = Noise()
 
 
 @dataclass(frozen=True)
-class Wanted:
+class UnlearnOptions:
     """How a request is to be carried out. `ask`: may the retained clients be asked (here: their cached rows)?"""
 
     method: str = "auto"
@@ -61,7 +60,7 @@ class Wanted:
 
 
 @dataclass(frozen=True, eq=False)
-class Done:
+class UnlearnResult:
     """A request that was carried out, now or earlier."""
 
     state: int
@@ -123,12 +122,12 @@ def full_ids(request: UnlearnRequest, embeddings: EmbeddingSet) -> UnlearnReques
     return UnlearnRequest(request.clients, samples, changed, request.added)
 
 
-def rows_now(run: Run, store: DiskStore) -> Rows:
+def rows_now(run: RunFolder, store: DiskStore) -> Rows:
     """The run's rows as they stand."""
     return rows_at(run, store, run.state)
 
 
-def rows_at(run: Run, store: DiskStore, number: int) -> Rows:
+def rows_at(run: RunFolder, store: DiskStore, number: int) -> Rows:
     """The run's rows as they stood in a state: the cached set without the samples that were taken out until then.
 
     A client that was forgotten still holds its rows there: a state's `counts` say whose it was trained on.
@@ -147,13 +146,13 @@ def rows_at(run: Run, store: DiskStore, number: int) -> Rows:
     return embeddings, partition
 
 
-def requests_since_purge(entries: Sequence[Entry]) -> list[Entry]:
+def requests_since_purge(entries: Sequence[LedgerEntry]) -> list[LedgerEntry]:
     """The unlearning entries whose traces were not yet removed."""
     last = max((place for place, entry in enumerate(entries) if entry.action == PURGE), default=-1)
     return [entry for entry in entries[last + 1 :] if entry.action == UNLEARN]
 
 
-def _plain(entry: Entry) -> Any:
+def _plain(entry: LedgerEntry) -> Any:
     return entry.details["request"]
 
 
@@ -161,7 +160,9 @@ def _number(value: Any) -> int:
     return int(value)
 
 
-def carry_out(run: Run, store: DiskStore, request: UnlearnRequest, wanted: Wanted, *, watch: Watch = unwatched) -> Done:
+def unlearn_run(
+    run: RunFolder, store: DiskStore, request: UnlearnRequest, wanted: UnlearnOptions, *, watch: Watch = unwatched
+) -> UnlearnResult:
     """Make the run's next state without the forgotten, and certify it: the run is the old one or the new one."""
     with run.lock():
         before = run.trained()
@@ -191,7 +192,7 @@ def carry_out(run: Run, store: DiskStore, request: UnlearnRequest, wanted: Wante
         event = Event(UNLEARN, _inputs(run, before), _details(request, unlearned, certificate, why))
         text = certificate_text(certificate, signature=signature)
         number = run.write_state(unlearned.trained_after, event, texts={CERTIFICATE: text})
-        return Done(number, certificate, certificate_path(run, number), request, why, unlearned)
+        return UnlearnResult(number, certificate, certificate_path(run, number), request, why, unlearned)
 
 
 def _refuse_both(before: Trained, noise: Noise) -> None:
@@ -223,7 +224,7 @@ def refuse_logistic(trained: Trained) -> None:
         raise InputError(f"{NO_EXACT_UNLEARNING} Train a ridge head (--method closed-form) to be able to unlearn.")
 
 
-def certificate_path(run: Run, state: int) -> Path:
+def certificate_path(run: RunFolder, state: int) -> Path:
     """Where the certificate of a state stands."""
     return run.path / "states" / f"{state:04d}" / CERTIFICATE
 
@@ -232,15 +233,15 @@ def _asks(name: str) -> bool:
     return name.startswith(("fedremoval-", "retrain"))
 
 
-def _rows_if_any(run: Run, store: DiskStore) -> Rows | None:
+def _rows_if_any(run: RunFolder, store: DiskStore) -> Rows | None:
     try:
         return rows_now(run, store)
     except (NotFoundError, MismatchError):
         return None
 
 
-def _material(run: Run, rows: Rows | None, *, needed: bool) -> Material:
-    options = method_of(TrainConfig.of({**run.config, "ridge": None, "method": run.config["method"]}))
+def _material(run: RunFolder, rows: Rows | None, *, needed: bool) -> Material:
+    options = method_of(TrainOptions.of({**run.config, "ridge": None, "method": run.config["method"]}))
     if rows is None or not needed:
         return Material(options=options)
     return Material(rows[0], rows[1], options=options)
@@ -255,7 +256,7 @@ def _clients(unlearned: Unlearned, request: UnlearnRequest, before: Trained, mat
     return answering(after.head, rest.embeddings, rest.partition.clients, after.design)
 
 
-def _earlier(run: Run, before: Trained, request: UnlearnRequest) -> Done | None:
+def _earlier(run: RunFolder, before: Trained, request: UnlearnRequest) -> UnlearnResult | None:
     """The request as it was carried out before, if what it asks for still holds."""
     undone = any(name in before.counts for name in request.clients) or any(
         name not in before.counts for name in request.added
@@ -268,11 +269,11 @@ def _earlier(run: Run, before: Trained, request: UnlearnRequest) -> Done | None:
                 raise InputError(f"This was done in state {state}, which was purged since. The ledger says so.")
             from probekit.certificates.certificate import read_certificate
 
-            return Done(state, read_certificate(path.read_text())[0], path, request)
+            return UnlearnResult(state, read_certificate(path.read_text())[0], path, request)
     return None
 
 
-def _inputs(run: Run, before: Trained) -> dict[str, Json]:
+def _inputs(run: RunFolder, before: Trained) -> dict[str, Json]:
     return {"state": run.state, "head": before.head.digest}
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from probekit.cache import DiskStore
 from probekit.cache.removal import remove_set
-from probekit.runs.folder import Run
+from probekit.runs.folder import RunFolder
 from probekit.runs.ledger import Event
 from tests.cli.conftest import Command
 from tests.cli.shelves import Probekit, Shelve
@@ -21,7 +21,7 @@ from tests.conftest import spec
 
 def guesses(rows: np.ndarray, *, run: str = "r") -> np.ndarray:
     """The class of each row by the stored parameters, without our own prediction code."""
-    params = Run.open(run).head().params
+    params = RunFolder.open(run).head().params
     columns = np.hstack([rows.astype(np.float64), np.ones((len(rows), 1))])
     found: np.ndarray = np.argmax(columns @ params, axis=1)
     return found
@@ -48,7 +48,7 @@ def test_a_test_set_is_judged(probekit: Probekit, shelve: Shelve) -> None:
     np.add.at(counts, (test.labels, found), 1)
     assert result["confusion"]["counts"] == counts.tolist()
     assert sum(one["count"] for one in result["calibration"]["bins"]) == 70
-    assert value["head"] == Run.open("r").head().digest
+    assert value["head"] == RunFolder.open("r").head().digest
 
 
 def test_without_a_set_the_server_judges_and_without_a_server_it_is_training_accuracy(
@@ -57,14 +57,14 @@ def test_without_a_set_the_server_judges_and_without_a_server_it_is_training_acc
     embeddings = shelve("small")
     probekit("train", "small", "--clients", "4", "--server-share", "0.2", "--run", "r")
     [result] = probekit("evaluate", "r")[1]["results"]
-    rows = Run.open("r").partition().server
+    rows = RunFolder.open("r").partition().server
     assert (result["kind"], result["rows"], result["also trained on"]) == ("server", 18, 0)
     assert result["accuracy"]["hits"] == (guesses(embeddings.embeddings[rows]) == embeddings.labels[rows]).sum()
     probekit("train", "small", "--clients", "4", "--partition", "dirichlet:0.3", "--run", "s")
     [result] = probekit("evaluate", "s")[1]["results"]
     assert (result["kind"], result["rows"]) == ("training", 90)
     right = guesses(embeddings.embeddings[np.arange(90)], run="s") == embeddings.labels
-    partition = Run.open("s").partition()
+    partition = RunFolder.open("s").partition()
     assert {one["name"]: one["hits"] for one in result["by client"]} == {
         name: int(right[held].sum()) for name, held in partition.clients.items()
     }
@@ -153,12 +153,12 @@ def test_any_state_can_be_judged(probekit: Probekit, shelve: Shelve) -> None:
     shelve("test", seed=1)
     probekit("train", "small", "--ridge", "0.1", "--clients", "4", "--run", "r")
     probekit("train", "small", "--ridge", "1000", "--clients", "4", "--run", "s")
-    run = Run.open("r")
-    run.write_state(Run.open("s").trained(), Event("other"))
+    run = RunFolder.open("r")
+    run.write_state(RunFolder.open("s").trained(), Event("other"))
     first = probekit("evaluate", "r", "test", "--state", "1")[1]
     now = probekit("evaluate", "r", "test")[1]
     assert (first["state"], now["state"]) == (1, 2)
-    assert first["head"] != now["head"] == Run.open("s").head().digest
+    assert first["head"] != now["head"] == RunFolder.open("s").head().digest
     code, value, _ = probekit("evaluate", "r", "test", "--state", "3")
     assert code == 3
     assert "it has 1, 2" in value["error"]["message"]
@@ -168,15 +168,15 @@ def test_forgotten_samples_are_not_among_the_rows_of_a_state(probekit: Probekit,
     small = shelve("small")
     shelve("test", seed=1)
     probekit("train", "small", "--ridge", "0.1", "--clients", "4", "--run", "r")
-    gone = [int(row) for row in Run.open("r").partition().clients["1"][:9]]
+    gone = [int(row) for row in RunFolder.open("r").partition().clients["1"][:9]]
     assert probekit("unlearn", "r", *(word for row in gone for word in ("--sample", small.ids[row])))[0] == 0
     assert probekit("unlearn", "r", "--client", "2")[0] == 0
-    partition = Run.open("r").partition()
+    partition = RunFolder.open("r").partition()
     for state, left in ((1, 90), (2, 81), (3, 81 - len(partition.clients["2"]))):
         [result] = probekit("evaluate", "r", "--state", str(state))[1]["results"]
         assert (result["kind"], result["rows"], result["also trained on"]) == ("training", left, left)
         counts = {one["name"]: one["count"] for one in result["by client"]}
-        assert counts == dict(Run.open("r").trained(state).counts)
+        assert counts == dict(RunFolder.open("r").trained(state).counts)
         [result] = probekit("evaluate", "r", "small", "--state", str(state))[1]["results"]
         assert (result["rows"], result["also trained on"]) == (90, left)
     rest = np.setdiff1d(np.arange(90), [*gone, *partition.clients["2"]])
@@ -192,11 +192,11 @@ def test_a_trigger_is_judged_beside_the_retrained_head_of_that_state(probekit: P
     triggered = shelve("triggered", embeddings=vectors, labels=np.arange(600) % 3, spec=spec(trigger="square"))
     base = ("train", "small", "--ridge", "0.001", "--clients", "4", "--server-share", "0.1", "--keep", "nothing")
     assert probekit(*base, "--run", "r")[0] == 0
-    rows = [int(row) for row in Run.open("r").partition().clients["1"][:12]]
+    rows = [int(row) for row in RunFolder.open("r").partition().clients["1"][:12]]
     for some in (rows[:6], rows[6:]):
         words = [word for row in some for word in ("--sample", small.ids[row])]
         assert probekit("unlearn", "r", *words, "--method", "retrain")[0] == 0
-    held = np.concatenate([*Run.open("r").partition().clients.values()])
+    held = np.concatenate([*RunFolder.open("r").partition().clients.values()])
     seen = set()
     for state, gone in ((1, 0), (2, 6), (3, 12)):
         left = np.setdiff1d(held, rows[:gone])

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from probekit.cache import DiskStore
 from probekit.cache.removal import remove_set
-from probekit.runs.folder import Run
+from probekit.runs.folder import RunFolder
 from tests.cli.conftest import Command
 from tests.cli.shelves import Probekit, Shelve, rows_around_centres
 from tests.cli.shelves import probekit as probekit
@@ -36,7 +36,7 @@ def run(probekit: Probekit, shelve: Shelve) -> str:
 
 def params(store: DiskStore, clients: set[str]) -> NDArray[np.float64]:
     """What fitting these clients' rows gives."""
-    opened = Run.open("run")
+    opened = RunFolder.open("run")
     embeddings, partition = opened.embeddings(store), opened.partition()
     rows = np.concatenate([partition.clients[name] for name in clients])
     X, Y = columns(embeddings.to_numpy()[rows]), one_hot(embeddings.labels[rows], 3)
@@ -67,9 +67,9 @@ def test_each_client_is_left_out_exactly(run: str, probekit: Probekit, store: Di
 
 def test_the_server_judges_where_no_set_is_named(run: str, probekit: Probekit, store: DiskStore) -> None:
     _, value, _ = probekit("audit", "influence", run)
-    rows = Run.open(run).partition().server
-    embeddings = Run.open(run).embeddings(store)
-    right = np.argmax(columns(embeddings.to_numpy()[rows]) @ Run.open(run).head().params, axis=1)
+    rows = RunFolder.open(run).partition().server
+    embeddings = RunFolder.open(run).embeddings(store)
+    right = np.argmax(columns(embeddings.to_numpy()[rows]) @ RunFolder.open(run).head().params, axis=1)
     assert value["accuracy"] == pytest.approx((right == embeddings.labels[rows]).mean())
     assert "the server's rows" in value["judged on"]
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from probekit.cache import DiskStore
-from probekit.runs.folder import Run
+from probekit.runs.folder import RunFolder
 from tests.cli.conftest import Command
 from tests.cli.shelves import Probekit, Shelve
 from tests.cli.shelves import probekit as probekit
@@ -39,7 +39,7 @@ def area(members: np.ndarray, others: np.ndarray) -> float:
 def test_the_loss_attack_against_pairs_counted_by_hand(run: str, probekit: Probekit, store: DiskStore) -> None:
     code, value, _ = probekit("audit", "membership", run, "--unseen", "unseen")
     assert code == 0
-    opened = Run.open(run)
+    opened = RunFolder.open(run)
     embeddings, partition, unseen = opened.embeddings(store), opened.partition(), store.open("unseen")
     kept = np.concatenate([partition.clients[name] for name in "013"])
     X, Y = columns(embeddings.to_numpy()[kept]), one_hot(embeddings.labels[kept], 3)
@@ -97,7 +97,7 @@ def test_a_client_that_is_still_there(run: str, probekit: Probekit) -> None:
 def test_single_samples_that_were_forgotten(probekit: Probekit, shelve: Shelve) -> None:
     embeddings = shelve("rows", **OVERFITTED)
     probekit("train", "rows", "--clients", "4", "--server-share", "0.2", "--ridge", "0.01", "--run", "run")
-    rows = Run.open("run").partition().clients["1"][:20]
+    rows = RunFolder.open("run").partition().clients["1"][:20]
     samples = [part for row in rows for part in ("--sample", embeddings.ids[int(row)])]
     assert probekit("unlearn", "run", *samples)[0] == 0
     code, value, _ = probekit("audit", "membership", "run")
@@ -137,8 +137,8 @@ def test_rows_that_were_trained_on_are_not_unseen(
     )
     _, value, _ = probekit("audit", "membership", "other", "--unseen", "mixed")
     held = {
-        Run.open("other").embeddings(store).ids[int(row)]
-        for one in Run.open("other").partition().clients.values()
+        RunFolder.open("other").embeddings(store).ids[int(row)]
+        for one in RunFolder.open("other").partition().clients.values()
         for row in one
     }
     seen = sum(sample in held for sample in store.open("mixed").ids)

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from probekit.cache import DiskStore
 from probekit.models.serving import load_head
 from probekit.runs.backdoor import retrained_head
-from probekit.runs.folder import Run
-from probekit.runs.snapshot import stage
+from probekit.runs.folder import RunFolder
+from probekit.runs.snapshot import snapshot
 from probekit.runs.tensors import put_objective
 from probekit.runs.unlearning import rows_now
 from tests.cli.shelves import Probekit, Shelve
@@ -50,14 +50,14 @@ def certificate(run: Path, state: int = 2) -> Path:
 
 def term_of(run: Path) -> Array:
     """The secret term."""
-    found = Run.open(run).trained().objective
+    found = RunFolder.open(run).trained().objective
     assert found is not None
     return np.array(found)
 
 
 def minimum(run: Path, store: DiskStore) -> Array:
     """The minimum of the perturbed objective over the rows as they stand, from the explicit matrix."""
-    opened = Run.open(run)
+    opened = RunFolder.open(run)
     embeddings, partition = rows_now(opened, store)
     held = np.concatenate([partition.clients[name] for name in opened.trained().counts])
     X, Y = columns(embeddings.to_numpy()[held].astype(np.float64)), one_hot(embeddings.labels[held], 3)
@@ -66,7 +66,7 @@ def minimum(run: Path, store: DiskStore) -> Array:
 
 
 def test_every_request_solves_again_with_the_same_term(trained: Path, probekit: Probekit, store: DiskStore) -> None:
-    opened = Run.open(trained)
+    opened = RunFolder.open(trained)
     term, embeddings = term_of(trained), opened.embeddings(store)
     first, second = (embeddings.ids[int(row)] for row in opened.partition().clients["1"][:2])
     label = (int(embeddings.labels[embeddings.ids.index(second)]) + 1) % 3
@@ -81,7 +81,7 @@ def test_every_request_solves_again_with_the_same_term(trained: Path, probekit: 
         assert (code, checked["verified"]) == (0, True), (checked, said)
     code, value, said = probekit("unlearn", str(trained), "--client", "0", "--method", "retrain")
     assert code == 0, said
-    np.testing.assert_allclose(Run.open(trained).head().params, minimum(trained, store), rtol=0, atol=1e-10)
+    np.testing.assert_allclose(RunFolder.open(trained).head().params, minimum(trained, store), rtol=0, atol=1e-10)
 
 
 def test_the_certificate_states_the_budget_by_itself(trained: Path, probekit: Probekit) -> None:
@@ -116,7 +116,7 @@ def test_what_the_noise_cannot_cover_changes_nothing(trained: Path, probekit: Pr
     ):
         code, _, said = probekit("unlearn", str(trained), "--client", "2", *more)
         assert (code, words in said) == (2, True), (more, said)
-    assert Run.open(trained).state == 1
+    assert RunFolder.open(trained).state == 1
     assert not Path(released).exists()
 
 
@@ -169,11 +169,11 @@ def test_a_run_that_kept_nothing_retrains_with_its_term(
     assert probekit("train", "rows", *options, "--run", str(run))[0] == 0
     code, value, said = probekit("unlearn", str(run), "--client", "1", "--method", "retrain")
     assert (code, value["privacy"]["mechanism"]) == (0, "objective perturbation"), said
-    np.testing.assert_allclose(Run.open(run).head().params, minimum(run, store), rtol=0, atol=1e-10)
+    np.testing.assert_allclose(RunFolder.open(run).head().params, minimum(run, store), rtol=0, atol=1e-10)
     assert probekit("verify", str(certificate(run)), "--run", str(run), "--rows")[0] == 0
     code, _, said = probekit("unlearn", str(run), "--client", "2", "--method", "retrain", "--server-only")
     assert (code, "certified residual" in said) == (2, True)
-    assert Run.open(run).state == 2
+    assert RunFolder.open(run).state == 2
 
 
 def test_the_term_is_in_no_file_but_its_own(trained: Path, probekit: Probekit) -> None:
@@ -190,13 +190,13 @@ def test_the_term_is_in_no_file_but_its_own(trained: Path, probekit: Probekit) -
     }
     assert leaks == {f"states/{state:04d}/kept/objective.safetensors" for state in (1, 2)}
     assert term_file(trained).stat().st_mode & 0o077 == 0
-    assert Run.open(trained).config["objective_noise"] == SIGMA
+    assert RunFolder.open(trained).config["objective_noise"] == SIGMA
 
 
 def test_two_runs_with_one_seed_have_two_terms(trained: Path, probekit: Probekit, tmp_path: Path) -> None:
     other = tmp_path / "other"
     assert probekit("train", "rows", *OPTIONS, "--objective-noise", "2", "--run", str(other))[0] == 0
-    assert Run.open(other).config["seed"] == Run.open(trained).config["seed"]
+    assert RunFolder.open(other).config["seed"] == RunFolder.open(trained).config["seed"]
     assert not np.isclose(term_of(trained), term_of(other)).any()
 
 
@@ -239,16 +239,16 @@ def test_purging_keeps_the_term_and_says_so(trained: Path, probekit: Probekit, s
     assert any("linear term" in one for one in value["unreached"])
     assert np.array_equal(term_of(trained), term)
     assert probekit("unlearn", str(trained), "--client", "1")[0] == 0
-    np.testing.assert_allclose(Run.open(trained).head().params, minimum(trained, store), rtol=0, atol=1e-10)
+    np.testing.assert_allclose(RunFolder.open(trained).head().params, minimum(trained, store), rtol=0, atol=1e-10)
     assert probekit("verify", str(certificate(trained, 3)), "--run", str(trained), "--rows")[0] == 0
 
 
 def test_evaluation_and_report_retrain_with_the_term(trained: Path, probekit: Probekit, store: DiskStore) -> None:
     assert probekit("unlearn", str(trained), "--client", "2")[0] == 0
-    run = Run.open(trained)
+    run = RunFolder.open(trained)
     for number in (1, 2):
         for from_rows in (False, True):
-            head, why = stage(run, store, number, from_rows=from_rows).retrained()
+            head, why = snapshot(run, store, number, from_rows=from_rows).retrained()
             assert head is not None, why
             np.testing.assert_allclose(head.params, run.head(number).params, rtol=0, atol=1e-10)
         head = retrained_head(run, store, run.trained(number), state=number)

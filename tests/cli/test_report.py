@@ -23,7 +23,7 @@ from probekit.certificates.margins import margins
 from probekit.report import pictures
 from probekit.report.pages import markdown
 from probekit.runs import unlearning
-from probekit.runs.folder import Run
+from probekit.runs.folder import RunFolder
 from tests.cli.conftest import Command
 from tests.cli.shelves import Probekit, Shelve, rows_around_centres
 from tests.cli.shelves import probekit as probekit
@@ -52,7 +52,7 @@ def run(probekit: Probekit, shelve: Shelve, tmp_path: Path) -> Path:
 
 def oracle(run: Path, store: DiskStore, clients: str, *, ridge: float = RIDGE) -> NDArray[np.float64]:
     """The parameters that retraining on these clients gives, from the rows and nothing of ours."""
-    opened = Run.open(run)
+    opened = RunFolder.open(run)
     embeddings, partition = opened.embeddings(store), opened.partition()
     rows = np.concatenate([partition.clients[name] for name in clients])
     X, Y = columns(embeddings.to_numpy()[rows]), one_hot(embeddings.labels[rows], 3)
@@ -71,7 +71,7 @@ def test_every_state_stands_beside_retraining(run: Path, probekit: Probekit, sto
     test = store.open("test")
     X = columns(test.to_numpy())
     for told, clients in zip(value["stages"], ("0123", "013", "03"), strict=True):
-        retrained, own = oracle(run, store, clients), Run.open(run).head(told["state"]).params
+        retrained, own = oracle(run, store, clients), RunFolder.open(run).head(told["state"]).params
         distance = float(np.linalg.norm(own - retrained))
         assert told["distance"] == pytest.approx(distance, rel=1e-6, abs=1e-11)
         assert distance <= told["bound"] + told["own_bound"]
@@ -122,7 +122,7 @@ def test_the_page_holds_every_part_and_its_pictures(run: Path, probekit: Probeki
     assert "not computable" in page or "not computed" in page
     assert "statistics of the retained clients" in page
     assert [entry["action"] for entry in value["ledger"]] == ["train", "unlearn", "unlearn"]
-    assert value["inputs"]["ledger"] == Run.open(run).entries()[-1].digest
+    assert value["inputs"]["ledger"] == RunFolder.open(run).entries()[-1].digest
 
 
 def test_the_same_run_gives_the_same_bytes_and_pictures_hold_text(run: Path, probekit: Probekit) -> None:
@@ -151,7 +151,7 @@ def test_rows_told_certain_are_those_that_agreement_counts_and_keep_their_class(
     code, value, _ = probekit("report", "run", "--test", "test")
     assert code == 0
     told = value["judged"][0]["margins"]
-    trained, test = Run.open(tmp_path / "run").trained(), store.open("test")
+    trained, test = RunFolder.open(tmp_path / "run").trained(), store.open("test")
     known = known_at(trained.params, objective_of(trained), trained.design, statistics=trained.statistics)
     assert known is not None
     assert known.curvature is not None
@@ -174,7 +174,7 @@ def test_rows_told_certain_are_those_that_agreement_counts_and_keep_their_class(
 def test_certain_rows_have_the_retrained_class_and_others_may_not(
     run: Path, probekit: Probekit, store: DiskStore
 ) -> None:
-    opened, test = Run.open(run), store.open("test")
+    opened, test = RunFolder.open(run), store.open("test")
     trained = opened.trained()
     known = known_at(trained.params, objective_of(trained), trained.design, statistics=trained.statistics)
     assert known is not None
@@ -268,7 +268,7 @@ def test_rows_instead_of_statistics(run: Path, probekit: Probekit, store: DiskSt
 def test_single_samples_that_were_forgotten(probekit: Probekit, shelve: Shelve, store: DiskStore) -> None:
     embeddings = shelve("rows", rows=160)
     probekit("train", "rows", *OPTIONS, "--run", "run")
-    rows = Run.open("run").partition().clients["1"][:5]
+    rows = RunFolder.open("run").partition().clients["1"][:5]
     samples = [part for row in rows for part in ("--sample", embeddings.ids[int(row)])]
     assert probekit("unlearn", "run", *samples)[0] == 0
     assert probekit("unlearn", "run", "--client", "0")[0] == 0
@@ -305,7 +305,10 @@ def test_backdoor_success_with_and_without_the_target_class(
     assert code == 0, value
     every, excluding = value["comparison"]
     for state, label in ((1, "before"), (2, "after")):
-        hit = np.argmax(columns((clean + trigger).astype(np.float64)) @ Run.open("run").head(state).params, axis=1) == 1
+        hit = (
+            np.argmax(columns((clean + trigger).astype(np.float64)) @ RunFolder.open("run").head(state).params, axis=1)
+            == 1
+        )
         assert every["heads"][label]["hits"] == hit.sum()
         assert excluding["heads"][label]["hits"] == hit[true != 1].sum()
     assert every["difference to retraining"] == excluding["difference to retraining"] == 0

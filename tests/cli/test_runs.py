@@ -39,9 +39,9 @@ from probekit.linear.statistics import statistics
 from probekit.runs import folder as runs_module
 from probekit.runs import ledger
 from probekit.runs import tensors as kept
-from probekit.runs.folder import Run
+from probekit.runs.folder import RunFolder
 from probekit.runs.ledger import Event
-from probekit.runs.options import TrainConfig
+from probekit.runs.options import TrainOptions
 from probekit.runs.training import train_run
 from tests.cli.shelves import Shelve
 from tests.cli.shelves import shelve as shelve
@@ -61,10 +61,10 @@ CONFIGS: dict[str, dict[str, Any]] = {
 }
 
 
-def made(store: DiskStore, path: Path, **changes: Any) -> tuple[Run, Trained]:
+def made(store: DiskStore, path: Path, **changes: Any) -> tuple[RunFolder, Trained]:
     """A run of the set `small`, and what training gave before it was written."""
     options = {"clients": 4, "ridge": "0.1", **changes}
-    outcome = train_run(TrainConfig("small", **options), store, path)
+    outcome = train_run(TrainOptions("small", **options), store, path)
     return outcome.run, outcome.trained
 
 
@@ -85,7 +85,7 @@ def same(one: Any, other: Any) -> bool:
 def test_what_was_trained_comes_back(store: DiskStore, shelve: Shelve, tmp_path: Path, name: str) -> None:
     shelve("small")
     run, trained = made(store, tmp_path / "run", **CONFIGS[name])
-    found = Run.open(run.path).trained()
+    found = RunFolder.open(run.path).trained()
     assert same(
         replace(trained, statistics=None, head=replace(trained.head, recipe={})),
         replace(found, statistics=None, head=replace(found.head, recipe={})),
@@ -151,14 +151,14 @@ def test_clients_of_any_name(store: DiskStore, shelve: Shelve, tmp_path: Path) -
     owners = [names[row % len(names)] or "empty" for row in range(90)]
     shelve("small", clients=tuple(owners))
     run, trained = made(store, tmp_path / "run", partition="column:client_id", clients=None)
-    found = Run.open(run.path).trained().statistics
+    found = RunFolder.open(run.path).trained().statistics
     assert found is not None
     assert set(found) == set(owners) == set(trained.counts)
     assert all(found[name].count == trained.counts[name] for name in found)
     assert not (tmp_path / "etc").exists()
 
 
-def forgotten(run: Run, client: str) -> Trained:
+def forgotten(run: RunFolder, client: str) -> Trained:
     """The trained state without a client, by re-summing (the statistics mapping stays lazy)."""
     before = run.trained()
     assert isinstance(before.statistics, kept.StatisticsFolder)
@@ -176,7 +176,7 @@ def test_a_new_state_replaces_the_old_one_and_leaves_it_readable(
     run, trained = made(store, tmp_path / "run")
     after = forgotten(run, "2")
     assert run.write_state(after, Event("unlearn", {"head": trained.head.digest}, {"client": "2"})) == 2
-    again = Run.open(run.path)
+    again = RunFolder.open(run.path)
     assert (again.state, again.states()) == (2, [1, 2])
     assert again.head().digest == after.head.digest != trained.head.digest
     assert again.head(1).digest == trained.head.digest
@@ -203,7 +203,7 @@ def test_statistics_that_stay_are_not_written_again(store: DiskStore, shelve: Sh
     run.write_state(replace(before, statistics=changed, counts=counts), Event("grow"))
     three = run.path / "states/0003/kept/statistics"
     assert [file.name for file in sorted(three.iterdir()) if not file.samefile(two / file.name)] == [kept.file_of("0")]
-    again = Run.open(run.path).trained().statistics
+    again = RunFolder.open(run.path).trained().statistics
     assert again is not None
     assert again["0"].digest == changed["0"].digest
 
@@ -212,13 +212,13 @@ def test_something_can_be_recorded_without_a_new_state(store: DiskStore, shelve:
     shelve("small")
     run, _ = made(store, tmp_path / "run")
     run.record(Event("purge", {}, {"what": "nothing"}))
-    again = Run.open(run.path)
+    again = RunFolder.open(run.path)
     assert [entry.action for entry in again.entries()] == ["train", "purge"]
     assert again.state == 1
     again.trained()
 
 
-def everything(run: Run) -> None:
+def everything(run: RunFolder) -> None:
     """Read all that a run holds."""
     run.entries()
     run.partition()
@@ -242,12 +242,12 @@ def test_every_changed_file_is_noticed(store: DiskStore, shelve: Shelve, tmp_pat
         content = path.read_bytes()
         path.write_bytes(content[:-9] + bytes([content[-9] ^ 1]) + content[-8:])
         with pytest.raises((CorruptError, VerificationError), match=path.name):
-            everything(Run.open(run.path))
+            everything(RunFolder.open(run.path))
         path.unlink()
         with pytest.raises((CorruptError, VerificationError), match=path.name):
-            everything(Run.open(run.path))
+            everything(RunFolder.open(run.path))
         path.write_bytes(content)
-    everything(Run.open(run.path))
+    everything(RunFolder.open(run.path))
 
 
 DESIGN = Design(3, 2)
@@ -331,7 +331,7 @@ def test_a_run_of_another_schema_is_refused(store: DiskStore, shelve: Shelve, tm
     note = json.loads((run.path / "run.json").read_text())
     (run.path / "run.json").write_text(json.dumps({**note, "schema": schema, "probekit": "9.9"}))
     with pytest.raises(CacheError, match=r"probekit 9\.9 with run schema"):
-        Run.open(run.path)
+        RunFolder.open(run.path)
 
 
 def test_a_run_json_that_says_too_little_is_refused(store: DiskStore, shelve: Shelve, tmp_path: Path) -> None:
@@ -339,19 +339,19 @@ def test_a_run_json_that_says_too_little_is_refused(store: DiskStore, shelve: Sh
     run, _ = made(store, tmp_path / "run")
     (run.path / "run.json").write_text('{"schema": 1}')
     with pytest.raises(CorruptError, match="does not say its config"):
-        Run.open(run.path)
+        RunFolder.open(run.path)
 
 
 def test_what_is_no_run_is_not_opened_and_not_replaced(store: DiskStore, shelve: Shelve, tmp_path: Path) -> None:
     shelve("small")
     made(store, tmp_path / "runs" / "small-closed-form")
     with pytest.raises(NotFoundError, match="small-closed-form"):
-        Run.open(tmp_path / "runs" / "small-closedform")
+        RunFolder.open(tmp_path / "runs" / "small-closedform")
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").write_text("all of it")
     for force in (False, True):
         with pytest.raises(InputError, match="not a run folder"):
-            train_run(TrainConfig("small", ridge="1"), store, tmp_path / "mine", force=force)
+            train_run(TrainOptions("small", ridge="1"), store, tmp_path / "mine", force=force)
     assert (tmp_path / "mine" / "thesis.txt").read_text() == "all of it"
 
 
@@ -385,8 +385,8 @@ def test_force_replaces_a_run(store: DiskStore, shelve: Shelve, tmp_path: Path) 
     before = first.head().digest
     with pytest.raises(InputError, match="finished run"):
         made(store, tmp_path / "run", ridge="9")
-    assert Run.open(first.path).head().digest == before
-    outcome = train_run(TrainConfig("small", ridge="9"), store, tmp_path / "run", force=True)
+    assert RunFolder.open(first.path).head().digest == before
+    outcome = train_run(TrainOptions("small", ridge="9"), store, tmp_path / "run", force=True)
     assert outcome.run.head().digest != before
     assert sorted(path.name for path in tmp_path.iterdir() if path.name != "cache") == [".run.lock", "run"]
 
@@ -406,11 +406,11 @@ def test_a_replacement_killed_in_between_is_undone(
 
     monkeypatch.setattr(Path, "rename", dies)
     with pytest.raises(KeyboardInterrupt):
-        train_run(TrainConfig("small", ridge="9"), store, tmp_path / "run", force=True)
+        train_run(TrainOptions("small", ridge="9"), store, tmp_path / "run", force=True)
     monkeypatch.undo()
     assert not (tmp_path / "run").exists()
-    assert Run.open(tmp_path / "run").head().digest == before
-    train_run(TrainConfig("small", ridge="9"), store, tmp_path / "run", force=True)
+    assert RunFolder.open(tmp_path / "run").head().digest == before
+    train_run(TrainOptions("small", ridge="9"), store, tmp_path / "run", force=True)
     assert sorted(path.name for path in tmp_path.iterdir() if path.name != "cache") == [".run.lock", "run"]
 
 
@@ -439,7 +439,7 @@ def test_stopped_at_any_step_the_run_is_the_old_or_the_new_one(
     with pytest.raises(KeyboardInterrupt):
         run.write_state(after, Event("unlearn"))
     monkeypatch.undo()
-    found = Run.open(run.path)
+    found = RunFolder.open(run.path)
     everything(found)
     switched = step == "write_json" and torn
     assert found.head().digest == (after if switched else trained).head.digest
@@ -450,7 +450,7 @@ def test_stopped_at_any_step_the_run_is_the_old_or_the_new_one(
     assert found.head().digest == (after if entered else trained).head.digest
     assert len(found.entries()) == found.state
     assert sorted(path.name for path in (run.path / "states").iterdir()) == ["0001", "0002"][: found.state]
-    everything(Run.open(run.path))
+    everything(RunFolder.open(run.path))
     assert found.write_state(forgotten(found, "0"), Event("unlearn")) == found.state
 
 
@@ -461,7 +461,7 @@ def test_files_and_folders_left_aside_are_cleared(store: DiskStore, shelve: Shel
     (run.path / ".aside-report" / "report.md").write_text("half of it")
     (run.path / ".aside-partition").write_bytes(b"half of it")
     (run.path / ".aside-link").symlink_to(run.path / "states")
-    found = Run.open(run.path)
+    found = RunFolder.open(run.path)
     with found.lock():
         assert not [path.name for path in run.path.iterdir() if path.name.startswith(".aside-")]
     assert found.head().digest == trained.head.digest
@@ -474,7 +474,7 @@ def test_an_entry_without_its_state_is_dropped(store: DiskStore, shelve: Shelve,
     run.write_state(forgotten(run, "1"), Event("unlearn"))
     (run.path / "run.json").write_bytes(note)
     (run.path / "states/0002/kept/solution.safetensors").unlink()
-    found = Run.open(run.path)
+    found = RunFolder.open(run.path)
     with found.lock():
         assert found.state == 1
     assert len(found.entries()) == 1
@@ -484,9 +484,9 @@ def test_an_entry_without_its_state_is_dropped(store: DiskStore, shelve: Shelve,
 
 def unlearn_for_ever(path: Path) -> None:
     """Forget a client, let it return, forget the next one, and so on."""
-    first = Run.open(path).trained(1)
+    first = RunFolder.open(path).trained(1)
     while True:
-        run = Run.open(path)
+        run = RunFolder.open(path)
         with run.lock():
             if run.state % 2:
                 run.write_state(forgotten(run, str(run.state // 2 % 4)), Event("unlearn"))
@@ -510,7 +510,7 @@ def test_killed_at_random_instants_a_run_stays_sound(
         assert process.pid is not None
         os.kill(process.pid, signal.SIGKILL)
         process.join()
-        found = Run.open(run.path)
+        found = RunFolder.open(run.path)
         everything(found)
         assert found.state >= seen
         with found.lock():
@@ -523,7 +523,7 @@ def test_killed_at_random_instants_a_run_stays_sound(
 
 
 def train_again(root: Path, path: Path) -> None:
-    train_run(TrainConfig("small", clients=4, ridge="0.1"), DiskStore(root), path, force=True)
+    train_run(TrainOptions("small", clients=4, ridge="0.1"), DiskStore(root), path, force=True)
 
 
 @pytest.mark.parametrize("exists", [False, True])
@@ -543,12 +543,12 @@ def test_training_killed_at_random_instants_leaves_a_whole_run_or_none(
             os.kill(process.pid, signal.SIGKILL)
             process.join()
         try:
-            everything(Run.open(path))
+            everything(RunFolder.open(path))
         except NotFoundError:
             assert not exists
             assert not path.exists()
     train_again(store.root, path)
-    everything(Run.open(path))
+    everything(RunFolder.open(path))
     assert sorted(one.name for one in path.parent.iterdir()) == [".run.lock", "run"]
 
 
@@ -556,7 +556,7 @@ def test_a_second_process_waits_and_says_so(store: DiskStore, shelve: Shelve, tm
     shelve("small")
     run, _ = made(store, tmp_path / "run")
     said: list[str] = []
-    other = Run.open(run.path)
+    other = RunFolder.open(run.path)
 
     def later() -> None:
         with other.lock(waiting=said.append):
@@ -587,4 +587,4 @@ def test_a_full_disk_is_told_and_changes_nothing(
     with pytest.raises(ProbekitError, match="disk is full"):
         run.write_state(after, Event("unlearn"))
     monkeypatch.undo()
-    assert Run.open(run.path).head().digest == trained.head.digest
+    assert RunFolder.open(run.path).head().digest == trained.head.digest

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from probekit.cache import DiskStore
 from probekit.cli.main import run as run_command
 from probekit.errors import NotFoundError
-from probekit.runs.folder import Run
+from probekit.runs.folder import RunFolder
 from probekit.values import EmbeddingSet
 from tests.cli.conftest import Command
 from tests.cli.shelves import Probekit, Shelve
@@ -41,7 +41,7 @@ def test_the_head_is_that_of_all_rows_whoever_holds_them(probekit: Probekit, she
     embeddings = shelve("small")
     code, value, _ = probekit("train", "small", "--partition", scheme, "--ridge", "0.05", "--run", "r")
     assert code == 0
-    head = Run.open("r").head()
+    head = RunFolder.open("r").head()
     assert np.allclose(head.params, oracle(embeddings, np.arange(90), 0.05), rtol=0, atol=1e-10)
     assert value["rows"] == sum(value["clients"].values()) == 90
     assert len(value["clients"]) == (3 if scheme == "classes" else 10)
@@ -55,7 +55,7 @@ def test_the_server_keeps_its_share_to_itself(probekit: Probekit, shelve: Shelve
     code, value, _ = probekit("train", "small", "--ridge", "0.05", "--run", "r", *arguments)
     assert code == 0
     assert value["server rows"] == 18
-    run = Run.open("r")
+    run = RunFolder.open("r")
     held = np.sort(np.concatenate(list(run.partition().clients.values())))
     assert len(held) == 72
     assert np.allclose(run.head().params, oracle(embeddings, held, 0.05), rtol=0, atol=1e-10)
@@ -74,8 +74,8 @@ def test_a_chosen_ridge_is_told_with_how(probekit: Probekit, shelve: Shelve, how
     assert code == 0
     assert value["ridge chosen"]["candidates"] == 45
     assert value["ridge chosen"]["by"]
-    assert Run.open("r").config["ridge_by"] == how
-    assert np.allclose(Run.open("r").head().params, oracle(embeddings, np.arange(90), value["ridge"]), atol=1e-9)
+    assert RunFolder.open("r").config["ridge_by"] == how
+    assert np.allclose(RunFolder.open("r").head().params, oracle(embeddings, np.arange(90), value["ridge"]), atol=1e-9)
 
 
 def test_the_chosen_ridge_leaves_each_row_out_best(probekit: Probekit, shelve: Shelve) -> None:
@@ -122,7 +122,7 @@ def test_rows_that_cannot_be_used_are_left_out_with_a_note(probekit: Probekit, s
     assert (value["rows"], value["left out"]) == (87, 3)
     assert "3 rows without a label or an embedding were left out" in said
     good = np.setdiff1d(np.arange(90), [3, 7, 80])
-    assert np.allclose(Run.open("r").head().params, oracle(embeddings, good, 0.05), atol=1e-10)
+    assert np.allclose(RunFolder.open("r").head().params, oracle(embeddings, good, 0.05), atol=1e-10)
 
 
 def test_fedavg_goes_to_the_closed_form_and_says_what_it_sent(probekit: Probekit, shelve: Shelve) -> None:
@@ -130,7 +130,7 @@ def test_fedavg_goes_to_the_closed_form_and_says_what_it_sent(probekit: Probekit
     arguments = ("--method", "fedavg", "--rounds", "3000", "--local-steps", "1", "--ridge", "0.05", "--clients", "4")
     code, value, _ = probekit("train", "small", *arguments, "--tolerance", "1e-14", "--run", "r")
     assert code == 0
-    assert np.allclose(Run.open("r").head().params, oracle(embeddings, np.arange(90), 0.05), atol=1e-6)
+    assert np.allclose(RunFolder.open("r").head().params, oracle(embeddings, np.arange(90), 0.05), atol=1e-6)
     assert value["bytes up"] == 8 * 18 * (4 * value["rounds"] + 4 + 4)
     assert value["loss"][0] > value["loss"][1]
     assert value["can unlearn"]["exact"]["possible"] is False
@@ -143,9 +143,9 @@ def test_fedavg_options_reach_the_method(probekit: Probekit, shelve: Shelve) -> 
     assert code == 0
     assert (value["rounds"], value["ridge"], value["learning rate"]) == (3, 0.0, 1e-4)
     assert value["history bytes"] == 8 * 18 * (3 * 4 + 3 + 1)
-    config = Run.open("r").config
+    config = RunFolder.open("r").config
     assert (config["optimiser"], config["weights"], config["init"]) == ("adam", "uniform", "random")
-    history = Run.open("r").trained().history
+    history = RunFolder.open("r").trained().history
     assert history is not None
     assert len(history.rounds) == 3
 
@@ -161,7 +161,7 @@ def test_a_logistic_head_says_that_it_cannot_be_unlearned(probekit: Probekit, sh
     assert "no sufficient statistics" in value["can unlearn"]["exact"]["why"]
     rows = embeddings.embeddings[np.arange(90)].astype(np.float64)
     model = LogisticRegression(C=1.0, tol=1e-10, max_iter=10_000).fit(rows, embeddings.labels)
-    assert np.allclose(Run.open("r").head().params[:-1].T, model.coef_, atol=1e-5)
+    assert np.allclose(RunFolder.open("r").head().params[:-1].T, model.coef_, atol=1e-5)
 
 
 def test_exact_arithmetic_takes_its_grid_from_the_server(probekit: Probekit, shelve: Shelve) -> None:
@@ -171,7 +171,7 @@ def test_exact_arithmetic_takes_its_grid_from_the_server(probekit: Probekit, she
     assert "--server-share" in value["error"]["message"]
     code, value, _ = probekit("train", "small", "--arithmetic", "exact", "--server-share", "0.2", "--run", "r")
     assert code == 0
-    assert Run.open("r").config["grid"] > 0
+    assert RunFolder.open("r").config["grid"] > 0
     one = probekit("train", "small", "--arithmetic", "exact", "--view", "l2", "--ridge", "1", "--run", "s")[1]
     two = probekit(
         "train", "small", "--arithmetic", "exact", "--view", "l2", "--ridge", "1", "--run", "t", "--clients", "3"
@@ -189,7 +189,7 @@ def test_weights_of_classes_and_views_of_the_fit(probekit: Probekit, shelve: She
     ):
         code, value, _ = probekit("train", "small", "--run", "r", "--force", *arguments)
         assert code == 0, value
-        recipe = Run.open("r").head().recipe
+        recipe = RunFolder.open("r").head().recipe
         assert (recipe["fit_view"] == "none") == ("--fit-view" not in arguments)
         assert recipe["normalise_classes"] == ("--normalise-classes" in arguments)
 

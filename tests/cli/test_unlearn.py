@@ -18,8 +18,8 @@ from probekit.cache import DiskStore
 from probekit.custody.signatures import new_private_key, public_key_of
 from probekit.federated.local import train
 from probekit.models.serving import load_head
-from probekit.runs.folder import Run
-from probekit.runs.unlearning import Wanted, carry_out, read_request, rows_now
+from probekit.runs.folder import RunFolder
+from probekit.runs.unlearning import UnlearnOptions, read_request, rows_now, unlearn_run
 from probekit.values import Partition
 from tests.cli.shelves import Probekit, Shelve
 from tests.cli.shelves import probekit as probekit
@@ -44,7 +44,7 @@ def certificate(run: Path, state: int = 2) -> Path:
 
 def retrained(run: Path, store: DiskStore, *, without: set[str]) -> Any:
     """The head that training on the others gives, from the rows and nothing else."""
-    opened = Run.open(run)
+    opened = RunFolder.open(run)
     embeddings, partition = opened.embeddings(store), opened.partition()
     gone = [held for name, held in partition.clients.items() if name in without]
     left = {name: held for name, held in partition.clients.items() if name not in without}
@@ -73,7 +73,7 @@ def test_the_same_request_again_changes_nothing(trained: Path, probekit: Probeki
     probekit("unlearn", str(trained), "--client", "2")
     code, value, _ = probekit("unlearn", str(trained), "--client", "2")
     assert (code, value["already done"], value["state"]) == (0, True, 2)
-    assert Run.open(trained).state == 2
+    assert RunFolder.open(trained).state == 2
 
 
 def test_a_client_returns(trained: Path, probekit: Probekit) -> None:
@@ -87,13 +87,13 @@ def test_a_client_returns(trained: Path, probekit: Probekit) -> None:
 
 
 def test_samples_go_and_stay_gone(trained: Path, probekit: Probekit, store: DiskStore) -> None:
-    opened = Run.open(trained)
+    opened = RunFolder.open(trained)
     embeddings, partition = opened.embeddings(store), opened.partition()
     first, second = (int(row) for row in partition.clients["1"][:2])
     for row in (first, second):
         code, value, said = probekit("unlearn", str(trained), "--sample", embeddings.ids[row][:12])
         assert code == 0, said
-    left, divided = rows_now(Run.open(trained), store)
+    left, divided = rows_now(RunFolder.open(trained), store)
     assert {embeddings.ids[first], embeddings.ids[second]}.isdisjoint(left.ids)
     assert len(divided.clients["1"]) == len(partition.clients["1"]) - 2
     assert value["retained"]["1"] == len(partition.clients["1"]) - 2
@@ -105,7 +105,7 @@ def test_samples_go_and_stay_gone(trained: Path, probekit: Probekit, store: Disk
 def test_the_rows_of_an_earlier_certificate_are_those_of_its_state(
     trained: Path, probekit: Probekit, store: DiskStore
 ) -> None:
-    embeddings, partition = Run.open(trained).embeddings(store), Run.open(trained).partition()
+    embeddings, partition = RunFolder.open(trained).embeddings(store), RunFolder.open(trained).partition()
     for client in ("0", "1"):
         assert probekit("unlearn", str(trained), "--sample", embeddings.ids[int(partition.clients[client][0])])[0] == 0
     for state in (2, 3):
@@ -114,12 +114,12 @@ def test_the_rows_of_an_earlier_certificate_are_those_of_its_state(
 
 
 def test_a_label_is_put_right(trained: Path, probekit: Probekit, store: DiskStore) -> None:
-    embeddings = Run.open(trained).embeddings(store)
-    row = int(Run.open(trained).partition().clients["0"][0])
+    embeddings = RunFolder.open(trained).embeddings(store)
+    row = int(RunFolder.open(trained).partition().clients["0"][0])
     wrong = (int(embeddings.labels[row]) + 1) % 3
     code, value, said = probekit("unlearn", str(trained), "--relabel", f"{embeddings.ids[row]}={wrong}")
     assert (code, value["method"]) == (0, "exact"), said
-    left, divided = rows_now(Run.open(trained), store)
+    left, divided = rows_now(RunFolder.open(trained), store)
     want = train(left, divided, ridge=0.01).head
     np.testing.assert_allclose(load_head(trained / "states" / "0002" / "head").params, want.params, atol=1e-12)
 
@@ -184,7 +184,7 @@ def test_bad_requests(trained: Path, probekit: Probekit, tmp_path: Path) -> None
     ):
         found, _, said = probekit("unlearn", str(trained), *arguments)
         assert (found, words in said) == (code, True), (arguments, found, said)
-    assert Run.open(trained).state == 1
+    assert RunFolder.open(trained).state == 1
     assert probekit("unlearn", str(tmp_path / "nowhere"), "--client", "0")[0] == 3
 
 
@@ -241,7 +241,7 @@ def test_noise_is_fixed_in_advance_and_a_bound_too_large_for_it_is_refused(
     base = ("unlearn", str(trained), "--client", "2", "--sigma", "0.001", "--epsilon", "1", "--delta", "1e-5")
     code, _, said = probekit(*base, "--method", "fedremoval")
     assert (code, "fedremoval-pcg" in said) == (2, True)
-    assert Run.open(trained).state == 1
+    assert RunFolder.open(trained).state == 1
     code, value, said = probekit(*base, "--release", str(tmp_path / "released"))
     assert code == 0, said
     assert value["privacy"]["largest_bound"] >= value["bounds"]["weights"]
@@ -257,7 +257,7 @@ def holds(folder: Path, secret: bytes) -> list[Path]:
 
 
 def test_purge_leaves_no_byte_of_the_forgotten(trained: Path, probekit: Probekit, store: DiskStore) -> None:
-    opened = Run.open(trained)
+    opened = RunFolder.open(trained)
     statistics = opened.trained().statistics
     assert statistics is not None
     secrets = [np.ascontiguousarray(getattr(statistics["2"], name)).tobytes() for name in ("gram", "moment")]
@@ -289,11 +289,11 @@ def test_purging_twice_or_too_early(trained: Path, probekit: Probekit) -> None:
     assert probekit("unlearn", str(trained), "--client", "2", "--purge")[0] == 0
     code, _, said = probekit("purge", str(trained), "--yes")
     assert (code, "purged already" in said) == (2, True)
-    assert Run.open(trained).states() == [2]
+    assert RunFolder.open(trained).states() == [2]
 
 
 def _forget(path: Path, root: Path) -> None:
-    carry_out(Run.open(path), DiskStore(root), read_request(["2"]), Wanted())
+    unlearn_run(RunFolder.open(path), DiskStore(root), read_request(["2"]), UnlearnOptions())
 
 
 def test_killed_while_unlearning_the_run_is_the_old_or_the_new_one(
@@ -321,12 +321,12 @@ def test_killed_while_unlearning_the_run_is_the_old_or_the_new_one(
             assert process.pid is not None
             os.kill(process.pid, signal.SIGKILL)
             process.join()
-        opened = Run.open(run)
+        opened = RunFolder.open(run)
         with opened.lock():
             opened.at().check()
             seen.add(opened.state)
         assert probekit("unlearn", str(run), "--client", "2")[0] == 0
-        assert Run.open(run).state == 2
+        assert RunFolder.open(run).state == 2
 
 
 def _copy(run: Path, target: Path) -> Path:

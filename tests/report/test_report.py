@@ -16,7 +16,7 @@ from probekit.report.report import (
     Judged,
     Measured,
     Report,
-    Stage,
+    StateReport,
     compared,
     comparison,
     json_text,
@@ -38,11 +38,11 @@ def measured(head: str, right: int, worked: int | None = None) -> Measured:
     return Measured(head, {"t": hits(right)}, success)
 
 
-FIRST = Stage(1, "closed-form", {"a": 5, "b": 7}, measured("h1", 18, 15), measured("r1", 18, 15))
-LAST = Stage(3, "fedremoval", {"b": 7}, measured("h3", 14, 1), measured("r3", 17, 3), "rows", 0.5, 0.1, 2.0, 1e-9)
+FIRST = StateReport(1, "closed-form", {"a": 5, "b": 7}, measured("h1", 18, 15), measured("r1", 18, 15))
+LAST = StateReport(3, "fedremoval", {"b": 7}, measured("h3", 14, 1), measured("r3", 17, 3), "rows", 0.5, 0.1, 2.0, 1e-9)
 
 
-def report(*stages: Stage, **more: object) -> Report:
+def report(*stages: StateReport, **more: object) -> Report:
     """A report of these states."""
     made = Report("r", {"ledger": "d"}, {"ridge": 0.1}, {"python": "3"}, stages)
     return replace(made, **more)  # type: ignore[arg-type]

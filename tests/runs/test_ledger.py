@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from probekit.runs import ledger
-from probekit.runs.ledger import FIRST, Entry, Event
 from probekit.errors import VerificationError
+from probekit.runs import ledger
+from probekit.runs.ledger import FIRST, Event, LedgerEntry
 
 EVENTS = st.builds(
     Event,
@@ -23,9 +23,9 @@ EVENTS = st.builds(
 )
 
 
-def written(path: Path, events: list[Event]) -> list[Entry]:
+def written(path: Path, events: list[Event]) -> list[LedgerEntry]:
     """A ledger of these events."""
-    entries: list[Entry] = []
+    entries: list[LedgerEntry] = []
     for number, event in enumerate(events):
         entry = ledger.follow(entries[-1] if entries else None, event, {"state": number + 1})
         ledger.append(path, entry)

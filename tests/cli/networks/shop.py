@@ -15,7 +15,7 @@ from probekit.cache import DiskStore
 from probekit.models.heads import NetworkHead
 from probekit.models.networks import inputs_of, linearized
 from probekit.models.serving import load_head
-from probekit.runs.folder import Run
+from probekit.runs.folder import RunFolder
 from probekit.runs.unlearning import rows_at
 
 RIDGE = 0.05
@@ -164,7 +164,7 @@ def certificate(run: Path, state: int = 2) -> Path:
 
 def minimum(run: Path, store: DiskStore, state: int) -> NDArray[np.float64]:
     """The minimum of a state's own loss by a dense solve of all parameters' dual."""
-    opened, head = Run.open(run), network_head(run, state)
+    opened, head = RunFolder.open(run), network_head(run, state)
     embeddings, partition = rows_at(opened, store, state)
     rows = np.concatenate([partition.clients[name] for name in opened.trained(state).counts])
     model = linearized(head.network)

@@ -13,9 +13,9 @@ import pytest
 from probekit.cache import DiskStore
 from probekit.federated.whole import Standing
 from probekit.runs import ledger
-from probekit.runs.checkpoint import StandingFile
-from probekit.runs.folder import Run
-from probekit.runs.unlearning import Wanted, carry_out, read_request
+from probekit.runs.checkpoint import TrainingCheckpoint
+from probekit.runs.folder import RunFolder
+from probekit.runs.unlearning import UnlearnOptions, read_request, unlearn_run
 from tests.cli.conftest import Command
 from tests.cli.networks.shop import (
     FIRST,
@@ -53,16 +53,16 @@ FEDAVG = ("--method", "fedavg", "--rounds", "8", "--local-steps", "3")
 
 def interrupt(monkeypatch: pytest.MonkeyPatch, probekit: Probekit, *arguments: object, after: int) -> None:
     """Stop a training after so many rounds (0: after pretraining)."""
-    original = StandingFile.save
+    original = TrainingCheckpoint.save
 
-    def stop(file: StandingFile, standing: Standing) -> None:
+    def stop(file: TrainingCheckpoint, standing: Standing) -> None:
         original(file, standing)
         if after <= (standing.reached.rounds if standing.reached is not None else 0):
             raise KeyboardInterrupt
 
     with monkeypatch.context() as broken:
         broken.setattr("probekit.runs.checkpoint.EVERY", 0.0)
-        broken.setattr(StandingFile, "save", stop)
+        broken.setattr(TrainingCheckpoint, "save", stop)
         assert probekit("train", "grey", *FIRST, *arguments, "--run", "r")[0] == 130
     assert not Path("r").exists()
     assert Path(".r.training").is_file()
@@ -131,7 +131,7 @@ def _killed(path: Path, root: Path, before: str) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
     setattr(runs if before == "sync_folder" else ledger, before, die)
-    carry_out(Run.open(path), DiskStore(root), read_request(["1"]), Wanted("fedremoval:dual"))
+    unlearn_run(RunFolder.open(path), DiskStore(root), read_request(["1"]), UnlearnOptions("fedremoval:dual"))
 
 
 @pytest.mark.parametrize("before", ["sync_folder", "append"])
@@ -142,7 +142,7 @@ def test_killed_while_writing_the_run_is_the_old_one(
     process.start()
     process.join(60)
     assert process.exitcode == -signal.SIGKILL
-    opened = Run.open(trained)
+    opened = RunFolder.open(trained)
     assert opened.state == 1
     assert opened.head().digest == network_head(trained).digest
     code, value, said = probekit("unlearn", trained, "--client", "1")

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from probekit.cache import DiskStore
-from probekit.runs.folder import Run
+from probekit.runs.folder import RunFolder
 from tests.cli.conftest import Command
 from tests.cli.networks.shop import (
     Shop,
@@ -81,7 +81,7 @@ def holds(folder: Path, secret: bytes) -> list[Path]:
 def test_purge_leaves_no_byte_of_the_forgotten(trained: Path, command: Command, shop: Shop, tmp_path: Path) -> None:
     cache = Path(shutil.copytree(shop.cache, tmp_path / "cache"))
     base = ("--cache", cache, "--json")
-    opened = Run.open(trained)
+    opened = RunFolder.open(trained)
     kept = opened.trained().gradients
     assert kept is not None
     embeddings, partition = opened.embeddings(DiskStore(cache)), opened.partition()
@@ -98,7 +98,7 @@ def test_purge_leaves_no_byte_of_the_forgotten(trained: Path, command: Command, 
     )  # triggered, too
     assert not (trained / "references").exists()
     assert not (trained / "report").exists()
-    assert Run.open(trained).states() == [2]
+    assert RunFolder.open(trained).states() == [2]
     assert not [secret for secret in [*secrets, *rows] if holds(trained, secret) or holds(cache, secret)]
     assert command("verify", certificate(trained), "--run", trained, *base).code == 0
     assert command("unlearn", trained, "--client", "2", *base).code == 0

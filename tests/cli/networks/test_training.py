@@ -16,8 +16,8 @@ import probekit as library
 from probekit.backbones.module import FrozenModule
 from probekit.cache import DiskStore
 from probekit.models.serving import predict
-from probekit.runs.folder import Run
-from probekit.runs.options import TrainConfig
+from probekit.runs.folder import RunFolder
+from probekit.runs.options import TrainOptions
 from tests.cli.conftest import Command
 from tests.cli.networks.shop import (
     FIRST,
@@ -63,7 +63,7 @@ def test_a_data_set_that_changed_is_read_anew(command: Command, tmp_path: Path) 
     for seed in (0, 1):
         data = save(tmp_path / "own.npz", 60, seed=seed)
         assert command("train", data, *FIRST, "--run", f"r{seed}", *base).code == 0
-        sets.append(Run.open(f"r{seed}").inputs["set"])
+        sets.append(RunFolder.open(f"r{seed}").inputs["set"])
     assert sets[0] != sets[1]
 
 
@@ -92,17 +92,17 @@ def test_the_head_folder_is_all_that_predicting_needs(trained: Path, shop: Shop)
     assert {"config.json", "model.safetensors"} <= {path.name for path in folder.iterdir()}
     test = shop.store.open("test")
     head = library.load_head(folder)
-    assert np.array_equal(predict(head, test), predict(Run.open(trained).head(), test))
+    assert np.array_equal(predict(head, test), predict(RunFolder.open(trained).head(), test))
     assert (predict(head, test) == test.labels).mean() > 0.9
     assert np.linalg.norm(head.params - minimum(trained, shop.store, 1)) <= 1e-4 * np.linalg.norm(head.params)
 
 
 def test_the_config_in_run_json_trains_the_same_again(trained: Path, probekit: Probekit) -> None:
     config = json.loads((trained / "run.json").read_text())["config"]
-    made = TrainConfig.of({**config, "ridge": str(config["ridge"])})
+    made = TrainOptions.of({**config, "ridge": str(config["ridge"])})
     assert (made.backend, made.network, made.pretrain_epochs, made.keep) == ("jvp", "mlp", 3, "gradients")
     given = {one.name: getattr(made, one.name) for one in fields(made)}
-    default = {one.name: one.default for one in fields(TrainConfig)}
+    default = {one.name: one.default for one in fields(TrainOptions)}
     lines = [
         f"{name.replace('_', '-')} = {json.dumps(value)}"
         for name, value in given.items()
@@ -122,7 +122,7 @@ def test_fedavg_comes_near_with_the_rounds(probekit: Probekit, shop: Shop) -> No
         code, value, said = probekit("train", "grey", *FIRST, *steps, "--rounds", rounds, "--run", f"r{rounds}")
         assert (code, value.get("method"), value.get("rounds")) == (0, "fedavg", int(rounds)), said
         gaps.append(np.linalg.norm(network_head(Path(f"r{rounds}")).params - minimum(Path("r2"), shop.store, 1)))
-    config = Run.open("r2").config
+    config = RunFolder.open("r2").config
     assert (config["local_steps"], config["batch_size"], config["rounds"]) == (5, 12, 2)
     assert gaps[1] < 0.7 * gaps[0]
 

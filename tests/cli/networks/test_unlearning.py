@@ -17,7 +17,7 @@ from probekit.federated.network_clients import holders
 from probekit.models.networks import inputs_of, linearized
 from probekit.models.serving import load_head, predict
 from probekit.runs import ledger
-from probekit.runs.folder import Run
+from probekit.runs.folder import RunFolder
 from probekit.runs.unlearning import rows_at
 from probekit.values import Partition
 from tests.cli.networks.shop import (
@@ -61,7 +61,7 @@ def test_every_method_stays_within_its_bound(trained: Path, probekit: Probekit, 
     assert probekit("verify", certificate(trained), "--run", trained)[0] == 0
     code, value, _ = probekit("unlearn", trained, "--client", "2", "--method", method)
     assert (code, value["already done"], value["state"]) == (0, True, 2)
-    assert Run.open(trained).states() == [1, 2]
+    assert RunFolder.open(trained).states() == [1, 2]
 
 
 def test_retraining_by_fedavg_is_for_runs_of_fedavg(trained: Path, probekit: Probekit, shop: Shop) -> None:
@@ -71,7 +71,7 @@ def test_retraining_by_fedavg_is_for_runs_of_fedavg(trained: Path, probekit: Pro
     assert probekit("train", "grey", *FIRST, *steps, "--run", "r")[0] == 0
     code, value, said = probekit("unlearn", "r", "--client", "2", "--method", "retrain-fedavg")
     assert (code, value.get("method"), value["cost"]["rounds"]) == (0, "retrain-fedavg", 3), said
-    found, head = Run.open("r"), network_head(Path("r"))
+    found, head = RunFolder.open("r"), network_head(Path("r"))
     embeddings, partition = rows_at(found, shop.store, 2)
     left = {name: held for name, held in partition.clients.items() if name != "2"}
     kept = np.sort(np.concatenate([partition.server, *left.values()]))
@@ -93,7 +93,7 @@ def test_retraining_by_fedavg_is_for_runs_of_fedavg(trained: Path, probekit: Pro
 
 
 def test_samples_labels_and_a_return(trained: Path, probekit: Probekit, shop: Shop) -> None:
-    opened = Run.open(trained)
+    opened = RunFolder.open(trained)
     embeddings, partition = opened.embeddings(shop.store), opened.partition()
     first, second = (int(row) for row in partition.clients["0"][:2])
     label = (int(embeddings.labels[second]) + 1) % 3
@@ -113,19 +113,19 @@ def test_samples_labels_and_a_return(trained: Path, probekit: Probekit, shop: Sh
         assert np.linalg.norm(network_head(trained, state).params - wanted) <= 1e-4 * np.linalg.norm(wanted), asked
         assert probekit("verify", certificate(trained, state), "--run", trained)[0] == 0
     assert value["retained"] == {"0": 23, "1": 24, "2": 24}
-    left, divided = rows_at(Run.open(trained), shop.store, 5)
+    left, divided = rows_at(RunFolder.open(trained), shop.store, 5)
     assert embeddings.ids[first] not in left.ids
     assert left.labels[left.ids.index(embeddings.ids[second])] == label
     assert len(divided.clients["0"]) == 23
 
 
 def test_what_w_p_was_pretrained_on_cannot_be_taken_out(trained: Path, probekit: Probekit, shop: Shop) -> None:
-    opened = Run.open(trained)
+    opened = RunFolder.open(trained)
     sample = opened.embeddings(shop.store).ids[int(opened.partition().server[0])]
     for asked in (("--sample", sample), ("--relabel", f"{sample}=1")):
         code, _, said = probekit("unlearn", trained, *asked)
         assert (code, "the network was pretrained on it" in sentence(said)) == (2, True)
-    assert Run.open(trained).states() == [1]
+    assert RunFolder.open(trained).states() == [1]
 
 
 def test_the_server_alone_certifies_nothing(trained: Path, probekit: Probekit) -> None:
@@ -185,7 +185,7 @@ def test_forgeries_fail_with_exit_code_6(trained: Path, probekit: Probekit) -> N
 
 def _enter_in_ledger(run: Path, digest: str) -> None:
     """Make the ledger name another certificate for its last state, its chain whole: the work of an insider."""
-    opened = Run.open(run)
+    opened = RunFolder.open(run)
     entries, path = opened.entries(), run / "ledger.jsonl"
     last = entries[-1]
     event = ledger.Event(last.action, last.inputs, {**last.details, "certificate": digest})
@@ -233,4 +233,4 @@ def test_requests_that_cannot_be_met(
 ) -> None:
     found, _, said = probekit("unlearn", trained, *asked)
     assert (found, words in sentence(said)) == (code, True), said
-    assert Run.open(trained).states() == [1]
+    assert RunFolder.open(trained).states() == [1]
