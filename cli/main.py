@@ -13,6 +13,7 @@ import typer.core
 from typer.utils import get_params_from_function
 
 from probekit import __version__
+from probekit.cli.options import as_flags
 from probekit.cli.output import fail, wants_json
 from probekit.errors import ProbekitError
 
@@ -127,7 +128,7 @@ def run(arguments: list[str]) -> int:
             return error.exit_code
         return fail(error.format_message(), error.exit_code, type(error).__name__, arguments)
     except ProbekitError as error:
-        return fail(str(error), error.exit_code, type(error).__name__, arguments)
+        return fail(as_flags(str(error), _flags(arguments)), error.exit_code, type(error).__name__, arguments)
     except Exception as error:
         if "--verbose" in arguments or "-v" in arguments:
             raise
@@ -138,6 +139,17 @@ def run(arguments: list[str]) -> int:
     if result == INTERRUPTED:  # typer catches Ctrl-C itself, and says nothing
         return _interrupted(arguments)
     return result if isinstance(result, int) else 0
+
+
+def _flags(arguments: list[str]) -> dict[str, str]:
+    """The flags of the command that was given, and of `train`, by the library's names for what they set."""
+    words = [word for word in arguments if not word.startswith("-")]
+    command: click.Command = load(words[0])
+    found: dict[str, str] = {}
+    for one in (load("train"), getattr(command, "commands", {}).get(words[1] if len(words) > 1 else "", command)):
+        options = [part for part in one.params if isinstance(part, click.Option) and part.name]
+        found |= {str(part.name): max(part.opts, key=len) for part in options}
+    return found
 
 
 def _interrupted(arguments: list[str]) -> int:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import Field, fields
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar, get_args, get_type_hints
 
 import click
 import typer
@@ -45,14 +49,6 @@ Config = Annotated[
     Path | None,
     typer.Option("--config", help="A TOML file with values for these flags.", callback=read_config, is_eager=True),
 ]
-ObjectiveNoise = Annotated[
-    float | None,
-    typer.Option(
-        help="Sigma of a secret linear term in the objective, which hides what a removal leaves behind: (epsilon, "
-        "delta) by objective perturbation. Closed form, a ridge on everything.",
-        rich_help_panel="The head",
-    ),
-]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and do nothing.")]
 
@@ -60,3 +56,52 @@ DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be done,
 def choice(*names: str) -> click.Choice[str]:
     """One of a few words, known to shell completion."""
     return click.Choice(list(names))
+
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+def with_flags(options: type[Any]) -> Callable[[Command], Command]:
+    """Give a command a flag for every field of an options class, which it takes as keywords."""
+
+    def decorate(command: Command) -> Command:
+        first, *others = inspect.signature(command, eval_str=True).parameters.values()
+        own = [one.replace(kind=one.KEYWORD_ONLY) for one in others if one.kind is not one.VAR_KEYWORD]
+        types = get_type_hints(options)
+        made = [_flag(one, types[one.name]) for one in fields(options)]
+        command.__signature__ = inspect.Signature([first, *made, *own])  # type: ignore[attr-defined]
+        return command
+
+    return decorate
+
+
+def _flag(one: Field[Any], kind: Any) -> inspect.Parameter:
+    info = one.metadata["info"]
+    several = bool(info.aliases) or kind is bool  # a switch has no --no- form
+    names = [f"--{name.replace('_', '-')}" for name in (one.name, *info.aliases)] if several else []
+    if str in get_args(kind):
+        kind = str | None  # a number or a word: the options tell which
+    offered = typer.Option(
+        *names,
+        help=info.help,
+        min=info.minimum,
+        click_type=choice(*info.choices) if info.choices else None,
+        rich_help_panel=info.panel,
+    )
+    annotation = Annotated[kind, offered]
+    return inspect.Parameter(one.name, inspect.Parameter.KEYWORD_ONLY, default=one.default, annotation=annotation)
+
+
+ARGUMENT = re.compile(r"""`([a-z_]+)(?:=([^`]*))?`|\b([a-z_]+)=("[^"]*")""")
+
+
+def as_flags(message: str, flags: Mapping[str, str]) -> str:
+    """A message of the library with the arguments that it names written as the flags that set them."""
+
+    def flag(found: re.Match[str]) -> str:
+        name, value = found[1] or found[3], (found[2] or found[4] or "").strip("\"'")
+        if name not in flags:
+            return found[0]
+        return flags[name] if value in ("", "True") else f"{flags[name]} {value}"
+
+    return ARGUMENT.sub(flag, message)

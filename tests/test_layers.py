@@ -150,7 +150,9 @@ print("LOADED", *(name for name in {HEAVY!r} if name in sys.modules), file=sys.s
     return set(line.split()[1:])
 
 
-@pytest.mark.parametrize("arguments", [[], ["--help"], ["--version"], ["extract", "--help"], ["cache", "--help"]])
+@pytest.mark.parametrize(
+    "arguments", [[], ["--help"], ["--version"], ["extract", "--help"], ["train", "--help"], ["cache", "--help"]]
+)
 def test_help_loads_nothing_heavy(arguments: list[str]) -> None:
     assert loaded_by(f"    from probekit.cli.main import run; run({arguments!r})") == set()
 

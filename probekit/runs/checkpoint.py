@@ -32,9 +32,9 @@ class TrainingCheckpoint:
     _written: float = field(default=-EVERY, init=False)
 
     @classmethod
-    def of(cls, run: Path, config: TrainOptions, embeddings: EmbeddingSet) -> TrainingCheckpoint:
-        """For a run with this config on this set."""
-        asked = {name: value for name, value in config.plain().items() if name not in FREE}
+    def of(cls, run: Path, options: TrainOptions, embeddings: EmbeddingSet) -> TrainingCheckpoint:
+        """For a run with these options on this set."""
+        asked = {name: value for name, value in options.plain.items() if name not in FREE}
         key = hashlib.sha256(canonical([embeddings.digest, asked]).encode()).hexdigest()
         return cls(checkpoint_path(run), key)
 

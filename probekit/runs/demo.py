@@ -107,8 +107,7 @@ def _sets(store: DiskStore, story: Story, progress: Callable[[str, Progress], No
 
 def _trained(store: DiskStore, path: Path, keep: str) -> RunFolder:
     """A run of five clients, the last one poisoned; made anew each time, as it takes a second."""
-    config = TrainOptions(
-        "demo-train",
+    options = TrainOptions(
         clients=CLIENTS,
         server_share=SERVER_SHARE,
         view="l2",
@@ -117,7 +116,7 @@ def _trained(store: DiskStore, path: Path, keep: str) -> RunFolder:
         triggered="demo-train-triggered",
         target=TARGET,
     )
-    return train_run(config, store, path, force=True).run
+    return train_run(path, "demo-train", options, store=store, force=True).run
 
 
 def _unlearned(store: DiskStore, run: RunFolder, method: str, test: EmbeddingSet) -> tuple[Head, dict[str, Any]]:

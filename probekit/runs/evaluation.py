@@ -158,7 +158,7 @@ class Judge:
         return sum(sample in known for sample in subject.rows.ids)
 
     def _knn(self, subject: Subject, neighbours: int, interval: Interval) -> dict[str, Any]:
-        train = self._training_rows(subject, "--knn")
+        train = self._training_rows(subject, "knn")
         options = KnnOptions(neighbours=neighbours)
         threads = os.cpu_count() or 1
         guesses = knn_predict(train.to_numpy(), train.labels, subject.rows.to_numpy(), options=options, threads=threads)
@@ -166,8 +166,8 @@ class Judge:
 
     def _shots(self, subject: Subject, wishes: EvaluationOptions) -> list[dict[str, Any]]:
         if isinstance(self.trained.head, NetworkHead):
-            raise InputError("--shots draws curves of heads in closed form; a whole network has none. Leave it out.")
-        train, trained = self._training_rows(subject, "--shots"), self.trained
+            raise InputError("`shots` draws curves of heads in closed form; a whole network has none. Leave it out.")
+        train, trained = self._training_rows(subject, "shots"), self.trained
         rows = sum(trained.counts.values())
         curve = few_shot(
             train,
@@ -183,8 +183,8 @@ class Judge:
     def _training_rows(self, subject: Subject, flag: str) -> EmbeddingSet:
         if subject.kind == TRAINING:
             raise InputError(
-                f"{flag} learns from the training rows and cannot be judged on them. Name a test set, or train with "
-                "--server-share so that the server has rows of its own."
+                f"`{flag}` learns from the training rows and cannot be judged on them. Name a test set, or train with "
+                "`server_share` so that the server has rows of its own."
             )
         return self.held()[0]
 

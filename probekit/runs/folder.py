@@ -290,9 +290,9 @@ def _refuse_stale(run: RunFolder, store: DiskStore) -> None:
     if meant is not None:
         raise MismatchError(
             f"{run.path} was trained on set {inputs['name']} with digest {inputs['set'][:12]}; in {store.root} that "
-            f"name now means {meant[:12]}. Train again with --force, or extract the set as it was."
+            f"name now means {meant[:12]}. Train again with `force=True`, or extract the set as it was."
         )
     raise NotFoundError(
         f"{run.path} was trained on set {inputs['name']} ({inputs['set'][:12]}), which is not in {store.root}. "
-        "Extract it again, bring it with `probekit cache import`, or name its cache with --cache."
+        "Extract it again, bring it with `probekit cache import`, or name its cache (`cache`)."
     )

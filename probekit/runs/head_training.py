@@ -19,40 +19,40 @@ from probekit.linear.design import Design
 from probekit.linear.logistic import fit_logistic
 from probekit.linear.ridge import penalty_of
 from probekit.linear.views import system_of
-from probekit.runs.fitting import Fitted, rounds_told, timed
-from probekit.runs.options import TrainOptions, design_of, method_of
+from probekit.runs.fitting import Fitted, design_of, method_of, rounds_told, timed
+from probekit.runs.options import TrainOptions
 from probekit.values import EmbeddingSet, Json, Partition
 
 
 def fit_head(
-    config: TrainOptions, embeddings: EmbeddingSet, divided: Partition, timings: dict[str, float], watch: Watch | None
+    options: TrainOptions, embeddings: EmbeddingSet, divided: Partition, timings: dict[str, float], watch: Watch | None
 ) -> Fitted:
     """A head of the embeddings."""
-    design = design_of(config, embeddings, divided)
-    method = method_of(config)
+    design = design_of(options, embeddings, divided)
+    method = method_of(options)
     choice = None
-    if chooses(config, method):
+    if chooses(options, method):
         with timed(timings, "choose the ridge"):
             fitted = method if isinstance(method, ClosedForm) else ClosedForm()
-            how = config.ridge or "auto"
+            how = str(options.ridge or "auto")
             choice = choose(
-                embeddings, divided, design=design, how=how, scaling=config.scaling, method=fitted, seed=config.seed
+                embeddings, divided, design=design, how=how, scaling=options.scaling, method=fitted, seed=options.seed
             )
     with timed(timings, "train"):
         progress = watch("rounds") if watch is not None else None
-        trained = _fit(config, embeddings, divided, design=design, choice=choice, progress=progress)
+        trained = _fit(options, embeddings, divided, design=design, choice=choice, progress=progress)
     effective, condition = _spectrum(trained, method, choice)
-    return Fitted(trained, _resolved(config, method, trained), choice, effective, condition)
+    return Fitted(trained, _resolved(options, method, trained), choice, effective, condition)
 
 
-def chooses(config: TrainOptions, method: ClosedForm | FedAvg) -> bool:
+def chooses(options: TrainOptions, method: ClosedForm | FedAvg) -> bool:
     """Whether a ridge is to be chosen: asked for, or neither given nor the method's own."""
     own = isinstance(method, FedAvg) and method.ridge is not None
-    return config.auto or (config.ridge is None and config.method != "logistic" and not own)
+    return options.auto or (options.ridge is None and options.method != "logistic" and not own)
 
 
 def _fit(
-    config: TrainOptions,
+    options: TrainOptions,
     embeddings: EmbeddingSet,
     divided: Partition,
     *,
@@ -60,26 +60,26 @@ def _fit(
     choice: Choice | None,
     progress: Callable[[Progress], None] | None,
 ) -> Trained:
-    if config.method == "logistic":
-        return _logistic(config, embeddings, divided, design)
+    if options.method == "logistic":
+        return _logistic(options, embeddings, divided, design)
     return train(
         embeddings,
         divided,
-        ridge=choice or (config.number() if config.ridge is not None else None),
-        method=method_of(config),
-        scaling=config.scaling,
+        ridge=choice or options.number,
+        method=method_of(options),
+        scaling=options.scaling,
         design=design,
-        keep=config.keep,
-        objective_noise=config.objective_noise,
+        keep=options.keep,
+        objective_noise=options.objective_noise,
         progress=progress,
     )
 
 
-def _logistic(config: TrainOptions, embeddings: EmbeddingSet, divided: Partition, design: Design) -> Trained:
+def _logistic(options: TrainOptions, embeddings: EmbeddingSet, divided: Partition, design: Design) -> Trained:
     """One head of all clients' rows, pooled. Without a ridge it is 1 in sum scaling: scikit-learn's C = 1."""
     held = np.sort(np.concatenate(list(divided.clients.values())))
-    scaling = config.scaling if config.ridge is not None else "sum"
-    ridge = config.number() if config.ridge is not None else 1.0
+    scaling = options.scaling if options.ridge is not None else "sum"
+    ridge = 1.0 if options.number is None else options.number
     penalty = penalty_of(ridge, scaling, len(held))
     if not penalty > 0:
         raise InputError(f"A logistic head needs a ridge above 0; found {ridge:g}.")
@@ -125,15 +125,15 @@ def told(choice: Choice) -> dict[str, Json]:
     }
 
 
-def _resolved(config: TrainOptions, method: ClosedForm | FedAvg, trained: Trained) -> dict[str, Json]:
-    """The config with everything filled in that it had left open."""
+def _resolved(options: TrainOptions, method: ClosedForm | FedAvg, trained: Trained) -> dict[str, Json]:
+    """The options with everything filled in that they had left open."""
     kept = "statistics" if trained.statistics is not None else "gradients" if trained.gradients else "nothing"
     return {
-        **config.plain(),
+        **options.plain,
         **(rounds_told(method, trained) if isinstance(method, FedAvg) else {}),
         "clients": len(trained.counts),
         "ridge": trained.ridge,
-        "ridge_by": config.ridge if config.ridge is not None else "default",
+        "ridge_by": options.ridge if options.ridge is not None else "default",
         "scaling": trained.scaling,
         "intercept": trained.design.intercept,
         "grid": trained.design.grid,

@@ -89,9 +89,9 @@ def refuse_taken(path: Path, *, force: bool) -> None:
     if not path.exists() or (path.is_dir() and not any(path.iterdir())):
         return
     if not (path / NOTE).is_file():
-        raise InputError(f"{path} exists and is not a run folder. Choose another with --run, or remove it.")
+        raise InputError(f"{path} exists and is not a run folder. Choose another folder, or remove it.")
     if not force:
         raise InputError(
-            f"{path} holds a finished run. Give --force to train again and replace it, or --run for another folder; "
+            f"{path} holds a finished run. Give `force=True` to train again and replace it, or choose another folder; "
             f"`probekit evaluate {path}` shows how good it is."
         )

@@ -33,8 +33,8 @@ ATTACKS = ("loss", "likelihood ratio")
 RETRAINED = "retrained without"
 LEAST = 2 * PARTS
 USED_ROWS = (
-    "FedRemoval took its step with the server's rows, so its heads have seen something of them. Name another set with "
-    "--unseen."
+    "FedRemoval took its step with the server's rows, so its heads have seen something of them. Name another set as "
+    "unseen."
 )
 
 Indices = NDArray[np.int64]
@@ -104,7 +104,7 @@ def _forgotten(run: RunFolder, store: DiskStore, client: str | None) -> tuple[st
         return f"client {client}", embeddings.select(partition.clients[client]), ()
     if not asked:
         raise InputError(
-            f"Nothing was unlearned in {run.path} yet, so there are no forgotten rows. Name a client (--client) to "
+            f"Nothing was unlearned in {run.path} yet, so there are no forgotten rows. Name a `client` to "
             "see how well it can be told now."
         )
     gone = [name for name in partition.clients if name not in counts]
@@ -119,9 +119,7 @@ def _forgotten(run: RunFolder, store: DiskStore, client: str | None) -> tuple[st
     every = np.sort(np.concatenate([np.empty(0, np.int64), *rows]))
     if not len(every):
         why = f"those of client {', '.join(purged)} were purged" if purged else "no request took any out"
-        raise NotFoundError(
-            f"The forgotten rows are not available: {why}. Name a client (--client) that is still there."
-        )
+        raise NotFoundError(f"The forgotten rows are not available: {why}. Name a `client` that is still there.")
     what = [f"client {name}" for name in gone] + (["single samples"] if samples else [])
     return " and ".join(what), embeddings.select(every), purged
 
@@ -137,7 +135,7 @@ def _unseen(run: RunFolder, store: DiskStore, name: str | None, held: Rows) -> t
     if name is None:
         if not len(partition.server):
             raise InputError(
-                f"The server of {run.path} has no rows, so unseen ones are missing. Name a set with --unseen."
+                f"The server of {run.path} has no rows, so unseen ones are missing. Name a set with `unseen`."
             )
         return "the server's own", embeddings.select(partition.server), 0
     subject = Judge(run, store, run.trained()).named(name)

@@ -1,135 +1,188 @@
-"""The options of a training run, checked against each other, and the library's own objects made from them."""
+"""The options of a training run: one value, checked once, that the flags of `probekit train` are made from."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import Field, asdict, dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Self
 
 from probekit.errors import InputError
-from probekit.values import Json
 
 if TYPE_CHECKING:
-    from probekit.federated.fedavg import FedAvg
-    from probekit.federated.task import ClosedForm
-    from probekit.linear.design import Design
-    from probekit.values import EmbeddingSet, Partition
+    from probekit.values import Json
 
-METHODS = ("closed-form", "cg", "fedavg", "logistic")
-BACKENDS = ("embeddings", "jvp")
-ROUNDS = (
-    "rounds",
-    "local_steps",
-    "local_epochs",
-    "batch_size",
-    "learning_rate",
-    "weights",
-    "participation",
-    "server_learning_rate",
-    "init",
-    "tolerance",
-    "optimiser",
-    "preset",
-    "keep_history",
-)
+WHO, FIT, ROUNDS = "Who holds what", "The head", "FedAvg (with --method fedavg)"
+ATTACK = "A backdoor to try unlearning on"
+NETWORK = "A whole network instead of a head (with --backend jvp)"
 SOLVED = ("fit_view", "class_weight", "normalise_classes")
 OF_HEADS = (*SOLVED, "scaling", "intercept", "view", "arithmetic", "grid", "keep_history", "objective_noise")
-OF_NETWORKS = (
-    "network",
-    "split",
-    "subset",
-    "centre",
-    "precision",
-    "network_weights",
-    "pretrain_epochs",
-    "pretrain_batch",
-    "pretrain_rate",
-)
-NETWORK_RIDGE = 0.01
-DEFAULT_CLIENTS = 10
 
 
 @dataclass(frozen=True)
-class TrainOptions:
-    """What `probekit train` was asked for. None: the method's own default."""
+class OptionInfo:
+    """How an option is explained and offered: by which words, in which group, from which number on, by which names."""
 
-    embeddings: str
-    clients: int | None = None
-    partition: str = "iid"
-    server_share: float = 0.0
-    server_choice: str = "random"
-    seed: int = 0
-    method: str = "closed-form"
-    ridge: str | None = None
-    scaling: str = "mean"
-    intercept: str | None = None
-    view: str = "raw"
-    fit_view: str = "none"
-    class_weight: str | None = None
-    normalise_classes: bool = False
-    arithmetic: str = "float64"
-    grid: float | None = None
-    keep: str | None = None
-    objective_noise: float | None = None
-    rounds: int | None = None
-    local_steps: int | None = None
-    local_epochs: int | None = None
-    batch_size: int | None = None
-    learning_rate: float | None = None
-    optimiser: str | None = None
-    weights: str | None = None
-    participation: float | None = None
-    server_learning_rate: float | None = None
-    init: str | None = None
-    tolerance: float | None = None
-    preset: str | None = None
-    keep_history: bool = False
-    poison: str | None = None
-    triggered: str | None = None
-    target: int = 0
-    poison_fraction: float = 1.0
-    backend: str = "embeddings"
-    network: str = "mlp"
-    split: str | None = None
-    subset: str | None = None
-    centre: str = "wp"
-    precision: str = "float64"
-    network_weights: str | None = None
-    pretrain_epochs: int = 50
-    pretrain_batch: int = 32
-    pretrain_rate: float = 1e-3
+    help: str | None
+    choices: tuple[str, ...] = ()
+    panel: str | None = None
+    minimum: int | None = None
+    aliases: tuple[str, ...] = ()
+
+
+def info_of(one: Field[Any]) -> OptionInfo:
+    """What is known of an option besides its name, type and default."""
+    found: OptionInfo = one.metadata["info"]
+    return found
+
+
+def _option(default: Any, text: str | None = None, panel: str | None = None, *choices: str, **more: Any) -> Any:
+    return field(default=default, metadata={"info": OptionInfo(text, choices, panel, **more)})
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainOptions:
+    """How a run is trained. Each field is a flag of `probekit train`; None leaves the choice to the method."""
+
+    clients: int | None = _option(
+        None, "How many (default: 10, or as many as the column or the classes say).", WHO, minimum=1
+    )
+    partition: str = _option("iid", "iid, dirichlet:ALPHA, shards:K, column:client_id, classes.", WHO)
+    server_share: float = _option(0.0, "The server's own part of the rows; no client gets it.", WHO)
+    server_choice: str = _option("random", "How it is drawn.", WHO, "random", "representative")
+    seed: int = _option(0, "Random seed.", minimum=0)
+    method: str = _option(
+        "closed-form",
+        "One round of statistics; rounds of local steps; one pooled logistic head (no exact unlearning); of a whole "
+        "network cg, conjugate gradients across the clients, or fedavg.",
+        None,
+        *("closed-form", "cg", "fedavg", "logistic"),
+    )
+    ridge: float | str | None = _option(
+        None,
+        "A number, auto:loo (each row left out), auto:kfold, auto:clients. Default: auto:loo; logistic: 1; a whole "
+        "network: 0.01.",
+        FIT,
+    )
+    scaling: str = _option("mean", "mean: penalty = rows x ridge; sum: penalty = ridge.", FIT, "mean", "sum")
+    intercept: str | None = _option(
+        None, "Default: penalised, as in the paper; logistic: free.", FIT, "penalised", "free", "none"
+    )
+    view: str = _option("raw", "Rows as they are, or of norm 1.", FIT, "raw", "l2")
+    fit_view: str = _option(
+        "none", "From the summed statistics, so it is forgotten with them.", FIT, "none", "centre", "standardise"
+    )
+    class_weight: str | None = _option(None, "balanced, or one number per class: 1,2,1.", FIT)
+    normalise_classes: bool = _option(False, "Each class's column of norm 1.", FIT)
+    arithmetic: str = _option("float64", "exact: sums are bit-identical in any order.", FIT, "float64", "fast", "exact")
+    grid: float | None = _option(None, "Step of exact arithmetic (default: from the server's rows).", FIT)
+    keep: str | None = _option(
+        None,
+        "What the server keeps of each client (default: statistics; fedavg: gradients).",
+        None,
+        *("statistics", "gradients", "nothing"),
+    )
+    objective_noise: float | None = _option(
+        None,
+        "Sigma of a secret linear term in the objective, which hides what a removal leaves behind: (epsilon, delta) by "
+        "objective perturbation. Closed form, a ridge on everything.",
+        FIT,
+    )
+    rounds: int | None = _option(None, "Default: 100.", ROUNDS, minimum=1)
+    local_steps: int | None = _option(None, "Default: 10.", ROUNDS, minimum=1)
+    local_epochs: int | None = _option(None, "Instead of steps.", ROUNDS, minimum=1)
+    batch_size: int | None = _option(None, "Default: all rows of the client.", ROUNDS, minimum=1)
+    learning_rate: float | None = _option(None, "Default: 1 / the largest curvature.", ROUNDS)
+    optimiser: str | None = _option(None, None, ROUNDS, "sgd", "momentum", "adam")
+    weights: str | None = _option(None, "A client's share.", ROUNDS, "size", "uniform")
+    participation: float | None = _option(None, "Share of the clients in each round.", ROUNDS)
+    server_learning_rate: float | None = _option(None, None, ROUNDS)
+    init: str | None = _option(None, None, ROUNDS, "zeros", "random")
+    tolerance: float | None = _option(None, "Stop when a round changes less than this.", ROUNDS)
+    preset: str | None = _option(
+        None,
+        "The paper's own code: Adam forgotten every round, uniform weights, random start, ridge 0.",
+        ROUNDS,
+        "f2l2",
+    )
+    keep_history: bool = _option(False, "Keep every round's uploads.", ROUNDS)
+    poison: str | None = _option(None, "For trials: this client's rows carry a trigger and the target label.", ATTACK)
+    triggered: str | None = _option(None, "The same set, extracted with --trigger.", ATTACK)
+    target: int = _option(0, "Backdoor target class.", ATTACK, minimum=0)
+    poison_fraction: float = _option(1.0, "How much of the client is poisoned.", ATTACK)
+    backend: str = _option(
+        "embeddings",
+        "jvp: a whole network, linearized around weights pretrained on the server's rows.",
+        None,
+        *("embeddings", "jvp"),
+    )
+    network: str = _option("mlp", "mlp, mlp-large, cnn, lenet, resnet, vit, or py:module:factory.", NETWORK)
+    split: str | None = _option(None, "Of a data set that is named instead of a set.", NETWORK)
+    subset: str | None = _option(
+        None, "Train these parameters only: a pattern of names, or how many last layers.", NETWORK
+    )
+    centre: str = _option(
+        "wp",
+        "What the ridge pulls to: the pretrained weights, or zero as in the paper.",
+        NETWORK,
+        *("wp", "zero"),
+        aliases=("center",),
+    )
+    precision: str = _option("float64", "To train in.", NETWORK, "float64", "float32")
+    network_weights: str | None = _option(None, "A safetensors file, instead of pretraining.", NETWORK)
+    pretrain_epochs: int = _option(50, None, NETWORK, minimum=1)
+    pretrain_batch: int = _option(32, None, NETWORK, minimum=1)
+    pretrain_rate: float = _option(1e-3, None, NETWORK)
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> Self:
-        """The config in these values; others among them are not looked at."""
-        return cls(**{field.name: given[field.name] for field in fields(cls) if field.name in given})
+        """The options in these values; others among them are not looked at."""
+        return cls(**{one.name: given[one.name] for one in fields(cls) if one.name in given})
+
+    @classmethod
+    def names(cls, panel: str) -> tuple[str, ...]:
+        """The options of a group."""
+        return tuple(one.name for one in fields(cls) if info_of(one).panel == panel)
 
     def __post_init__(self) -> None:
-        if self.method not in METHODS:
-            raise InputError(f"A method is one of {', '.join(METHODS)}; found {self.method!r}.")
+        self._check_values()
         self._check_backend()
         if self.method != "fedavg":
-            rounds = tuple(name for name in ROUNDS if self.method != "cg" or name not in ("rounds", "tolerance"))
-            self._refuse(rounds, "belongs to rounds of local steps: add --method fedavg, or leave it out")
+            shared = ("rounds", "tolerance") if self.method == "cg" else ()
+            rounds = tuple(name for name in self.names(ROUNDS) if name not in shared)
+            self._refuse(rounds, 'belongs to rounds of local steps: add `method="fedavg"`, or leave it out')
         if self.method != "closed-form":
-            self._refuse(SOLVED, "is done on statistics: only --method closed-form has it")
+            self._refuse(SOLVED, 'is done on statistics: only `method="closed-form"` has it')
         if self.method == "logistic" and (self.keep not in (None, "nothing") or self.auto):
             raise InputError(
                 "A logistic head has no statistics to keep or to choose a ridge from; found keep "
-                f"{self.keep!r} and ridge {self.ridge!r}. Give --ridge a number and leave --keep out."
+                f"{self.keep!r} and ridge {self.ridge!r}. Give `ridge` a number and leave `keep` out."
             )
         if (self.poison is None) != (self.triggered is None):
             raise InputError(
-                "Poisoning needs both the client (--poison) and the same set extracted with a trigger (--triggered); "
+                "Poisoning needs both the client (`poison`) and the same set extracted with a trigger (`triggered`); "
                 f"found {self.poison!r} and {self.triggered!r}."
             )
         if self.local_steps is not None and self.local_epochs is not None:
             raise InputError(
-                f"Give --local-steps or --local-epochs, one of them; found {self.local_steps} and {self.local_epochs}."
+                f"Give `local_steps` or `local_epochs`, one of them; found {self.local_steps} and {self.local_epochs}."
             )
-        if not self.auto and self.ridge is not None:
-            self.number()
         self._refuse_unhidden()
+
+    def _check_values(self) -> None:
+        """Every value by itself; a ridge in digits becomes a number."""
+        for one in fields(self):
+            value, info = getattr(self, one.name), info_of(one)
+            if info.choices and value is not None and value not in info.choices:
+                raise InputError(f"`{one.name}` is one of {', '.join(info.choices)}; found {value!r}.")
+            if info.minimum is not None and value is not None and value < info.minimum:
+                raise InputError(f"`{one.name}` is at least {info.minimum}; found {value}.")
+        if self.ridge is not None and not self.auto:
+            try:
+                object.__setattr__(self, "ridge", float(self.ridge))
+            except ValueError:
+                raise InputError(
+                    f"A ridge is a number, auto, auto:loo, auto:kfold or auto:clients; found {self.ridge!r}."
+                ) from None
 
     def _refuse_unhidden(self) -> None:
         if self.objective_noise is None:
@@ -139,7 +192,7 @@ class TrainOptions:
         refuse_sigma(self.objective_noise)
         refuse_unhidden(
             method=self.method,
-            ridge=None if self.auto or self.ridge is None else self.number(),
+            ridge=self.number,
             intercept=self.intercept or "penalised",
             arithmetic=self.arithmetic,
             fit_view=self.fit_view,
@@ -149,108 +202,50 @@ class TrainOptions:
         )
 
     def _check_backend(self) -> None:
-        if self.backend not in BACKENDS:
-            raise InputError(f"A backend is one of {', '.join(BACKENDS)}; found {self.backend!r}.")
         if self.backend == "jvp":
             self._check_network()
             return
-        self._refuse(OF_NETWORKS, "is about a whole network: add --backend jvp, or leave it out")
+        self._refuse(self.names(NETWORK), 'is about a whole network: add `backend="jvp"`, or leave it out')
         if self.method == "cg":
-            raise InputError("--method cg is for whole networks: add --backend jvp. A head has a closed form.")
+            raise InputError('`method="cg"` is for whole networks: add `backend="jvp"`. A head has a closed form.')
 
     def _check_network(self) -> None:
         """A whole network has rounds, not a closed form, and a ridge that is a number."""
         if self.method == "closed-form":
             object.__setattr__(self, "method", "cg")
         if self.method == "logistic":
-            raise InputError("A whole network is trained by --method cg or fedavg; found logistic.")
-        self._refuse(OF_HEADS, "is about heads of embeddings; a whole network (--backend jvp) has no such thing")
+            raise InputError('A whole network is trained by `method="cg"` or fedavg; found logistic.')
+        self._refuse(OF_HEADS, 'is about heads of embeddings; a whole network (`backend="jvp"`) has no such thing')
         if self.auto:
-            raise InputError(f"The ridge of a whole network is a number; found --ridge {self.ridge}. Try 0.01.")
+            raise InputError(f'The ridge of a whole network is a number; found `ridge="{self.ridge}"`. Try 0.01.')
         if self.keep == "statistics":
             raise InputError("A whole network has no statistics to keep. Keep gradients, or nothing.")
         if self.preset is not None:
-            raise InputError("--preset f2l2 is for heads. For a network give --optimiser adam --batch-size 32.")
+            raise InputError('`preset="f2l2"` is for heads. For a network give `optimiser="adam"` and `batch_size=32`.')
 
     def _refuse(self, names: tuple[str, ...], why: str) -> None:
         plain = TrainOptions.__dataclass_fields__
         for name in names:
             value = getattr(self, name)
             if value != plain[name].default:
-                given = "" if value is True else f" {value}"
-                option = f"--{name.replace('_', '-')}"
-                raise InputError(f"{option} {why}; found {option}{given} with --method {self.method}.")
+                raise InputError(f"`{name}` {why}; found `{name}={value}` with `method={self.method}`.")
+
+    @property
+    def label(self) -> str:
+        """What is trained, in a word: the network or, of a head, the method."""
+        return self.network if self.backend == "jvp" else self.method
 
     @property
     def auto(self) -> bool:
         """Whether the ridge is to be chosen."""
-        return self.ridge is not None and self.ridge.startswith("auto")
+        return isinstance(self.ridge, str) and self.ridge.startswith("auto")
 
-    def number(self) -> float:
-        """The ridge as a number."""
-        try:
-            return float(self.ridge or "")
-        except ValueError:
-            raise InputError(
-                f"A ridge is a number, auto, auto:loo, auto:kfold or auto:clients; found {self.ridge!r}."
-            ) from None
+    @property
+    def number(self) -> float | None:
+        """The ridge, where one is given and not to be chosen."""
+        return None if self.ridge is None or self.auto else float(self.ridge)
 
+    @property
     def plain(self) -> dict[str, Json]:
         """All of it in plain values."""
         return dict(asdict(self))
-
-
-def method_of(config: TrainOptions) -> ClosedForm | FedAvg:
-    """The library's method with these options; of a network trained by conjugate gradients, an idle one."""
-    from probekit.federated.fedavg import FedAvg
-    from probekit.federated.optimiser import Optimiser
-    from probekit.federated.task import ClosedForm
-
-    if config.method != "fedavg":
-        weight = config.class_weight
-        parsed = weight if weight in (None, "balanced") else _numbers(str(weight))
-        return ClosedForm(config.fit_view, parsed, config.normalise_classes)
-    base = FedAvg.preset(config.preset) if config.preset else FedAvg()
-    names = [name for name in ROUNDS if name not in ("optimiser", "preset", "keep_history")]
-    given: dict[str, Any] = {name: getattr(config, name) for name in names if getattr(config, name) is not None}
-    if config.local_steps is not None:
-        given["local_epochs"] = None
-    if config.local_epochs is not None:
-        given["local_steps"] = None
-    if config.optimiser is not None:
-        given["optimiser"] = Optimiser(config.optimiser)
-    if config.ridge is not None:
-        given["ridge"] = None  # the preset's own gives way
-    return replace(base, seed=config.seed, keep_history=config.keep_history, **given)
-
-
-def design_of(config: TrainOptions, embeddings: EmbeddingSet, partition: Partition) -> Design:
-    """How rows become columns. The step of an exact grid comes from the server's rows: nobody's who may leave."""
-    from probekit.federated.task import design_for
-    from probekit.linear.grid import step_for
-
-    grid = config.grid or 0.0
-    if config.arithmetic == "exact" and config.view == "raw" and not grid:
-        if not len(partition.server):
-            raise InputError(
-                "Exact arithmetic on raw rows needs the step of its grid, and the server has no rows to take it from. "
-                "Add --server-share 0.1, --view l2 (which needs none) or --grid with a power of two."
-            )
-        grid = step_for(embeddings.embeddings[partition.server])
-    return design_for(
-        embeddings,
-        view=config.view,
-        intercept=config.intercept or ("free" if config.method == "logistic" else "penalised"),
-        arithmetic=config.arithmetic,
-        per_class=config.class_weight is not None,
-        grid=grid,
-    )
-
-
-def _numbers(text: str) -> list[float]:
-    try:
-        return [float(part) for part in text.split(",")]
-    except ValueError:
-        raise InputError(
-            f'Class weights are "balanced" or one number per class with commas between; found {text!r}.'
-        ) from None

@@ -28,7 +28,7 @@ from probekit.runs.unlearning import UNLEARN, rows_at
 from probekit.unlearning.triage import Influence, influences
 from probekit.values import EmbeddingSet, Json
 
-NO_ROWS = "No test set was named (--test) and the server has no rows of its own"
+NO_ROWS = "No test set was named and the server has no rows of its own"
 NO_BOUND = "The ridge is 0 or rounding is as large as the smallest curvature: no bound holds."
 JUDGED = "accuracy, margins and classes"
 
@@ -112,7 +112,7 @@ def subjects(run: RunFolder, store: DiskStore, wanted: ReportOptions, left_out: 
     try:
         embeddings, partition = rows_at(run, store, run.state)
     except (NotFoundError, MismatchError) as error:
-        left_out[JUDGED] = f"No test set was named (--test), and the run's own rows are not at hand. {error}"
+        left_out[JUDGED] = f"No test set was named, and the run's own rows are not at hand. {error}"
         return []
     if not len(partition.server):
         left_out[JUDGED] = f"{NO_ROWS}. Name a set: `probekit report {run.path} --test SET`."
@@ -128,15 +128,17 @@ def _triggered(
     if target is None and run.config.get("poison") is not None:
         target = run.config["target"]
     if wanted.triggered is None and wanted.target is None:
-        left_out["backdoor success"] = "No triggered pictures were named (--triggered SET --target CLASS-NUMBER)."
+        left_out["backdoor success"] = (
+            "No triggered pictures were named (`triggered`, and `target` with the number of its class)."
+        )
         return None, 0
     if wanted.triggered is None or target is None:
-        raise InputError("Backdoor success needs both: --triggered SET, and --target with the number of its class.")
+        raise InputError("Backdoor success needs both: `triggered`, a set, and `target` with the number of its class.")
     rows, _ = usable(store.open(wanted.triggered))
     if rows.spec.trigger is None:
         raise MismatchError(
             f"{wanted.triggered} holds pictures without a trigger, on which a backdoor cannot show. Extract the test "
-            "pictures with --trigger."
+            "pictures with `trigger`."
         )
     return rows, target
 

@@ -1,4 +1,4 @@
-"""From a config and a cache to a run folder: the work of `probekit train`, without flags and without printing."""
+"""From options and a cache to a run folder: the work of `probekit train`, without flags and without printing."""
 
 from __future__ import annotations
 
@@ -18,12 +18,14 @@ from probekit.federated.trained import Trained, Watch
 from probekit.runs.fitting import timed
 from probekit.runs.folder import RunContents, RunFolder, create
 from probekit.runs.head_training import fit_head, told
-from probekit.runs.options import DEFAULT_CLIENTS, TrainOptions
+from probekit.runs.layout import refuse_taken
+from probekit.runs.options import TrainOptions
 from probekit.unlearning.request import known_clients
 from probekit.values import UNLABELLED, EmbeddingSet, Json, Partition
 
+DEFAULT_CLIENTS = 10
 CHOSEN_RIDGE = (
-    "The ridge was chosen as if without it, from all clients' rows, and is not hidden: give --ridge a number."
+    "The ridge was chosen as if without it, from all clients' rows, and is not hidden: give the ridge as a number."
 )
 
 
@@ -52,46 +54,54 @@ def usable(embeddings: EmbeddingSet) -> tuple[EmbeddingSet, NDArray[np.int64] | 
     if not good.any():
         raise InputError(
             f"No row can be used: of {len(embeddings)} rows none has both a label and an embedding. Extract a data set "
-            "that has labels (--label-column)."
+            "that has labels (`label_column`)."
         )
     rows = np.flatnonzero(good).astype(np.int64)
     return embeddings.select(rows), rows
 
 
 def train_run(
-    config: TrainOptions,
-    store: DiskStore,
     path: Path,
+    name: str,
+    options: TrainOptions,
     *,
+    store: DiskStore,
     force: bool = False,
     watch: Watch | None = None,
     note: Callable[[str], None] | None = None,
 ) -> TrainResult:
-    """Train as the config says and keep everything in a run folder."""
+    """Train on a set of the cache (a network: or on a data set) and keep everything in a run folder."""
+    refuse_taken(path, force=force)
     timings: dict[str, float] = {}
+    network = options.backend == "jvp"
+    if network:
+        from probekit.runs.network_training import pictures
+
+        name, options = pictures(name, options, store, note=note)
     with timed(timings, "open"):
-        digest = store.sets.resolve(config.embeddings)
+        digest = store.sets.resolve(name)
         whole = store.open(digest)
         embeddings, rows = usable(whole)
     with timed(timings, "partition"):
-        divided = divide(config, embeddings)
-    if config.poison is not None:
+        divided = divide(options, embeddings)
+    if options.poison is not None:
         with timed(timings, "poison"):
-            triggered = store.open(config.triggered or "")
+            triggered = store.open(options.triggered or "")
             triggered = triggered if rows is None else triggered.select(rows)
-            whole = embeddings = poisoned(config, store, embeddings, triggered, divided)
+            whole = embeddings = poisoned(name, options, store, embeddings, triggered, divided)
             digest, rows = whole.digest, None
-    if config.backend == "jvp":
+    checkpoint = None
+    if network:
         from probekit.runs.checkpoint import TrainingCheckpoint
         from probekit.runs.network_training import fit_network
 
-        standing = TrainingCheckpoint.of(path, config, embeddings)
-        fitted = fit_network(config, embeddings, divided, timings, watch, standing=standing, note=note)
+        checkpoint = TrainingCheckpoint.of(path, options, embeddings)
+        fitted = fit_network(options, embeddings, divided, timings, watch, checkpoint=checkpoint, note=note)
     else:
-        standing, fitted = None, fit_head(config, embeddings, divided, timings, watch)
+        fitted = fit_head(options, embeddings, divided, timings, watch)
     trained = _described(fitted.trained, whole, fitted.choice)
     material = RunContents(
-        config=fitted.config,
+        config={"embeddings": name, **fitted.config},
         inputs=_inputs(store, digest, whole, embeddings),
         partition=divided,
         trained=trained,
@@ -101,8 +111,8 @@ def train_run(
     )
     with timed(timings, "write"):
         run = create(path, material, force=force)
-    if standing is not None:
-        standing.remove()
+    if checkpoint is not None:
+        checkpoint.remove()
     left_out = len(whole) - len(embeddings)
     return TrainResult(
         run,
@@ -118,39 +128,44 @@ def train_run(
 
 
 def poisoned(
-    config: TrainOptions, store: DiskStore, clean: EmbeddingSet, triggered: EmbeddingSet, divided: Partition
+    name: str,
+    options: TrainOptions,
+    store: DiskStore,
+    clean: EmbeddingSet,
+    triggered: EmbeddingSet,
+    divided: Partition,
 ) -> EmbeddingSet:
     """The set with one client's rows triggered and labelled as the target, kept in the cache under its own name."""
-    client = config.poison or ""
+    client = options.poison or ""
     if client not in divided.clients:
-        raise InputError(f"Cannot poison client {config.poison}: {known_clients(tuple(divided.clients))}.")
+        raise InputError(f"Cannot poison client {client}: {known_clients(tuple(divided.clients))}.")
     made = poison(
         clean,
         triggered,
         rows=divided.clients[client],
-        target=config.target,
-        fraction=config.poison_fraction,
-        seed=config.seed,
+        target=options.target,
+        fraction=options.poison_fraction,
+        seed=options.seed,
     )
     known = store.known(made.spec)
     fresh = [row for row, sample in enumerate(made.ids) if sample not in known]
     if fresh:
         store.save(made.spec, [made.ids[row] for row in fresh], np.asarray(made.embeddings[np.array(fresh)]))
     sealed = store.seal(replace(made, embeddings=store.load(made.spec, made.ids)))
-    store.sets.give_name(f"{config.embeddings}-poisoned-{config.poison}"[:120], sealed.digest)
+    store.sets.give_name(f"{name}-poisoned-{client}"[:120], sealed.digest)
     return sealed
 
 
-def divide(config: TrainOptions, embeddings: EmbeddingSet) -> Partition:
-    """Who holds which rows, as the config says."""
-    counted = parse_scheme(config.partition).counted
+def divide(options: TrainOptions, embeddings: EmbeddingSet) -> Partition:
+    """Who holds which rows, as the options say."""
+    counted = parse_scheme(options.partition).counted
     return partition(
         embeddings.labels,
-        config.partition,
-        clients=config.clients if config.clients is not None or not counted else DEFAULT_CLIENTS,
-        server_share=config.server_share,
-        server_choice=config.server_choice,
-        seed=config.seed,
+        options.partition,
+        clients=options.clients if options.clients is not None or not counted else DEFAULT_CLIENTS,
+        server_share=options.server_share,
+        server_choice=options.server_choice,
+        seed=options.seed,
         client_ids=embeddings.clients,
         embeddings=embeddings.embeddings,
     )

@@ -17,9 +17,10 @@ from probekit.errors import InputError, MismatchError, NotFoundError
 from probekit.federated.trained import Trained, Watch, unwatched
 from probekit.linear.objective import SIGMA
 from probekit.models.heads import Head, NetworkHead
+from probekit.runs.fitting import method_of
 from probekit.runs.folder import RunFolder
 from probekit.runs.ledger import Event, LedgerEntry
-from probekit.runs.options import TrainOptions, method_of
+from probekit.runs.options import TrainOptions
 from probekit.unlearning.choice import choose
 from probekit.unlearning.method import Material, Unlearned, method, require
 from probekit.unlearning.remainder import remaining_rows
@@ -199,7 +200,7 @@ def _refuse_both(before: Trained, noise: Noise) -> None:
     if before.objective is not None and noise.sigma is not None:
         raise InputError(
             "This run was trained with objective noise, whose guarantee the certificate states; noise on the head too "
-            "(--sigma) would be another. Leave --sigma out: the head is released as it is."
+            "(`sigma`) would be another. Leave `sigma` out: the head is released as it is."
         )
 
 
@@ -221,7 +222,7 @@ def refuse_logistic(trained: Trained) -> None:
     if trained.method == "logistic":
         from probekit.linear.logistic import NO_EXACT_UNLEARNING
 
-        raise InputError(f"{NO_EXACT_UNLEARNING} Train a ridge head (--method closed-form) to be able to unlearn.")
+        raise InputError(f"{NO_EXACT_UNLEARNING} Train a ridge head (`method=closed-form`) to be able to unlearn.")
 
 
 def certificate_path(run: RunFolder, state: int) -> Path:

@@ -80,7 +80,7 @@ def test_the_servers_rows_are_unseen_but_not_by_fedremoval(run: str, probekit: P
     assert len(value["meaning"]) == 2
     probekit("unlearn", run, "--client", "1", "--method", "fedremoval")
     _, value, _ = probekit("audit", "membership", run)
-    assert "Name another set with --unseen" in value["meaning"][-1]
+    assert "Name another set as unseen" in value["meaning"][-1]
     assert value["forgotten"]["what"] == "client 1 and client 2"
     assert [one["forgotten rows in training"] for one in value["heads"]] == [96, 48, 0, 0]
 

@@ -151,10 +151,10 @@ def test_a_chosen_ridge_is_not_hidden_and_it_says_so(probekit: Probekit, shelve:
     shelve("rows", rows=160)
     base = ("train", "rows", "--clients", "4", "--objective-noise", "2", "--run")
     _, chosen, _ = probekit(*base, str(tmp_path / "auto"))
-    assert "give --ridge a number" in chosen["note"]
+    assert "give the ridge as a number" in chosen["note"]
     _, given, _ = probekit(*base, str(tmp_path / "given"), "--ridge", "0.01")
     assert "secret linear term" in given["note"]
-    assert "give --ridge a number" not in given["note"]
+    assert "give the ridge as a number" not in given["note"]
     exact = ("--view", "l2", "--arithmetic", "exact", "--ridge", "0.01")
     assert probekit(*base, str(tmp_path / "exact"), *exact)[0] == 0
     assert probekit("unlearn", str(tmp_path / "exact"), "--client", "1")[0] == 0

@@ -64,7 +64,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
 def made(store: DiskStore, path: Path, **changes: Any) -> tuple[RunFolder, Trained]:
     """A run of the set `small`, and what training gave before it was written."""
     options = {"clients": 4, "ridge": "0.1", **changes}
-    outcome = train_run(TrainOptions("small", **options), store, path)
+    outcome = train_run(path, "small", TrainOptions(**options), store=store)
     return outcome.run, outcome.trained
 
 
@@ -351,7 +351,7 @@ def test_what_is_no_run_is_not_opened_and_not_replaced(store: DiskStore, shelve:
     (tmp_path / "mine" / "thesis.txt").write_text("all of it")
     for force in (False, True):
         with pytest.raises(InputError, match="not a run folder"):
-            train_run(TrainOptions("small", ridge="1"), store, tmp_path / "mine", force=force)
+            train_run(tmp_path / "mine", "small", TrainOptions(ridge="1"), store=store, force=force)
     assert (tmp_path / "mine" / "thesis.txt").read_text() == "all of it"
 
 
@@ -386,7 +386,7 @@ def test_force_replaces_a_run(store: DiskStore, shelve: Shelve, tmp_path: Path) 
     with pytest.raises(InputError, match="finished run"):
         made(store, tmp_path / "run", ridge="9")
     assert RunFolder.open(first.path).head().digest == before
-    outcome = train_run(TrainOptions("small", ridge="9"), store, tmp_path / "run", force=True)
+    outcome = train_run(tmp_path / "run", "small", TrainOptions(ridge="9"), store=store, force=True)
     assert outcome.run.head().digest != before
     assert sorted(path.name for path in tmp_path.iterdir() if path.name != "cache") == [".run.lock", "run"]
 
@@ -406,11 +406,11 @@ def test_a_replacement_killed_in_between_is_undone(
 
     monkeypatch.setattr(Path, "rename", dies)
     with pytest.raises(KeyboardInterrupt):
-        train_run(TrainOptions("small", ridge="9"), store, tmp_path / "run", force=True)
+        train_run(tmp_path / "run", "small", TrainOptions(ridge="9"), store=store, force=True)
     monkeypatch.undo()
     assert not (tmp_path / "run").exists()
     assert RunFolder.open(tmp_path / "run").head().digest == before
-    train_run(TrainOptions("small", ridge="9"), store, tmp_path / "run", force=True)
+    train_run(tmp_path / "run", "small", TrainOptions(ridge="9"), store=store, force=True)
     assert sorted(path.name for path in tmp_path.iterdir() if path.name != "cache") == [".run.lock", "run"]
 
 
@@ -523,7 +523,7 @@ def test_killed_at_random_instants_a_run_stays_sound(
 
 
 def train_again(root: Path, path: Path) -> None:
-    train_run(TrainOptions("small", clients=4, ridge="0.1"), DiskStore(root), path, force=True)
+    train_run(path, "small", TrainOptions(clients=4, ridge="0.1"), store=DiskStore(root), force=True)
 
 
 @pytest.mark.parametrize("exists", [False, True])
