@@ -18,12 +18,11 @@ from scipy import linalg
 from sklearn.linear_model import RidgeClassifier, RidgeClassifierCV
 
 from probekit.federated.server import merge
-from probekit.linear.design import ClientStats, Design
+from probekit.linear.design import ClientStats, Design, LinearFit
 from probekit.linear.leaveout import choose_ridge
 from probekit.linear.path import decompose
 from probekit.linear.ridge import fit
 from probekit.linear.statistics import statistics
-from probekit.models.heads import LinearHead
 
 DIMENSION, CLASSES, ALPHA = 512, 100, 10.0
 GEMM = 2048
@@ -43,10 +42,10 @@ def made(rows: int, *, seed: int = 0) -> tuple[NDArray[np.float32], NDArray[np.i
     return embeddings, labels
 
 
-def head(rows: Array, labels: Array, arithmetic: str) -> LinearHead:
+def head(rows: Array, labels: Array, arithmetic: str) -> LinearFit:
     """Our head with scikit-learn's objective: a free intercept, the ridge as it is."""
     design = Design(DIMENSION, CLASSES, intercept="free", arithmetic=arithmetic)
-    return fit(statistics(rows, labels, design), ALPHA, scaling="sum")[0]
+    return fit(statistics(rows, labels, design), ALPHA, scaling="sum")
 
 
 def reference(rows: Array, labels: Array) -> Array:
@@ -130,7 +129,7 @@ def merging() -> None:
     uploads = [(linalg.solve(p.gram + identity, p.moment, assume_a="pos"), p.gram + identity) for p in parts]
 
     def ours(stats: list[ClientStats] = parts) -> Array:
-        return fit(merge(stats), ALPHA, scaling="sum")[0].params[:-1]
+        return fit(merge(stats), ALPHA, scaling="sum").params[:-1]
 
     columns = rows.astype(np.float64)
     truth = linalg.solve(columns.T @ columns + identity, columns.T @ np.eye(CLASSES)[labels], assume_a="pos")

@@ -116,7 +116,7 @@ def retrained(setting: Setting, arithmetic: str = "float64") -> Array:
     """Closed-form training on the retained rows, which are one block of memory: one pass and one solve."""
     design = Design(DIMENSION, CLASSES, intercept="free", arithmetic=arithmetic)
     rows, labels = setting.embeddings.embeddings[:KEPT], setting.embeddings.labels[:KEPT]
-    return fit(statistics(rows, labels, design), RIDGE, scaling="sum")[0].params
+    return fit(statistics(rows, labels, design), RIDGE, scaling="sum").params
 
 
 def refitted(setting: Setting) -> Array:
@@ -185,7 +185,7 @@ def stream(setting: Setting) -> None:
             own += seconds(lambda: run(STREAM // 4))
         theirs.append(seconds(lambda: retrained(setting)))
     anew = sum((known[name] for name in trained.counts), ClientStats.zero(trained.design))
-    truth = fit(anew, RIDGE, scaling="sum")[0].params
+    truth = fit(anew, RIDGE, scaling="sum").params
     error = np.linalg.norm(trained.params - truth) / np.linalg.norm(truth)
     report(
         f"a stream of {STREAM:,} requests, per second, against retraining each time",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +12,7 @@ from probekit.errors import InputError
 from probekit.federated.client import client_statistics
 from probekit.linear.design import Design
 from probekit.linear.ridge import fit
+from probekit.models.heads import head_of
 from probekit.models.serving import predict
 from probekit.values import EmbeddingSet
 
@@ -51,9 +52,9 @@ def few_shot(
             raise InputError(f"Shots are rows per class, 1 or more; found {number}.")
         accuracies = []
         for draw in shuffled:
-            head, _ = fit(client_statistics(train, np.sort(draw[:, :number].ravel()), design), ridge)
-            named = replace(head, spec_digest=train.spec.digest)  # so that a test set encoded otherwise is refused
-            right = predict(named, test) == test.labels
+            fitted = fit(client_statistics(train, np.sort(draw[:, :number].ravel()), design), ridge)
+            head = head_of(fitted, spec_digest=train.spec.digest)  # so that a test set encoded otherwise is refused
+            right = predict(head, test) == test.labels
             accuracies.append(float(right.mean()))
         deviation = float(np.std(accuracies, ddof=1)) if draws > 1 else None
         curve.append(FewShot(number, tuple(accuracies), float(np.mean(accuracies)), deviation))

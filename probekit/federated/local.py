@@ -19,7 +19,7 @@ from probekit.linear.design import ClientStats, Design, Solution
 from probekit.linear.objective import SIGMA, draw_objective, refuse_unhidden
 from probekit.linear.ridge import fit, recipe_of
 from probekit.linear.views import system_of
-from probekit.models.heads import LinearHead
+from probekit.models.heads import LinearHead, head_of
 from probekit.values import EmbeddingSet, Partition, frozen
 
 
@@ -96,7 +96,7 @@ def _at_once(task: Task, method: ClosedForm, objective_noise: float | None) -> T
     parts = task.each() if task.keep != "nothing" else None
     total = merge(parts.values() if parts is not None else task.stream())
     objective = None if objective_noise is None else draw_objective(total, objective_noise)
-    head, solution = fit(
+    fitted = fit(
         total,
         task.ridge,
         scaling=task.scaling,
@@ -106,6 +106,7 @@ def _at_once(task: Task, method: ClosedForm, objective_noise: float | None) -> T
         solver=method.solver,
         objective=objective,
     )
+    head, solution = head_of(fitted), fitted.solution
     if objective is not None:
         head = replace(head, recipe={**head.recipe, SIGMA: objective_noise})
     number = len(task.partition.clients)

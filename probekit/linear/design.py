@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,7 +12,7 @@ from jaxtyping import Float64
 from numpy.typing import NDArray
 
 from probekit.errors import InputError, MismatchError
-from probekit.values import canonical
+from probekit.values import Json, canonical
 
 INTERCEPTS = ("penalised", "free", "none")
 SCALINGS = ("mean", "sum")
@@ -166,3 +167,14 @@ class Solution:
     steps: int
     method: str
     note: str = ""
+
+
+@dataclass(frozen=True, eq=False)
+class LinearFit:
+    """What fitting gives: (d+1, k) parameters for embeddings, bias last; the solved system; how, in plain values."""
+
+    params: Float64[np.ndarray, "d+1 k"]
+    ridge: float
+    design: Design
+    solution: Solution
+    recipe: Mapping[str, Json]

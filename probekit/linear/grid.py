@@ -50,6 +50,6 @@ def grid_bound(stats: ClientStats, params: NDArray[np.float64], *, penalty: floa
 def grid_change(rows: Rows, labels: NDArray[Any], design: Design, *, ridge: float) -> float:
     """The relative change (Frobenius) that the grid made to the head of these rows, measured."""
     plain = replace(design, arithmetic="float64", grid=0.0)
-    coarse, _ = fit(statistics(rows, labels, design), ridge)
-    fine, _ = fit(statistics(rows, labels, plain), ridge)
-    return float(np.linalg.norm(coarse.params - fine.params) / np.linalg.norm(fine.params))
+    coarse = fit(statistics(rows, labels, design), ridge).params
+    fine = fit(statistics(rows, labels, plain), ridge).params
+    return float(np.linalg.norm(coarse - fine) / np.linalg.norm(fine))

@@ -1,4 +1,4 @@
-"""A multinomial logistic head, to compare with. No statistics carry it, so it cannot be unlearned exactly.
+"""Multinomial logistic regression, to compare with. No statistics carry it, so it cannot be unlearned exactly.
 
 minimise C sum_i -log softmax(x_i W + b)[y_i] + 1/2 |W|^2, b free: scikit-learn's objective. Two classes share
 one vector there (its softmax form has half the C), and so they do here.
@@ -6,41 +6,62 @@ one vector there (its softmax form has half the C), and so they do here.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import warnings
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import linalg, optimize, special
+from scipy import special
 
 from probekit.errors import InputError, SolverError
-from probekit.linear.design import Design, Solution
-from probekit.linear.solvers import ConjugateGradient, Operator
+from probekit.linear.design import Design, LinearFit, Solution
 from probekit.linear.statistics import checked_labels, row_blocks
-from probekit.models.heads import LinearHead
 from probekit.values import Json, Rows
 
 Array = NDArray[np.float64]
-NEWTON_STEPS = 50
+STEPS = 1000
 NO_EXACT_UNLEARNING = (
     "A logistic head has no sufficient statistics: forgetting exactly means training again on the retained "
     "rows. Train a ridge head to unlearn exactly."
 )
 
 
+def loss_and_gradient(params: Array, columns: Array, labels: NDArray[np.int64]) -> tuple[float, Array]:
+    """The sum over rows of -log softmax(columns @ params)[label], and its gradient.
+
+    params: (c, k). columns: (n, c), with a column of ones where there is a bias. labels: n class numbers.
+    Both are sums, so that those of several holders add up.
+    """
+    scores, every = columns @ params, np.arange(len(columns))
+    logs = special.log_softmax(scores, axis=1)
+    away = np.exp(logs)
+    away[every, labels] -= 1
+    return -float(logs[every, labels].sum()), columns.T @ away
+
+
 def fit_logistic(
     rows: Rows, labels: NDArray[Any], design: Design, *, c: float = 1.0, tolerance: float = 1e-10
-) -> tuple[LinearHead, Solution]:
-    """The logistic head of these rows; the solution's residual is its gradient relative to that of zero.
+) -> LinearFit:
+    """The logistic parameters of rows that one holder has, by scikit-learn.
 
-    L-BFGS in coordinates in which the embeddings have no scale of their own, then Newton to the end.
+    The solution's residual is the gradient relative to that at zero; above `tolerance` it is refused.
     """
     labels = checked_labels(labels, len(rows), design.classes)
     _check(labels, design, c)
     columns = np.vstack([block.astype(np.float64) for _, block in row_blocks(rows, design)])
-    problem = _Problem(columns, labels, design, c / 2 if design.classes == 2 else c)
-    params, residual, steps = _minimise(problem, tolerance)
-    solution = Solution(params, residual, steps, "l-bfgs and newton")
+    free = design.intercept == "free"
+    centre = columns.mean(axis=0) if free else np.zeros(design.dimension)
+    columns -= centre
+    seen = np.hstack([columns, np.full((len(columns), 1), float(free))])
+    strength = c / 2 if design.classes == 2 else c
+    scale = float(np.linalg.norm(loss_and_gradient(np.zeros((seen.shape[1], design.classes)), seen, labels)[1]))
+    goal = tolerance * scale / len(columns) / np.sqrt(seen.shape[1] * design.classes)
+    params, steps = _minimum(columns, labels, design, c=c, goal=goal)
+    gradient = strength * loss_and_gradient(params, seen, labels)[1]
+    gradient[:-1] += params[:-1]
+    residual = float(np.linalg.norm(gradient)) / (strength * scale)
+    params[-1] -= centre @ params[:-1]
+    solution = Solution(params, residual, steps, "newton-cg")
     if not residual <= tolerance:
         raise SolverError(
             f"A logistic head wanted a relative gradient of {tolerance:g} and reached {residual:g} in "
@@ -56,43 +77,28 @@ def fit_logistic(
         "exact_unlearning": False,
         "why": NO_EXACT_UNLEARNING,
     }
-    classes = tuple(str(number) for number in range(design.classes))
-    return LinearHead(params, classes, 1 / c, view=design.view, recipe=recipe), solution
+    return LinearFit(params, 1 / c, design, solution, recipe)
 
 
-def _minimise(problem: _Problem, tolerance: float) -> tuple[Array, float, int]:
-    """Parameters, relative gradient and steps."""
-    start = np.zeros(problem.shape).ravel()
-    scale = float(np.linalg.norm(problem.both(start)[1])) or 1.0
-    options = {"maxiter": 200, "gtol": 1e-4 * scale, "maxcor": 20}
-    found = optimize.minimize(problem.both, start, jac=True, method="L-BFGS-B", options=options)
-    flat, steps = np.asarray(found.x), int(found.nit)
-    loss, gradient = problem.both(flat)
-    for _ in range(NEWTON_STEPS):
-        size = float(np.linalg.norm(gradient))
-        if size <= tolerance * scale:
-            break
-        step, steps = _newton_step(problem, flat, gradient), steps + 1
-        for halving in range(20):
-            ahead = flat - step / 2**halving
-            ahead_loss, ahead_gradient = problem.both(ahead)
-            # close to the end the loss shows no progress: its digits are used up, the gradient's are not
-            if ahead_loss < loss or float(np.linalg.norm(ahead_gradient)) < size:
-                break
-        flat, loss, gradient = ahead, ahead_loss, ahead_gradient
-    return problem.params(flat), float(np.linalg.norm(gradient)) / scale, steps
+def _minimum(columns: Array, labels: NDArray[np.int64], design: Design, *, c: float, goal: float) -> tuple[Array, int]:
+    """The (d+1, k) parameters on these columns, what is common to all classes taken off, and the steps."""
+    from sklearn.linear_model import LogisticRegression
 
-
-def _newton_step(problem: _Problem, flat: Array, gradient: Array) -> Array:
-    curvature = problem.curvature(flat)
-    try:
-        solution = ConjugateGradient(tolerance=1e-3, max_steps=500).solve(curvature, gradient[:, None])
-    except SolverError as error:
-        # a step that is not quite Newton's still descends
-        if not isinstance(error.best, Solution):
-            raise
-        solution = error.best
-    return solution.value[:, 0]
+    classes, weights = design.classes, np.ones(len(columns))
+    absent = np.setdiff1d(np.arange(classes), labels)
+    if absent.size:  # a row of no weight makes a class known
+        columns = np.vstack([columns, np.zeros((len(absent), columns.shape[1]))])
+        labels, weights = np.append(labels, absent), np.append(weights, np.zeros(len(absent)))
+    model = LogisticRegression(
+        C=c, tol=goal, max_iter=STEPS, solver="newton-cg", fit_intercept=design.intercept == "free"
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the caller looks at the gradient instead
+        model.fit(columns, labels, sample_weight=weights)
+    params = np.vstack([model.coef_.T, np.broadcast_to(model.intercept_, (1, len(model.coef_)))])
+    if classes == 2:
+        params = np.hstack([-params, params]) / 2
+    return params - params.mean(axis=1, keepdims=True), int(np.max(model.n_iter_))
 
 
 def _check(labels: NDArray[np.int64], design: Design, c: float) -> None:
@@ -102,83 +108,3 @@ def _check(labels: NDArray[np.int64], design: Design, c: float) -> None:
         raise InputError('A logistic head has a "free" intercept or "none"; found "penalised".')
     if len(np.unique(labels)) < 2:
         raise InputError("A logistic head needs rows of at least two classes; found fewer.")
-
-
-class _Problem:
-    """The mean loss on centred embeddings in coordinates V, W = T V, T T^T close to the inverse curvature."""
-
-    def __init__(self, columns: Array, labels: NDArray[np.int64], design: Design, strength: float) -> None:
-        count, size = columns.shape
-        self.labels, self.free = labels, design.intercept == "free"
-        self.mean = columns.mean(axis=0) if self.free else np.zeros(size)
-        self.ridge = 1 / (strength * count)
-        centred = columns - self.mean
-        # a softmax's curvature is about 1/k of the squares' where classes are even
-        curvature = centred.T @ centred / (count * design.classes) + self.ridge * np.eye(size)
-        self.whitening: Array = linalg.solve_triangular(
-            linalg.cholesky(curvature, lower=True), np.eye(size), lower=True, check_finite=False
-        ).T
-        self.columns = centred @ self.whitening
-        self.shape = (size + self.free, design.classes)
-
-    def both(self, flat: Array) -> tuple[float, Array]:
-        """The mean loss and its gradient."""
-        value = flat.reshape(self.shape)
-        size = self.columns.shape[1]
-        scores = self.columns @ value[:size]
-        if self.free:
-            scores += value[size]
-        every = np.arange(len(scores))
-        logs = special.logsumexp(scores, axis=1)
-        loss = float((logs - scores[every, self.labels]).mean())
-        np.exp(scores - logs[:, None], out=scores)
-        scores[every, self.labels] -= 1
-        scores /= len(scores)
-        weights = self.whitening @ value[:size]
-        gradient = np.empty(self.shape)
-        gradient[:size] = self.columns.T @ scores + self.ridge * (self.whitening.T @ weights)
-        if self.free:
-            gradient[size] = scores.sum(axis=0)
-        return loss + self.ridge / 2 * float(np.square(weights).sum()), gradient.ravel()
-
-    def curvature(self, flat: Array) -> Operator:
-        """The second derivative at a point, on flattened parameters."""
-        value = flat.reshape(self.shape)
-        size = self.columns.shape[1]
-        bias = value[size] if self.free else 0.0
-        return _Curvature(self, special.softmax(self.columns @ value[:size] + bias, axis=1))
-
-    def params(self, flat: Array) -> Array:
-        """The (d+1, k) parameters on embeddings, bias last; what is common to all classes is taken off."""
-        value = flat.reshape(self.shape)
-        weights = self.whitening @ value[: self.columns.shape[1]]
-        bias = value[-1] - value[-1].mean() if self.free else np.zeros(self.shape[1])
-        weights = weights - weights.mean(axis=1, keepdims=True)
-        return np.vstack([weights, bias - self.mean @ weights])
-
-
-@dataclass(frozen=True, eq=False)
-class _Curvature:
-    """X^T (diag(p) - p p^T) X / n, row by row, plus the ridge."""
-
-    problem: _Problem
-    chances: Array
-
-    def matvec(self, v: Array) -> Array:
-        problem, chances = self.problem, self.chances
-        value = v.reshape(problem.shape)
-        size = problem.columns.shape[1]
-        scores = problem.columns @ value[:size]
-        if problem.free:
-            scores += value[size]
-        scores -= (chances * scores).sum(axis=1, keepdims=True)
-        scores *= chances / len(chances)
-        result = np.empty(problem.shape)
-        whitening = problem.whitening
-        result[:size] = problem.columns.T @ scores + problem.ridge * (whitening.T @ (whitening @ value[:size]))
-        if problem.free:
-            result[size] = scores.sum(axis=0)
-        return result.reshape(v.shape)
-
-    def dense(self) -> Array | None:
-        return None

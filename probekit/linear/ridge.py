@@ -1,4 +1,4 @@
-"""The closed form: a head from summed statistics, in one solve.
+"""The closed form: parameters from summed statistics, in one solve.
 
 minimise 1/2 sum_i w_i |x_i W - y_i|^2 + penalty/2 |W|^2, y_i one-hot; penalty = n ridge ("mean") or ridge
 ("sum").
@@ -14,11 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from probekit.errors import InputError
-from probekit.linear.design import SCALINGS, ClientStats, Solution
+from probekit.linear.design import SCALINGS, ClientStats, LinearFit, Solution
 from probekit.linear.objective import refuse_unhidden
 from probekit.linear.solvers import Cholesky, Solver
 from probekit.linear.views import ClassWeight, System, View, system_of
-from probekit.models.heads import LinearHead
 from probekit.values import Json
 
 CHOLESKY = Cholesky()
@@ -35,10 +34,9 @@ def fit(
     normalise_classes: bool = False,
     solver: Solver = CHOLESKY,
     objective: NDArray[np.float64] | None = None,
-) -> tuple[LinearHead, Solution]:
-    """The head of these statistics, and the solution of the system that was solved (before the way back).
+) -> LinearFit:
+    """The parameters of these statistics, and the solution of the system that was solved (before the way back).
 
-    Classes are named by their numbers and the spec is left open: who knows them replaces them in the head.
     `normalise_classes` divides each class's solved column by its norm, as Fed3R does.
     `objective` is a linear term B: <B, W> is added to what is minimised.
     """
@@ -61,8 +59,7 @@ def fit(
         "note": solution.note,
         "residual": solution.residual,
     }
-    classes = tuple(str(number) for number in range(stats.design.classes))
-    return LinearHead(system.lift(value), classes, ridge, view=stats.design.view, recipe=recipe), solution
+    return LinearFit(system.lift(value), ridge, stats.design, solution, recipe)
 
 
 def solve(system: System, penalty: float, *, solver: Solver = CHOLESKY) -> Solution:

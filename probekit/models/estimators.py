@@ -9,6 +9,7 @@ from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy.special import softmax
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.class_weight import compute_class_weight
 from sklearn.utils.metaestimators import available_if
@@ -16,14 +17,14 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from probekit.errors import InputError, MismatchError
-from probekit.linear.design import ClientStats, Design
+from probekit.linear.design import ClientStats, Design, LinearFit
 from probekit.linear.leaveout import choose_ridge
 from probekit.linear.logistic import fit_logistic
 from probekit.linear.path import decompose
 from probekit.linear.ridge import penalty_of, recipe_of, solve
 from probekit.linear.statistics import statistics
 from probekit.linear.views import system_of
-from probekit.models.heads import LinearHead
+from probekit.models.heads import LinearHead, head_of
 from probekit.models.serving import scores
 
 TARGETS = (-1.0, 1.0)
@@ -59,8 +60,8 @@ class _Head(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             raise InputError(f"The classes are {list(self.classes_)}; found {unknown[0]!r} among the labels.")
         return np.searchsorted(self.classes_, labels).astype(np.int64)
 
-    def _keep(self, head: LinearHead) -> None:
-        self.head_ = head
+    def _keep(self, fit: LinearFit) -> None:
+        self.head_ = head = head_of(fit, classes=tuple(map(str, self.classes_)))
         self.coef_ = np.atleast_2d(self._one(head.params[:-1].T) if len(self.classes_) == 2 else head.params[:-1].T)
         bias = self._one(head.params[-1]) if len(self.classes_) == 2 else head.params[-1]
         self.intercept_ = np.atleast_1d(bias)
@@ -195,8 +196,8 @@ class RidgeHead(_Head):
         self.solution_ = solve(system, penalty_of(alpha, self.scaling, system.weight))
         self.alpha_ = alpha
         recipe = recipe_of(self.stats_, scaling=self.scaling, system=system)
-        names = tuple(str(name) for name in self.classes_)
-        self._keep(LinearHead(system.lift(self.solution_.value), names, alpha, view=self.row_view, recipe=recipe))
+        params = system.lift(self.solution_.value)
+        self._keep(LinearFit(params, alpha, self.stats_.design, self.solution_, recipe))
         return self
 
 
@@ -214,20 +215,17 @@ class LogisticHead(_Head):
         self.classes_ = _two_or_more(np.unique(labels))
         intercept = "free" if self.fit_intercept else "none"
         design = Design(self.n_features_in_, len(self.classes_), view=self.row_view, intercept=intercept)
-        head, self.solution_ = fit_logistic(rows, self._numbers(labels), design, c=self.C)
+        found = fit_logistic(rows, self._numbers(labels), design, c=self.C)
+        self.solution_ = found.solution
         self.n_iter_ = np.array([max(1, self.solution_.steps)])
-        names = tuple(str(name) for name in self.classes_)
-        self._keep(LinearHead(head.params, names, head.ridge, view=head.view, recipe=head.recipe))
+        self._keep(found)
         return self
 
     def predict_proba(self, X: ArrayLike) -> NDArray[np.float64]:
         """The chance of each class."""
         check_is_fitted(self)
         found = scores(self.head_, validate_data(self, X, reset=False, dtype=[np.float64, np.float32]))
-        found -= found.max(axis=1, keepdims=True)
-        np.exp(found, out=found)
-        found /= found.sum(axis=1, keepdims=True)
-        return found
+        return np.asarray(softmax(found, axis=1))
 
     def _one(self, pair: NDArray[np.float64]) -> NDArray[np.float64]:
         """What stands for two classes: the second's values less the first's."""

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from probekit.errors import InputError
-from probekit.linear.design import CENTRES
+from probekit.linear.design import CENTRES, LinearFit
 from probekit.values import Json, canonical
 
 PRECISIONS = ("float64", "float32")
@@ -54,6 +54,12 @@ class LinearHead:
         head = canonical([list(self.classes), self.view, self.spec_digest, list(self.params.shape)])
         params = np.ascontiguousarray(self.params, dtype="<f8").tobytes()
         return hashlib.sha256(head.encode() + params).hexdigest()
+
+
+def head_of(fit: LinearFit, *, classes: tuple[str, ...] = (), spec_digest: str = "") -> LinearHead:
+    """The head of fitted parameters. Classes without names are called by their numbers."""
+    names = classes or tuple(map(str, range(fit.design.classes)))
+    return LinearHead(fit.params, names, fit.ridge, view=fit.design.view, spec_digest=spec_digest, recipe=fit.recipe)
 
 
 @dataclass(frozen=True, eq=False)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import numpy as np
 
@@ -19,6 +18,7 @@ from probekit.linear.design import Design
 from probekit.linear.logistic import fit_logistic
 from probekit.linear.ridge import penalty_of
 from probekit.linear.views import system_of
+from probekit.models.heads import head_of
 from probekit.runs.fitting import Fitted, design_of, method_of, rounds_told, timed
 from probekit.runs.options import TrainOptions
 from probekit.values import EmbeddingSet, Json, Partition
@@ -84,15 +84,15 @@ def _logistic(options: TrainOptions, embeddings: EmbeddingSet, divided: Partitio
     if not penalty > 0:
         raise InputError(f"A logistic head needs a ridge above 0; found {ridge:g}.")
     labels = embeddings.labels[held]
-    head, solution = fit_logistic(Picked(embeddings.embeddings, held), labels, design, c=1 / penalty)
+    found = fit_logistic(Picked(embeddings.embeddings, held), labels, design, c=1 / penalty)
     counts = {name: len(rows) for name, rows in divided.clients.items()}
     shares = client_weights(np.array(list(counts.values())))
     server = None
     if len(divided.server):
         server = ServerSet(client_statistics(embeddings, divided.server, design), divided.server)
-    named = replace(head, classes=embeddings.class_names or head.classes, spec_digest=embeddings.spec.digest)
+    named = head_of(found, classes=embeddings.class_names, spec_digest=embeddings.spec.digest)
     weights = dict(zip(counts, shares.tolist(), strict=True))
-    return Trained(named, "logistic", design, ridge, scaling, counts, weights, solution, server=server)
+    return Trained(named, "logistic", design, ridge, scaling, counts, weights, found.solution, server=server)
 
 
 def _spectrum(

@@ -17,7 +17,7 @@ from probekit.federated.task import ClosedForm
 from probekit.federated.trained import Gradients, Trained
 from probekit.linear.design import ClientStats, Solution
 from probekit.linear.ridge import fit
-from probekit.models.heads import LinearHead
+from probekit.models.heads import LinearHead, head_of
 from probekit.unlearning.method import NOTHING, Cost, Material, Unlearned, require, without_argument
 from probekit.unlearning.remainder import named_head, penalised_gradients, remaining_statistics, trained_after
 from probekit.unlearning.request import UnlearnRequest
@@ -65,8 +65,8 @@ def load(argument: str) -> Exact:
 def refit(trained: Trained, total: ClientStats, material: Material = NOTHING) -> tuple[LinearHead, Solution]:
     """The head of these statistics, fitted as the run's head was (with its own linear term) and named as it is."""
     options = {**fit_options(trained, material), "objective": trained.objective}
-    head, solution = fit(total, trained.ridge, scaling=trained.scaling, **options)
-    return named_head(trained, head), solution
+    found = fit(total, trained.ridge, scaling=trained.scaling, **options)
+    return named_head(trained, head_of(found)), found.solution
 
 
 def fit_options(trained: Trained, material: Material = NOTHING) -> dict[str, Any]:

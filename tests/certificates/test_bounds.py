@@ -82,7 +82,7 @@ def test_e4_holds_to_the_last_bit_against_rational_arithmetic(intercept: str, ri
     X = columns(rows, intercept=intercept)
     wanted = true_minimum(X, one_hot(labels, 2), ridge=ridge, free=intercept == "free")
     loss = quadratic(stats, ridge)
-    solved = fit(stats, ridge)[0].params[: design.columns]
+    solved = fit(stats, ridge).params[: design.columns]
     for params in (solved, solved + 1e-9, solved + random.normal(size=solved.shape)):
         sure = convexity(loss)
         if sure.value <= 0:
@@ -165,7 +165,7 @@ def test_the_fitted_head_is_the_minimum_of_the_quadratic(view: str, intercept: s
     labels = np.minimum(random.integers(0, 5, 150), 2)
     design = Design(5, 3, intercept=intercept, per_class=weight is not None)
     stats = statistics(rows, labels, design)
-    head, _ = fit(stats, 0.2, view=view, class_weight=weight)
+    head = fit(stats, 0.2, view=view, class_weight=weight)
     loss = quadratic(stats, 0.2, view=view, class_weight=weight)
     params = head.params[: design.columns]
     found = residual(loss, params)

@@ -36,6 +36,7 @@ from probekit.federated.trained import Trained
 from probekit.linear.design import ClientStats, Design
 from probekit.linear.ridge import fit
 from probekit.linear.statistics import statistics
+from probekit.models.heads import head_of
 from probekit.runs import folder as runs_module
 from probekit.runs import ledger
 from probekit.runs import tensors as kept
@@ -163,10 +164,10 @@ def forgotten(run: RunFolder, client: str) -> Trained:
     before = run.trained()
     assert isinstance(before.statistics, kept.StatisticsFolder)
     rest = before.statistics.without([client])
-    head, solution = fit(merge(rest.values()), before.ridge, scaling=before.scaling)
-    named = replace(head, classes=before.head.classes, spec_digest=before.head.spec_digest)
+    fitted = fit(merge(rest.values()), before.ridge, scaling=before.scaling)
+    named = head_of(fitted, classes=before.head.classes, spec_digest=before.head.spec_digest)
     counts = {name: count for name, count in before.counts.items() if name in rest}
-    return replace(before, head=named, solution=solution, statistics=rest, counts=counts)
+    return replace(before, head=named, solution=fitted.solution, statistics=rest, counts=counts)
 
 
 def test_a_new_state_replaces_the_old_one_and_leaves_it_readable(

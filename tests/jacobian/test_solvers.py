@@ -207,7 +207,7 @@ def test_the_papers_adam_runs_and_tells_its_residual() -> None:
 def test_a_linear_layer_on_embeddings_gives_the_embedding_backends_head() -> None:
     random = np.random.default_rng(0)
     embeddings, labels = random.standard_normal((200, 16)) + 1, random.integers(0, 4, 200)
-    head, _ = fit(statistics(embeddings, labels, Design(16, 4)), 0.05)
+    head = fit(statistics(embeddings, labels, Design(16, 4)), 0.05)
     rows = linearize(nn.Linear(16, 4).double()).over(embeddings, centre="zero")
     assert np.abs(rows.offset).max() < 1e-12
     moment = rows.vjp(np.eye(4)[labels]) / 200

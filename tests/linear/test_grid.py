@@ -21,8 +21,8 @@ def test_the_bound_is_never_exceeded(seed: int, bits: int, ridge: float) -> None
     rows, labels = embeddings(80, 5, 3, seed=seed)
     exact, plain = Design(5, 3, arithmetic="exact", grid=2.0**-bits), Design(5, 3)
     stats = statistics(rows, labels, exact)
-    head, _ = fit(stats, ridge)
-    true, _ = fit(statistics(rows, labels, plain), ridge)
+    head = fit(stats, ridge)
+    true = fit(statistics(rows, labels, plain), ridge)
     moved = np.linalg.norm(head.params - true.params)
     assert 0 < moved <= grid_bound(stats, head.params, penalty=80 * ridge)
 

@@ -13,6 +13,7 @@ from probekit.linear.design import INTERCEPTS, SCALINGS, ClientStats, Design
 from probekit.linear.ridge import fit
 from probekit.linear.solvers import ConjugateGradient, Eigen
 from probekit.linear.statistics import statistics
+from probekit.models.heads import head_of
 from tests.linear.conftest import Data, embeddings
 from tests.oracles import columns, least_squares, one_hot, relative, woodbury_removal
 
@@ -21,16 +22,16 @@ from tests.oracles import columns, least_squares, one_hot, relative, woodbury_re
 @pytest.mark.parametrize("scaling", SCALINGS)
 def test_the_closed_form_is_scikit_learns_ridge(data: Data, intercept: str, scaling: str) -> None:
     rows, labels = data[0].astype(np.float64), data[1]
-    head, solution = fit(statistics(rows, labels, Design(12, 4, intercept=intercept)), 0.3, scaling=scaling)
+    fitted = fit(statistics(rows, labels, Design(12, 4, intercept=intercept)), 0.3, scaling=scaling)
     penalty = 0.3 * (300 if scaling == "mean" else 1)
     X = columns(rows) if intercept == "penalised" else rows
     model = Ridge(alpha=penalty, fit_intercept=intercept == "free", solver="svd").fit(X, one_hot(labels, 4))
     wanted = model.coef_.T if intercept == "penalised" else np.vstack([model.coef_.T, np.zeros((1, 4))])
     if intercept == "free":
         wanted[-1] = model.intercept_
-    assert relative(head.params, wanted) < 1e-8
-    assert solution.residual < 1e-12
-    assert solution.note == ""
+    assert relative(fitted.params, wanted) < 1e-8
+    assert fitted.solution.residual < 1e-12
+    assert fitted.solution.note == ""
 
 
 @pytest.mark.parametrize("how", ["even", "one client per class", "skewed"])
@@ -46,7 +47,7 @@ def test_any_partition_gives_the_head_of_all_rows(data: Data, how: str) -> None:
     total = ClientStats.zero(design)
     for client in np.unique(owner):
         total = total + statistics(rows[owner == client], labels[owner == client], design)
-    head, _ = fit(total, 1.0, scaling="sum")
+    head = fit(total, 1.0, scaling="sum")
     model = RidgeClassifier(alpha=1.0).fit(rows.astype(np.float64), labels)
     assert relative(2 * head.params[:-1].T, model.coef_) < 1e-8
     assert np.allclose(2 * head.params[-1] - 1, model.intercept_, rtol=1e-8)
@@ -62,7 +63,7 @@ def test_any_partition_gives_the_head_of_all_rows(data: Data, how: str) -> None:
 )
 def test_the_closed_form_is_least_squares(count: int, size: int, classes: int, ridge: float, seed: int) -> None:
     rows, labels = embeddings(count, size, classes, seed=seed)
-    head, _ = fit(statistics(rows, labels, Design(size, classes)), ridge)
+    head = fit(statistics(rows, labels, Design(size, classes)), ridge)
     X = columns(rows.astype(np.float64))
     wanted = least_squares(X, one_hot(labels, classes), penalty=count * ridge)
     assert np.allclose(head.params, wanted, rtol=1e-6, atol=1e-8 * np.abs(wanted).max())
@@ -73,27 +74,27 @@ def test_low_rank_removal_equals_a_new_solve_in_sum_scaling_only(data: Data) -> 
     design, gone, kept = Design(12, 4), np.arange(40), np.arange(40, 300)
     whole, part = statistics(rows, labels, design), statistics(rows[gone], labels[gone], design)
     X, Y = columns(rows), one_hot(labels, 4)
-    by_sum, _ = fit(whole - part, 2.0, scaling="sum")
+    by_sum = fit(whole - part, 2.0, scaling="sum")
     assert relative(by_sum.params, woodbury_removal(X, Y, gone=gone, penalty=2.0)) < 1e-9
-    by_mean, _ = fit(whole - part, 0.5)
+    by_mean = fit(whole - part, 0.5)
     assert relative(by_mean.params, woodbury_removal(X, Y, gone=gone, penalty=150.0)) > 1e-3
-    again, _ = fit(statistics(rows[kept], labels[kept], design), 0.5)
+    again = fit(statistics(rows[kept], labels[kept], design), 0.5)
     assert relative(by_mean.params, again.params) < 1e-10
 
 
 @pytest.mark.parametrize("solver", [Eigen(), ConjugateGradient(tolerance=1e-12)])
 def test_every_solver_gives_the_same_head(data: Data, solver: Eigen | ConjugateGradient) -> None:
     rows, labels = data
-    head, solution = fit(statistics(rows, labels, Design(12, 4)), 0.05, solver=solver)
+    fitted = fit(statistics(rows, labels, Design(12, 4)), 0.05, solver=solver)
     wanted = least_squares(columns(rows.astype(np.float64)), one_hot(labels, 4), penalty=15.0)
-    assert relative(head.params, wanted) < 1e-9
-    assert head.recipe["solver"] == solution.method
+    assert relative(fitted.params, wanted) < 1e-9
+    assert fitted.recipe["solver"] == fitted.solution.method
 
 
 def test_normalised_classes_have_columns_of_norm_one(data: Data) -> None:
     stats = statistics(*data, Design(12, 5))
-    plain, _ = fit(stats, 0.1)
-    head, _ = fit(stats, 0.1, normalise_classes=True)
+    plain = fit(stats, 0.1)
+    head = fit(stats, 0.1, normalise_classes=True)
     assert np.allclose(np.linalg.norm(head.params, axis=0), [1, 1, 1, 1, 0])
     assert np.allclose(head.params[:, 2] * np.linalg.norm(plain.params[:, 2]), plain.params[:, 2])
 
@@ -105,7 +106,7 @@ def test_without_a_ridge_the_gram_must_have_full_rank(data: Data) -> None:
         fit(statistics(doubled, labels, Design(13, 4)), 0.0)
     with pytest.raises(InputError, match="rank 5 of 13"):
         fit(statistics(rows[:5], labels[:5], Design(12, 4)), 0.0)
-    head, _ = fit(statistics(rows, labels, Design(12, 4)), 0.0)
+    head = fit(statistics(rows, labels, Design(12, 4)), 0.0)
     wanted = least_squares(columns(rows.astype(np.float64)), one_hot(labels, 4), penalty=0.0)
     assert relative(head.params, wanted) < 1e-7
 
@@ -124,7 +125,8 @@ def test_no_rows_and_unknown_scalings_are_refused(data: Data) -> None:
 
 
 def test_the_recipe_says_what_was_done(data: Data) -> None:
-    head, _ = fit(statistics(*data, Design(12, 4, view="l2", arithmetic="exact")), 0.1, view="centre")
+    fitted = fit(statistics(*data, Design(12, 4, view="l2", arithmetic="exact")), 0.1, view="centre")
+    head = head_of(fitted)
     assert head.view == "l2"
     assert head.classes == ("0", "1", "2", "3")
     wanted = {"scaling": "mean", "fit_view": "centre", "grid": 2**-14, "rows": 300, "exact_unlearning": True}

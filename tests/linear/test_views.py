@@ -26,7 +26,7 @@ def explicit(rows: np.ndarray, view: str) -> np.ndarray:
 @pytest.mark.parametrize("view", VIEWS)
 def test_a_view_folds_back_onto_raw_embeddings(data: Data, intercept: str, view: str) -> None:
     rows, labels = data
-    head, _ = fit(statistics(rows, labels, Design(12, 4, intercept=intercept)), 0.02, view=view)
+    head = fit(statistics(rows, labels, Design(12, 4, intercept=intercept)), 0.02, view=view)
     X = columns(explicit(rows, view), intercept=intercept)
     wanted = X @ least_squares(X, one_hot(labels, 4), penalty=300 * 0.02, free=intercept == "free")
     assert relative(columns(rows.astype(np.float64)) @ head.params, wanted) < 1e-10
@@ -37,7 +37,7 @@ def test_a_view_can_come_from_the_servers_set(data: Data, intercept: str) -> Non
     rows, labels = data
     design = Design(12, 4, intercept=intercept)
     server = statistics(rows[:40], labels[:40], design)
-    head, _ = fit(statistics(rows, labels, design), 0.02, view=view_of(server, "standardise"))
+    head = fit(statistics(rows, labels, design), 0.02, view=view_of(server, "standardise"))
     scaler = StandardScaler().fit(rows[:40].astype(np.float64))
     X = columns(scaler.transform(rows.astype(np.float64)), intercept=intercept)
     wanted = X @ least_squares(X, one_hot(labels, 4), penalty=6.0)
@@ -48,7 +48,7 @@ def test_a_view_can_come_from_the_servers_set(data: Data, intercept: str) -> Non
 def test_a_given_view_is_taken_as_it_is(data: Data) -> None:
     rows, labels = data
     view = View("mine", np.full(12, 0.5), np.linspace(1, 2, 12))
-    head, _ = fit(statistics(rows, labels, Design(12, 4)), 0.1, view=view)
+    head = fit(statistics(rows, labels, Design(12, 4)), 0.1, view=view)
     X = columns((rows.astype(np.float64) - 0.5) / np.linspace(1, 2, 12))
     wanted = X @ least_squares(X, one_hot(labels, 4), penalty=30.0)
     assert relative(columns(rows.astype(np.float64)) @ head.params, wanted) < 1e-10
@@ -66,7 +66,7 @@ def test_a_constant_column_is_left_at_its_scale(data: Data) -> None:
 def test_balanced_classes_are_those_of_scikit_learn(data: Data, intercept: bool) -> None:
     rows, labels = data[0].astype(np.float64), np.minimum(data[1], 2)
     design = Design(12, 3, intercept="free" if intercept else "none", per_class=True)
-    head, _ = fit(statistics(rows, labels, design), 3.0, scaling="sum", class_weight="balanced")
+    head = fit(statistics(rows, labels, design), 3.0, scaling="sum", class_weight="balanced")
     weights = 300 / (3 * np.bincount(labels))
     X = columns(rows, intercept=design.intercept)
     wanted = least_squares(X, one_hot(labels, 3), penalty=3.0, free=intercept, weights=weights[labels])
