@@ -64,9 +64,9 @@ class CurvatureSolver:
         mean_ridge = curvature.ridge / (curvature.share * rows.count)
         way = self.choose(rows, mean_ridge)
         exact = rows.cast(torch.float64)
-        inverse = self._inverse(exact, mean_ridge, way.name, rough=True)
-        rough = None if way.name == "dual" else _over(curvature, rows.cast(torch.float32))
-        solver = ConjugateGradient(self.tolerance, self.max_steps, inverse, rough, self.watch)
+        inverse = self._inverse(exact, mean_ridge, way.name, low_precision=True)
+        low_precision = None if way.name == "dual" else _over(curvature, rows.cast(torch.float32))
+        solver = ConjugateGradient(self.tolerance, self.max_steps, inverse, low_precision, self.watch)
         return replace(solver.solve(_over(curvature, exact), rhs), method=way.name, note=way.why)
 
     def inverse(self, rows: LinearizedRows, ridge: float) -> Operator:
@@ -129,9 +129,9 @@ class CurvatureSolver:
         span = min(SPAN_MOST, round((2 * MEASURED * rows.count * rows.model.size) ** (1 / 3)))
         return min(rows.count, self.landmarks or max(8, span // rows.classes))
 
-    def _inverse(self, rows: LinearizedRows, ridge: float, way: str, *, rough: bool = False) -> Operator | None:
+    def _inverse(self, rows: LinearizedRows, ridge: float, way: str, *, low_precision: bool = False) -> Operator | None:
         if way == "dual":
-            return DualInverse.of(rows, ridge, rough=rough)
+            return DualInverse.of(rows, ridge, low_precision=low_precision)
         if way == "pcg":
             return SubspaceInverse.of(rows, ridge, landmarks=self._landmarks(rows), seed=self.seed)
         return None

@@ -37,13 +37,16 @@ class DualInverse:
     factor: Tensor
 
     @classmethod
-    def of(cls, rows: LinearizedRows, ridge: float, *, rough: bool = False) -> DualInverse:
-        """Of these rows; `ridge` in mean scaling. `rough`: factored in float32 where that can be done, in half the
-        time; good enough for iterations that look at the true residual."""
+    def of(cls, rows: LinearizedRows, ridge: float, *, low_precision: bool = False) -> DualInverse:
+        """Of these rows; `ridge` in mean scaling.
+
+        `low_precision`: factored in float32 where that can be done, in half the time; good enough for iterations that
+        look at the true residual.
+        """
         held = factors(rows)
         kernel = held.kernel(held).double()
         kernel.diagonal().add_(rows.count * ridge)
-        if rough:
+        if low_precision:
             factor, failed = torch.linalg.cholesky_ex(kernel.float())
             if not int(failed):
                 return cls(rows, ridge, factor)

@@ -14,6 +14,7 @@ from scipy import linalg
 from probekit.errors import InputError
 from probekit.linear.design import ClientStats
 from probekit.linear.ridge import penalty_of, refuse_singular
+from probekit.linear.spectrum import condition, effective_dimension
 from probekit.linear.views import ClassWeight, System, View, system_of
 
 Array = NDArray[np.float64]
@@ -43,14 +44,11 @@ class RidgePath:
 
     def effective_dimension(self, ridge: float) -> float:
         """tr G (G + penalty)^-1: in how many directions the data decide rather than the ridge."""
-        penalty = self.penalties(np.array([ridge]))[0]
-        kept = self.values[self.values > 0]
-        return float((kept / (kept + penalty)).sum())
+        return effective_dimension(self.values, self.penalties(np.array([ridge]))[0])
 
     def condition(self, ridge: float) -> float:
         """The condition number of the matrix that is solved at this ridge."""
-        shifted = self.values + self.penalties(np.array([ridge]))[0]
-        return float(shifted.max() / shifted.min()) if shifted.min() > 0 else float("inf")
+        return condition(self.values, self.penalties(np.array([ridge]))[0])
 
     def grid(self, count: int = 45) -> Array:
         """Ridges from 1e-8 to 10 times the mean squared norm of the system's rows, in even ratios."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Protocol, runtime_checkable
 
 import numpy as np
@@ -16,7 +15,7 @@ from probekit.errors import InputError, SolverError
 from probekit.linear.design import Solution
 
 PASS = 1e-3
-"""How far rough products are trusted before the true residual is looked at."""
+"""How far products in low precision are trusted before the true residual is looked at."""
 
 Array = NDArray[np.float64]
 
@@ -145,66 +144,80 @@ class Eigen:
 
 @dataclass(frozen=True)
 class ConjugateGradient:
-    """Conjugate gradients on all columns at once. `preconditioner` is an operator close to the inverse.
+    """Conjugate gradients on all columns at once, each with its own step lengths.
 
-    One step costs one product with the operator. The true relative residual ends within `tolerance`. `rough` is the
-    operator with less care, and cheaper: it takes the steps, the operator itself tells what they left to be done;
-    where that no longer gets smaller, the operator takes the steps too. `watch` is told of each step: how many there
-    were, the relative residual that they believe to have reached, and where.
+    tolerance: the true relative residual to end within.
+    max_steps: products with the operator at most; looks at the true residual are not counted.
+    preconditioner: an operator close to the inverse.
+    low_precision: the operator computed with less care, and cheaper. It takes the steps, the operator itself says
+    what they left; where that no longer gets smaller, the operator takes the steps too.
+    watch: called after each step with the steps so far, the relative residual of the recurrence, and the value.
     """
 
     tolerance: float = 1e-10
     max_steps: int = 1000
     preconditioner: Operator | None = None
-    rough: Operator | None = None
+    low_precision: Operator | None = None
     watch: Callable[[int, float, Array], None] | None = field(default=None, compare=False)
 
     def solve(self, operator: Operator | Array, rhs: Array) -> Solution:
         """The solution, or SolverError carrying the best one found."""
+        best = self.descend(operator, rhs)
+        if not best.residual <= self.tolerance:
+            raise SolverError(
+                f"Conjugate gradients wanted a residual of {self.tolerance:g} and reached "
+                f"{best.residual:g} in {best.steps} steps. Allow more, or use a larger ridge.",
+                best,
+            )
+        return best
+
+    def descend(
+        self,
+        operator: Operator | Array,
+        rhs: Array,
+        *,
+        start: Array | None = None,
+        residual: Callable[[Array], Array] | None = None,
+    ) -> Solution:
+        """The best value after `max_steps` at most, within the tolerance or not.
+
+        start: where to begin; zero, of which the residual is known, if not given.
+        residual: the true residual of a value, where there is a better way than rhs - operator(value).
+        """
         operator, rhs = as_operator(operator), _columns(rhs)
-        scale = float(np.linalg.norm(rhs))
-        goal, left = self.tolerance * scale, scale
-        value, remainder, steps, rough = np.zeros_like(rhs), rhs, 0, self.rough
-        while True:
-            best = Solution(value, left / scale if scale else left, steps, "conjugate gradients")
-            if left <= goal:
-                return best
-            if steps >= self.max_steps:
-                raise SolverError(
-                    f"Conjugate gradients wanted a residual of {self.tolerance:g} and reached "
-                    f"{best.residual:g} in {steps} steps. Allow more, or use a larger ridge.",
-                    best,
-                )
-            near = goal if rough is None else max(goal, PASS * left)
+        exact = residual or (lambda value: rhs - operator.matvec(value))
+        value, left = (np.zeros_like(rhs), rhs) if start is None else (start, exact(start))
+        scale = float(np.linalg.norm(rhs)) or 1.0
+        size, steps, coarse = float(np.linalg.norm(left)), 0, self.low_precision
+        goal = self.tolerance * scale
+        while size > goal and steps < self.max_steps:
+            near = goal if coarse is None else max(goal, PASS * size)
             try:
-                told = partial(self._told, before=steps, scale=scale, start=value)
-                most = self.max_steps - steps
-                change, taken = self._run(rough or operator, remainder, steps=most, goal=near, told=told)
-            except SolverError:  # rounding can make rough products indefinite
-                if rough is None:
+                change, taken = self._run(coarse or operator, left, start=value, goal=near, before=steps, scale=scale)
+            except SolverError:  # rounding can make products in low precision indefinite
+                if coarse is None:
                     raise
-                rough = None
+                coarse = None
                 continue
             # the recurrence drifts from the true residual: start again from where it believed to be done
             moved, steps = value + change, steps + taken
-            true = rhs - operator.matvec(moved)
+            true = exact(moved)
             found = float(np.linalg.norm(true))
-            if rough is None or found < left:
-                value, remainder, left, rough = moved, true, found, rough if found < left / 2 else None
-            else:
-                rough = None
-
-    def _told(self, step: int, size: float, change: Array, *, before: int, scale: float, start: Array) -> None:
-        if self.watch is not None:
-            self.watch(before + step, size / scale, start + change)
+            if coarse is not None and not found < size / 2:
+                coarse = None
+                if not found < size:
+                    continue
+            value, left, size = moved, true, found
+        return Solution(value, size / scale, steps, "conjugate gradients")
 
     def _run(
-        self, operator: Operator, rhs: Array, *, steps: int, goal: float, told: Callable[[int, float, Array], None]
+        self, operator: Operator, rhs: Array, *, start: Array, goal: float, before: int, scale: float
     ) -> tuple[Array, int]:
+        """The change of the value from `start` on until the recurrence believes to be at the goal, and the steps."""
         value, residual = np.zeros_like(rhs), rhs.copy()
         z = self._precondition(residual)
         direction, product = z, (residual * z).sum(axis=0)
-        for step in range(1, steps + 1):
+        for step in range(1, self.max_steps - before + 1):
             image = operator.matvec(direction)
             curvature = (direction * image).sum(axis=0)
             if (curvature < 0).any() or ((curvature == 0) & (product > 0)).any():
@@ -217,13 +230,14 @@ class ConjugateGradient:
             length = _ratio(product, curvature)
             value, residual = value + length * direction, residual - length * image
             size = float(np.linalg.norm(residual))
-            told(step, size, value)
+            if self.watch is not None:
+                self.watch(before + step, size / scale, start + value)
             if size <= goal / 2:
-                return value, step
+                break
             z = self._precondition(residual)
             previous, product = product, (residual * z).sum(axis=0)
             direction = z + _ratio(product, previous) * direction
-        return value, steps
+        return value, step
 
     def _precondition(self, residual: Array) -> Array:
         return residual if self.preconditioner is None else self.preconditioner.matvec(residual)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import numpy as np
@@ -17,6 +18,7 @@ from probekit.federated.trained import Progress, ServerSet, Trained, Watch
 from probekit.linear.design import Design
 from probekit.linear.logistic import fit_logistic
 from probekit.linear.ridge import penalty_of
+from probekit.linear.spectrum import condition, effective_dimension
 from probekit.linear.views import system_of
 from probekit.models.heads import head_of
 from probekit.runs.fitting import Fitted, design_of, method_of, rounds_told, timed
@@ -104,10 +106,10 @@ def _spectrum(
     if trained.statistics is None or not isinstance(method, ClosedForm):
         return None, None
     system = system_of(merge(trained.statistics.values()), view=method.view, class_weight=method.class_weight)
-    values = np.maximum(np.linalg.eigvalsh(system.gram), 0.0)
-    shifted = values + penalty_of(trained.ridge, trained.scaling, system.weight)
-    condition = float(shifted[-1] / shifted[0]) if shifted[0] > 0 else None
-    return float((values / np.where(shifted > 0, shifted, 1.0)).sum()), condition
+    values = np.linalg.eigvalsh(system.gram)
+    penalty = penalty_of(trained.ridge, trained.scaling, system.weight)
+    found = condition(values, penalty)
+    return effective_dimension(values, penalty), found if math.isfinite(found) else None
 
 
 def told(choice: Choice) -> dict[str, Json]:

@@ -18,11 +18,10 @@ from probekit.errors import CorruptError, InputError, VerificationError
 from probekit.federated.trained import Gradients, History, Round
 from probekit.files import map_tensors, sha256_file, write_tensors
 from probekit.linear.design import ClientStats, Design
+from probekit.linear.plausibility import implausible
 from probekit.values import Json
 
 NAME_LENGTH = 60
-ROUNDING = {"float64": 1e-9, "exact": 1e-9, "fast": 1e-5}
-"""How far below zero a Gram's eigenvalues may lie, relative to its diagonal, by arithmetic."""
 
 Blocks = tuple[tuple[int, ...], np.dtype[Any], Iterable[NDArray[Any]]]
 DOUBLE = np.dtype("<f8")
@@ -102,43 +101,6 @@ def take_statistics(
             f"The statistics in {path} cannot be those of {count} rows: {why}. Ask their client for them again."
         )
     return found, tensors
-
-
-def implausible(statistics: ClientStats, count: int) -> str:
-    """Why these cannot be the statistics of any `count` rows; empty where they can."""
-    design, counts = statistics.design, statistics.class_counts
-    if counts.min(initial=0) < 0 or statistics.count != count:
-        return f"the classes count {statistics.count} rows ({counts.min(initial=0)} at least)"
-    if not (np.isfinite(statistics.gram).all() and np.isfinite(statistics.moment).all()):
-        return "they hold NaN or infinity"
-    grams = statistics.gram if design.per_class else statistics.gram[None]
-    if not np.array_equal(grams, np.swapaxes(grams, 1, 2)):
-        return "the Gram is not symmetric"
-    if not all(_positive(gram, ROUNDING[design.arithmetic]) for gram in grams):
-        return "the Gram is not positive semidefinite"
-    if design.intercept == "none":
-        return ""
-    rows = grams[:, -1, -1]
-    if not np.array_equal(rows, counts if design.per_class else [count]):
-        return "the Gram's count of rows is another"
-    if not np.array_equal(statistics.moment[-1], counts):
-        return "the moment's class counts are others"
-    sums, total = statistics.moment[:-1].sum(axis=1), grams[:, -1, :-1].sum(axis=0)
-    scale = np.sqrt(count * np.einsum("cii->i", grams)[:-1]).max(initial=0.0)
-    if np.abs(sums - total).max(initial=0.0) > ROUNDING[design.arithmetic] * scale:
-        return "Gram and moment do not sum the same rows"
-    return ""
-
-
-def _positive(gram: NDArray[np.float64], rounding: float) -> bool:
-    diagonal = np.einsum("ii->i", gram)
-    if diagonal.min(initial=0.0) < 0:
-        return False
-    try:
-        np.linalg.cholesky(gram + (rounding * diagonal.max(initial=0.0) or 1.0) * np.eye(len(gram)))
-    except np.linalg.LinAlgError:
-        return False
-    return True
 
 
 @dataclass(frozen=True, eq=False)

@@ -21,6 +21,7 @@ from probekit.jacobian.curvature import CurvatureSolver
 from probekit.jacobian.kernel import Factors, batch_factors, factors
 from probekit.jacobian.linearize import LinearizedRows
 from probekit.jacobian.memory import free_memory
+from probekit.linear import spectrum
 from probekit.linear.solvers import Operator, Solver
 from probekit.linear.squares import Squares
 from probekit.models.heads import NetworkHead
@@ -116,8 +117,7 @@ def effective_dimension(squares: Squares, ridge: float) -> float | None:
         return None
     held = factors(rows)
     kernel = np.asarray(held.kernel(held).double().cpu().numpy()) / rows.count
-    values = np.maximum(np.linalg.eigvalsh(kernel), 0.0)
-    return float((values / (values + ridge)).sum())
+    return spectrum.effective_dimension(np.linalg.eigvalsh(kernel), ridge)
 
 
 def factoring(squares: Squares) -> int:

@@ -18,6 +18,7 @@ from probekit.federated.trained import ServerSet, Trained, Watch, unwatched
 from probekit.linear.design import ClientStats, Design
 from probekit.linear.loss import RidgeLoss
 from probekit.linear.solvers import Inverse, Operator
+from probekit.linear.spectrum import rows_effective_dimension
 from probekit.linear.squares import Squares, StatsSquares
 from probekit.models.heads import NetworkHead
 from probekit.unlearning.method import Cost, Material, Unlearner, require
@@ -204,7 +205,7 @@ def _network_plan(squares: Squares, ridge: float) -> Plan:
 
 def plan_for(server: ClientStats, ridge: float) -> Plan:
     """Whether the server's rows are enough for a step, told before it is taken; `ridge` in mean scaling."""
-    dimension = effective_dimension(server, ridge)
+    dimension = rows_effective_dimension(server, ridge)
     few = server.count < ENOUGH * dimension
     return Plan(server.count, dimension, (_too_few(server.count, dimension),) if few else ())
 
@@ -216,18 +217,6 @@ def _too_few(rows: int, dimension: float, remedy: str = "exact has no such limit
         f"than it was. Use at least {round(ENOUGH * dimension)} rows or a larger ridge; fedremoval-line "
         f"never raises the retained loss, {remedy}."
     )
-
-
-def effective_dimension(stats: ClientStats, ridge: float) -> float:
-    """tr G/n (G/n + ridge P)^-1: in how many directions the rows decide rather than the ridge."""
-    gram = stats.total_gram / stats.count
-    free = stats.design.intercept == "free"
-    if free:
-        # an intercept without penalty is one direction of its own; the others are those of the centred rows
-        gram = gram[:-1, :-1] - np.outer(gram[:-1, -1], gram[:-1, -1])
-    values = np.linalg.eigvalsh(gram)
-    kept = values[values > len(values) * np.finfo(np.float64).eps * values[-1]]
-    return float((kept / (kept + ridge)).sum()) + free
 
 
 def _clients(

@@ -234,5 +234,5 @@ def test_a_dual_that_float32_cannot_factor_is_factored_in_float64() -> None:
     torch.manual_seed(0)
     inputs = torch.randn(12, 6).double()
     rows = linearize(nn.Linear(6, 3).double()).over(torch.cat([inputs, inputs]) * 1e3)
-    assert DualInverse.of(rows, 1e-2, rough=True).factor.dtype == torch.float64
-    assert DualInverse.of(rows, 1e4, rough=True).factor.dtype == torch.float32
+    assert DualInverse.of(rows, 1e-2, low_precision=True).factor.dtype == torch.float64
+    assert DualInverse.of(rows, 1e4, low_precision=True).factor.dtype == torch.float32

@@ -108,30 +108,30 @@ def test_a_preconditioner_saves_steps() -> None:
     assert exact.steps <= 2
 
 
-def test_rough_products_take_the_steps_and_true_ones_tell_what_is_left() -> None:
+def test_products_in_low_precision_take_the_steps_and_true_ones_tell_what_is_left() -> None:
     matrix = definite(80, seed=6, condition=1e4)
     rhs = np.random.default_rng(0).standard_normal((80, 3))
     coarse = Hidden(matrix.astype(np.float32).astype(np.float64))
     exact = Hidden(matrix)
-    solution = ConjugateGradient(tolerance=1e-10, rough=coarse).solve(exact, rhs)
+    solution = ConjugateGradient(tolerance=1e-10, low_precision=coarse).solve(exact, rhs)
     assert np.linalg.norm(rhs - matrix @ solution.value) <= 1e-10 * np.linalg.norm(rhs)
     assert solution.steps == coarse.products
     assert exact.products < 8 < coarse.products
 
 
-def test_rough_products_are_trusted_for_three_digits_at_a_time() -> None:
+def test_products_in_low_precision_are_trusted_for_three_digits_at_a_time() -> None:
     matrix = definite(80, seed=6, condition=1e4)
     exact = Hidden(matrix)
-    solution = ConjugateGradient(tolerance=1e-10, rough=Matrix(matrix)).solve(exact, np.ones((80, 1)))
+    solution = ConjugateGradient(tolerance=1e-10, low_precision=Matrix(matrix)).solve(exact, np.ones((80, 1)))
     assert solution.residual <= 1e-10
     assert 3 <= exact.products <= 5
 
 
 @pytest.mark.parametrize("factor", [-1.0, 3.0, 1e-3])
-def test_rough_products_that_mislead_are_given_up(factor: float) -> None:
+def test_products_in_low_precision_that_mislead_are_given_up(factor: float) -> None:
     matrix, rhs = definite(30, seed=7), np.ones((30, 2))
     coarse = Hidden(factor * matrix)
-    solution = ConjugateGradient(tolerance=1e-10, rough=coarse).solve(matrix, rhs)
+    solution = ConjugateGradient(tolerance=1e-10, low_precision=coarse).solve(matrix, rhs)
     assert np.linalg.norm(rhs - matrix @ solution.value) <= 1e-10 * np.linalg.norm(rhs)
     assert 0 < coarse.products < 60
 
@@ -145,6 +145,33 @@ def test_conjugate_gradients_refuse_with_their_best() -> None:
     assert np.isclose(best.residual, np.linalg.norm(rhs - matrix @ best.value) / np.linalg.norm(rhs))
     with pytest.raises(SolverError, match="positive definite"):
         ConjugateGradient().solve(-matrix, rhs)
+
+
+def test_a_descent_starts_where_it_is_told_and_gives_its_best_either_way() -> None:
+    matrix, rhs = definite(40, seed=5, condition=1e5), np.ones((40, 2))
+    short = ConjugateGradient(tolerance=1e-12, max_steps=7).descend(matrix, rhs)
+    assert (short.steps, short.residual > 1e-12) == (7, True)
+    true: Any = np.linalg.solve(matrix, rhs)
+    near = ConjugateGradient(tolerance=1e-9).descend(matrix, rhs, start=true + 1e-7)
+    cold = ConjugateGradient(tolerance=1e-9).descend(matrix, rhs)
+    assert near.steps < cold.steps
+    assert np.linalg.norm(rhs - matrix @ near.value) <= 1e-9 * np.linalg.norm(rhs)
+    assert ConjugateGradient(tolerance=1e-9).descend(matrix, rhs, start=true).steps == 0
+
+
+def test_a_residual_of_its_own_says_when_it_is_done() -> None:
+    matrix, rhs = definite(40, seed=5), np.ones((40, 2))
+    looks: list[Any] = []
+
+    def residual(value: Any) -> Any:
+        looks.append(value)
+        return rhs - matrix @ value
+
+    operator = Hidden(matrix)
+    found = ConjugateGradient(tolerance=1e-9).descend(operator, rhs, residual=residual)
+    assert found.residual <= 1e-9
+    assert operator.products == found.steps
+    assert np.array_equal(looks[-1], found.value)
 
 
 @pytest.mark.parametrize("solver", [Cholesky(), Eigen()], ids=repr)

@@ -125,10 +125,10 @@ def test_statistics_that_no_rows_have_are_refused(run: Run) -> None:
     lopsided = honest.gram + np.triu(np.ones((size, size)), 1)
     lies = {
         "not symmetric": replace(honest, gram=lopsided),
-        "not finite": replace(honest, gram=honest.gram * np.nan),
+        "NaN": replace(honest, gram=honest.gram * np.nan),
         "not positive": replace(honest, gram=honest.gram - np.diag([*[0.0] * (size - 2), 1e4, 0.0])),
         "larger than": replace(honest, moment=np.vstack([honest.moment[:-1] * 1e3, honest.moment[-1:]])),
-        "disagree": replace(honest, class_counts=honest.class_counts + 1),
+        "count of rows is another": replace(honest, class_counts=honest.class_counts + 1),
     }
     for words, lie in lies.items():
         with pytest.raises(CorruptError, match=words):

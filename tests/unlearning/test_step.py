@@ -16,6 +16,7 @@ from probekit.federated.fedavg import FedAvg
 from probekit.federated.task import ClosedForm
 from probekit.federated.trained import Trained
 from probekit.linear.design import INTERCEPTS, SCALINGS
+from probekit.linear.spectrum import rows_effective_dimension
 from probekit.unlearning.fedremoval import FedRemoval
 from probekit.unlearning.fedremoval import load as load_fedremoval
 from probekit.unlearning.line import FedRemovalLine
@@ -24,7 +25,6 @@ from probekit.unlearning.pcg import FedRemovalPcg
 from probekit.unlearning.pcg import load as load_pcg
 from probekit.unlearning.request import UnlearnRequest
 from probekit.unlearning.retained import LocalClients, from_rows
-from probekit.unlearning.step import effective_dimension
 from tests.oracles import columns, one_hot, relative
 from tests.unlearning.conftest import Run, make_run
 
@@ -184,7 +184,7 @@ def test_the_effective_dimension_is_a_trace(intercept: str) -> None:
     assert server is not None
     assert server.statistics is not None
     wanted = float(np.trace(here.server_gram @ np.linalg.inv(here.server)))
-    assert effective_dimension(server.statistics, 0.1) == pytest.approx(wanted)
+    assert rows_effective_dimension(server.statistics, 0.1) == pytest.approx(wanted)
 
 
 @pytest.mark.parametrize("intercept", INTERCEPTS)

@@ -1,0 +1,59 @@
+"""Whether statistics could be those of some rows: nobody has others' rows removed by lying about their own."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import linalg
+
+from probekit.linear.design import ClientStats
+
+ROUNDING = {"float64": 1e-9, "exact": 1e-9, "fast": 1e-5}
+"""How far sums may be off, relative to a Gram's diagonal, by arithmetic."""
+
+
+def implausible(statistics: ClientStats, count: int | None = None) -> str:
+    """Why no rows (no `count` rows, where given) have these statistics, as a clause; empty where some could."""
+    design, counts, moment = statistics.design, statistics.class_counts, statistics.moment
+    if counts.min(initial=0) < 0:
+        return f"a class counts {counts.min()} rows"
+    if count is not None and statistics.count != count:
+        return f"the classes count {statistics.count} rows"
+    if not (np.isfinite(statistics.gram).all() and np.isfinite(moment).all()):
+        return "they hold NaN or infinity"
+    grams = statistics.gram if design.per_class else statistics.gram[None]
+    if not np.array_equal(grams, np.swapaxes(grams, 1, 2)):
+        return "the Gram is not symmetric"
+    rounding = ROUNDING[design.arithmetic]
+    if not all(_positive(gram, rounding) for gram in grams):
+        return "the Gram is not positive semidefinite"
+    # |x_j . y_k|^2 <= |x_j|^2 |y_k|^2, and a one-hot column's square is its count
+    diagonal = np.einsum("cii->i", grams)
+    allowed = np.outer(diagonal + rounding * diagonal.max(initial=0.0), (1 + rounding) * counts)
+    if (np.square(moment) > allowed).any():
+        return "the moment is larger than Gram and class counts allow"
+    return "" if design.intercept == "none" else _miscounted(statistics, grams, rounding)
+
+
+def _miscounted(statistics: ClientStats, grams: NDArray[np.float64], rounding: float) -> str:
+    """Where the column of ones disagrees with the rest."""
+    counts, moment = statistics.class_counts, statistics.moment
+    if not np.array_equal(grams[:, -1, -1], counts if statistics.design.per_class else [statistics.count]):
+        return "the Gram's count of rows is another"
+    if not np.array_equal(moment[-1], counts):
+        return "the moment's class counts are others"
+    sums, total = moment[:-1].sum(axis=1), grams[:, -1, :-1].sum(axis=0)
+    scale = np.sqrt(statistics.count * np.einsum("cii->i", grams)[:-1]).max(initial=0.0)
+    return "Gram and moment do not sum the same rows" if np.abs(sums - total).max() > rounding * scale else ""
+
+
+def _positive(gram: NDArray[np.float64], rounding: float) -> bool:
+    """Whether no eigenvalue is below 0 by more than rounding; a factorisation is ten times as fast as they are."""
+    diagonal = np.einsum("ii->i", gram)
+    if diagonal.min() < 0:
+        return False
+    try:
+        linalg.cholesky(gram + (rounding * diagonal.max() or 1.0) * np.eye(len(gram)), check_finite=False)
+    except linalg.LinAlgError:
+        return False
+    return True
