@@ -147,7 +147,7 @@ class ConjugateGradient:
     """Conjugate gradients on all columns at once, each with its own step lengths.
 
     tolerance: the true relative residual to end within.
-    max_steps: products with the operator at most; looks at the true residual are not counted.
+    max_steps: products with the operator at most.
     preconditioner: an operator close to the inverse.
     low_precision: the operator computed with less care, and cheaper. It takes the steps, the operator itself says
     what they left; where that no longer gets smaller, the operator takes the steps too.
@@ -174,54 +174,57 @@ class ConjugateGradient:
     def descend(
         self,
         operator: Operator | Array,
-        rhs: Array,
+        remainder: Array,
         *,
         start: Array | None = None,
         residual: Callable[[Array], Array] | None = None,
+        look_cost: int = 0,
     ) -> Solution:
-        """The best value after `max_steps` at most, within the tolerance or not.
+        """The best value after `max_steps` at most, within the tolerance of |remainder| or not.
 
-        start: where to begin; zero, of which the residual is known, if not given.
-        residual: the true residual of a value, where there is a better way than rhs - operator(value).
+        start: where to begin (zero if not given), and remainder the residual there: the right-hand side of zero.
+        residual: the true residual of a value, where there is a better way than remainder - operator(value - start).
+        look_cost: the steps that a look at the true residual counts for, unless it is the last.
         """
-        operator, rhs = as_operator(operator), _columns(rhs)
-        exact = residual or (lambda value: rhs - operator.matvec(value))
-        value, left = (np.zeros_like(rhs), rhs) if start is None else (start, exact(start))
-        scale = float(np.linalg.norm(rhs)) or 1.0
-        size, steps, coarse = float(np.linalg.norm(left)), 0, self.low_precision
-        goal = self.tolerance * scale
+        operator, first = as_operator(operator), _columns(remainder)
+        origin = value = np.zeros_like(first) if start is None else start
+        exact = residual or (lambda there: first - operator.matvec(there - origin))
+        scale = size = float(np.linalg.norm(first))
+        goal, steps, coarse = self.tolerance * scale, 0, self.low_precision
         while size > goal and steps < self.max_steps:
             near = goal if coarse is None else max(goal, PASS * size)
             try:
-                change, taken = self._run(coarse or operator, left, start=value, goal=near, before=steps, scale=scale)
+                moved, taken = self._run(coarse or operator, remainder, value, goal=near, before=steps, scale=scale)
             except SolverError:  # rounding can make products in low precision indefinite
                 if coarse is None:
                     raise
                 coarse = None
                 continue
             # the recurrence drifts from the true residual: start again from where it believed to be done
-            moved, steps = value + change, steps + taken
             true = exact(moved)
-            found = float(np.linalg.norm(true))
-            if coarse is not None and not found < size / 2:
-                coarse = None
-                if not found < size:
-                    continue
-            value, left, size = moved, true, found
-        return Solution(value, size / scale, steps, "conjugate gradients")
+            found, before, steps = float(np.linalg.norm(true)), size, steps + taken
+            if coarse is None or found < size:
+                value, remainder, size = moved, true, found
+            if size > goal:
+                steps += look_cost
+                if not found < before / 2:
+                    if coarse is None:  # rounding allows no more
+                        break
+                    coarse = None
+        return Solution(value, size / scale if scale else size, min(steps, self.max_steps), "conjugate gradients")
 
     def _run(
-        self, operator: Operator, rhs: Array, *, start: Array, goal: float, before: int, scale: float
+        self, operator: Operator, rhs: Array, value: Array, *, goal: float, before: int, scale: float
     ) -> tuple[Array, int]:
-        """The change of the value from `start` on until the recurrence believes to be at the goal, and the steps."""
-        value, residual = np.zeros_like(rhs), rhs.copy()
+        """The value from here on until the recurrence believes to be at the goal, and the steps."""
+        residual = rhs.copy()
         z = self._precondition(residual)
         direction, product = z, (residual * z).sum(axis=0)
         for step in range(1, self.max_steps - before + 1):
             image = operator.matvec(direction)
             curvature = (direction * image).sum(axis=0)
             if (curvature < 0).any() or ((curvature == 0) & (product > 0)).any():
-                best = Solution(value, residual_of(operator, value, rhs), step, "conjugate gradients")
+                best = Solution(value, float(np.linalg.norm(residual)) / scale, step, "conjugate gradients")
                 raise SolverError(
                     f"Conjugate gradients need a positive definite operator; found a curvature of "
                     f"{float(curvature.min()):g}. Use a larger ridge.",
@@ -231,7 +234,7 @@ class ConjugateGradient:
             value, residual = value + length * direction, residual - length * image
             size = float(np.linalg.norm(residual))
             if self.watch is not None:
-                self.watch(before + step, size / scale, start + value)
+                self.watch(before + step, size / scale, value)
             if size <= goal / 2:
                 break
             z = self._precondition(residual)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -151,12 +152,29 @@ def test_a_descent_starts_where_it_is_told_and_gives_its_best_either_way() -> No
     matrix, rhs = definite(40, seed=5, condition=1e5), np.ones((40, 2))
     short = ConjugateGradient(tolerance=1e-12, max_steps=7).descend(matrix, rhs)
     assert (short.steps, short.residual > 1e-12) == (7, True)
-    true: Any = np.linalg.solve(matrix, rhs)
-    near = ConjugateGradient(tolerance=1e-9).descend(matrix, rhs, start=true + 1e-7)
-    cold = ConjugateGradient(tolerance=1e-9).descend(matrix, rhs)
-    assert near.steps < cold.steps
-    assert np.linalg.norm(rhs - matrix @ near.value) <= 1e-9 * np.linalg.norm(rhs)
-    assert ConjugateGradient(tolerance=1e-9).descend(matrix, rhs, start=true).steps == 0
+    start = np.random.default_rng(1).standard_normal((40, 2))
+    found = ConjugateGradient(tolerance=1e-9).descend(matrix, rhs - matrix @ start, start=start)
+    assert np.linalg.norm(rhs - matrix @ found.value) <= 1e-9 * np.linalg.norm(rhs - matrix @ start)
+    assert np.array_equal(ConjugateGradient().descend(matrix, 0 * rhs, start=start).value, start)
+
+
+def test_a_descent_that_rounding_keeps_from_its_goal_gives_up() -> None:
+    matrix, rhs = definite(40, seed=5, condition=1e5), np.ones((40, 2))
+    operator = Hidden(matrix)
+    found = ConjugateGradient(tolerance=1e-20).descend(operator, rhs)
+    assert found.steps < operator.products < 500
+    assert found.residual < 1e-11
+
+
+def test_looks_at_the_true_residual_can_be_counted() -> None:
+    matrix, rhs = definite(80, seed=6, condition=1e4), np.ones((80, 1))
+    exact, coarse = Hidden(matrix), Hidden(matrix.astype(np.float32).astype(np.float64))
+    solver = ConjugateGradient(tolerance=1e-10, low_precision=coarse)
+    found = solver.descend(exact, rhs, look_cost=1)
+    assert found.residual <= 1e-10
+    assert found.steps + 1 == exact.products + coarse.products
+    short = replace(solver, max_steps=50).descend(exact, rhs, look_cost=1)
+    assert (short.steps, short.residual > 1e-10) == (50, True)
 
 
 def test_a_residual_of_its_own_says_when_it_is_done() -> None:
