@@ -26,9 +26,9 @@ from probekit.files import (
     ASIDE,
     checked_digest,
     map_tensors,
+    new_folder,
     read_json,
     storing,
-    sync_folder,
     write_json,
     write_tensors,
 )
@@ -120,11 +120,8 @@ class SetShelf:
         target = self.root / "sets" / digest
         if target.exists():
             return digest
-        with self.changing():
-            aside = target.parent / f"{ASIDE}set"
+        with self.changing(), new_folder(target, aside=target.parent / f"{ASIDE}set") as aside:
             _write_columns(aside, embeddings)
-            aside.rename(target)
-            sync_folder(target.parent)
         return digest
 
     def read_note(self, digest: str) -> dict[str, Any]:

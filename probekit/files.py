@@ -9,6 +9,7 @@ import mmap
 import os
 import re
 import secrets
+import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -61,8 +62,8 @@ def sync_folder(folder: Path) -> None:
 
 
 @contextmanager
-def aside(folder: Path) -> Iterator[tuple[IO[bytes], Path]]:
-    """A new file beside its future place; the caller renames it. Gone again if the body fails."""
+def _aside(folder: Path) -> Iterator[tuple[IO[bytes], Path]]:
+    """A new file beside its future place; gone again unless `_settle` moves it there."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{ASIDE}{os.getpid()}-{secrets.token_hex(4)}"
     try:
@@ -72,7 +73,7 @@ def aside(folder: Path) -> Iterator[tuple[IO[bytes], Path]]:
         path.unlink(missing_ok=True)
 
 
-def settle(handle: IO[bytes], path: Path, target: Path) -> None:
+def _settle(handle: IO[bytes], path: Path, target: Path) -> None:
     """Make the file's bytes safe, then let it appear under its name."""
     handle.flush()
     os.fsync(handle.fileno())
@@ -80,11 +81,56 @@ def settle(handle: IO[bytes], path: Path, target: Path) -> None:
     sync_folder(target.parent)
 
 
+@contextmanager
+def new_file(target: Path) -> Iterator[IO[bytes]]:
+    """A file to write, which takes its place, whole and safe, when the body ends; nothing is left if it fails."""
+    with storing(target.parent), _aside(target.parent) as (handle, path):
+        yield handle
+        _settle(handle, path, target)
+
+
+@contextmanager
+def new_folder(target: Path, *, aside: Path | None = None) -> Iterator[Path]:
+    """A folder to write files into, which takes its place, whole, when the body ends; nothing is left if it fails.
+
+    target: its place; a folder that stands there is replaced.
+    aside: where it is written, on the same disk; if not given, beside its place under a name of its own. Who holds a
+    lock gives one, so that what a killed process left there goes.
+    """
+    target = target.absolute()
+    made = aside or target.parent / f".new-{target.name}-{secrets.token_hex(4)}"
+    restore_folder(target)
+    shutil.rmtree(made, ignore_errors=True)
+    made.mkdir(parents=True)
+    try:
+        yield made
+        sync_folder(made)
+        if target.exists():  # a full folder cannot be replaced
+            target.rename(_replaced(target))
+        made.rename(target)
+        sync_folder(target.parent)
+    finally:
+        shutil.rmtree(made, ignore_errors=True)
+        restore_folder(target)
+
+
+def restore_folder(target: Path) -> None:
+    """Undo or finish a replacement of a folder that was killed in between."""
+    old = _replaced(target.absolute())
+    if old.exists() and not target.exists():
+        old.rename(target)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def _replaced(target: Path) -> Path:
+    """Where a folder that is being replaced stands for a moment."""
+    return target.parent / f".old-{target.name}"
+
+
 def write_text(target: Path, text: str) -> None:
     """Replace a small file by this text, at once."""
-    with storing(target.parent), aside(target.parent) as (handle, path):
+    with new_file(target) as handle:
         handle.write(text.encode())
-        settle(handle, path, target)
 
 
 def write_json(target: Path, value: Json) -> None:
@@ -123,7 +169,7 @@ def write_tensors(
     Each tensor is its shape, its dtype and its rows in blocks, so that nothing larger than a block is held in memory.
     """
     hasher = hashlib.sha256()
-    with storing(folder), aside(folder) as (handle, path):
+    with storing(folder), _aside(folder) as (handle, path):
 
         def put(data: bytes | memoryview) -> None:
             hasher.update(data)
@@ -134,7 +180,7 @@ def write_tensors(
             for block in blocks:
                 put(np.ascontiguousarray(block, dtype=dtype).tobytes())
         name = hasher.hexdigest()
-        settle(handle, path, folder / f"{name}.safetensors")
+        _settle(handle, path, folder / f"{name}.safetensors")
     return name
 
 

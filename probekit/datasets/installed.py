@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ from probekit.datasets import Options, sources
 from probekit.datasets.arrays import picture_reader
 from probekit.datasets.table import Mapped, Table, choose_split, classify
 from probekit.errors import CorruptError, NotFoundError, StorageError
-from probekit.files import default_root
+from probekit.files import default_root, new_file, new_folder
 from probekit.registry import nearest
 
 DIGITS_TRAIN = 1400
@@ -107,17 +106,16 @@ def install(name: str, root: Path, *, progress: Callable[[str], None] | None = N
     say = progress or (lambda step: None)
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        # Beside its future place, so that one rename within one file system finishes the work.
-        with tempfile.TemporaryDirectory(prefix=f".{name}-", dir=folder.parent, ignore_cleanup_errors=True) as aside:
-            work, ready = Path(aside) / "work", Path(aside) / "ready"
-            work.mkdir()
-            ready.mkdir()
-            splits = SETS[name].fetch(work, say)
+        with tempfile.TemporaryDirectory(prefix=f".{name}-", dir=folder.parent, ignore_cleanup_errors=True) as work:
+            splits = SETS[name].fetch(Path(work), say)
             say(f"checking {name}")
             _check(name, splits)
-            _write(ready, splits)
             if not is_installed(name, root):  # another process may have been faster
-                _put(ready, folder, Path(aside) / "replaced")
+                with new_folder(folder) as ready:
+                    for split, arrays in splits.items():
+                        for noun, array in zip(("images", "labels"), arrays, strict=True):
+                            with new_file(ready / f"{split}-{noun}.npy") as file:
+                                np.save(file, np.ascontiguousarray(array), allow_pickle=False)
     except OSError as error:
         raise StorageError(f"{folder} cannot be written: {error}. Make room, or choose another cache.") from error
     return folder
@@ -183,30 +181,3 @@ def _check(name: str, splits: Mapping[str, sources.Split]) -> None:
             f"{name} has another content than it should: sha256 {hasher.hexdigest()}, wanted {facts.sha256}. "
             "Nothing was kept."
         )
-
-
-def _write(folder: Path, splits: Mapping[str, sources.Split]) -> None:
-    """Arrays that can be mapped, each on the disk before the folder is moved to where it is looked for."""
-    for split, arrays in splits.items():
-        for noun, array in zip(("images", "labels"), arrays, strict=True):
-            with (folder / f"{split}-{noun}.npy").open("wb") as file:
-                np.save(file, np.ascontiguousarray(array), allow_pickle=False)
-                file.flush()
-                os.fsync(file.fileno())
-    _sync(folder)
-
-
-def _put(ready: Path, folder: Path, replaced: Path) -> None:
-    """Move a finished folder to its place; what stands there is damaged."""
-    if folder.exists():
-        folder.rename(replaced)
-    ready.rename(folder)
-    _sync(folder.parent)
-
-
-def _sync(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,6 +16,7 @@ from safetensors.numpy import save as save_tensors
 
 from probekit import __version__
 from probekit.errors import CorruptError, InputError, MismatchError, NotFoundError, StorageError
+from probekit.files import new_file, new_folder
 from probekit.models.heads import Head, LinearHead, Network, NetworkHead
 from probekit.values import EmbeddingSet, Json, Rows
 
@@ -67,15 +66,10 @@ def save_head(head: Head, folder: str | Path) -> Path:
     if folder.exists() and not (folder / CONFIG).is_file() and (not folder.is_dir() or any(folder.iterdir())):
         raise StorageError(f"{folder} exists and holds no head. Choose another folder or empty this one.")
     try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        aside = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
-        try:
+        with new_folder(folder) as aside:
             for name, content in _files(head).items():
-                _write(aside / name, content)
-            aside.chmod(0o755)
-            _swap(aside, folder)
-        finally:
-            shutil.rmtree(aside, ignore_errors=True)
+                with new_file(aside / name) as file:
+                    file.write(content)
     except OSError as error:
         raise StorageError(f"The head cannot be written to {folder}: {error}.") from error
     return folder
@@ -229,21 +223,3 @@ def _hub_name(backbone: str) -> str:
         if name.startswith(prefix) and name.removeprefix(prefix).count("/") == 1 and not name.endswith("/"):
             return name.removeprefix(prefix)
     return f"timm/{name.removeprefix('timm:')}" if name.startswith("timm:") and "/" not in name else ""
-
-
-def _write(path: Path, content: bytes) -> None:
-    with path.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def _swap(aside: Path, folder: Path) -> None:
-    """Put a finished folder in its place; the old one steps aside first: a full folder cannot be replaced."""
-    if not folder.exists():
-        aside.rename(folder)
-        return
-    old = Path(tempfile.mkdtemp(prefix=f".{folder.name}.old.", dir=folder.parent))
-    folder.rename(old / folder.name)
-    aside.rename(folder)
-    shutil.rmtree(old, ignore_errors=True)

@@ -115,7 +115,7 @@ def test_a_failed_save_leaves_the_old_head_and_no_rubbish(tmp_path: Path, monkey
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(StorageError, match="No space left"):
+    with pytest.raises(StorageError, match="disk is full"):
         save_head(made(view="l2"), tmp_path / "head")
     assert load_head(tmp_path / "head").view == "raw"
     assert [path.name for path in tmp_path.iterdir()] == ["head"]
