@@ -33,11 +33,12 @@ PACKAGES = [
 ]
 
 
-def doctor(cache: o.Cache = None, json: o.Json = False, quiet: o.Quiet = False, verbose: o.Verbose = False) -> int:
+@o.common
+def doctor(output: Output) -> int:
     """Look at the installation: packages, devices, cache folder, hub access. Exits 1 if something needed is missing."""
     from probekit.files import default_root
 
-    root = cache or default_root()
+    root = output.cache or default_root()
     checks = [*_packages(), _torch(), _torchvision(), _folder(root), _hub(), _tools()]
     healthy = all(state != "missing" for state, _, _ in checks)
     value: dict[str, Any] = {
@@ -49,7 +50,7 @@ def doctor(cache: o.Cache = None, json: o.Json = False, quiet: o.Quiet = False, 
         "checks": [{"state": state, "name": name, "detail": detail} for state, name, detail in checks],
     }
     title = f"Python {value['python']}, {value['cores']} cores, {value['platform']}"
-    Output(json, quiet).result(value, lambda console: console.print(table(title, ("", "what", "found"), checks)))
+    output.result(value, lambda console, _: console.print(table(title, ("", "what", "found"), checks)))
     return 0 if healthy else 1
 
 

@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Self
 
 import numpy as np
-from numpy.typing import NDArray
 
 from probekit.cache import DiskStore
 from probekit.errors import InputError
 from probekit.evaluation.backdoor import poison
 from probekit.federated.choice import Choice
 from probekit.federated.partition import parse_scheme, partition
-from probekit.federated.trained import Trained, Watch
-from probekit.runs.fitting import timed
+from probekit.federated.trained import Ability, Traffic, Trained, Watch
+from probekit.linear.logistic import NO_EXACT_UNLEARNING
+from probekit.models.heads import NetworkHead
+from probekit.runs.fitting import Fitted, timed
 from probekit.runs.folder import RunContents, RunFolder, create
-from probekit.runs.head_training import fit_head, told
+from probekit.runs.head_training import RidgeChoice, fit_head
 from probekit.runs.layout import refuse_taken
 from probekit.runs.options import TrainOptions
+from probekit.runs.result import Result
+from probekit.runs.rows import usable
 from probekit.unlearning.request import known_clients
-from probekit.values import UNLABELLED, EmbeddingSet, Json, Partition
+from probekit.values import EmbeddingSet, Json, Partition
 
 DEFAULT_CLIENTS = 10
 CHOSEN_RIDGE = (
@@ -30,34 +34,102 @@ CHOSEN_RIDGE = (
 
 
 @dataclass(frozen=True)
-class TrainResult:
-    """A finished run and what is worth telling of it."""
+class PartitionSummary:
+    """How the rows were divided."""
 
-    run: RunFolder
-    trained: Trained
-    embeddings: EmbeddingSet
-    partition: Partition
+    scheme: str
+    seed: int
+
+
+@dataclass(frozen=True)
+class TrainResult(Result):
+    """What training gave. `bytes_up` and `bytes_down` are of all `traffic`; `head` is the head's digest."""
+
+    run: Path
+    state: int
+    set: str
+    backbone: str
+    method: str
+    kind: str
+    rows: int
     left_out: int
-    choice: Choice | None
+    dimension: int
+    parameters: int
+    classes: int
+    partition: PartitionSummary
+    clients: Mapping[str, int]
+    server_rows: int
+    ridge: float
+    scaling: str
+    ridge_chosen: RidgeChoice | None
+    solver: str
+    note: str
+    residual: float
+    condition_number: float | None
     effective_dimension: float | None
-    condition: float | None
-    timings: dict[str, float] = field(default_factory=dict)
+    rounds: int
+    learning_rate: float | None
+    loss: tuple[float, float] | None
+    bytes_up: int
+    bytes_down: int
+    traffic: Mapping[str, Traffic]
+    history_bytes: int
+    seconds: Mapping[str, float]
+    can_unlearn: Mapping[str, Ability]
+    head: str
 
-
-def usable(embeddings: EmbeddingSet) -> tuple[EmbeddingSet, NDArray[np.int64] | None]:
-    """The rows with a label and an embedding, and their numbers (None: all rows are so)."""
-    good = embeddings.labels != UNLABELLED
-    if embeddings.masked is not None:
-        good &= ~embeddings.masked
-    if good.all() and len(good):
-        return embeddings, None
-    if not good.any():
-        raise InputError(
-            f"No row can be used: of {len(embeddings)} rows none has both a label and an embedding. Extract a data set "
-            "that has labels (`label_column`)."
+    @classmethod
+    def of(cls, run: RunFolder, fitted: Fitted, trained: Trained, left_out: int, timings: Mapping[str, float]) -> Self:
+        """What there is to say of a run that was just written."""
+        traffic, divided, inputs = trained.total_traffic, run.partition(), run.inputs
+        return cls(
+            run=run.path,
+            state=run.state,
+            set=inputs["name"],
+            backbone=str(trained.head.recipe["backbone"]),
+            method=trained.method,
+            kind=_kind(trained),
+            rows=inputs["count"],
+            left_out=left_out,
+            dimension=trained.head.dimension,
+            parameters=trained.params.size,
+            classes=len(trained.head.classes),
+            partition=PartitionSummary(divided.scheme, divided.seed),
+            clients=trained.counts,
+            server_rows=len(divided.server),
+            ridge=trained.ridge,
+            scaling=trained.scaling,
+            ridge_chosen=None if fitted.choice is None else RidgeChoice.of(fitted.choice),
+            solver=trained.solution.method,
+            note=trained.solution.note,
+            residual=trained.solution.residual,
+            condition_number=fitted.condition,
+            effective_dimension=fitted.effective_dimension,
+            rounds=trained.rounds,
+            learning_rate=trained.learning_rate,
+            loss=(trained.losses[0], trained.losses[-1]) if trained.losses else None,
+            bytes_up=traffic.up,
+            bytes_down=traffic.down,
+            traffic=trained.traffic,
+            history_bytes=trained.history.size if trained.history else 0,
+            seconds=timings,
+            can_unlearn=_abilities(trained),
+            head=trained.head.digest,
         )
-    rows = np.flatnonzero(good).astype(np.int64)
-    return embeddings.select(rows), rows
+
+
+def _kind(trained: Trained) -> str:
+    if not isinstance(trained.head, NetworkHead):
+        return "head"
+    return f"network {trained.head.network.name}, linearized ({trained.params.size} parameters)"
+
+
+def _abilities(trained: Trained) -> dict[str, Ability]:
+    """What can be unlearned by which method; a logistic head only by training again."""
+    found = trained.can_unlearn()
+    if trained.method != "logistic":
+        return found
+    return {name: able if name == "retrain" else Ability(False, NO_EXACT_UNLEARNING) for name, able in found.items()}
 
 
 def train_run(
@@ -69,7 +141,7 @@ def train_run(
     force: bool = False,
     watch: Watch | None = None,
     note: Callable[[str], None] | None = None,
-) -> TrainResult:
+) -> tuple[RunFolder, TrainResult]:
     """Train on a set of the cache (a network: or on a data set) and keep everything in a run folder."""
     refuse_taken(path, force=force)
     timings: dict[str, float] = {}
@@ -113,18 +185,7 @@ def train_run(
         run = create(path, material, force=force)
     if checkpoint is not None:
         checkpoint.remove()
-    left_out = len(whole) - len(embeddings)
-    return TrainResult(
-        run,
-        trained,
-        embeddings,
-        divided,
-        left_out,
-        fitted.choice,
-        fitted.effective_dimension,
-        fitted.condition,
-        timings,
-    )
+    return run, TrainResult.of(run, fitted, trained, len(whole) - len(embeddings), timings)
 
 
 def poisoned(
@@ -176,7 +237,7 @@ def _described(trained: Trained, embeddings: EmbeddingSet, choice: Choice | None
     spec = embeddings.spec
     more: dict[str, Json] = {"backbone": spec.backbone, "spec": spec.identity, "dataset": embeddings.source}
     if choice is not None:
-        more["ridge_chosen"] = told(choice)
+        more["ridge_chosen"] = RidgeChoice.of(choice).plain
         if trained.objective is not None:
             note = f"{trained.solution.note} {CHOSEN_RIDGE}"
             trained = replace(trained, solution=replace(trained.solution, note=note))
