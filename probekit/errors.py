@@ -4,11 +4,14 @@ ProbekitError                    exit code 1
 ├── InputError                   2   an argument, a file or a value that cannot be used
 │   └── SampleError              2   one sample of a data set that cannot be used
 ├── NotFoundError                3   an unknown name, a missing file
-│   └── OfflineError             3   something that would have to be downloaded, and cannot be
+│   ├── OfflineError             3   something that would have to be downloaded, and cannot be
+│   ├── MissingClientsError      3   clients that had to answer and did not
+│   └── Pending                  3   clients that have not answered yet; the same command goes on when they have
 ├── CacheError                   4   the cache cannot be used as it is
 │   ├── CorruptError             4   bytes that are not the bytes that were written
 │   ├── MismatchError            4   two things that should belong together do not
 │   └── StorageError             4   full, read-only or otherwise refusing to be written
+├── Cancelled                    130 somebody who watched asked to stop; nothing was changed
 ├── SolverError                  1   no answer good enough; carries the best one
 └── VerificationError            6   a proof that does not hold
 """
@@ -40,6 +43,18 @@ class OfflineError(NotFoundError):
     """Something that would have to be downloaded, and cannot be."""
 
 
+class MissingClientsError(NotFoundError):
+    """Clients that had to answer a question and did not."""
+
+
+class Pending(NotFoundError):  # noqa: N818
+    """Answers that are not there yet: the same command goes on when they are. `awaited` names the clients."""
+
+    def __init__(self, message: str, awaited: tuple[str, ...] = ()) -> None:
+        super().__init__(message)
+        self.awaited = awaited
+
+
 class CacheError(ProbekitError):
     """The cache cannot be used as it is."""
 
@@ -56,6 +71,12 @@ class MismatchError(CacheError):
 
 class StorageError(CacheError):
     """A store that is full, read-only or otherwise refuses to be written."""
+
+
+class Cancelled(ProbekitError):  # noqa: N818
+    """Somebody who watched asked to stop; nothing was changed."""
+
+    exit_code = 130
 
 
 class SolverError(ProbekitError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -27,6 +28,26 @@ class Reference:
         revision = f"@{self.revision}" if self.revision else ""
         view = f"#{self.view}" if self.view else ""
         return f"{self.scheme}:{self.name}{revision}{view}" if self.name else f"{self.scheme}{revision}{view}"
+
+
+@dataclass(frozen=True)
+class Progress:
+    """One round or step: how many are done, of how many (None: until it is near enough), the loss of the global
+    parameters, and how near they are, where these are known."""
+
+    done: int
+    total: int | None
+    loss: float = math.nan
+    residual: float = math.nan
+
+
+Watch = Callable[[str], Callable[[Progress], None]]
+"""Gives, for the name of a stage, what is called with its progress. Raising `Cancelled` there stops the work."""
+
+
+def unwatched(stage: str) -> Callable[[Progress], None]:
+    """Nobody looks."""
+    return lambda now: None
 
 
 @runtime_checkable

@@ -1,11 +1,15 @@
-"""Backbones, datasets and methods by name: from entry points, loaded when first asked for, or registered in code."""
+"""Backbones, data sets, backends, trainers and methods by name: from entry points, or registered in code."""
 
 from __future__ import annotations
 
 import difflib
+import importlib
+import sys
 from collections.abc import Callable
+from dataclasses import fields, is_dataclass
 from importlib import metadata
-from typing import Any, TypeVar
+from pathlib import Path
+from typing import Any, TypeVar, get_args, get_type_hints
 
 from probekit.errors import InputError, NotFoundError
 from probekit.protocols import Reference
@@ -60,6 +64,8 @@ class Registry:
 backbones = Registry("probekit.backbones", "backbone")
 datasets = Registry("probekit.datasets", "dataset")
 methods = Registry("probekit.methods", "unlearning method")
+trainers = Registry("probekit.trainers", "training method")
+problems = Registry("probekit.problems", "backend")
 
 
 def parse(text: str, *, preset: str = "native") -> Reference:
@@ -74,3 +80,79 @@ def parse(text: str, *, preset: str = "native") -> Reference:
     if scheme == "hf" and "@" in name:
         name, _, revision = name.rpartition("@")
     return Reference(scheme=scheme, name=name, revision=revision or None, view=view or None, preset=preset)
+
+
+def configured(registry: Registry, text: str) -> Any:
+    """What is registered by `name[:key=value,...]`, with these options; the first may stand without its key.
+
+    `py:module:factory[:...]` names a factory anywhere. A factory that is a dataclass has its fields as options; any
+    other is called with the text after its name.
+    """
+    name, _, argument = text.partition(":")
+    if name == "py":
+        module, _, rest = argument.partition(":")
+        attribute, _, argument = rest.partition(":")
+        factory = _imported(f"py:{module}:{attribute}", module, attribute)
+        name = f"py:{module}:{attribute}"
+    else:
+        if name not in registry.names():
+            raise NotFoundError(f"There is no {registry.noun} {text!r}. {nearest(name, registry.names())}")
+        factory = registry.get(name)
+    return factory(**options_in(factory, name, argument)) if is_dataclass(factory) else factory(argument)
+
+
+def options_in(factory: Any, name: str, argument: str) -> dict[str, Any]:
+    """The options of a dataclass in `key=value,...`, each in the type of its field."""
+    known = {field.name: field for field in fields(factory) if field.init and field.repr}
+    hints, found = get_type_hints(factory), dict[str, Any]()
+    for place, part in enumerate(argument.split(",") if argument else ()):
+        key, equals, value = part.partition("=")
+        if not equals and place == 0 and known:
+            key, value = next(iter(known)), part
+        key = key.replace("-", "_")
+        if key not in known:
+            hint = nearest(key, list(known)) if known else "It takes none."
+            raise InputError(f"{name} has no option {part!r}. {hint}")
+        found[key] = _converted(value, hints[key], f"{name}:{key}")
+    return found
+
+
+def spec_of(configured: Any) -> str:
+    """The name of something configured, with the options that differ from their defaults."""
+    own = getattr(configured, "spec", None)
+    if own is not None:
+        return str(own)
+    given = [
+        (field.name, getattr(configured, field.name))
+        for field in fields(configured)
+        if field.repr and field.init and getattr(configured, field.name) != field.default
+    ]
+    first = next((field.name for field in fields(configured)), "")
+    parts = [str(value) if key == first else f"{key}={value}" for key, value in given]
+    return f"{configured.name}:{','.join(parts)}" if parts else str(configured.name)
+
+
+def _converted(value: str, hint: Any, what: str) -> Any:
+    kinds = [one for one in (get_args(hint) or (hint,)) if one is not type(None)]
+    if value.lower() == "none" and type(None) in get_args(hint):
+        return None
+    for kind in kinds:
+        try:
+            if kind is bool:
+                return {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}[value.lower()]
+            return kind(value)
+        except (ValueError, KeyError, TypeError):
+            continue
+    names = " or ".join(getattr(kind, "__name__", str(kind)) for kind in kinds)
+    raise InputError(f"{what} wants {names}; found {value!r}.")
+
+
+def _imported(text: str, module: str, attribute: str) -> Any:
+    if not module or not attribute:
+        raise InputError(f"Wanted py:module:factory, found {text}. Name the factory after a second colon.")
+    if str(Path.cwd()) not in sys.path:
+        sys.path.append(str(Path.cwd()))
+    try:
+        return getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        raise NotFoundError(f"{text} cannot be found: {error}. Check the spelling and the current folder.") from error

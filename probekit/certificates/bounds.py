@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,13 +38,13 @@ def gamma(operations: float, unit: float = UNIT) -> float:
     return product / (1 - product)
 
 
-def summing_error(design: Design, rows: int, parts: int) -> float:
-    """The relative error, against the sum of absolute products, of statistics summed over blocks and clients."""
-    if design.arithmetic == "exact":
+def summing_error(arithmetic: str, dimension: int, rows: int, parts: int) -> float:
+    """The relative error, against the sum of absolute products, of what is summed over blocks and clients."""
+    if arithmetic == "exact":
         return 0.0
-    size = 4 if design.arithmetic == "fast" else 8
-    block = max(64, BLOCK_BYTES // (size * design.dimension))
-    if design.arithmetic == "fast":
+    size = 4 if arithmetic == "fast" else 8
+    block = max(64, BLOCK_BYTES // (size * dimension))
+    if arithmetic == "fast":
         # the shift by the mean makes products up to 8 times as large
         return 8 * gamma(min(rows, block, FAST_ROWS) + 4, FAST_UNIT) + gamma(rows / FAST_ROWS + parts + 4)
     return gamma(min(rows, block) + rows / block + parts + 4)
@@ -93,9 +94,9 @@ def quadratic(
     curvature = gram / weight + mean_ridge * _penalty(design, chosen)
     linear = (moment if term is None else moment - term) / weight
     added = 0.0 if term is None else gamma(4) * float(np.linalg.norm(term)) / weight
-    summing = summing_error(design, stats.count, parts) + gamma(8)
+    summing = summing_error(design.arithmetic, design.dimension, stats.count, parts) + gamma(8)
     energy = float(np.trace(stats.total_gram)) * float(weights.max()) / weight
-    aims = float((stats.class_counts * weights**2).sum()) / weight
+    target_energy = float((stats.class_counts * weights**2).sum()) / weight
     penalised = design.intercept != "free" and chosen.name == "none"
     return Quadratic(
         curvature,
@@ -103,7 +104,7 @@ def quadratic(
         floor=mean_ridge if penalised else 0.0,
         curvature_error=summing * energy * (4 if centre is not None else 1)
         + gamma(4) * float(np.linalg.norm(curvature)),
-        linear_error=summing * math.sqrt(energy * aims) * (2 if centre is not None else 1) + added,
+        linear_error=summing * math.sqrt(energy * target_energy) * (2 if centre is not None else 1) + added,
         centre=centre,
     )
 
@@ -141,39 +142,56 @@ def asked_residual(
     gradient: Array,
     params: Array,
     *,
-    design: Design,
+    problem: Any,
     ridge: float,
     counts: Sequence[int],
     energy: float,
-    aims: float | None = None,
+    target_energy: float,
     term: Array | None = None,
 ) -> Residual:
-    """The norms of a gradient that clients were asked for; `energy` is the sum of squares of their rows, `aims`
-    that of their targets (None: one-hot), `term` a linear term (in sum scaling) that was added to it.
+    """The norms of a gradient that clients were asked for; `energy` is the sum of squares of their rows,
+    `target_energy` that of their targets, `term` a linear term (in sum scaling) that was added to it.
 
     X^T (X W - Y) rounds by at most gamma(d + rows) |X|^T (|X| |W| + |Y|), and that is at most |X|^2 |W| + |X| |Y|.
     """
-    rows, block = sum(counts), max(64, BLOCK_BYTES // (8 * design.dimension))
-    operations = design.columns + min(max(counts), block) + max(counts) / block + len(counts) + 16
-    factor = summing_error(design, rows, len(counts)) + gamma(operations)
-    data = energy / rows * _columns(params) + math.sqrt(energy / rows * (rows if aims is None else aims) / rows)
+    columns = problem.shape[0]
+    rows, block = sum(counts), max(64, BLOCK_BYTES // (8 * columns))
+    operations = columns + min(max(counts), block) + max(counts) / block + len(counts) + 16
+    factor = summing_error(problem.arithmetic, columns, rows, len(counts)) + gamma(operations)
+    data = energy / rows * _columns(params) + math.sqrt(energy / rows * target_energy / rows)
     added = ridge * _columns(params) + (0.0 if term is None else _columns(term) / rows)
     return _residual(gradient, factor * data + gamma(8) * (_columns(gradient) + added))
 
 
 @dataclass(frozen=True)
-class Convexity:
-    """A curvature that no direction is below, and whether the ridge or the statistics guarantee it."""
+class SmallestCurvature:
+    """The smallest curvature that was used, and what guarantees it: "ridge" or "statistics"."""
 
     value: float
     source: str
 
 
-def convexity(loss: Quadratic) -> Convexity:
+@dataclass(frozen=True, eq=False)
+class Known:
+    """What is known of the retained loss at some parameters: the gradient, the smallest curvature, perhaps all."""
+
+    residual: Residual
+    curvature: SmallestCurvature | None
+    loss: Quadratic | None = None
+
+    @property
+    def weights(self) -> float | None:
+        """The bound on the distance of parameters."""
+        if self.curvature is None or not self.curvature.value > 0:
+            return None
+        return self.residual.bound / self.curvature.value
+
+
+def convexity(loss: Quadratic) -> SmallestCurvature:
     """The smallest curvature, less its rounding error, or the ridge's where that is more."""
     values = np.linalg.eigvalsh(loss.curvature)
     sure = float(values[0]) - loss.curvature_error - 16 * len(values) * UNIT * float(np.abs(values).max())
-    return Convexity(sure, "statistics") if sure > loss.floor else Convexity(loss.floor, "ridge")
+    return SmallestCurvature(sure, "statistics") if sure > loss.floor else SmallestCurvature(loss.floor, "ridge")
 
 
 @dataclass(frozen=True, eq=False)

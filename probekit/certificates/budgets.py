@@ -20,7 +20,6 @@ from probekit.certificates.privacy import (
     sum_bound,
 )
 from probekit.errors import ProbekitError
-from probekit.linear.design import Design
 from probekit.linear.objective import SIGMA
 from probekit.models.heads import Head
 
@@ -62,7 +61,7 @@ def check_privacy(certificate: Certificate) -> list[Check]:
 
 
 def check_term(
-    certificate: Certificate, head: Head | None, *, design: Design, term: Array | None, before: Array | None
+    certificate: Certificate, head: Head | None, *, shape: tuple[int, int], term: Array | None, before: Array | None
 ) -> list[Check]:
     """Is the linear term of the size that is told, the same as before, and told of by the head?"""
     said = certificate.objective.get(SIGMA)
@@ -72,7 +71,6 @@ def check_term(
         checks += [Check("linear term of the head", own == said, str(said), str(own))] if said or own else []
     if term is None or not isinstance(said, float | int):
         return checks
-    shape = (design.columns, design.classes)
     if term.shape != shape or not np.isfinite(term).all():
         return [*checks, Check("linear term", False, f"numbers of shape {shape}", f"of shape {term.shape}")]
     low, high = (float(said) * float(np.sqrt(2 * tail(term.size / 2, RARE))) for tail in (gammaincinv, gammainccinv))

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any, Self
 
 from probekit.certificates.agreement import Agreement
-from probekit.certificates.bounds import Residual
+from probekit.certificates.bounds import Residual, SmallestCurvature
 from probekit.certificates.published import Concentration, Term
 from probekit.errors import VerificationError
 from probekit.values import Json, canonical, digest
@@ -33,10 +33,6 @@ ASSUMPTIONS = (
     "The retained clients' answers (statistics, gradients, numbers) are true; a lying client is not detected.",
     "The reference is the minimum of the retained ridge loss with the same ridge, design and classes.",
     "Numbers were computed in IEEE float64; rounding is bounded to first order and included.",
-)
-LINEARIZED = (
-    "It concerns the network linearized around w_p, and w_p itself knows nobody's rows but the server's.",
-    "The Jacobian is taken as computed, in float64; its own rounding is not bounded.",
 )
 TERM_ASSUMPTIONS = (
     "The loss has a secret linear term, the same before and after, of which only the size is told here.",
@@ -69,15 +65,7 @@ class Bounds:
 
 
 @dataclass(frozen=True)
-class Curvature:
-    """The smallest curvature that was used, and what guarantees it: "ridge" or "statistics"."""
-
-    value: float
-    source: str
-
-
-@dataclass(frozen=True)
-class Reference:
+class ReferenceHead:
     """Another head to compare with (one that was retrained): its own bound, and the measured distance.
 
     Both are at most their bounds from the same minimum, so `distance` <= bound + own `bound`.
@@ -101,9 +89,9 @@ class Certificate:
     checkable_by: str
     bounds: Bounds
     residual: Residual | None = None
-    curvature: Curvature | None = None
+    curvature: SmallestCurvature | None = None
     agreement: Agreement | None = None
-    reference: Reference | None = None
+    reference: ReferenceHead | None = None
     paper: tuple[Term, ...] = ()
     concentration: Concentration | None = None
     privacy: Mapping[str, Json] | None = None
@@ -185,9 +173,9 @@ def _tuples(value: Mapping[str, Any]) -> dict[str, Any]:
 _PARTS: Mapping[str, Any] = {
     "bounds": lambda value: Bounds(**value),
     "residual": lambda value: value and Residual(**_tuples(value)),
-    "curvature": lambda value: value and Curvature(**value),
+    "curvature": lambda value: value and SmallestCurvature(**value),
     "agreement": lambda value: value and Agreement(**value),
-    "reference": lambda value: value and Reference(**value),
+    "reference": lambda value: value and ReferenceHead(**value),
     "paper": lambda value: tuple(Term(**one) for one in value),
     "concentration": lambda value: value and Concentration(**value),
     "warnings": tuple,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,8 +10,8 @@ from numpy.typing import NDArray
 
 from probekit.certificates.agreement import agreement
 from probekit.certificates.bounds import (
-    Quadratic,
-    Residual,
+    Known,
+    SmallestCurvature,
     asked_residual,
     convexity,
     excess_loss,
@@ -22,53 +21,34 @@ from probekit.certificates.bounds import (
 from probekit.certificates.certificate import (
     ASSUMPTIONS,
     GRADIENT,
-    LINEARIZED,
     SCALAR,
     SERVER,
     STATISTICS,
     TERM_ASSUMPTIONS,
     Bounds,
     Certificate,
-    Curvature,
-    Reference,
+    ReferenceHead,
 )
 from probekit.certificates.published import concentration, paper_terms
 from probekit.errors import InputError
+from probekit.federated.federation import Federation
+from probekit.federated.loss import CommonLoss
+from probekit.federated.summation import StatisticsTree
 from probekit.federated.trained import Trained
-from probekit.linear.design import ClientStats, Design
+from probekit.linear.design import ClientStats
 from probekit.linear.objective import SIGMA
-from probekit.models.heads import Head, NetworkHead
-from probekit.unlearning.exact import fit_options
+from probekit.models.heads import Head
 from probekit.unlearning.method import Unlearned
-from probekit.unlearning.retained import RetainedClients, RetainedLoss, mean_ridge
-from probekit.unlearning.tree import StatisticsTree
 from probekit.values import EmbeddingSet, Json, digest
 
 Array = NDArray[np.float64]
-LEAST_OBJECTIVE = ("ridge", "scaling", "view", "class_weight")
-
-
-@dataclass(frozen=True, eq=False)
-class Known:
-    """What is known of the retained loss at some parameters: the gradient, the smallest curvature, perhaps all."""
-
-    residual: Residual
-    curvature: Curvature | None
-    loss: Quadratic | None = None
-
-    @property
-    def weights(self) -> float | None:
-        """The bound on the distance of parameters."""
-        if self.curvature is None or not self.curvature.value > 0:
-            return None
-        return self.residual.bound / self.curvature.value
 
 
 def certify(
     before: Trained,
     unlearned: Unlearned,
     *,
-    clients: RetainedClients | None = None,
+    clients: Federation | None = None,
     evaluation: EmbeddingSet | None = None,
     reference: Head | None = None,
     privacy: Mapping[str, Json] | None = None,
@@ -77,29 +57,21 @@ def certify(
 
     `evaluation` is a set on which the certified agreement is counted; `reference` another head to compare with.
     """
-    after = unlearned.trained_after
+    after, problem = unlearned.trained_after, unlearned.trained_after.problem
     objective = objective_of(after)
-    columns = after.design.columns
     has: dict[str, Any] = {"statistics": after.statistics, "clients": clients, "term": after.objective}
-    known = known_at(after.params, objective, after.design, **has)
-    found = bounds_of(known, after.params, unlearned.loss_change, free=after.design.intercept == "free")
+    known = known_at(after.params, objective, problem, **has)
+    found = bounds_of(known, after.params, unlearned.loss_change, free=_free(problem))
     agreed = compared = None
-    if known is not None and known.curvature is not None and known.weights is not None:
+    if known is not None and known.weights is not None:
         if evaluation is not None:
-            agreed = agreement(
-                after.head,
-                evaluation,
-                design=after.design,
-                gradient=known.residual,
-                curvature=known.curvature.value,
-                loss=known.loss,
-            )
+            agreed = agreement(after.head, evaluation, known=known, problem=problem)
         if reference is not None:
-            other = reference.params[:columns]
-            own = known_at(other, objective, after.design, **has)
+            other = problem.params(reference)
+            own = known_at(other, objective, problem, **has)
             if own is not None and own.weights is not None:
                 distance = float(np.linalg.norm(after.params - other))
-                compared = Reference(reference.digest, own.weights, distance)
+                compared = ReferenceHead(reference.digest, own.weights, distance)
     return Certificate(
         request=unlearned.request.plain,
         method=unlearned.method,
@@ -123,36 +95,27 @@ def certify(
 
 def objective_of(trained: Trained) -> dict[str, Json]:
     """What determines the loss besides the rows, in plain values; heads that minimise no ridge loss are refused."""
-    options = fit_options(trained)
-    if options["normalise_classes"]:
+    if "minimum" not in trained.problem.traits:
         raise InputError(
             "A head whose classes were normalised is no minimum of a loss, so no residual bounds it. Certify it by "
             "comparing its digest with retraining, in exact arithmetic."
         )
-    design: dict[str, Json] = dict(vars(trained.design))
-    whole: dict[str, Json] = {}
-    if isinstance(trained.head, NetworkHead):
-        whole = {"network": trained.head.network.digest, "centre": trained.head.centre}
-    weight = options["class_weight"]
-    told = {} if trained.objective is None else {SIGMA: trained.head.recipe[SIGMA]}
-    return {
-        "ridge": trained.ridge,
-        "scaling": trained.scaling,
-        "design": design,
-        "view": options["view"],
-        "class_weight": weight if weight is None or isinstance(weight, str) else [float(w) for w in weight],
-        **whole,
-        **told,
-    }
+    sigma = {} if trained.objective is None else {SIGMA: trained.head.recipe[SIGMA]}
+    return {"ridge": trained.ridge, "scaling": trained.scaling, **trained.problem.objective, **sigma}
+
+
+def _free(problem: Any) -> bool:
+    """Whether the ridge leaves a parameter out."""
+    return bool((problem.penalty(1.0) == 0).any())
 
 
 def known_at(
     params: Array,
     objective: Mapping[str, Any],
-    design: Design,
+    problem: Any,
     *,
     statistics: Mapping[str, ClientStats] | None = None,
-    clients: RetainedClients | None = None,
+    clients: Federation | None = None,
     term: Array | None = None,
 ) -> Known | None:
     """What statistics, or a gradient round, tell of the retained loss (with its linear `term`) at these parameters."""
@@ -167,28 +130,26 @@ def known_at(
             term=term,
         )
         sure = convexity(loss)
-        return Known(residual(loss, params), Curvature(sure.value, sure.source) if sure.value > 0 else None, loss)
-    plain = objective["view"] == "none" and objective["class_weight"] is None
-    if clients is None or not plain:
+        return Known(residual(loss, params), sure if sure.value > 0 else None, loss)
+    if clients is None or "plain" not in problem.traits:
         return None
-    counts = clients.counts
-    rows = sum(counts.values())
+    rows = sum(clients.counts.values())
     ridge = objective["ridge"] / (rows if objective["scaling"] == "sum" else 1)
-    gradient = RetainedLoss(clients, design, ridge).gradient(params)
+    gradient = CommonLoss(clients, problem, ridge, precision="float64").gradient(params)
     if term is not None:
         gradient = gradient + term / rows
+    scales = clients.ask("scales").total().values
     found = asked_residual(
         gradient,
         params,
-        design=design,
+        problem=problem,
         ridge=ridge,
-        counts=[*counts.values()],
-        energy=sum(clients.energies().values()),
-        aims=sum(clients.aims().values()),
+        counts=[*clients.counts.values()],
+        energy=scales["energy"],
+        target_energy=scales["target_energy"],
         term=term,
     )
-    certain = ridge > 0 and design.intercept != "free"
-    return Known(found, Curvature(ridge, "ridge") if certain else None)
+    return Known(found, SmallestCurvature(ridge, "ridge") if ridge > 0 and not _free(problem) else None)
 
 
 def bounds_of(known: Known | None, params: Array, loss_change: float | None, *, free: bool) -> Bounds:
@@ -211,8 +172,7 @@ def bounds_of(known: Known | None, params: Array, loss_change: float | None, *, 
 
 def assumptions_of(trained: Trained) -> tuple[str, ...]:
     """What a certificate for this head takes for granted."""
-    whole = LINEARIZED if isinstance(trained.head, NetworkHead) else ()
-    return (*ASSUMPTIONS, *whole, *(() if trained.objective is None else TERM_ASSUMPTIONS))
+    return (*ASSUMPTIONS, *trained.problem.assumptions, *(() if trained.objective is None else TERM_ASSUMPTIONS))
 
 
 def digests_of(trained: Trained) -> dict[str, str]:
@@ -235,18 +195,14 @@ def _checker(known: Known | None, unlearned: Unlearned) -> str:
 
 
 def _paper(after: Trained, unlearned: Unlearned) -> tuple[Any, ...]:
-    ridge = mean_ridge(after, sum(after.counts.values()))
+    ridge = after.mean_ridge(after.rows)
     server = None if after.server is None else after.server.statistics
     return paper_terms(after.statistics, server, ridge=ridge, solver=unlearned.solution.method)
 
 
 def _concentration(before: Trained, after: Trained, unlearned: Unlearned) -> Any:
     """Only where a single step was taken with the server's curvature."""
-    if not unlearned.method.startswith("fedremoval") or "-" in unlearned.method or after.server is None:
+    if not unlearned.one_step or after.server is None or after.server.statistics is None:
         return None
-    if after.server.statistics is None:
-        return None
-    rows = sum(after.counts.values())
-    return concentration(
-        after.server.statistics, rows, ridge=mean_ridge(after, rows), step=before.params - after.params
-    )
+    step = before.params - after.params
+    return concentration(after.server.statistics, after.rows, ridge=after.mean_ridge(after.rows), step=step)

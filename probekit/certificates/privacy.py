@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,13 +19,13 @@ from scipy.special import log_ndtr
 from probekit.certificates.bounds import Residual, gamma, summing_error
 from probekit.certificates.certificate import Certificate
 from probekit.errors import InputError
-from probekit.federated.client import penalty
 from probekit.linear.design import ClientStats, Solution
 from probekit.linear.objective import SIGMA, refuse_sigma
 from probekit.linear.objective import draw_objective as draw_objective
 from probekit.linear.ridge import CHOLESKY, penalty_of
 from probekit.linear.solvers import Solver
-from probekit.models.heads import Head, LinearHead
+from probekit.models.heads import Head
+from probekit.models.problem import problem_of
 from probekit.values import Json
 
 NOISE_STREAM = 40
@@ -121,12 +121,12 @@ def check_budget(bound: float, sigma: float, *, epsilon: float, delta: float) ->
 def release(head: Head, sigma: float, *, seed: int | None = None) -> Head:
     """The head with fresh noise on every parameter it has; None: noise that nobody can draw again."""
     refuse_sigma(sigma)
+    problem = problem_of(head)
     source = np.random.PCG64(None if seed is None else [seed, NOISE_STREAM])
-    noise = np.random.Generator(source).normal(0.0, sigma, head.params.shape)
-    if isinstance(head, LinearHead) and head.recipe.get("intercept") == "none":
-        noise[-1] = 0.0
+    noise = np.random.Generator(source).normal(0.0, sigma, problem.shape)
     recipe: dict[str, Json] = {**head.recipe, "noise_sigma": sigma, "exact_unlearning": False}
-    return replace(head, params=head.params + noise, recipe=recipe)
+    found: Head = problem.head(problem.params(head) + noise, ridge=head.ridge, recipe=recipe)
+    return found
 
 
 def fit_perturbed(
@@ -142,12 +142,12 @@ def sum_residual(
 ) -> float:
     """|(G + penalty I) W - (C - B)| over the retained rows, in sum scaling, rounding included (`parts`: clients)."""
     penalised = _certain_penalty(stats, ridge, scaling)
-    aims = stats.moment - objective
-    left = stats.total_gram @ params + penalised * params - aims
+    wanted = stats.moment - objective
+    left = stats.total_gram @ params + penalised * params - wanted
     sizes = np.abs(stats.total_gram) @ np.abs(params) + penalised * np.abs(params) + np.abs(stats.moment)
     rounding = gamma(len(params) + 4) * float(np.linalg.norm(sizes + np.abs(objective)))
     energy = float(np.trace(stats.total_gram))
-    summing = summing_error(stats.design, stats.count, parts)
+    summing = summing_error(stats.design.arithmetic, stats.design.dimension, stats.count, parts)
     rounding += summing * (energy * float(np.linalg.norm(params)) + math.sqrt(energy * stats.count))
     return float(np.linalg.norm(left)) + rounding
 
@@ -204,7 +204,7 @@ def _certain_penalty(stats: ClientStats, ridge: float, scaling: str) -> float:
     found = penalty_of(ridge, scaling, stats.count)
     if not found > 0:
         raise InputError(f"Objective perturbation needs a ridge above 0; found {ridge}.")
-    return found * float(penalty(stats.design, 1.0).min())
+    return found
 
 
 def _smallest(enough: Callable[[float], bool]) -> float:

@@ -14,10 +14,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from probekit.federated.client import penalty, quadratics
-from probekit.federated.server import merge
+from probekit.federated.summation import StatisticsTree
 from probekit.linear.design import ClientStats
+from probekit.linear.loss import RidgeLoss
 from probekit.linear.solvers import Cholesky
+from probekit.linear.squares import StatsSquares
 
 MOST_WORK = 5e9
 """Operations that the first term may cost: it needs a solve per client."""
@@ -55,18 +56,22 @@ def _training(statistics: Mapping[str, ClientStats] | None, ridge: float) -> Ter
         return Term(name, None, f"not computed: a solve for each of {len(statistics)} clients takes too long")
     if not ridge > 0:
         return Term(name, None, "not computable: infinite without a ridge")
-    total = merge(statistics.values())
+    total = StatisticsTree.of(statistics).total
     best = _minimum(total, ridge)
     bias = 0.0
     for one in statistics.values():
-        loss, own = quadratics([one], ridge), _minimum(one, ridge)
-        bias += one.count / total.count * float(loss.losses(best)[0] - loss.losses(own)[0])
+        loss, own = _loss(one, ridge), _minimum(one, ridge)
+        bias += one.count / total.count * (loss.value(best) - loss.value(own))
     return Term(name, 16 * bias / ridge, "with full batches; a head in closed form has no such bias")
 
 
 def _minimum(stats: ClientStats, ridge: float) -> Array:
-    loss = quadratics([stats], ridge)
-    return Cholesky(tolerance=math.inf).solve(loss.curvature[0], loss.linear[0]).value
+    return Cholesky(tolerance=math.inf).solve(_loss(stats, ridge).curvature(), stats.moment / stats.count).value
+
+
+def _loss(stats: ClientStats, ridge: float) -> RidgeLoss:
+    squares = StatsSquares(stats)
+    return RidgeLoss(squares, ridge, free=squares.free)
 
 
 def _solving(solver: str) -> Term:
@@ -90,7 +95,7 @@ def _representing(statistics: Mapping[str, ClientStats] | None, server: ClientSt
         )
     if not smallest > 0:
         return Term(name, None, "not computable: infinite, the server's curvature is singular")
-    total = merge(statistics.values())
+    total = StatisticsTree.of(statistics).total
     difference = total.total_gram / total.count - server.total_gram / server.count
     apart = float(np.abs(np.linalg.eigvalsh(difference)).max())
     return Term(name, 4 * (apart / smallest) ** 2, "as printed, without the factor of the gradient")
@@ -98,7 +103,7 @@ def _representing(statistics: Mapping[str, ClientStats] | None, server: ClientSt
 
 def smallest_curvature(stats: ClientStats, ridge: float) -> float:
     """The smallest eigenvalue of G/n + ridge P."""
-    curvature = stats.total_gram / stats.count + np.diag(penalty(stats.design, ridge)[:, 0])
+    curvature = np.asarray(_loss(stats, ridge).curvature().dense())
     return max(float(np.linalg.eigvalsh(curvature)[0]), 0.0)
 
 
@@ -134,8 +139,7 @@ def concentration(server: ClientStats, rows: int, *, ridge: float, step: Array, 
     if not (ridge > 0 and design.intercept != "free"):
         why = "no bound on weights: an intercept that is free, or no ridge, leaves no sure curvature"
         return Concentration(holds_if, 1 - delta, apart, None, why)
-    curvature = server.total_gram / server.count + np.diag(penalty(design, ridge)[:, 0])
-    gradient = float(np.linalg.norm(curvature @ step))
+    gradient = float(np.linalg.norm(_loss(server, ridge).curvature().matvec(step)))
     return Concentration(
         holds_if, 1 - delta, apart, apart * gradient / (smallest * ridge), "assumption, never a certificate"
     )

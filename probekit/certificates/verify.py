@@ -11,20 +11,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from probekit.certificates.agreement import Agreement, agreement
-from probekit.certificates.bounds import Quadratic, Residual, summing_error
+from probekit.certificates.bounds import Known, Quadratic, Residual, SmallestCurvature, summing_error
 from probekit.certificates.budgets import check_privacy, check_term
-from probekit.certificates.certificate import STATISTICS, Certificate, Curvature, signed_bytes
-from probekit.certificates.certify import Known, bounds_of, known_at, statistics_digest
+from probekit.certificates.certificate import STATISTICS, Certificate, signed_bytes
+from probekit.certificates.certify import bounds_of, known_at, statistics_digest
 from probekit.certificates.checks import CLOSE, Check, at_most, close, same
 from probekit.custody.signatures import check_signature
 from probekit.errors import ProbekitError, VerificationError
-from probekit.federated.client import client_statistics
-from probekit.linear.design import ClientStats, Design
+from probekit.federated.federation import Federation
+from probekit.federated.in_process import InProcess
+from probekit.linear.design import ClientStats
 from probekit.linear.objective import SIGMA
 from probekit.linear.solvers import Cholesky
-from probekit.models.heads import Head, NetworkHead
+from probekit.models.heads import Head
+from probekit.models.problem import problem_of
 from probekit.unlearning.request import UnlearnRequest
-from probekit.unlearning.retained import RetainedClients, answering
 from probekit.unlearning.soundness import refuse_unsound
 from probekit.values import EmbeddingSet
 
@@ -50,7 +51,7 @@ class Evidence:
     statistics: Mapping[str, ClientStats] | None = None
     embeddings: EmbeddingSet | None = None
     rows: Mapping[str, NDArray[np.int64]] | None = None
-    clients: RetainedClients | None = None
+    clients: Federation | None = None
     evaluation: EmbeddingSet | None = None
     reference: Head | None = None
     signature: Mapping[str, str] | None = None
@@ -68,46 +69,65 @@ def verify(certificate: Certificate, evidence: Evidence) -> list[Check]:
     ):
         if head is not None:
             checks.append(same(name, said.get("head", "none"), head.digest))
+    head = evidence.head
+    if head is None:
+        return checks
     try:
-        plain: Any = certificate.objective["design"]
-        design = Design(**plain)
-    except (ProbekitError, KeyError, TypeError) as error:
-        return [*checks, Check("objective", False, "a design", str(error))]
-    statistics, found = _statistics(certificate, evidence, design)
-    head, term = evidence.head, evidence.objective if SIGMA in certificate.objective else None
-    checks += found + check_term(certificate, head, design=design, term=term, before=evidence.objective_before)
-    clients = evidence.clients
-    if isinstance(head, NetworkHead):
-        clients, found = _network(certificate, evidence, head)
-        checks += found
-    columns = design.dimension + (not isinstance(head, NetworkHead))
-    if head is not None and head.params.shape == (columns, design.classes):
-        params = head.params[: design.columns]
+        problem = problem_of(head, certificate.objective)
+    except (ProbekitError, KeyError, TypeError, ValueError) as error:
+        return [*checks, Check("objective", False, "a problem", str(error))]
+    checks += [
+        same(name, str(certificate.objective.get(name)), value)
+        for name, value in problem.objective.items()
+        if isinstance(value, str)
+    ]
+    statistics, clients, found = _retained(certificate, evidence, problem)
+    term = evidence.objective if SIGMA in certificate.objective else None
+    checks += found + check_term(certificate, head, shape=problem.shape, term=term, before=evidence.objective_before)
+    params = problem.params(head)
+    if params.shape == problem.shape:
         if term is not None and term.shape != params.shape:
             return checks
-        known = known_at(params, certificate.objective, design, statistics=statistics, clients=clients, term=term)
+        known = known_at(params, certificate.objective, problem, statistics=statistics, clients=clients, term=term)
         if known is not None and term is None and SIGMA in certificate.objective:
             checks += _curved(certificate, known)
         elif known is not None:
-            checks += _numbers(certificate, known, params) + _compared(certificate, evidence, known, design)
+            checks += _numbers(certificate, known, params) + _compared(certificate, evidence, known, problem)
     return checks
 
 
-def _network(
-    certificate: Certificate, evidence: Evidence, head: NetworkHead
-) -> tuple[RetainedClients | None, list[Check]]:
-    """Who answers for a whole network's retained rows, and whether it is the certificate's network."""
-    checks = [same("network", str(certificate.objective.get("network")), head.network.digest)]
+def _retained(
+    certificate: Certificate, evidence: Evidence, problem: Any
+) -> tuple[Mapping[str, ClientStats] | None, Federation | None, list[Check]]:
+    """What answers for the retained rows (statistics, or clients), and what was checked of it."""
+    checks: list[Check] = []
+    given = evidence.statistics
+    if given is not None:
+        checks.append(_counts(certificate, {name: one.count for name, one in given.items()}))
+        if "statistics" in certificate.after:
+            checks.append(same("statistics after", certificate.after["statistics"], statistics_digest(given)))
+        try:
+            for name, one in given.items():
+                refuse_unsound(one, name, design=problem.design)
+            checks.append(Check("statistics could be of rows", True, "sound", "sound"))
+        except ProbekitError as error:
+            return None, None, [*checks, Check("statistics could be of rows", False, "sound", str(error))]
     if evidence.embeddings is None or evidence.rows is None:
-        return evidence.clients, checks
+        return given, evidence.clients, checks
     missing = sorted(set(certificate.retained) - set(evidence.rows))
     if missing:
-        return None, [*checks, Check("rows of retained clients", False, "all", f"none of {missing[0]}")]
+        return given, None, [*checks, Check("rows of retained clients", False, "all", f"none of {missing[0]}")]
     rows = {name: evidence.rows[name] for name in certificate.retained}
-    counts = {name: len(held) for name, held in rows.items()}
-    said, found = (f"{sum(one.values())} of {len(one)} clients" for one in (certificate.retained, counts))
-    checks.append(Check("retained rows", counts == dict(certificate.retained), said, found))
-    return answering(head, evidence.embeddings, rows, Design(1, 1)), checks
+    checks.append(_counts(certificate, {name: len(own) for name, own in rows.items()}))
+    clients = InProcess.of(problem, evidence.embeddings, rows)
+    if not clients.offers("statistics"):
+        return None, clients, checks
+    answers = clients.ask("statistics").each()
+    found = {one.client: problem.stats(one.arrays) for one in answers}
+    anew = {name: found[name] for name in rows}
+    if given is not None:
+        checks += [_alike(name, given[name], anew[name]) for name in anew if name in given]
+    return anew, None, checks
 
 
 def _said(certificate: Certificate) -> list[Check]:
@@ -147,43 +167,16 @@ def _signed(certificate: Certificate, evidence: Evidence) -> list[Check]:
     return [Check("signature", True, wanted, wanted)]
 
 
-def _statistics(
-    certificate: Certificate, evidence: Evidence, design: Design
-) -> tuple[Mapping[str, ClientStats] | None, list[Check]]:
-    """The retained statistics to compute with (of the rows, where there are rows), and what was checked of them."""
-    checks: list[Check] = []
-    given = evidence.statistics
-    if given is not None:
-        checks.append(_counts(certificate, given))
-        if "statistics" in certificate.after:
-            checks.append(same("statistics after", certificate.after["statistics"], statistics_digest(given)))
-        try:
-            for name, one in given.items():
-                refuse_unsound(one, name, design=design)
-            checks.append(Check("statistics could be of rows", True, "sound", "sound"))
-        except ProbekitError as error:
-            return None, [*checks, Check("statistics could be of rows", False, "sound", str(error))]
-    if evidence.embeddings is None or evidence.rows is None or isinstance(evidence.head, NetworkHead):
-        return given, checks
-    missing = sorted(set(certificate.retained) - set(evidence.rows))
-    if missing:
-        return given, [*checks, Check("rows of retained clients", False, "all", f"none of {missing[0]}")]
-    anew = {name: client_statistics(evidence.embeddings, evidence.rows[name], design) for name in certificate.retained}
-    checks.append(_counts(certificate, anew))
-    if given is not None:
-        checks += [_alike(name, given[name], anew[name]) for name in anew if name in given]
-    return anew, checks
-
-
-def _counts(certificate: Certificate, found: Mapping[str, ClientStats]) -> Check:
-    wanted, counts = dict(certificate.retained), {name: one.count for name, one in found.items()}
-    said = f"{len(wanted)} clients, {sum(wanted.values())} rows"
-    return Check("who is retained", counts == wanted, said, f"{len(counts)} clients, {sum(counts.values())} rows")
+def _counts(certificate: Certificate, counts: Mapping[str, int]) -> Check:
+    wanted = dict(certificate.retained)
+    listed, found = (f"{len(one)} clients, {sum(one.values())} rows" for one in (wanted, counts))
+    return Check("who is retained", dict(counts) == wanted, listed, found)
 
 
 def _alike(name: str, given: ClientStats, found: ClientStats) -> Check:
     """Statistics as kept against those of the rows: equal to rounding, to the bit in exact arithmetic."""
-    room = 2 * summing_error(given.design, given.count, 1) * (float(np.trace(found.total_gram)) + found.count)
+    error = summing_error(given.design.arithmetic, given.design.dimension, given.count, 1)
+    room = 2 * error * (float(np.trace(found.total_gram)) + found.count)
     apart = float(np.linalg.norm(given.gram - found.gram) + np.linalg.norm(given.moment - found.moment))
     equal = np.array_equal(given.class_counts, found.class_counts) and apart <= room
     return Check(f"statistics of client {name}", bool(equal), f"within {room:.3g}", f"{apart:.3g} apart")
@@ -236,7 +229,7 @@ def _curved(certificate: Certificate, known: Known) -> list[Check]:
     return [_curvature(certificate.curvature, known.curvature)]
 
 
-def _curvature(said: Curvature, found: Curvature | None) -> Check:
+def _curvature(said: SmallestCurvature, found: SmallestCurvature | None) -> Check:
     """The claimed smallest curvature must be there; there may be more (statistics know more than the ridge)."""
     if found is None:
         return Check("smallest curvature", False, f"{said.value:.6g}", "none is certain")
@@ -252,31 +245,24 @@ def _minimum(bound: float, loss: Quadratic, curvature: float, params: Array, rou
     return at_most("distance to the retained minimum", gap, bound + (left + rounding) / curvature)
 
 
-def _compared(certificate: Certificate, evidence: Evidence, known: Known, design: Design) -> list[Check]:
+def _compared(certificate: Certificate, evidence: Evidence, known: Known, problem: Any) -> list[Check]:
     """The loss before, the evaluation set and the reference head, where they are at hand."""
     checks: list[Check] = []
     head, said = evidence.head, certificate.agreement
     if head is None:
         return checks
-    params, change = head.params[: design.columns], certificate.bounds.loss_change
+    params, change = problem.params(head), certificate.bounds.loss_change
     if change is not None and known.loss is not None and evidence.before is not None:
-        fell = _value(known.loss, params) - _value(known.loss, evidence.before.params[: design.columns])
+        fell = _value(known.loss, params) - _value(known.loss, problem.params(evidence.before))
         room = known.residual.rounding * float(np.linalg.norm(evidence.before.params) + np.linalg.norm(params))
         passed = abs(change - fell) <= room + CLOSE * abs(fell)
         checks.append(Check("change of the retained loss", passed, f"{change:.6g}", f"{fell:.6g}"))
     enough = known.loss is not None or certificate.checkable_by != STATISTICS
     if evidence.evaluation is not None and said is not None and known.curvature is not None and enough:
-        found = agreement(
-            head,
-            evidence.evaluation,
-            design=design,
-            gradient=known.residual,
-            curvature=known.curvature.value,
-            loss=known.loss,
-        )
+        found = agreement(head, evidence.evaluation, known=known, problem=problem)
         checks.append(_agreed(said, found))
     if evidence.reference is not None and certificate.reference is not None:
-        distance = float(np.linalg.norm(params - evidence.reference.params[: design.columns]))
+        distance = float(np.linalg.norm(params - problem.params(evidence.reference)))
         checks += [
             same("reference head", certificate.reference.head, evidence.reference.digest),
             close("distance measured", certificate.reference.distance, distance),

@@ -1,81 +1,90 @@
-"""Choosing the ridge of a head from the clients' own rows or statistics, before it is trained."""
+"""Choosing the ridge of a head by asking the clients: errors of rows left out, statistics of folds or of clients."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from probekit.errors import NotFoundError
-from probekit.federated.client import Picked, client_statistics
-from probekit.federated.server import merge
-from probekit.federated.task import ClosedForm
-from probekit.linear.design import ClientStats, Design
-from probekit.linear.folds import cross_validate, fold_statistics
-from probekit.linear.leaveout import choose_ridge
+from probekit.federated.federation import Federation
+from probekit.federated.summation import StatisticsTree
+from probekit.linear.design import ClientStats
+from probekit.linear.folds import cross_validate
+from probekit.linear.leaveout import refined_choice, validation_of
 from probekit.linear.path import RidgePath, Validation, decompose
 from probekit.registry import nearest
-from probekit.values import EmbeddingSet, Partition
+from probekit.values import Json
 
 WAYS = ("auto", "auto:loo", "auto:kfold", "auto:clients")
 FOLDS = 5
-PLAIN = ClosedForm()
 
 
 @dataclass(frozen=True, eq=False)
 class Choice:
-    """A ridge, the errors it was chosen by, and the clients' statistics that were computed on the way.
+    """A ridge, the errors it was chosen by, and what is known of the system there.
 
-    Whoever's rows were there when a ridge was chosen has had a say in it, also after leaving.
+    A ridge chosen with a client's rows still depends on them after the client left.
     """
 
     ridge: float
     validation: Validation
     effective_dimension: float
     condition: float
-    parts: Mapping[str, ClientStats]
 
     @property
     def at_edge(self) -> bool:
         """Whether the best ridge is the smallest or largest that was tried."""
         return self.ridge in (self.validation.ridges[0], self.validation.ridges[-1])
 
+    @property
+    def plain(self) -> dict[str, Json]:
+        """In plain values."""
+        found = self.validation
+        best = int(np.argmin(found.squared))
+        return {
+            "by": found.scheme,
+            "candidates": len(found.ridges),
+            "from": float(found.ridges[0]),
+            "to": float(found.ridges[-1]),
+            "squared_error": float(found.squared[best]),
+            "wrong_share": None if found.wrong is None else float(found.wrong[best]),
+            "at_edge": self.at_edge,
+        }
 
-def choose(
-    embeddings: EmbeddingSet,
-    partition: Partition,
-    *,
-    design: Design,
-    how: str = "auto",
-    scaling: str = "mean",
-    method: ClosedForm = PLAIN,
-    seed: int = 0,
-) -> Choice:
+
+def choose(clients: Federation, problem: Any, *, how: str = "auto", scaling: str = "mean", seed: int = 0) -> Choice:
     """The ridge of least squared error on rows left out, among 45.
 
-    "auto" and "auto:loo": each row in turn, exactly. "auto:kfold": one of 5 random parts of all rows in turn.
-    "auto:clients": one client in turn, from statistics alone, so it also works where rows stay with clients.
+    "auto" and "auto:loo": each row in turn, exactly; clients answer with sums of errors. "auto:kfold": one of 5 random
+    parts of every client's rows in turn. "auto:clients": one client in turn. Rows stay with their clients.
     """
     if how not in WAYS:
         raise NotFoundError(f"There is no way {how!r} of choosing a ridge. {nearest(how, list(WAYS))}")
-    parts = {name: client_statistics(embeddings, rows, design) for name, rows in partition.clients.items()}
-    path = decompose(merge(parts.values()), scaling=scaling, view=method.view, class_weight=method.class_weight)
+    options: dict[str, Any] = {"scaling": scaling, "view": problem.view, "class_weight": problem.class_weight}
+    parts = {one.client: problem.stats(one.arrays) for one in clients.ask("statistics").each()}
+    path = decompose(StatisticsTree.of(parts).total, **options)
     if how == "auto:clients":
-        validation = _left_out(list(parts.values()), path, scaling=scaling, method=method)
+        ridges = path.grid()
+        validation = cross_validate([parts[name] for name in clients.clients], ridges=ridges, **options)
+        ridge = validation.best()
+    elif how == "auto:kfold":
+        folds = min(FOLDS, sum(clients.counts.values()))
+        total = clients.ask("statistics", plan={"folds": folds, "seed": seed}).total().arrays
+        each = [
+            ClientStats(problem.design, *(total[name][number] for name in ("gram", "moment", "class_counts")))
+            for number in range(folds)
+        ]
+        validation = cross_validate(each, ridges=path.grid(), **options)
+        ridge = validation.best()
     else:
-        held = np.sort(np.concatenate(list(partition.clients.values())))
-        rows, labels = Picked(embeddings.embeddings, held), embeddings.labels[held]
-        if how == "auto:kfold":
-            folds = fold_statistics(rows, labels, design, folds=min(FOLDS, len(held)), seed=seed)
-            validation = _left_out(folds, path, scaling=scaling, method=method)
-        else:
-            validation = choose_ridge(path, rows, labels)[1]
-    ridge = validation.best()
-    return Choice(ridge, validation, path.effective_dimension(ridge), path.condition(ridge), parts)
+        ridge, validation = refined_choice(path.grid(), lambda some, dtype: _left_out(clients, path, some, dtype))
+    return Choice(ridge, validation, path.effective_dimension(ridge), path.condition(ridge))
 
 
-def _left_out(parts: list[ClientStats], path: RidgePath, *, scaling: str, method: ClosedForm) -> Validation:
-    return cross_validate(
-        parts, ridges=path.grid(), scaling=scaling, view=method.view, class_weight=method.class_weight
-    )
+def _left_out(clients: Federation, path: RidgePath, ridges: NDArray[np.float64], dtype: str) -> Validation:
+    arrays, plan = path.shipped
+    total = clients.ask("leave-out", {**arrays, "ridges": ridges}, {**plan, "dtype": dtype}).total().arrays
+    return validation_of(path, ridges, total["squared"], total["wrong"])

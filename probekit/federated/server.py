@@ -1,29 +1,16 @@
-"""What the server computes: sums of statistics, who takes part, weights, averages. Pure functions."""
+"""What the server computes: who takes part, weights, averages. Pure functions."""
 
 from __future__ import annotations
-
-from collections.abc import Iterable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from probekit.errors import InputError
-from probekit.linear.design import ClientStats
 
 PARTICIPATION_STREAM = 21
 WEIGHTS = ("size", "uniform")
 
 Params = NDArray[np.float64]
-
-
-def merge(statistics: Iterable[ClientStats]) -> ClientStats:
-    """The statistics of all rows together, added up in the order given."""
-    total: ClientStats | None = None
-    for one in statistics:
-        total = one if total is None else total + one
-    if total is None:
-        raise InputError("There is nothing to merge: no client sent statistics. Give at least one client.")
-    return total
 
 
 def client_weights(counts: NDArray[np.int64], how: str = "size") -> Params:

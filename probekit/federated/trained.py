@@ -1,90 +1,96 @@
-"""What training leaves: the head, what the server kept, what it cost, and what can be unlearned from that."""
+"""What training leaves: the head, what the server kept of its clients, and what it cost."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+import tempfile
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from probekit.linear.design import ClientStats, Design, Solution
-from probekit.models.heads import Head, NetworkHead
+from probekit.federated.federation import Traffic
+from probekit.linear.design import ClientStats, Solution
+from probekit.models.heads import Head
+from probekit.values import Json
 
-NUMBER_BYTES = 8
-
-Params = NDArray[np.float64]
-
-
-@dataclass(frozen=True)
-class Progress:
-    """One round or step: how many are done, of how many (None: until it is near enough), the loss of the global
-    parameters, and how near they are, where these are known."""
-
-    done: int
-    total: int | None
-    loss: float = math.nan
-    residual: float = math.nan
-
-
-Watch = Callable[[str], Callable[[Progress], None]]
-"""Gives, for the name of a stage, what is to be told of its progress."""
-
-
-def unwatched(stage: str) -> Callable[[Progress], None]:
-    """Nobody looks."""
-    return lambda now: None
+Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
-class Reached:
-    """Where rounds have come to: the parameters (a network's counted from w_p), and how many it took."""
+class RoundState:
+    """Where rounds have come to: the parameters, and how many it took."""
 
-    params: Params
+    params: Array
     rounds: int
 
 
-@dataclass(frozen=True)
-class Traffic:
-    """Bytes sent to the server (up) and from it (down), every number as eight bytes."""
-
-    up: int = 0
-    down: int = 0
-
-    def __add__(self, other: Traffic) -> Traffic:
-        return Traffic(self.up + other.up, self.down + other.down)
-
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Round:
     """One round: the parameters it started from, who took part, with what weight, and the uploads."""
 
-    start: Params
+    start: Array
     participants: tuple[str, ...]
     weights: tuple[float, ...]
-    uploads: Params
+    uploads: Array
 
-    def update(self, client: str) -> Params:
+    def update(self, client: str) -> Array:
         """What a participant changed: its upload minus the start."""
-        change: Params = self.uploads[self.participants.index(client)] - self.start
+        change: Array = self.uploads[self.participants.index(client)] - self.start
         return change
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class History:
     """Every round's start and uploads, in order; `end` are the parameters after the last one."""
 
     rounds: tuple[Round, ...]
-    end: Params
+    end: Array
 
     @property
     def size(self) -> int:
         """The bytes that the parameters take."""
         return self.end.nbytes + sum(one.start.nbytes + one.uploads.nbytes for one in self.rounds)
 
+    @property
+    def about(self) -> frozenset[str]:
+        """Everybody who took part."""
+        return frozenset(name for one in self.rounds for name in one.participants)
 
-@dataclass(frozen=True)
+    def last_upload(self, client: str) -> Array | None:
+        """What a client sent when it last took part; None: never."""
+        for one in reversed(self.rounds):
+            if client in one.participants:
+                return np.asarray(one.uploads[one.participants.index(client)])
+        return None
+
+
+class HistoryRecorder:
+    """Rounds as they come, in a temporary file instead of memory."""
+
+    def __init__(self) -> None:
+        self._file = tempfile.TemporaryFile()  # noqa: SIM115 lives as long as the history that maps it
+        self._rounds: list[tuple[int, tuple[str, ...], tuple[float, ...], tuple[int, ...]]] = []
+
+    def add(self, start: Array, participants: tuple[str, ...], weights: tuple[float, ...], uploads: Array) -> None:
+        """Keep a round."""
+        self._rounds.append((self._file.tell(), participants, weights, uploads.shape))
+        for array in (start, uploads):
+            self._file.write(np.ascontiguousarray(array, "<f8").tobytes())
+
+    def history(self, end: Array) -> History:
+        """All rounds, mapped."""
+        self._file.flush()
+        rounds = []
+        for offset, participants, weights, shape in self._rounds:
+            start: Array = np.memmap(self._file, "<f8", "r", offset, shape[1:])
+            uploads: Array = np.memmap(self._file, "<f8", "r", offset + start.nbytes, shape)
+            rounds.append(Round(start, participants, weights, uploads))
+        return History(tuple(rounds), end)
+
+
+@dataclass(frozen=True, eq=False)
 class Gradients:
     """The gradient of each client's mean ridge loss, penalty included.
 
@@ -93,37 +99,50 @@ class Gradients:
     sends these.
     """
 
-    aggregate: Mapping[str, Params]
-    local: Mapping[str, Params] = field(default_factory=dict)
+    aggregate: Mapping[str, Array]
+    local: Mapping[str, Array] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class ServerSet:
-    """The server's own rows (numbers in the embedding set) and their statistics, which a network has none of."""
+    """The server's own rows (numbers in the embedding set) and their statistics, where the problem has such."""
 
     statistics: ClientStats | None
     rows: NDArray[np.int64]
 
 
-@dataclass(frozen=True)
-class Ability:
-    """Whether the material for an unlearning method is there, and why (not)."""
+@dataclass(frozen=True, eq=False)
+class Kept:
+    """Anything else that a trainer or a method keeps: arrays common to all, arrays of single clients, plain values.
 
-    possible: bool
-    why: str
+    `about` are the clients whose rows it knows something of.
+    """
+
+    arrays: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    parts: Mapping[str, Mapping[str, NDArray[Any]]] = field(default_factory=dict)
+    plain: Json = None
+    about: frozenset[str] = frozenset()
+
+    def without(self, clients: Collection[str]) -> Kept | None:
+        """What does not know these clients; None: nothing."""
+        if self.about & set(clients) and (self.arrays or self.plain is not None):
+            return None
+        parts = {name: own for name, own in self.parts.items() if name not in clients}
+        return replace(self, parts=parts, about=self.about - set(clients)) if parts or self.arrays else None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Trained:
     """A trained head with all that the server kept.
 
-    `ridge` is in the given scaling; `weights` are the clients' shares in an average; `traffic` is told by
-    purpose. `objective` is the secret linear term that was added to the loss, if one was.
+    `ridge` is in the given scaling; `weights` are the clients' shares in an average; `traffic` is by purpose.
+    `objective` is the secret linear term that was added to the loss, if one was. `kept` holds what else there is, by
+    name.
     """
 
     head: Head
+    problem: Any
     method: str
-    design: Design
     ridge: float
     scaling: str
     counts: Mapping[str, int]
@@ -136,53 +155,51 @@ class Trained:
     server: ServerSet | None = None
     gradients: Gradients | None = None
     history: History | None = None
-    objective: Params | None = None
+    objective: Array | None = None
+    kept: Mapping[str, Kept] = field(default_factory=dict)
     traffic: Mapping[str, Traffic] = field(default_factory=dict)
 
     @property
-    def params(self) -> Params:
-        """The parameters of the least-squares problem: the head's, but no bias where the design has none."""
-        return self.head.params[: self.design.columns]
+    def params(self) -> Array:
+        """The parameters of the problem."""
+        found: Array = self.problem.params(self.head)
+        return found
+
+    @property
+    def rows(self) -> int:
+        """How many rows it was trained on."""
+        return sum(self.counts.values())
 
     @property
     def total_traffic(self) -> Traffic:
         """All bytes, whatever for."""
         return sum(self.traffic.values(), Traffic())
 
-    def can_unlearn(self) -> dict[str, Ability]:
-        """For each method of unlearning: is its material here, and why (not)."""
-        exact = Ability(True, "Every client's statistics are kept.")
-        if isinstance(self.head, NetworkHead):
-            exact = Ability(False, "A linearized network has no statistics. Take fedremoval-pcg or retrain.")
-        elif self.statistics is None:
-            exact = Ability(False, 'No statistics of clients are kept. Train with keep="statistics".')
-        removal = self._removal()
-        online = Ability(removal.possible, f"{removal.why} The retained clients must answer at removal time.")
-        past = Ability(True, f"All {self.rounds} rounds are kept.")
-        if self.history is None:
-            whole = isinstance(self.head, NetworkHead)
-            remedy = "Of a whole network none is." if whole else "Train by FedAvg with keep_history=True."
-            past = Ability(False, f"No history of rounds is kept. {remedy}")
-        return {
-            "exact": exact,
-            "fedremoval": removal,
-            "fedremoval-line": removal if exact.possible or not removal.possible else online,
-            "fedremoval-pcg": removal if exact.possible or not removal.possible else online,
-            "retrain": Ability(True, "Nothing kept is needed; the retained clients must hold their rows."),
-            "federaser": past,
-            "fedrecovery": past,
-            "knot": past,
-        }
+    def mean_ridge(self, rows: int) -> float:
+        """The ridge in mean scaling, for that many rows: one in sum scaling weighs more on fewer."""
+        return self.ridge if self.scaling == "mean" else self.ridge / rows
 
-    def _removal(self) -> Ability:
-        if self.objective is not None:
-            return Ability(False, "The head's objective has a secret linear term that clients' gradients lack.")
-        if self.server is None:
-            return Ability(False, "The server has no rows of its own. Partition with a server share, say 0.1.")
-        if self.statistics is None and self.gradients is None:
-            return Ability(False, 'No gradients of clients are kept. Train with keep="gradients" or "statistics".')
-        if self.head.recipe.get("fit_view") != "none" or self.head.recipe.get("class_weight"):
-            return Ability(False, "The head has a view or class weights: the clients' plain losses are not its own.")
-        if self.head.recipe.get("normalise_classes"):
-            return Ability(False, "The head's classes are normalised: it is not the minimum of the clients' losses.")
-        return Ability(True, "The server has rows of its own and the clients' gradients at the final head.")
+    def has(self, name: str) -> bool:
+        """Whether something of this name was kept."""
+        known = ("statistics", "server", "gradients", "history", "objective")
+        return getattr(self, name) is not None if name in known else name in self.kept
+
+    def without(self, clients: Collection[str]) -> Self:
+        """The same without anything that knows these clients, the head aside."""
+        gone = set(clients)
+        history = self.history if self.history is not None and not self.history.about & gone else None
+        gradients = None
+        if self.gradients is not None:
+            kinds = (self.gradients.aggregate, self.gradients.local)
+            gradients = Gradients(*({name: one for name, one in kind.items() if name not in gone} for kind in kinds))
+        statistics = None
+        if self.statistics is not None:
+            statistics = {name: self.statistics[name] for name in self.statistics if name not in gone}
+        others = {name: one.without(gone) for name, one in self.kept.items()}
+        return replace(
+            self,
+            history=history,
+            gradients=gradients,
+            statistics=statistics,
+            kept={name: one for name, one in others.items() if one is not None},
+        )

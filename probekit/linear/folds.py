@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,6 +16,8 @@ from probekit.linear.statistics import statistics
 from probekit.linear.views import ClassWeight, View
 from probekit.values import Rows
 
+FOLD_STREAM = 23
+
 
 def fold_statistics(
     rows: Rows, labels: NDArray[Any], design: Design, *, folds: int = 5, seed: int = 0
@@ -25,6 +28,18 @@ def fold_statistics(
     parts = np.array_split(np.random.default_rng(seed).permutation(len(rows)), folds)
     labels = np.asarray(labels)
     return [statistics(rows[np.sort(part)], labels[np.sort(part)], design) for part in parts]
+
+
+def client_folds(
+    rows: Rows, labels: NDArray[Any], design: Design, *, folds: int, seed: int, name: str
+) -> list[ClientStats]:
+    """The statistics of k parts of one client's rows; which part a row is in follows from seed and name alone."""
+    number = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "little")
+    parts = np.array_split(np.random.default_rng([seed, FOLD_STREAM, number]).permutation(len(rows)), folds)
+    return [
+        statistics(rows[np.sort(part)], np.asarray(labels)[np.sort(part)], design) if len(part) else zero
+        for part, zero in zip(parts, [ClientStats.zero(design)] * folds, strict=True)
+    ]
 
 
 def cross_validate(

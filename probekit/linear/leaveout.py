@@ -6,6 +6,7 @@ penalty)^-1 x_i its leverage (plus its share of a free intercept).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,11 +37,18 @@ def choose_ridge(
     in float64, so that the choice is that of float64.
     """
     ridges = path.grid() if ridges is None else np.asarray(ridges, dtype=np.float64)
-    coarse = leave_one_out(path, rows, labels, ridges=ridges, dtype=np.float32)
+    return refined_choice(
+        ridges, lambda some, dtype: leave_one_out(path, rows, labels, ridges=some, dtype=np.dtype(dtype))
+    )
+
+
+def refined_choice(ridges: Array, errors: Callable[[Array, str], Validation]) -> tuple[float, Validation]:
+    """The best of these ridges: all in float32, then those that come near the best in float64."""
+    coarse = errors(ridges, "float32")
     near = coarse.squared <= coarse.squared.min() * (1 + MARGIN)
     if np.count_nonzero(near) == 1:
         return coarse.best(), coarse
-    fine = leave_one_out(path, rows, labels, ridges=ridges[near])
+    fine = errors(ridges[near], "float64")
     squared, wrong = coarse.squared.copy(), np.array(coarse.wrong)
     squared[near], wrong[near] = fine.squared, fine.wrong
     return fine.best(), Validation(fine.scheme, ridges, squared, wrong)
@@ -59,9 +67,22 @@ def leave_one_out(
     With the ridge scaled by the mean, the head without a row has one row's share of the penalty less; so have
     e_i and h_i here. Views and class weights stay those of all rows. `dtype` is that of the arithmetic.
     """
+    ridges = path.grid() if ridges is None else np.asarray(ridges, dtype=np.float64)
+    return validation_of(path, ridges, *left_out_sums(path, rows, labels, ridges=ridges, dtype=dtype))
+
+
+def validation_of(path: RidgePath, ridges: Array, squared: Array, wrong: Array) -> Validation:
+    """Mean errors from the sums over all rows."""
+    total, classes = path.system.weight, path.system.moment.shape[1]
+    return Validation("leave-one-out", ridges, squared / (total * classes), wrong / total)
+
+
+def left_out_sums(
+    path: RidgePath, rows: Rows, labels: NDArray[Any], *, ridges: Array, dtype: DTypeLike = np.float64
+) -> tuple[Array, Array]:
+    """For every ridge the sum over these rows of squared errors, and of wrong classes, when each is left out."""
     system = path.system
     labels = checked_labels(labels, len(rows), system.design.classes)
-    ridges = path.grid() if ridges is None else np.asarray(ridges, dtype=np.float64)
     chosen = _Filters.of(path, ridges, dtype=dtype)
     exact = chosen if dtype == np.float64 else None
     weights = system.class_weights[labels]
@@ -80,8 +101,7 @@ def leave_one_out(
         errors, misses = _left_out(filters.scores(rotated), labels[numbers], spare, system=system)
         squared += own @ errors
         wrong += own @ misses
-    total = system.weight
-    return Validation("leave-one-out", ridges, squared / (total * classes), wrong / total)
+    return squared, wrong
 
 
 @dataclass(frozen=True, eq=False)

@@ -5,17 +5,20 @@ gram = Q diag(s) Q^T, so value(penalty) = Q diag(1 / (s + penalty)) Q^T moment.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import linalg
 
 from probekit.errors import InputError
-from probekit.linear.design import ClientStats
+from probekit.linear.design import ClientStats, Design
 from probekit.linear.ridge import penalty_of, refuse_singular
 from probekit.linear.spectrum import condition, effective_dimension
 from probekit.linear.views import ClassWeight, System, View, system_of
+from probekit.values import Json
 
 Array = NDArray[np.float64]
 
@@ -49,6 +52,44 @@ class RidgePath:
     def condition(self, ridge: float) -> float:
         """The condition number of the matrix that is solved at this ridge."""
         return condition(self.values, self.penalties(np.array([ridge]))[0])
+
+    @property
+    def shipped(self) -> tuple[dict[str, Array], dict[str, Json]]:
+        """All of it as arrays and plain values: what a client needs to leave its rows out."""
+        system = self.system
+        arrays = {
+            "values": self.values,
+            "vectors": self.vectors,
+            "rotated": self.rotated,
+            "class_weights": system.class_weights,
+            "centre": system.view.centre,
+            "scale": system.view.scale,
+            "mean_target": system.mean_target,
+        }
+        return arrays, {
+            "scaling": self.scaling,
+            "weight": system.weight,
+            "view": system.view.name,
+            "targets": list(system.targets),
+        }
+
+    @classmethod
+    def received(cls, design: Design, arrays: Mapping[str, Array], plan: Mapping[str, Any]) -> RidgePath:
+        """The path that was shipped; its system's Gram stayed where it was."""
+        moment = np.empty((len(arrays["values"]), design.classes))
+        view = View(plan["view"], arrays["centre"], arrays["scale"])
+        low, high = plan["targets"]
+        system = System(
+            np.empty((0, 0)),
+            moment,
+            plan["weight"],
+            arrays["class_weights"],
+            design,
+            view,
+            arrays["mean_target"],
+            (low, high),
+        )
+        return cls(system, plan["scaling"], arrays["values"], arrays["vectors"], arrays["rotated"])
 
     def grid(self, count: int = 45) -> Array:
         """Ridges from 1e-8 to 10 times the mean squared norm of the system's rows, in even ratios."""

@@ -10,7 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from probekit.linear.design import ClientStats, Design
-from probekit.linear.statistics import checked_labels, row_blocks
+from probekit.linear.solvers import Inverse, Operator
+from probekit.linear.spectrum import largest_eigenvalue, rows_effective_dimension
+from probekit.linear.statistics import checked_labels, row_blocks, statistics
 from probekit.values import Rows
 
 Array = NDArray[np.float64]
@@ -34,6 +36,44 @@ class Squares(Protocol):
 
     def dense(self) -> Array | None:
         """J^T J, or None where it is too large."""
+        ...
+
+
+class CurvedSquares(Squares, Protocol):
+    """Squares that know their curvature: how large it is, and how to invert it."""
+
+    @property
+    def free(self) -> int:
+        """How many of the last rows of the parameters are not penalised."""
+        ...
+
+    @property
+    def rank(self) -> int:
+        """In how many directions there can be any curvature."""
+        ...
+
+    def energy(self) -> float:
+        """|J|^2, at most."""
+        ...
+
+    def target_energy(self) -> float:
+        """|targets - offset|^2."""
+        ...
+
+    def largest_curvature(self, ridge: float) -> float:
+        """The largest eigenvalue of J^T J / n + ridge."""
+        ...
+
+    def effective_dimension(self, ridge: float) -> float | None:
+        """tr J^T J / n (J^T J / n + ridge)^-1; None where that takes too long."""
+        ...
+
+    def inverse(self, ridge: float) -> Operator:
+        """The inverse of J^T J / n + ridge, exact or close: a preconditioner."""
+        ...
+
+    def work(self, products: int, *, factored: bool) -> int:
+        """The operations of so many products with the curvature, and of factoring it."""
         ...
 
 
@@ -69,6 +109,47 @@ class StatsSquares:
     def dense(self) -> Array | None:
         """The Gram."""
         return self.stats.total_gram
+
+    @property
+    def free(self) -> int:
+        """Of a free intercept, one."""
+        return int(self.stats.design.intercept == "free")
+
+    @property
+    def rank(self) -> int:
+        """No more than rows and columns."""
+        return min(self.count, self.shape[0])
+
+    def energy(self) -> float:
+        """The Gram's trace."""
+        return float(np.trace(self.stats.total_gram))
+
+    def target_energy(self) -> float:
+        """One-hot rows have norm 1."""
+        return float(self.count)
+
+    def largest_curvature(self, ridge: float) -> float:
+        """Of the dense curvature."""
+        return largest_eigenvalue(self._curvature(ridge))
+
+    def effective_dimension(self, ridge: float) -> float | None:
+        """From the Gram's eigenvalues."""
+        return rows_effective_dimension(self.stats, ridge)
+
+    def inverse(self, ridge: float) -> Operator:
+        """Factored once."""
+        return Inverse.of(self._curvature(ridge))
+
+    def work(self, products: int, *, factored: bool) -> int:
+        """A Cholesky factorisation, and products of matrices."""
+        d, k = self.shape
+        return factored * d**3 // 3 + 2 * d * d * k * products
+
+    def _curvature(self, ridge: float) -> Array:
+        matrix = self.stats.total_gram / self.count
+        kept = np.arange(len(matrix) - self.free)
+        matrix[kept, kept] += ridge
+        return np.asarray(matrix)
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,6 +194,58 @@ class RowSquares:
     def dense(self) -> Array | None:
         """Never formed: take statistics for that."""
         return None
+
+    @property
+    def free(self) -> int:
+        """Of a free intercept, one."""
+        return int(self.design.intercept == "free")
+
+    @property
+    def rank(self) -> int:
+        """No more than rows and columns."""
+        return min(self.count, self.shape[0])
+
+    def energy(self) -> float:
+        """The sum of the rows' squares, column of ones included."""
+        found = (np.square(block, dtype=np.float64).sum() for _, block in row_blocks(self.rows, self.design))
+        return float(sum(found)) + self.count * (self.design.columns - self.design.dimension)
+
+    def target_energy(self) -> float:
+        """One-hot rows have norm 1."""
+        return float(self.count)
+
+    def largest_curvature(self, ridge: float) -> float:
+        """By products with the rows."""
+        kept = self.shape[0] - self.free
+
+        def product(v: Array) -> Array:
+            found = self.product(v) / self.count
+            found[:kept] += ridge * v[:kept]
+            return np.asarray(found)
+
+        return largest_eigenvalue(product, size=self.shape[0])
+
+    def largest_row_curvature(self) -> float:
+        """The largest squared norm of a row."""
+        ones = self.design.columns - self.design.dimension
+        found = (np.square(b, dtype=np.float64).sum(axis=1).max() for _, b in row_blocks(self.rows, self.design))
+        return float(max(found)) + ones
+
+    def effective_dimension(self, ridge: float) -> float | None:
+        """By their statistics."""
+        return self._summed().effective_dimension(ridge)
+
+    def inverse(self, ridge: float) -> Operator:
+        """By their statistics."""
+        return self._summed().inverse(ridge)
+
+    def work(self, products: int, *, factored: bool) -> int:
+        """Two products of matrices for each."""
+        d, k = self.shape
+        return factored * (self.count * d * d + d**3 // 3) + 4 * self.count * d * k * products
+
+    def _summed(self) -> StatsSquares:
+        return StatsSquares(statistics(self.rows, self.labels, self.design))
 
     def _blocks(self) -> Iterator[tuple[NDArray[np.int64], Array]]:
         for numbers, block in row_blocks(self.rows, self.design):
@@ -169,6 +302,15 @@ class ModelSquares:
     def dense(self) -> Array | None:
         """Never formed."""
         return None
+
+    @property
+    def free(self) -> int:
+        """Every parameter is penalised."""
+        return 0
+
+    def target_energy(self) -> float:
+        """What the offset lacks to the targets."""
+        return float(np.square(self.targets - self.model.offset).sum())
 
     def _residual(self, params: Array) -> Array:
         return self.model.offset + self.model.jvp(params) - self.targets

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +25,8 @@ class LinearHead:
     Any centring or scaling is already inside `params`; only the row view ("raw" or "l2") is applied to an
     embedding.
     """
+
+    backend: ClassVar[str] = "embeddings"
 
     params: NDArray[np.float64]
     classes: tuple[str, ...]
@@ -112,6 +114,8 @@ class NetworkHead:
     the centre is "zero".
     """
 
+    backend: ClassVar[str] = "jvp"
+
     params: NDArray[np.float64]
     classes: tuple[str, ...]
     ridge: float
@@ -145,4 +149,27 @@ class NetworkHead:
         return hashlib.sha256(about.encode() + np.ascontiguousarray(self.params, "<f8").tobytes()).hexdigest()
 
 
-Head = LinearHead | NetworkHead
+class Head(Protocol):
+    """What predicts: parameters, the names of the classes, and which backend's problem it solves.
+
+    `view` says how a row is scaled before it meets the parameters ("raw", "l2"); `recipe` what it came about by.
+    """
+
+    @property
+    def backend(self) -> str: ...
+    @property
+    def params(self) -> NDArray[np.float64]: ...
+    @property
+    def classes(self) -> tuple[str, ...]: ...
+    @property
+    def ridge(self) -> float: ...
+    @property
+    def view(self) -> str: ...
+    @property
+    def spec_digest(self) -> str: ...
+    @property
+    def recipe(self) -> Mapping[str, Json]: ...
+    @property
+    def dimension(self) -> int: ...
+    @property
+    def digest(self) -> str: ...

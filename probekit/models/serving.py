@@ -17,13 +17,12 @@ from safetensors.numpy import save as save_tensors
 from probekit import __version__
 from probekit.errors import CorruptError, InputError, MismatchError, NotFoundError, StorageError
 from probekit.files import new_file, new_folder
-from probekit.models.heads import Head, LinearHead, Network, NetworkHead
+from probekit.models.heads import Head
+from probekit.models.problem import backend_named, problem_of
 from probekit.values import EmbeddingSet, Json, Rows
 
 FORMAT = 1
 CONFIG, WEIGHTS, CARD = "config.json", "model.safetensors", "README.md"
-NETWORK = "network."
-BLOCK_BYTES = 2**24
 
 
 def scores(head: Head, embeddings: EmbeddingSet | Rows) -> NDArray[np.float64]:
@@ -35,22 +34,7 @@ def scores(head: Head, embeddings: EmbeddingSet | Rows) -> NDArray[np.float64]:
         raise InputError(
             f"This head is for rows of {head.dimension} numbers, one per sample; found shape {rows.shape}."
         )
-    if isinstance(head, NetworkHead):
-        from probekit.models.networks import network_scores
-
-        found = network_scores(head, rows)
-        _refuse_bad_rows(found, head)
-        return found
-    weights, bias = head.params[:-1], head.params[-1]
-    found = np.empty((len(rows), len(head.classes)))
-    length = max(64, BLOCK_BYTES // (8 * head.dimension))
-    for start in range(0, len(rows), length):
-        block = np.asarray(rows[start : start + length], dtype=np.float64)
-        result = block @ weights
-        if head.view == "l2":
-            with np.errstate(invalid="ignore", divide="ignore"):
-                result /= np.sqrt(np.square(block).sum(axis=1))[:, None]
-        found[start : start + length] = result + bias
+    found: NDArray[np.float64] = problem_of(head).scores(head, rows)
     _refuse_bad_rows(found, head)
     return found
 
@@ -89,7 +73,8 @@ def load_head(folder: str | Path) -> Head:
                 f"The head in {folder} has format {written}; this probekit reads {FORMAT}. Use probekit "
                 f"{config.get('probekit', 'of its time')} or train again."
             )
-        head = _head(config, load_tensors((folder / WEIGHTS).read_bytes()))
+        backend = config.get("backend") or ("jvp" if "network" in config else "embeddings")
+        head = backend_named(backend).load(config, load_tensors((folder / WEIGHTS).read_bytes()))
     except (ValueError, KeyError, TypeError, SafetensorError) as error:
         raise CorruptError(f"The head in {folder} cannot be read: {error}. Train or fetch it again.") from error
     if head.digest != stated:
@@ -98,23 +83,6 @@ def load_head(folder: str | Path) -> Head:
             f"config says {str(stated)[:12]}. Train or fetch it again."
         )
     return head
-
-
-def _head(config: Mapping[str, Any], tensors: dict[str, NDArray[Any]]) -> Head:
-    params, classes = np.ascontiguousarray(tensors.pop("params"), np.float64), tuple(config["classes"])
-    fields = {name: config[name] for name in ("ridge", "view", "spec_digest", "recipe")}
-    about = config.get("network")
-    if about is None:
-        return LinearHead(params, classes, **fields)
-    network = Network(
-        about["name"],
-        tuple(about["shape"]),
-        about["classes"],
-        {name.removeprefix(NETWORK): value for name, value in tensors.items()},
-        tuple(about["moving"]),
-        about["precision"],
-    )
-    return NetworkHead(params, classes, network=network, centre=config["centre"], **fields)
 
 
 def push_to_hub(head: Head, repo: str, *, private: bool = False, message: str = "Upload head", api: Any = None) -> str:
@@ -169,10 +137,9 @@ def _files(head: Head) -> dict[str, bytes]:
         "spec_digest": head.spec_digest,
         "recipe": dict(head.recipe),
     }
-    arrays = {"params": np.ascontiguousarray(head.params, "<f8")}
-    if isinstance(head, NetworkHead):
-        config |= {"network": head.network.plain, "centre": head.centre}
-        arrays |= {f"{NETWORK}{name}": np.array(value, order="C") for name, value in head.network.weights.items()}
+    more, own = backend_named(head.backend).save(head)
+    config |= {"backend": head.backend, **more}
+    arrays = {"params": np.ascontiguousarray(head.params, "<f8"), **own}
     text = json.dumps(config, indent=2, allow_nan=False, ensure_ascii=False) + "\n"
     tensors = save_tensors(arrays, metadata={"format": "np"})
     return {WEIGHTS: tensors, CARD: _card(head).encode(), CONFIG: text.encode()}
@@ -192,8 +159,7 @@ def _card(head: Head) -> str:
     base = _hub_name(backbone)
     lines += [f"base_model: {base}"] if base else []
     shown = ", ".join(head.classes[:20]) + (", ..." if len(head.classes) > 20 else "")
-    whole = isinstance(head, NetworkHead)
-    what = "linearized network's" if whole else str(head.recipe.get("head") or "linear")
+    what = str(head.recipe.get("head") or "linear")
     exact = "yes" if head.recipe.get("exact_unlearning") else "no"
     lines += [
         "---",
@@ -209,7 +175,7 @@ def _card(head: Head) -> str:
         "```python",
         "from probekit.models.serving import load_head, predict",
         "",
-        f'classes = predict(load_head("."), embeddings)  # needs {"torch" if whole else "NumPy and safetensors only"}',
+        f'classes = predict(load_head("."), embeddings)  # needs {backend_named(head.backend).serving}',
         "```",
         "",
     ]

@@ -1,51 +1,60 @@
-"""What an unlearning method is, what it may use, and what comes of it."""
+"""What an unlearning method is: its options, what it needs, and what comes of it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
-from probekit.errors import InputError, NotFoundError
-from probekit.federated.fedavg import FedAvg
-from probekit.federated.task import ClosedForm
-from probekit.federated.trained import Trained, Watch, unwatched
+from probekit.errors import InputError
+from probekit.federated.federation import Federation
+from probekit.federated.trained import Trained
 from probekit.linear.design import ClientStats, Solution
-from probekit.models.heads import NetworkHead
-from probekit.registry import methods, nearest
+from probekit.protocols import Watch, unwatched
+from probekit.registry import configured, methods
 from probekit.unlearning.request import UnlearnRequest
-from probekit.unlearning.retained import RetainedClients
-from probekit.unlearning.tree import StatisticsTree
 from probekit.values import EmbeddingSet, Partition
 
+if TYPE_CHECKING:
+    from probekit.unlearning.removal import Removal
+
+ROWS = "the cached rows of the retained clients: give the embedding set and the partition"
 REMEDIES = {
-    "statistics": 'every client\'s statistics: train with keep="statistics"',
-    "server set": "rows of the server's own: partition with a server share, say 0.1",
-    "retained gradient": 'the clients\' gradients at the head: train with keep="gradients" or "statistics"',
-    "retained clients": "the retained clients online, their statistics, or their cached rows",
-    "rows": "the cached rows of the retained clients: give the embedding set and the partition",
-    "options": "FedAvg options, which only a run trained by FedAvg has: train with --method fedavg, or use retrain",
+    ("kept", "statistics"): 'every client\'s statistics: train with keep="statistics"',
+    ("kept", "history"): "the history of rounds: train by FedAvg with keep_history=True",
+    ("kept", "gradients"): 'the clients\' gradients at the head: train with keep="gradients" or "statistics"',
+    ("server", "rows"): "rows of the server's own: partition with a server share, say 0.1",
+    ("retained", "gradient"): (
+        'the clients\' gradients at the head: train with keep="gradients" or "statistics", or give the clients online'
+    ),
+    ("retained", "form"): "the retained clients online, their statistics, or their cached rows",
+    ("retained", "fit"): "the retained clients online, or their cached rows",
+    ("online", "gradient"): ROWS,
+    ("target", "fit"): "the forgotten client online, or its cached rows",
+    ("trainer", "rounds"): "FedAvg options, which only a run trained by FedAvg has: train by fedavg, or use retrain",
+    ("problem", "quadratic"): "a ridge loss of a head or of a linearized network",
+    ("problem", "plain"): "a head without feature scaling, class weights or normalised classes",
+    ("problem", "statistics"): "a head on embeddings, whose minimum follows from sums",
 }
-"""The material that methods need, each with where it comes from."""
-SOLVING = ("exact", "retrain")
-"""The methods that solve for the minimum itself, with whatever linear term the run's objective has."""
+"""What methods need, each with where it comes from. A method's own need may bring its remedy as a third entry."""
 
 
 @dataclass(frozen=True, eq=False)
 class Material:
     """What may be used besides what the server kept.
 
-    `embeddings` and `partition` are the run's cached rows; `clients` answer online; `options` are the run's
-    training options (needed where the head's recipe does not tell them); `arriving` are statistics of clients
-    that join; `tree` saves re-adding all clients when requests come in a stream; `watch` is told how far it is.
+    `embeddings` and `partition` are the run's cached rows; `clients` the retained ones, online; `target` the forgotten
+    ones; `options` the run's trainer; `arriving` are statistics of clients that join; `ask`: may anybody be asked at
+    all (else what was kept must do); `watch` is called with progress.
     """
 
     embeddings: EmbeddingSet | None = None
     partition: Partition | None = None
-    clients: RetainedClients | None = None
-    options: ClosedForm | FedAvg | None = None
+    clients: Federation | None = None
+    target: Federation | None = None
+    options: Any = None
     arriving: Mapping[str, ClientStats] = field(default_factory=dict)
-    tree: StatisticsTree | None = None
+    ask: bool = True
     watch: Watch = unwatched
 
 
@@ -70,8 +79,8 @@ class Cost:
 class Unlearned:
     """A run without the forgotten: `trained_after`, who made it, how well the equations were solved, its cost.
 
-    `warnings` were known before the step was taken. `loss_change` is the exact change of the retained loss,
-    where the method learns it. `tree` is the new tree where the material had one.
+    `warnings` were known before the step was taken. `loss_change` is the exact change of the retained loss, where the
+    method learns it. `one_step`: a single step was taken with the server's curvature.
     """
 
     trained_after: Trained
@@ -82,62 +91,51 @@ class Unlearned:
     note: str = ""
     warnings: tuple[str, ...] = ()
     loss_change: float | None = None
-    tree: StatisticsTree | None = None
+    one_step: bool = False
 
 
 class Unlearner(Protocol):
-    """A way to forget. `needs` names its material, in the words of `REMEDIES`."""
+    """A way to forget: a frozen value of its options.
 
-    @property
-    def name(self) -> str: ...
-    @property
-    def needs(self) -> frozenset[str]: ...
-    def unlearn(self, trained: Trained, request: UnlearnRequest, material: Material) -> Unlearned: ...
+    `needs`: pairs of party and question or kept thing, each perhaps with its remedy; a tuple of such is a choice.
+    Parties: "kept", "server", "retained" (kept things may answer for them), "online" (they themselves), "target",
+    "problem", "trainer". `traits`: "minimum" (solves for the minimum itself, with the run's own linear term),
+    "contains_before" (what comes out still holds the old head).
+    """
+
+    name: ClassVar[str]
+    needs: ClassVar[tuple[Any, ...]]
+    keeps: ClassVar[tuple[str, ...]]
+    traits: ClassVar[frozenset[str]]
+
+    def unlearn(self, removal: Removal) -> Unlearned: ...
 
 
-def method(text: str) -> Unlearner:
+def method(text: Any) -> Any:
     """The method of this name: `exact`, `fedremoval[:SOLVER]`, `fedremoval-pcg:ROUNDS`, a plugin's own, ..."""
-    name, _, argument = text.partition(":")
-    if name not in methods.names():
-        raise NotFoundError(f"There is no unlearning method {text!r}. {nearest(name, methods.names())}")
-    found: Unlearner = methods.get(name)(argument)
-    return found
+    return configured(methods, text) if isinstance(text, str) else text
 
 
-def available(trained: Trained, material: Material) -> frozenset[str]:
-    """The material that is here."""
-    rows = material.embeddings is not None and material.partition is not None
-    asked = rows or material.clients is not None or trained.statistics is not None
-    here = {
-        "statistics": trained.statistics is not None,
-        "server set": trained.server is not None,
-        "retained gradient": asked or trained.gradients is not None,
-        "retained clients": asked,
-        "rows": rows,
-        "options": isinstance(material.options, FedAvg),
-    }
-    return frozenset(name for name, there in here.items() if there)
-
-
-def require(unlearner: Unlearner, trained: Trained, material: Material) -> None:
-    """Refuse a method whose material is missing, and say what to keep next time."""
-    if trained.objective is not None and unlearner.name not in SOLVING:
-        raise InputError(
+def missing(unlearner: Any, removal: Removal) -> str:
+    """What a method needs and this removal does not have, with the remedy; empty where all is here."""
+    if removal.before.objective is not None and "minimum" not in getattr(unlearner, "traits", ()):
+        return (
             f"Unlearning by {unlearner.name} does not know the secret linear term of this run's objective. Use exact, "
             "which solves again with the same term."
         )
-    missing = sorted(unlearner.needs - available(trained, material))
-    if "statistics" in missing and isinstance(trained.head, NetworkHead):
-        raise InputError(
-            f"Unlearning by {unlearner.name} needs what this run did not keep: every client's statistics, which a "
-            "linearized network does not have. Take fedremoval-pcg or retrain."
-        )
-    if missing:
-        wanted = "; ".join(REMEDIES.get(name, name) for name in missing)
-        raise InputError(f"Unlearning by {unlearner.name} needs what this run did not keep: {wanted}.")
+    lacking = []
+    for need in unlearner.needs:
+        choices = need if isinstance(need[0], tuple) else (need,)
+        if not any(removal.available(*one[:2]) for one in choices):
+            party, what, *remedy = choices[0]
+            lacking.append(remedy[0] if remedy else REMEDIES.get((party, what), f"{what} of {party}"))
+    if not lacking:
+        return ""
+    return f"Unlearning by {unlearner.name} needs what this run does not have: {'; '.join(lacking)}."
 
 
-def without_argument(name: str, argument: str) -> None:
-    """Refuse an argument for a method that takes none."""
-    if argument:
-        raise InputError(f"The unlearning method {name} takes no argument; found {argument!r}. Write {name}.")
+def require(unlearner: Any, removal: Removal) -> None:
+    """Refuse a method whose material is missing, and say what to keep next time."""
+    why = missing(unlearner, removal)
+    if why:
+        raise InputError(why)

@@ -12,7 +12,7 @@ from probekit.values import Json, digest
 
 
 @dataclass(frozen=True, order=True)
-class Held:
+class SampleRef:
     """A sample by its id: the rows of one client, or of everybody who holds it (the server too)."""
 
     sample: str
@@ -36,7 +36,7 @@ class UnlearnRequest:
     """
 
     clients: tuple[str, ...] = ()
-    samples: tuple[Held, ...] = ()
+    samples: tuple[SampleRef, ...] = ()
     relabelled: tuple[Relabelled, ...] = ()
     added: tuple[str, ...] = ()
 
@@ -65,7 +65,7 @@ class UnlearnRequest:
     @classmethod
     def of(cls, clients: Iterable[str] = (), *, samples: Iterable[str] = ()) -> Self:
         """A request to forget clients, and samples wherever they are held."""
-        return cls(tuple(clients), tuple(Held(sample) for sample in samples))
+        return cls(tuple(clients), tuple(SampleRef(sample) for sample in samples))
 
     @property
     def by_row(self) -> bool:
@@ -87,7 +87,7 @@ class UnlearnRequest:
         """The request that these plain values say."""
         return cls(
             tuple(plain["clients"]),
-            tuple(Held(*one) for one in plain["samples"]),
+            tuple(SampleRef(*one) for one in plain["samples"]),
             tuple(Relabelled(*one) for one in plain["relabelled"]),
             tuple(plain["added"]),
         )
@@ -134,5 +134,5 @@ def asked(request: Any) -> str:
 
 def _order(value: Any) -> tuple[str, ...]:
     """A key that puts None before names."""
-    fields = value.__dict__.values() if isinstance(value, Held | Relabelled) else (value,)
+    fields = value.__dict__.values() if isinstance(value, SampleRef | Relabelled) else (value,)
     return tuple("" if field is None else str(field) for field in fields)

@@ -14,10 +14,10 @@ from probekit.errors import InputError, NotFoundError, SolverError
 from probekit.federated import simulation
 from probekit.federated.fedavg import FedAvg
 from probekit.federated.local import train
-from probekit.federated.optimiser import Optimiser
 from probekit.federated.partition import partition
 from probekit.federated.task import design_for
 from probekit.federated.trained import Progress, Trained
+from probekit.models.optimiser import Optimiser
 from probekit.values import EmbeddingSet, Partition
 
 Array = NDArray[np.float64]

@@ -12,10 +12,10 @@ from probekit.errors import InputError, MismatchError
 from probekit.federated.fedavg import FedAvg
 from probekit.federated.network import FederatedCg, train_holders
 from probekit.federated.network_clients import Holders, NetworkClients, holders
-from probekit.federated.optimiser import Optimiser
 from probekit.federated.pretraining import Pretraining, pretrain
 from probekit.jacobian.curvature import CurvatureSolver
 from probekit.jacobian.linearize import linearize
+from probekit.models.optimiser import Optimiser
 from probekit.values import Partition
 
 Array = NDArray[np.float64]

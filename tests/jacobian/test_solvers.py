@@ -21,8 +21,8 @@ from probekit.linear.ridge import fit
 from probekit.linear.solvers import ConjugateGradient
 from probekit.linear.squares import ModelSquares
 from probekit.linear.statistics import statistics
+from probekit.models.adam import AdamSteps
 from probekit.models.networks import network
-from probekit.unlearning.adam import AdamSteps
 
 Array = NDArray[np.float64]
 SHAPES = {"mlp": (1, 6, 6), "cnn": (3, 16, 16), "lenet": (1, 12, 12), "resnet": (3, 8, 8), "vit": (3, 8, 8)}

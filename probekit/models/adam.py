@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from probekit.errors import InputError
-from probekit.federated.optimiser import Optimiser
 from probekit.linear.design import Solution
 from probekit.linear.solvers import Operator, as_operator, residual_of
+from probekit.models.optimiser import Optimiser
 
 START_STREAM = 30
 

@@ -9,7 +9,7 @@ import pytest
 
 from probekit.errors import InputError
 from probekit.federated.client import Quadratics, local_steps
-from probekit.federated.optimiser import Optimiser
+from probekit.models.optimiser import Optimiser
 
 
 def slow(name: str, curvature: list[list[float]], linear: list[float], start: list[float], steps: int) -> list[float]:

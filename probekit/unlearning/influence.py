@@ -13,12 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from probekit.errors import InputError
-from probekit.federated.client import penalty
+from probekit.federated.summation import StatisticsTree
 from probekit.federated.trained import Trained
-from probekit.unlearning.exact import refit
-from probekit.unlearning.method import NOTHING, REMEDIES, Material
-from probekit.unlearning.retained import from_statistics, mean_ridge
-from probekit.unlearning.tree import StatisticsTree
+from probekit.unlearning.method import REMEDIES
 
 Params = NDArray[np.float64]
 
@@ -36,25 +33,25 @@ class Influence:
     distance: float | None
 
 
-def influences(trained: Trained, material: Material = NOTHING) -> tuple[Influence, ...]:
+def influences(trained: Trained) -> tuple[Influence, ...]:
     """Every client's influence on the head, the largest first."""
     if len(trained.counts) < 2:
         raise InputError("Leaving a client out needs at least two; this run has one.")
     if trained.statistics is None and trained.gradients is None:
-        raise InputError(f"To know how much clients matter, keep {REMEDIES['retained gradient']}.")
-    distances = _distances(trained, material)
+        raise InputError(f"To know how much clients matter, keep {REMEDIES['kept', 'gradients']}.")
+    distances = _distances(trained)
     bounds = _bounds(trained)
     found = [Influence(name, rows, bounds[name], distances.get(name)) for name, rows in trained.counts.items()]
     return tuple(sorted(found, key=lambda one: -(one.distance or one.bound or 0.0)))
 
 
-def _distances(trained: Trained, material: Material) -> dict[str, float]:
+def _distances(trained: Trained) -> dict[str, float]:
     """|w - w without the client|, for all clients from one tree of sums."""
     if trained.statistics is None:
         return {}
     found = {}
     for name, others in StatisticsTree.of(trained.statistics).complements():
-        head, _ = refit(trained, others, material)
+        head, _ = trained.problem.minimum(others, trained.ridge, scaling=trained.scaling, term=trained.objective)
         found[name] = float(np.linalg.norm(head.params - trained.head.params))
     return found
 
@@ -62,28 +59,26 @@ def _distances(trained: Trained, material: Material) -> dict[str, float]:
 def _bounds(trained: Trained) -> dict[str, float | None]:
     """|g_-(w)| / smallest curvature; the ridge is the curvature that is always there, unless the intercept is
     free."""
-    gradients = _gradients(trained)
-    total = sum(trained.counts.values())
+    problem, gradients = trained.problem, _gradients(trained)
+    total = trained.rows
     everybody = sum((trained.counts[name] * one for name, one in gradients.items()), np.zeros(()))
-    plain = trained.head.recipe.get("fit_view") == "none" and not trained.head.recipe.get("class_weight")
-    plain = plain and not trained.head.recipe.get("normalise_classes")
     found: dict[str, float | None] = {}
     for name, own in trained.counts.items():
         rows = total - own
-        ridge = mean_ridge(trained, rows)
-        rest = (everybody - own * gradients[name]) / rows + penalty(trained.design, ridge) * trained.params
+        ridge = trained.mean_ridge(rows)
+        rest = (everybody - own * gradients[name]) / rows + problem.penalty(ridge) * trained.params
         if trained.objective is not None:
             rest = rest + trained.objective / rows
-        certain = plain and ridge > 0 and trained.design.intercept != "free"
+        certain = "plain" in problem.traits and bool((problem.penalty(ridge) > 0).all())
         found[name] = float(np.linalg.norm(rest)) / ridge if certain else None
     return found
 
 
 def _gradients(trained: Trained) -> Mapping[str, Params]:
-    """Each client's gradient at the head, without the ridge."""
+    """Each client's mean gradient at the head, without the ridge."""
     if trained.statistics is not None:
-        return from_statistics(trained.statistics).gradients(trained.params)
-    ridge = mean_ridge(trained, sum(trained.counts.values()))
-    extra = penalty(trained.design, ridge) * trained.params
+        holdings = {name: trained.problem.hold_statistics(one) for name, one in trained.statistics.items()}
+        return {name: one.squares().gradient(trained.params) / one.count for name, one in holdings.items()}
+    extra = trained.problem.penalty(trained.mean_ridge(trained.rows)) * trained.params
     kept = {} if trained.gradients is None else trained.gradients.aggregate
     return {name: one - extra for name, one in kept.items()}

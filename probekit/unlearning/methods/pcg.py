@@ -7,23 +7,21 @@ s p is as long as w: then no digits are lost in the difference.
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from probekit.errors import InputError
-from probekit.federated.client import penalty
-from probekit.federated.trained import Progress, Trained
+from probekit.federated.loss import CommonLoss
+from probekit.federated.trained import Gradients
 from probekit.linear.design import Solution
 from probekit.linear.solvers import PASS
-from probekit.unlearning.fedremoval import finished
-from probekit.unlearning.method import NOTHING, Material, Unlearned
-from probekit.unlearning.remainder import penalised_gradients
-from probekit.unlearning.request import UnlearnRequest
-from probekit.unlearning.retained import RetainedLoss
-from probekit.unlearning.step import Plan, Ready, ready
+from probekit.protocols import Progress
+from probekit.unlearning.method import Unlearned, require
+from probekit.unlearning.methods.fedremoval import FedRemoval, ServerPlan, server_plan
+from probekit.unlearning.removal import Removal
 
 DEFAULT_ROUNDS = 10
 
@@ -34,13 +32,17 @@ Params = NDArray[np.float64]
 class FedRemovalPcg:
     """Up to `rounds` gradient rounds (0: the paper's step), fewer once |g| is `tolerance` of what it was.
 
-    One more round at the end tells the true gradient there: the certificate's residual, and what a further
+    One more round at the end gives the true gradient there: the certificate's residual, and what a further
     removal starts from.
     """
 
+    name: ClassVar[str] = "fedremoval-pcg"
+    needs: ClassVar[tuple[Any, ...]] = (*FedRemoval.needs[:3], ("retained", "form"))
+    keeps: ClassVar[tuple[str, ...]] = ("statistics", "gradients")
+    traits: ClassVar[frozenset[str]] = frozenset()
+
     rounds: int = DEFAULT_ROUNDS
     tolerance: float = 1e-12
-    needs: frozenset[str] = frozenset({"server set", "retained clients"})
 
     def __post_init__(self) -> None:
         if self.rounds < 0 or not 0 <= self.tolerance < 1:
@@ -50,67 +52,63 @@ class FedRemovalPcg:
             )
 
     @property
-    def name(self) -> str:
+    def spec(self) -> str:
         """How it is asked for."""
         return f"fedremoval-pcg:{self.rounds}"
 
-    def plan(self, trained: Trained, request: UnlearnRequest, material: Material = NOTHING) -> Plan:
+    def plan(self, removal: Removal) -> ServerPlan:
         """What is known before the step."""
-        return ready(self, trained, request, material).plan
+        return server_plan(removal)
 
-    def unlearn(self, trained: Trained, request: UnlearnRequest, material: Material = NOTHING) -> Unlearned:
+    def unlearn(self, removal: Removal) -> Unlearned:
         """The head after these rounds."""
-        start = time.perf_counter()
-        here = ready(self, trained, request, material)
-        if here.loss is None:
-            raise InputError("fedremoval-pcg asks the retained clients for gradients; none answers.")
-        params, used = self._descend(here, here.loss)
-        answers = here.loss.clients.gradients(params)
-        left = float(np.linalg.norm(here.loss.combined(answers, params)))
-        before = float(np.linalg.norm(here.gradient))
+        require(self, removal)
+        plan, loss = server_plan(removal), removal.loss
+        params, used = self._descend(removal)
+        extra = removal.problem.penalty(removal.ridge) * params
+        answers = list(removal.retained.ask("gradient", {"params": params}).each())
+        common = sum((one.arrays["gradient"] for one in answers), np.zeros_like(params)) / loss.rows + extra
+        left, before = float(np.linalg.norm(common)), float(np.linalg.norm(removal.gradient))
         solution = Solution(params, left / before if before else left, used, "preconditioned gradient rounds")
-        flops = here.flops(used + 1, factored=not here.whole)
-        cost = replace(here.cost(used + 1), flops=flops, seconds=time.perf_counter() - start)
-        note = f"{used} gradient rounds and one to check; the retained gradient fell to {solution.residual:.3g}."
-        found = finished(
-            self.name,
-            trained,
-            here,
-            request=request,
+        squares = removal.server.squares()
+        found = {one.client: one.arrays["gradient"] / one.count + extra for one in answers}
+        return removal.finish(
+            self,
+            solution,
             params=params,
-            solution=solution,
-            cost=cost,
-            note=note,
+            flops=squares.work(used + 1, factored=squares.dense() is not None),
+            note=f"{used} gradient rounds and one to check; the retained gradient fell to {solution.residual:.3g}.",
+            warnings=plan.warnings,
+            gradients=Gradients({name: found[name] for name in removal.counts}),
         )
-        gradients = penalised_gradients(answers, penalty(trained.design, here.ridge) * params)
-        return replace(found, trained_after=replace(found.trained_after, gradients=gradients))
 
-    def _descend(self, here: Ready, loss: RetainedLoss) -> tuple[Params, int]:
+    def _descend(self, removal: Removal) -> tuple[Params, int]:
         """Preconditioned conjugate gradients on all classes at once; the parameters and the rounds taken.
 
         Clients that trained in coarser numbers answer in them; when they believe to be a good way on, a round in
         float64 tells the true gradient, and from there it goes on.
         """
-        inverse = here.inverse()
-        params, remainder, used = here.start, here.gradient, 0
+        loss, inverse = removal.loss, removal.server.squares().inverse(removal.ridge)
+        params, remainder, used = removal.params, removal.gradient, 0
         goal = self.tolerance * float(np.linalg.norm(remainder))
         z = inverse.matvec(remainder)
         if self.rounds == 0:
             return params - z, 0
-        rounds, rough = _Rounds(here.start, here.gradient, loss), loss.rough
-        if rough is not None:
-            rounds, used = _Rounds(here.start, rough.gradient(here.start), rough), 1
-        near = goal if rough is None else max(goal, PASS * float(np.linalg.norm(remainder)))
+        coarse = None if removal.problem.precision == "float64" else replace(loss, precision=removal.problem.precision)
+        rounds = _Rounds(params, remainder, loss)
+        if coarse is not None:
+            rounds, used = _Rounds(params, coarse.gradient(params), coarse), 1
+        near = goal if coarse is None else max(goal, PASS * float(np.linalg.norm(remainder)))
         direction, product = z, (remainder * z).sum(axis=0)
-        told, first = here.watch("gradient rounds"), float(np.linalg.norm(remainder)) or 1.0
+        progress, first = removal.watch("gradient rounds"), float(np.linalg.norm(remainder)) or 1.0
         while used < self.rounds:
             image = rounds.curvature(direction)
             length = _ratio(product, (direction * image).sum(axis=0))
             params, remainder, used = params - length * direction, remainder - length * image, used + 1
             left = float(np.linalg.norm(remainder))
-            told(Progress(used, self.rounds, residual=left / first))
+            progress(Progress(used, self.rounds, residual=left / first))
             if left <= near:
-                if rough is None or used == self.rounds:
+                if coarse is None or used == self.rounds:
                     return params, used
                 remainder, used = loss.gradient(params), used + 1
                 left = float(np.linalg.norm(remainder))
@@ -129,7 +127,7 @@ class _Rounds:
 
     start: Params
     gradient: Params
-    loss: RetainedLoss
+    loss: CommonLoss
 
     def curvature(self, direction: Params) -> Params:
         """The curvature applied to a direction."""
@@ -139,13 +137,6 @@ class _Rounds:
         scale = (float(np.linalg.norm(self.start)) or 1.0) / length
         away: Params = (self.gradient - self.loss.gradient(self.start - scale * direction)) / scale
         return away
-
-
-def load(argument: str) -> FedRemovalPcg:
-    """The method, for the registry: `fedremoval-pcg[:ROUNDS]`."""
-    if argument and not argument.isdecimal():
-        raise InputError(f"fedremoval-pcg:ROUNDS takes a whole number of rounds; found {argument!r}.")
-    return FedRemovalPcg(int(argument or DEFAULT_ROUNDS))
 
 
 def _ratio(above: Params, below: Params) -> Params:

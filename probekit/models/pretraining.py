@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from probekit.errors import InputError, SolverError
-from probekit.federated.trained import Progress
 from probekit.jacobian.inspection import first_line
 from probekit.jacobian.linearize import Inputs, tensor_of
+from probekit.protocols import Progress
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ import torch
 from numpy.typing import NDArray
 
 from probekit.errors import InputError
-from probekit.unlearning.adam import F2L2, AdamSteps
+from probekit.models.adam import F2L2, AdamSteps
 
 Array = NDArray[np.float64]
 

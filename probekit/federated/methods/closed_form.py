@@ -1,0 +1,68 @@
+"""One round: clients send statistics, the server adds them up and solves."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
+
+from probekit.federated.summation import StatisticsTree
+from probekit.federated.trained import Trained
+from probekit.federated.training import Training
+from probekit.linear.objective import SIGMA, draw_objective, refuse_unhidden
+from probekit.linear.ridge import CHOLESKY
+from probekit.linear.solvers import Solver
+from probekit.linear.views import ClassWeight, View
+
+
+@dataclass(frozen=True)
+class ClosedForm:
+    """The minimum of the ridge loss, from summed statistics."""
+
+    name: ClassVar[str] = "closed-form"
+    needs: ClassVar[tuple[Any, ...]] = (("problem", "statistics"), ("clients", "statistics"))
+    keeps: ClassVar[tuple[str, ...]] = ("statistics", "gradients")
+
+    view: str | View = "none"
+    class_weight: ClassWeight = None
+    normalise_classes: bool = False
+    solver: Solver = field(default=CHOLESKY, repr=False)
+
+    def configure(self, problem: Any) -> Any:
+        """The problem with this feature scaling and these class weights."""
+        return replace(
+            problem, view=self.view, class_weight=self.class_weight, normalise_classes=self.normalise_classes
+        )
+
+    def train(self, training: Training) -> Trained:
+        """Ask once, add up, solve."""
+        problem = training.problem
+        if training.objective_noise is not None:
+            self._refuse_unhidden(training)
+        parts = None
+        with training.purpose("statistics"):
+            answers = training.clients.ask("statistics")
+            if training.keep == "statistics":
+                found = {one.client: problem.stats(one.arrays) for one in answers.each()}
+                parts = StatisticsTree.of({name: found[name] for name in training.counts})
+                total = parts.total
+            else:
+                total = problem.stats(answers.total().arrays)
+        noise = training.objective_noise
+        term = None if noise is None else draw_objective(total, noise)
+        head, solution = problem.minimum(total, training.ridge, scaling=training.scaling, term=term, solver=self.solver)
+        if noise is not None:
+            head = replace(head, recipe={**head.recipe, SIGMA: noise})
+        gradients = training.kept_gradients(problem.params(head))
+        return training.finish(head, solution, method=self.name, statistics=parts, objective=term, gradients=gradients)
+
+    def _refuse_unhidden(self, training: Training) -> None:
+        design = training.problem.design
+        refuse_unhidden(
+            ridge=training.ridge,
+            intercept=design.intercept,
+            arithmetic=design.arithmetic,
+            fit_view=self.view if isinstance(self.view, str) else self.view.name,
+            weighted=self.class_weight is not None,
+            normalised=self.normalise_classes,
+            keep=training.keep,
+        )

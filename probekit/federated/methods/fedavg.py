@@ -1,0 +1,290 @@
+"""FedAvg on a ridge head (the paper's FLT, algorithm 1): rounds of local steps and weighted averages."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from probekit.errors import InputError, NotFoundError, SolverError
+from probekit.federated.federation import Answers
+from probekit.federated.loss import CommonLoss
+from probekit.federated.methods.cg import training_recipe
+from probekit.federated.server import WEIGHTS, average, client_weights, participants, taking
+from probekit.federated.trained import Gradients, HistoryRecorder, RoundState, Trained
+from probekit.federated.training import Training
+from probekit.linear.design import Solution
+from probekit.models.fitting import FitPlan
+from probekit.models.optimiser import Optimiser
+from probekit.protocols import Progress
+from probekit.registry import nearest
+from probekit.values import frozen
+
+INIT_STREAM = 20
+INITS = ("zeros", "random")
+PRESETS = ("f2l2",)
+HISTORY_LIMIT = 4 << 30
+NUMBER_BYTES = 8
+NOTE = "The residual is that of the common loss; FedAvg with several local steps settles elsewhere."
+PLAIN = Optimiser("sgd")
+EXPLODED = 10.0  # a loss this many times the worse of start and zero will not come back
+
+Params = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class FedAvg:
+    """The options of FedAvg. A client starts every round from the global parameters and with fresh optimiser
+    state.
+
+    `local_steps` or `local_epochs`: exactly one. `batch_size` None: all rows of the client in every step.
+    `learning_rate` None: 1 / (largest curvature), for full batches of any client's loss, for minibatches of
+    any single row's; Adam has no such rule and needs a number. `weights`: "size" (n_c / n) or "uniform". With
+    `participation` below 1 a round is right on average over who is drawn. `tolerance` ends the rounds when
+    the parameters change by less than this share. `ridge` belongs to a preset; None leaves it to the caller.
+    """
+
+    name: ClassVar[str] = "fedavg"
+    needs: ClassVar[tuple[Any, ...]] = (("clients", "fit"), ("clients", "gradient"))
+    keeps: ClassVar[tuple[str, ...]] = ("gradients", "statistics", "history")
+
+    rounds: int = 100
+    local_steps: int | None = 10
+    local_epochs: int | None = None
+    batch_size: int | None = None
+    drop_last: bool = False
+    learning_rate: float | None = None
+    optimiser: Optimiser = PLAIN
+    weights: str = "size"
+    participation: float = 1.0
+    server_learning_rate: float = 1.0
+    init: str = "zeros"
+    seed: int = 0
+    keep_history: bool = False
+    tolerance: float = 0.0
+    ridge: float | None = None
+
+    def __post_init__(self) -> None:
+        positive = {
+            "rounds": self.rounds,
+            "local_steps": self.local_steps,
+            "local_epochs": self.local_epochs,
+            "batch_size": self.batch_size,
+            "learning_rate": self.learning_rate,
+            "server_learning_rate": self.server_learning_rate,
+            "participation": self.participation,
+        }
+        for name, value in positive.items():
+            if value is not None and not 0 < value < math.inf:
+                raise InputError(f"{name} must be a number above 0; found {value}.")
+        if self.participation > 1:
+            raise InputError(f"participation is a share of the clients, at most 1; found {self.participation}.")
+        if (self.local_steps is None) == (self.local_epochs is None):
+            raise InputError(
+                f"Give local_steps or local_epochs, one of them; found {self.local_steps} and {self.local_epochs}."
+            )
+        if self.weights not in WEIGHTS or self.init not in INITS:
+            raise InputError(
+                f"weights must be one of {', '.join(WEIGHTS)} and init one of {', '.join(INITS)}; found "
+                f"{self.weights!r} and {self.init!r}."
+            )
+        if self.optimiser.name == "adam" and self.learning_rate is None:
+            raise InputError("Adam needs a learning_rate; none was given. The paper's code uses 1e-4.")
+        if self.seed < 0 or self.tolerance < 0:
+            raise InputError(f"seed and tolerance must be 0 or more; found {self.seed} and {self.tolerance}.")
+
+    @classmethod
+    def preset(cls, name: str) -> Self:
+        """The options of a published implementation, its mistakes included.
+
+        "f2l2": the paper's own code. What departs from the paper there: Adam instead of SGD, its state lost
+        every round (so its schedule never decays); uniform weights instead of n_c / n; a random start instead
+        of the pretrained one; ridge 0, where the theorem needs it above 0; the last short batch of every
+        epoch is dropped, so some rows are not seen. Its loss is a mean over rows and classes, 2 / k of ours:
+        without a ridge Adam does not notice (but for epsilon).
+        """
+        if name not in PRESETS:
+            raise NotFoundError(f"There is no FedAvg preset {name!r}. {nearest(name, list(PRESETS))}")
+        return cls(
+            rounds=200,
+            local_steps=None,
+            local_epochs=1,
+            batch_size=32,
+            drop_last=True,
+            learning_rate=1e-4,
+            optimiser=Optimiser("adam"),
+            weights="uniform",
+            init="random",
+            ridge=0.0,
+        )
+
+    def train(self, training: Training) -> Trained:
+        """Broadcast, local steps, weighted average, again."""
+        problem, names = training.problem, training.clients.clients
+        self._check_history(len(names), problem.shape)
+        if self.init != "zeros" and "start" in problem.traits:
+            raise InputError('This problem has a start of its own: init must be "zeros".')
+        rate = self.learning_rate or 1 / self._largest_curvature(training)
+        with training.purpose("rounds"):
+            outcome = self._rounds(training, rate)
+        common = CommonLoss(training.clients, problem, training.mean_ridge)
+        with training.purpose("residual"):
+            end, loss = common.gradient_and_loss(outcome.params)
+            scale = float(np.linalg.norm(common.gradient(problem.start))) or 1.0
+        outcome.watch.look(outcome.params, loss)
+        outcome.watch.judge()
+        residual = float(np.linalg.norm(end)) / scale
+        solution = Solution(outcome.params, residual, outcome.rounds, self.name, NOTE)
+        recipe = training_recipe(training, solution, sum(training.counts.values()))
+        recipe["learning_rate"] = rate
+        return training.finish(
+            problem.head(outcome.params, ridge=training.ridge, recipe=recipe),
+            solution,
+            method=self.name,
+            weights=self.weights,
+            rounds=outcome.rounds,
+            losses=tuple(outcome.watch.losses),
+            learning_rate=rate,
+            history=None if outcome.recorder is None else outcome.recorder.history(frozen(outcome.params)),
+            **self._kept(training, outcome),
+        )
+
+    def _rounds(self, training: Training, rate: float) -> _Outcome:
+        names, ridge = training.clients.clients, training.mean_ridge
+        weights = client_weights(np.array([training.counts[name] for name in names]), self.weights)
+        params = self.initial(training.problem) if training.resume is None else training.resume.params
+        first = 0 if training.resume is None else min(training.resume.rounds, self.rounds - 1)
+        penalty, watch = training.problem.penalty(ridge), _Watch(self, rate, params)
+        recorder = HistoryRecorder() if self.keep_history else None
+        progress, done = training.watch("rounds"), first
+        for number in range(first, self.rounds):
+            chosen = participants(len(names), self.participation, round_number=number, seed=self.seed)
+            before, done = params, number + 1
+            plan = self._plan(rate, ridge, number).plain
+            with np.errstate(over="ignore", invalid="ignore"):  # the watch below refuses what is not finite
+                answers = training.clients.ask("fit", {"params": params}, plan, clients=[names[c] for c in chosen])
+                uploads, loss = _received(answers, [names[c] for c in chosen], watch)
+                loss += float((penalty * params * params).sum()) / 2
+                watch.look(params, loss)
+                share, every = weights[chosen], len(weights)
+                params = average(before, uploads, share, clients=every, learning_rate=self.server_learning_rate)
+            if recorder is not None:
+                recorder.add(before, tuple(names[c] for c in chosen), tuple(weights[chosen].tolist()), uploads)
+            progress(Progress(done, self.rounds, loss))
+            if training.save is not None:
+                training.save(RoundState(params, done))
+            if np.linalg.norm(params - before) <= self.tolerance * np.linalg.norm(params):
+                break
+        return _Outcome(params, done, tuple(names[c] for c in chosen), uploads, watch, recorder)
+
+    def _plan(self, rate: float, ridge: float, number: int) -> FitPlan:
+        return FitPlan(
+            self.local_steps,
+            self.local_epochs,
+            self.batch_size,
+            self.drop_last,
+            self.optimiser,
+            rate,
+            ridge,
+            seed=self.seed,
+            round=number,
+        )
+
+    def initial(self, problem: Any) -> Params:
+        """The first global parameters: the problem's start, or uniform in +-1 / sqrt(columns) as layers usually are."""
+        if self.init == "zeros":
+            found: Params = problem.start
+            return found
+        generator = np.random.Generator(np.random.PCG64([self.seed, INIT_STREAM]))
+        return np.asarray(generator.uniform(-1, 1, problem.shape) / math.sqrt(problem.shape[0]))
+
+    def _largest_curvature(self, training: Training) -> float:
+        """Of any client's loss or, with minibatches, of any row's."""
+        plan = {"ridge": training.mean_ridge, "batch": self.batch_size}
+        with training.purpose("scales"):
+            answers = training.clients.ask("scales", plan=plan, precision=training.problem.precision)
+            return max(one.values["curvature"] for one in answers.each())
+
+    def _kept(self, training: Training, outcome: _Outcome) -> dict[str, Any]:
+        """What unlearning will need: gradients at the end and at the last uploads, or statistics."""
+        if training.keep == "statistics":
+            with training.purpose("statistics"):
+                answers = training.clients.ask("statistics")
+                found = {one.client: training.problem.stats(one.arrays) for one in answers.each()}
+            return {"statistics": {name: found[name] for name in training.counts}}
+        if training.keep != "gradients":
+            return {}
+        with training.purpose("gradients at the head"):
+            at_head = training.gradients(outcome.params)
+        extra, own = training.problem.penalty(training.mean_ridge), dict[str, Params]()
+        with training.purpose("gradients at local weights"):
+            for name, upload in zip(outcome.participants, outcome.uploads, strict=True):
+                [answer] = training.clients.ask("gradient", {"params": upload}, clients=[name]).each()
+                own[name] = answer.arrays["gradient"] / answer.count + extra * upload
+        return {"gradients": Gradients(at_head, own)}
+
+    def _check_history(self, clients: int, shape: tuple[int, int]) -> None:
+        many = taking(clients, self.participation)
+        size = self.rounds * (many + 1) * shape[0] * shape[1] * NUMBER_BYTES
+        if self.keep_history and size > HISTORY_LIMIT:
+            raise InputError(
+                f"The history of {self.rounds} rounds with {many} clients takes {size / 2**30:.1f} GiB, "
+                f"more than {HISTORY_LIMIT / 2**30:.0f}. Ask for fewer rounds, a smaller participation, or no "
+                "history."
+            )
+
+
+@dataclass(frozen=True, eq=False)
+class _Outcome:
+    """What the rounds came to."""
+
+    params: Params
+    rounds: int
+    participants: tuple[str, ...]
+    uploads: Params
+    watch: _Watch
+    recorder: HistoryRecorder | None
+
+
+def _received(answers: Answers, names: list[str], watch: _Watch) -> tuple[Params, float]:
+    """The uploads in the order of names, and the participants' mean loss at the start of the round."""
+    found = {one.client: one for one in answers.each()} if not answers.missing else {}
+    if len(found) < len(names):
+        watch.refuse()
+    rows = sum(one.count for one in found.values())
+    loss = sum(found[name].values["loss"] for name in names) / rows
+    return np.stack([found[name].arrays["params"] for name in names]), loss
+
+
+class _Watch:
+    """Follows the loss from round to round and refuses a run that diverges."""
+
+    def __init__(self, options: FedAvg, rate: float, start: Params) -> None:
+        self.options, self.rate, self.best = options, rate, start
+        self.losses: list[float] = []
+
+    def look(self, params: Params, loss: float) -> None:
+        """Note the loss; raises as soon as it is not finite or has exploded."""
+        self.losses.append(loss)
+        if not loss <= EXPLODED * self.losses[0]:
+            self.refuse()
+        if loss <= min(self.losses):
+            self.best = params
+
+    def judge(self) -> None:
+        """Refuse an end that is worse than the start, and still rising."""
+        if self.losses[-1] > self.losses[0] and self.losses[-1] > self.losses[-2]:
+            self.refuse()
+
+    def refuse(self) -> None:
+        """Say that the rounds diverge."""
+        best = Solution(self.best, math.nan, int(np.nanargmin([*self.losses, math.inf])), "fedavg", "the best so far")
+        went = f"from {self.losses[0]:.6g} to {self.losses[-1]:.6g}" if self.losses else "out of all bounds"
+        raise SolverError(
+            f"FedAvg must lower the loss; after {max(len(self.losses) - 1, 0)} rounds at learning rate {self.rate:.6g} "
+            f"it went {went}. Lower the learning rate, say to {self.rate / 10:.3g}, or leave it out.",
+            best,
+        )

@@ -1,0 +1,35 @@
+"""Training a whole network across clients, in one call."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from probekit.errors import InputError
+from probekit.federated.methods.cg import FederatedCg
+from probekit.federated.trained import Trained
+from probekit.federated.training import train
+from probekit.models.jvp import WHOLE, WholeNetwork, network_problem
+from probekit.protocols import Watch, unwatched
+from probekit.values import EmbeddingSet, Partition
+
+
+def train_network(
+    embeddings: EmbeddingSet,
+    partition: Partition,
+    *,
+    ridge: float,
+    options: WholeNetwork = WHOLE,
+    method: Any = None,
+    keep: str = "gradients",
+    watch: Watch = unwatched,
+) -> Trained:
+    """A whole network of the clients' rows, linearized; the rows are pictures (`pixels`), or any numbers.
+
+    `options`: which network; `method`: a trainer (default: conjugate gradients); `keep`: "gradients" or "nothing".
+    """
+    if keep not in ("gradients", "nothing"):
+        raise InputError(f'Of a network the server keeps "gradients" or "nothing"; found {keep!r}.')
+    problem = network_problem(embeddings, partition, options, progress=watch("pretraining"))
+    return train(
+        embeddings, partition, problem=problem, ridge=ridge, method=method or FederatedCg(), keep=keep, watch=watch
+    )

@@ -1,0 +1,293 @@
+"""Training across clients: who is asked, what is minimised, and the trainer that does it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from probekit.errors import InputError, MismatchError
+from probekit.federated.choice import Choice, choose
+from probekit.federated.federation import Federation, Traffic
+from probekit.federated.in_process import InProcess
+from probekit.federated.server import client_weights
+from probekit.federated.trained import Gradients, RoundState, ServerSet, Trained
+from probekit.linear.design import Design, Solution
+from probekit.linear.ridge import penalty_of
+from probekit.models.heads import Head
+from probekit.models.linear_problem import HeadProblem
+from probekit.protocols import Progress, Watch, unwatched
+from probekit.registry import configured, trainers
+from probekit.values import UNLABELLED, EmbeddingSet, Json, Partition
+
+KEEPS = ("statistics", "gradients", "nothing")
+
+Array = NDArray[np.float64]
+
+
+@dataclass(eq=False)
+class Training:
+    """All that a trainer may use. `server` is what the server holds itself; `resume` and `save` go on after a kill."""
+
+    problem: Any
+    clients: Federation
+    ridge: float
+    scaling: str = "mean"
+    keep: str = "nothing"
+    server: Any = None
+    server_rows: NDArray[np.int64] | None = None
+    objective_noise: float | None = None
+    watch: Watch = unwatched
+    resume: RoundState | None = None
+    save: Callable[[RoundState], None] | None = None
+    traffic: dict[str, Traffic] = field(default_factory=dict)
+
+    @property
+    def counts(self) -> Mapping[str, int]:
+        """Each client's rows."""
+        return self.clients.counts
+
+    @property
+    def mean_ridge(self) -> float:
+        """The ridge in mean scaling."""
+        rows = sum(self.counts.values())
+        return penalty_of(self.ridge, self.scaling, rows) / rows
+
+    @contextmanager
+    def purpose(self, name: str) -> Iterator[None]:
+        """What passes meanwhile is counted for this purpose."""
+        before = self.clients.traffic
+        yield
+        now = self.clients.traffic
+        sent = Traffic(now.up - before.up, now.down - before.down, now.rounds - before.rounds)
+        self.traffic[name] = self.traffic.get(name, Traffic()) + sent
+
+    def gradients(self, params: Array) -> dict[str, Array]:
+        """Each client's gradient of its mean ridge loss at these parameters."""
+        extra = self.problem.penalty(self.mean_ridge) * params
+        answers = self.clients.ask("gradient", {"params": params})
+        found = {one.client: one.arrays["gradient"] / one.count + extra for one in answers.each()}
+        return {name: found[name] for name in self.counts}
+
+    def finish(self, head: Head, solution: Solution, *, method: str, weights: str = "size", **more: Any) -> Trained:
+        """The outcome, with who it was trained by and what was sent."""
+        shares = client_weights(np.array(list(self.counts.values())), weights)
+        server = None
+        if self.server is not None and self.server_rows is not None:
+            sums = self.server.statistics if "statistics" in self.server.offers else None
+            server = ServerSet(sums, self.server_rows)
+        return Trained(
+            head,
+            self.problem,
+            method,
+            self.ridge,
+            self.scaling,
+            dict(self.counts),
+            dict(zip(self.counts, shares.tolist(), strict=True)),
+            solution,
+            server=server,
+            traffic=dict(self.traffic),
+            **more,
+        )
+
+    def kept_gradients(self, params: Array, purpose: str = "gradients") -> Gradients | None:
+        """The clients' gradients at the end, where they are to be kept."""
+        if self.keep != "gradients":
+            return None
+        with self.purpose(purpose):
+            return Gradients(self.gradients(params))
+
+
+class Trainer(Protocol):
+    """A way to train: a frozen value of its options.
+
+    `needs` are pairs of a party and what it must be able to answer or be; `keeps` what it can keep for unlearning.
+    """
+
+    name: ClassVar[str]
+    needs: ClassVar[tuple[Any, ...]]
+    keeps: ClassVar[tuple[str, ...]]
+
+    def train(self, training: Training) -> Trained: ...
+
+
+def trainer_named(method: Any) -> Any:
+    """A trainer by its name and options (`fedavg:rounds=50`), or as it is."""
+    return configured(trainers, method) if isinstance(method, str) else method
+
+
+def train(
+    embeddings: EmbeddingSet,
+    partition: Partition,
+    *,
+    ridge: float | str | Choice | None = None,
+    method: Any = "closed-form",
+    scaling: str = "mean",
+    design: Design | None = None,
+    problem: Any = None,
+    keep: str | None = None,
+    objective_noise: float | None = None,
+    federation: Federation | None = None,
+    seed: int = 0,
+    progress: Callable[[Progress], None] | None = None,
+    watch: Watch | None = None,
+    resume: RoundState | None = None,
+    save: Callable[[RoundState], None] | None = None,
+) -> Trained:
+    """The head of all clients' rows, with what the server keeps for unlearning; the server's rows are not trained on.
+
+    `ridge`: a number, "auto" (or "auto:loo", "auto:kfold", "auto:clients"), or what `choose` gave. `method`: a trainer,
+    or its name. `problem`: what is trained (default: a head of these embeddings, by `design`). `keep`: "statistics"
+    (exact unlearning), "gradients" (the paper's) or "nothing"; default: the first that the trainer can. FedAvg's
+    objective is the mean of the clients' mean ridge losses, each with its share of the rows; ridge in "sum" scaling is
+    divided by the number of rows. `objective_noise`: the sigma of a secret linear term that hides what a removal leaves
+    behind (closed form only); the term is drawn anew, stands in `Trained.objective` and must be told to nobody.
+    `federation`: the clients (default: in this process, from these rows). `save` is called where every round ended,
+    with where to go on from by `resume`.
+    """
+    trainer = trainer_named(method)
+    if problem is None:
+        weighted = getattr(trainer, "class_weight", None) is not None
+        problem = head_problem(embeddings, design or design_for(embeddings, per_class=weighted))
+    if hasattr(trainer, "configure"):
+        problem = trainer.configure(problem)
+    check_rows(embeddings, partition, problem)
+    clients = federation if federation is not None else InProcess.of(problem, embeddings, partition.clients)
+    own = getattr(trainer, "ridge", None)
+    if ridge is None or (own is not None and own != ridge):
+        if ridge is not None or own is None:
+            raise InputError(f"Training needs one ridge; found {ridge}, and {own} from the method. Give one number.")
+        ridge = own
+    if isinstance(ridge, str):
+        ridge = choose(clients, problem, how=ridge, scaling=scaling, seed=seed)
+    number = ridge.ridge if isinstance(ridge, Choice) else ridge
+    penalty_of(number, scaling, 1.0)
+    server = None
+    if len(partition.server):
+        server = problem.hold(embeddings, partition.server, share=len(partition.server) / len(embeddings))
+    training = Training(
+        problem,
+        clients,
+        number,
+        scaling,
+        _keep(keep, trainer, problem),
+        server,
+        partition.server if server is not None else None,
+        objective_noise,
+        watch or ((lambda stage: progress) if progress is not None else unwatched),
+        resume,
+        save,
+    )
+    refuse_unable(trainer, training)
+    found: Trained = trainer.train(training)
+    return found
+
+
+def refuse_unable(trainer: Any, training: Training) -> None:
+    """Refuse a trainer that needs what the problem is not, or what the clients cannot answer."""
+    for party, what, *_ in getattr(trainer, "needs", ()):
+        there = what in training.problem.traits if party == "problem" else training.clients.offers(what)
+        if not there:
+            who = f"a {training.problem.backend} problem" if party == "problem" else "these clients"
+            raise InputError(f"Training by {trainer.name} needs {what}, which {who} cannot give. Take another method.")
+
+
+def _keep(keep: str | None, trainer: Any, problem: Any) -> str:
+    able = [one for one in (*trainer.keeps, "nothing") if one != "statistics" or "statistics" in problem.traits]
+    keep = keep or able[0]
+    if keep not in KEEPS:
+        raise InputError(f"What the server keeps is one of {', '.join(KEEPS)}; found {keep!r}.")
+    if keep not in able:
+        raise InputError(f"Training by {trainer.name} here can keep {', '.join(able)}; found {keep!r}.")
+    if keep == "gradients" and "plain" not in problem.traits:
+        raise InputError(
+            "Gradients belong to a head without feature scaling, class weights or normalised classes; this one has "
+            'some. Keep "statistics" or "nothing".'
+        )
+    return keep
+
+
+def head_problem(embeddings: EmbeddingSet, design: Design) -> HeadProblem:
+    """The problem of a head of these embeddings."""
+    return HeadProblem(design, embeddings.class_names, embeddings.spec.digest)
+
+
+def design_for(
+    embeddings: EmbeddingSet,
+    *,
+    view: str = "raw",
+    intercept: str = "penalised",
+    arithmetic: str = "float64",
+    per_class: bool = False,
+    grid: float = 0.0,
+) -> Design:
+    """The design of these embeddings: their dimension and classes, with these options."""
+    classes = class_count(embeddings)
+    if classes < 2:
+        raise InputError(
+            f"A head needs at least two classes to tell apart; this embedding set has {max(classes, 0)}. "
+            "Extract a data set with labels of two or more classes."
+        )
+    return Design(embeddings.dimension, classes, view, intercept, arithmetic, per_class, grid)
+
+
+def class_count(embeddings: EmbeddingSet) -> int:
+    """How many classes a set's labels can have."""
+    return len(embeddings.class_names) or int(embeddings.labels.max(initial=UNLABELLED)) + 1
+
+
+def check_rows(embeddings: EmbeddingSet, partition: Partition, problem: Any) -> None:
+    """Refuse rows, clients, labels and a problem that do not belong together."""
+    if partition.rows != len(embeddings):
+        raise MismatchError(
+            f"The partition divides {partition.rows} rows, the embedding set has {len(embeddings)}. Use the "
+            "set that the partition was made from."
+        )
+    if not partition.clients:
+        raise InputError("Training needs at least one client; the partition has none.")
+    for name, rows in partition.clients.items():
+        if not len(rows):
+            raise InputError(f"Every client needs a row; client {name} has none. Leave it out of the partition.")
+    wanted = design_for(embeddings)
+    design = getattr(problem, "design", wanted)
+    if (design.dimension, design.classes) != (wanted.dimension, wanted.classes):
+        raise MismatchError(
+            f"The design is for {design.dimension} dimensions and {design.classes} classes, the embedding "
+            f"set has {wanted.dimension} and {wanted.classes}. Make it with design_for(embeddings)."
+        )
+    _check_labels(embeddings, partition, wanted.classes)
+
+
+def _check_labels(embeddings: EmbeddingSet, partition: Partition, classes: int) -> None:
+    labels = embeddings.labels
+    unusable = labels == UNLABELLED if embeddings.masked is None else (labels == UNLABELLED) | embeddings.masked
+    if unusable.any():
+        row = int(np.argmax(unusable))
+        raise InputError(
+            f"Training needs a label and an embedding for every row; sample {embeddings.ids[row]} (row "
+            f"{row}) has none. Leave such rows out with EmbeddingSet.select before the partition."
+        )
+    among_clients = np.bincount(labels[np.concatenate(list(partition.clients.values()))], minlength=classes)
+    if np.count_nonzero(among_clients) < 2:
+        raise InputError(
+            "A head needs rows of two or more classes; the clients hold only class "
+            f"{int(np.argmax(among_clients))}. Add rows of other classes."
+        )
+    known = among_clients + np.bincount(labels[partition.server], minlength=classes)
+    if not known.all():
+        number = int(np.argmin(known))
+        name = embeddings.class_names[number] if embeddings.class_names else number
+        raise InputError(
+            f"Every class needs a row; no client and not the server has one of class {name}. Add rows of it, "
+            "or extract the data set without that class."
+        )
+
+
+def with_recipe(trained: Trained, more: Mapping[str, Json]) -> Trained:
+    """The same with more said of how its head came about."""
+    head: Any = trained.head
+    return replace(trained, head=replace(head, recipe={**head.recipe, **more}))

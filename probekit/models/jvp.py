@@ -1,0 +1,168 @@
+"""The backend of whole networks, pretrained on the server's rows and linearized there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors import SafetensorError
+from safetensors.numpy import load_file
+from torch import from_numpy, nn
+
+from probekit.datasets.pictures import picture_shape
+from probekit.errors import InputError, NotFoundError
+from probekit.jacobian.inspection import refuse_unfit
+from probekit.jacobian.linearize import tensor_of
+from probekit.models.heads import Network, NetworkHead
+from probekit.models.network_problem import NetworkProblem
+from probekit.models.networks import described, network
+from probekit.models.pretraining import PRETRAINING, Pretraining, pretrain
+from probekit.protocols import Progress
+from probekit.values import UNLABELLED, EmbeddingSet, Json, Partition
+
+NETWORK = "network."
+
+
+@dataclass(frozen=True)
+class WholeNetwork:
+    """Which network, and how it comes to the weights that it is linearized around.
+
+    `subset`: which parameters are trained across clients: a pattern of names, or the number of last layers; None for
+    all. `weights`: a safetensors file with w_p; None: pretrained on the server's rows. `centre`: what the ridge pulls
+    to, "wp" or "zero".
+    """
+
+    network: str = "mlp"
+    subset: str | int | None = None
+    centre: str = "wp"
+    precision: str = "float64"
+    pretraining: Pretraining = PRETRAINING
+    weights: str | None = None
+    seed: int = 0
+
+
+WHOLE = WholeNetwork()
+
+
+class JvpBackend:
+    """Networks linearized by JVP."""
+
+    trainer = "cg"
+    serving = "torch"
+    ridge: float | None = 0.01
+
+    def prepare(
+        self,
+        embeddings: EmbeddingSet,
+        partition: Partition,
+        options: Any,
+        *,
+        progress: Callable[[Progress], None] | None = None,
+        known: Mapping[str, NDArray[Any]] | None = None,
+    ) -> NetworkProblem:
+        """The network at w_p: `known` weights, those of a file, or pretrained now."""
+        subset = options.subset
+        whole = WholeNetwork(
+            options.network,
+            int(subset) if subset is not None and subset.isdecimal() else subset,
+            options.centre,
+            options.precision,
+            Pretraining(options.pretrain_epochs, options.pretrain_batch, options.pretrain_rate, options.seed),
+            options.network_weights,
+            options.seed,
+        )
+        return network_problem(embeddings, partition, whole, progress=progress, known=known)
+
+    def of(self, head: NetworkHead, stored: Mapping[str, Any] | None = None) -> NetworkProblem:
+        """The problem of a network's head."""
+        recipe: Any = head.recipe
+        return NetworkProblem(
+            head.network,
+            head.centre,
+            head.classes,
+            head.spec_digest,
+            recipe.get("pretraining"),
+            recipe.get("weights"),
+        )
+
+    def from_plain(self, plain: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> NetworkProblem:
+        """The problem that was sent."""
+        return NetworkProblem(
+            _network(plain["network"], arrays), plain["centre"], tuple(plain["classes"]), plain["spec"]
+        )
+
+    def save(self, head: NetworkHead) -> tuple[dict[str, Json], dict[str, NDArray[Any]]]:
+        """What a folder holds of a head besides what all heads have."""
+        arrays = {f"{NETWORK}{name}": np.array(value, order="C") for name, value in head.network.weights.items()}
+        return {"network": head.network.plain, "centre": head.centre}, arrays
+
+    def load(self, config: Mapping[str, Any], arrays: dict[str, NDArray[Any]]) -> NetworkHead:
+        """The head in a folder."""
+        params = np.ascontiguousarray(arrays["params"], np.float64)
+        weights = {name.removeprefix(NETWORK): value for name, value in arrays.items() if name.startswith(NETWORK)}
+        fields = {name: config[name] for name in ("ridge", "view", "spec_digest", "recipe", "centre")}
+        return NetworkHead(params, tuple(config["classes"]), network=_network(config["network"], weights), **fields)
+
+
+def network_problem(
+    embeddings: EmbeddingSet,
+    partition: Partition,
+    options: WholeNetwork = WHOLE,
+    *,
+    progress: Callable[[Progress], None] | None = None,
+    known: Mapping[str, NDArray[Any]] | None = None,
+) -> NetworkProblem:
+    """The network at w_p, linearized there; pretrained on the server's rows where its weights are not known."""
+    shape = input_shape(embeddings)
+    classes = len(embeddings.class_names) or int(embeddings.labels.max(initial=UNLABELLED)) + 1
+    made = network(options.network, shape, classes, seed=options.seed)
+    refuse_unfit(made, tensor_of(np.asarray(embeddings.embeddings[:8])).reshape(-1, *shape), classes=classes)
+    if known is not None:
+        made.load_state_dict({name: from_numpy(np.array(value)) for name, value in known.items()})
+    elif options.weights is not None:
+        _load(made, Path(options.weights))
+    else:
+        if not len(partition.server):
+            raise InputError(
+                "A network is pretrained on rows of the server's own, and it has none. Partition with a server share, "
+                "say 0.1, or give weights."
+            )
+        rows = np.asarray(embeddings.embeddings[partition.server], np.float32).reshape(-1, *shape)
+        labels = embeddings.labels[partition.server]
+        made = pretrain(made, rows, labels, options=options.pretraining, progress=progress)
+    return NetworkProblem(
+        described(made, options.network, shape, classes, subset=options.subset, precision=options.precision),
+        options.centre,
+        embeddings.class_names,
+        embeddings.spec.digest,
+        dict(vars(options.pretraining)) if options.weights is None else None,
+        options.weights,
+    )
+
+
+def input_shape(embeddings: EmbeddingSet) -> tuple[int, ...]:
+    """The shape of one input: a picture's where the rows are pixels, else as many numbers as a row has."""
+    return picture_shape(embeddings.spec) or (embeddings.dimension,)
+
+
+def _network(about: Mapping[str, Any], weights: Mapping[str, NDArray[Any]]) -> Network:
+    shape, moving = tuple(about["shape"]), tuple(about["moving"])
+    return Network(about["name"], shape, about["classes"], weights, moving, about["precision"])
+
+
+def _load(module: nn.Module, path: Path) -> None:
+    if not path.is_file():
+        raise NotFoundError(
+            f"There is no file of weights {path}. Give a safetensors file with the network's own names."
+        )
+    try:
+        module.load_state_dict({name: from_numpy(np.array(value)) for name, value in load_file(path).items()})
+    except (RuntimeError, SafetensorError) as error:
+        raise InputError(
+            f"The weights in {path} do not fit the network: {str(error).splitlines()[-1].strip()} Give those of the "
+            "same architecture."
+        ) from error

@@ -1,0 +1,153 @@
+"""What clients can train: a problem, and one whose loss is quadratic, of which alone distances can be certified.
+
+Parameters are two-dimensional: (d + 1, k) for a head on embeddings (bias last), (p, 1) for a network. A backend makes
+problems; backends are registered, and a head says which one it belongs to. Nobody else asks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from probekit.linear.solvers import Operator, Solver
+from probekit.linear.squares import CurvedSquares
+from probekit.models.fitting import FitPlan
+from probekit.models.heads import Head
+from probekit.registry import problems
+from probekit.values import EmbeddingSet, Json, Partition, Rows
+
+Array = NDArray[np.float64]
+Indices = NDArray[np.int64]
+
+
+class Holding(Protocol):
+    """What a client holds, prepared once. `offers` names the questions that it can answer."""
+
+    @property
+    def problem(self) -> Problem: ...
+    @property
+    def count(self) -> int: ...
+    @property
+    def offers(self) -> frozenset[str]: ...
+
+
+class QuadraticHolding(Holding, Protocol):
+    """A holding whose loss is a sum of squares of an affine model."""
+
+    def squares(self, precision: str = "float64") -> CurvedSquares: ...
+
+
+class Problem(Protocol):
+    """What clients train together, apart from their rows.
+
+    `backend` is the name it is registered by, `plain` and `arrays` define it (another process makes it anew from
+    them), `blocks` are the rows of parameters that are one tensor, `precision` the numbers it is trained in,
+    `traits` what holds for it: "quadratic" (a ridge loss of an affine model), "plain" (the clients' own losses add up
+    to it), "minimum" (a head of it is that loss's minimum), "statistics" (sums of rows suffice for the minimum), "start"
+    (training begins at a point of its own).
+    """
+
+    @property
+    def backend(self) -> str: ...
+    @property
+    def traits(self) -> frozenset[str]: ...
+    @property
+    def plain(self) -> Mapping[str, Json]: ...
+    @property
+    def arrays(self) -> Mapping[str, NDArray[Any]]: ...
+    @property
+    def digest(self) -> str: ...
+    @property
+    def shape(self) -> tuple[int, int]: ...
+    @property
+    def blocks(self) -> Mapping[str, slice]: ...
+    @property
+    def precision(self) -> str: ...
+    @property
+    def start(self) -> Array:
+        """Where training begins unless a trainer draws another point."""
+        ...
+
+    def params(self, head: Head) -> Array: ...
+    def head(self, params: Array, *, ridge: float, recipe: Mapping[str, Json]) -> Head: ...
+    def hold(self, embeddings: EmbeddingSet, rows: Indices, *, share: float = 1.0, name: str = "") -> Holding: ...
+    def fit(
+        self, holding: Any, name: str, start: Array, plan: FitPlan, *, centre: Array | None, away: Array | None
+    ) -> Array: ...
+    def loss(self, holding: Any, params: Array) -> float: ...
+    def scores(self, head: Any, rows: Rows) -> Array: ...
+
+
+@dataclass(frozen=True, eq=False)
+class ScoredRows:
+    """Some rows' scores, and how they depend on the parameters.
+
+    Where all classes share a row's columns, `rows` are these. Where every class has its own (a network), `apart` is
+    the norm of the difference of each class's to the best one's, and `norms` that of each.
+    """
+
+    scores: Array
+    rows: Array | None = None
+    apart: Array | None = None
+    norms: Array | None = None
+
+
+@runtime_checkable
+class Quadratic(Problem, Protocol):
+    """A problem with a ridge loss of an affine model."""
+
+    @property
+    def objective(self) -> Mapping[str, Json]:
+        """What determines the loss besides rows and ridge, for a certificate."""
+        ...
+
+    @property
+    def arithmetic(self) -> str:
+        """How sums of rows are rounded: "float64", "fast" or "exact"."""
+        ...
+
+    @property
+    def assumptions(self) -> tuple[str, ...]: ...
+    def penalty(self, ridge: float) -> Array:
+        """The ridge of every row of the parameters, (d, 1): 0 where nothing is penalised."""
+        ...
+
+    def solver(self, name: str, watch: Callable[[int, float, Array], None] | None = None) -> Solver: ...
+    def preconditioner(self, squares: Any, ridge: float) -> Operator:
+        """For the loss of other people's rows, of which these are a sample."""
+        ...
+
+    def scored(self, head: Any, embeddings: EmbeddingSet, *, centre: Array | None = None) -> Iterator[ScoredRows]: ...
+
+
+class Backend(Protocol):
+    """Makes problems of one kind: for a training (`prepare`), of a head (`of`), of what was sent (`from_plain`).
+
+    `trainer` is what it is trained by unless asked otherwise, `ridge` its usual ridge (None: chosen from the rows),
+    `serving` what it takes to use a saved head.
+    """
+
+    trainer: str
+    ridge: float | None
+    serving: str
+
+    def prepare(self, embeddings: EmbeddingSet, partition: Partition, options: Any, **more: Any) -> Problem: ...
+    def of(self, head: Any, stored: Mapping[str, Any] | None = None) -> Problem: ...
+    def from_plain(self, plain: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Problem: ...
+    def save(self, head: Any) -> tuple[dict[str, Json], dict[str, NDArray[Any]]]: ...
+    def load(self, config: Mapping[str, Any], arrays: dict[str, NDArray[Any]]) -> Head: ...
+
+
+def backend_named(name: str) -> Backend:
+    """The backend that is registered by this name."""
+    found: Backend = problems.get(name)()
+    return found
+
+
+def problem_of(head: Head, stored: Mapping[str, Any] | None = None) -> Any:
+    """The problem that a head solves; `stored` is what a run kept of it beside the head."""
+    return backend_named(head.backend).of(head, stored)

@@ -1,0 +1,118 @@
+"""The references: training anew on the rows that remain, to the minimum or by the run's own FedAvg."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+from probekit.errors import InputError
+from probekit.federated.methods.cg import FederatedCg
+from probekit.federated.methods.closed_form import ClosedForm
+from probekit.federated.methods.fedavg import FedAvg
+from probekit.federated.summation import StatisticsTree
+from probekit.federated.trained import Trained
+from probekit.federated.training import Training
+from probekit.unlearning.method import Unlearned, require
+from probekit.unlearning.removal import Removal
+
+CLOSE = {"float64": FederatedCg(rounds=2000, tolerance=1e-8), "float32": FederatedCg(rounds=500, tolerance=1e-5)}
+"""How near to the minimum retraining by rounds goes, by the numbers that the run was trained in."""
+
+
+def minimum_trainer(problem: Any) -> Any:
+    """What finds the minimum of a problem: its closed form where it has one, else conjugate gradients."""
+    if "statistics" in problem.traits:
+        return ClosedForm(problem.view, problem.class_weight, problem.normalise_classes)
+    return CLOSE[problem.precision]
+
+
+def trained_anew(removal: Removal, trainer: Any) -> Trained:
+    """The outcome of a trainer on the retained clients, from where the run's own training began."""
+    before = removal.before
+    if not removal.counts:
+        raise InputError("Cannot retrain on nothing: every sample of every client is to be forgotten.")
+    wanted = (
+        "statistics" if before.statistics is not None else "gradients" if before.gradients is not None else "nothing"
+    )
+    training = Training(
+        removal.problem,
+        removal.online,
+        before.ridge,
+        before.scaling,
+        wanted if wanted in trainer.keeps else "nothing",
+        removal.server if removal.server_set is not None and "statistics" not in removal.problem.traits else None,
+        watch=lambda stage: removal.watch("retraining"),
+    )
+    found: Trained = trainer.train(training)
+    return found
+
+
+@dataclass(frozen=True)
+class Retrain:
+    """The minimum of the remaining rows' loss, found anew: the head that all others are measured by."""
+
+    name: ClassVar[str] = "retrain"
+    needs: ClassVar[tuple[Any, ...]] = (("problem", "quadratic"), ("online", "gradient"))
+    keeps: ClassVar[tuple[str, ...]] = ("statistics", "gradients")
+    traits: ClassVar[frozenset[str]] = frozenset({"minimum"})
+
+    def unlearn(self, removal: Removal) -> Unlearned:
+        """The head of the remaining rows."""
+        require(self, removal)
+        before, problem, rows = removal.before, removal.problem, removal.rows
+        d, k = problem.shape
+        if "statistics" in problem.traits:
+            answers = removal.online.ask("statistics")
+            parts = {one.client: problem.stats(one.arrays) for one in answers.each()}
+            if not parts:
+                raise InputError("Cannot retrain on nothing: every sample of every client is to be forgotten.")
+            tree = StatisticsTree.of(parts)
+            head, solution = problem.minimum(tree.total, before.ridge, scaling=before.scaling, term=before.objective)
+            return removal.finish(
+                self,
+                solution,
+                head=removal.named(head),
+                flops=rows * d * (d + k) + d**3 // 3 + 2 * d * d * k,
+                note="Trained anew on the remaining rows.",
+                statistics=tree if before.statistics is not None else None,
+            )
+        found = trained_anew(removal, minimum_trainer(problem))
+        return removal.finish(
+            self,
+            found.solution,
+            params=found.params,
+            flops=8 * found.rounds * rows * d,
+            note="Trained anew on the remaining rows, from the same w_p, which knows the server's rows only.",
+            gradients=found.gradients,
+        )
+
+
+@dataclass(frozen=True)
+class RetrainFedAvg:
+    """The run's own FedAvg, from its start, on the clients that remain."""
+
+    name: ClassVar[str] = "retrain-fedavg"
+    needs: ClassVar[tuple[Any, ...]] = (("online", "fit"), ("trainer", "rounds"))
+    keeps: ClassVar[tuple[str, ...]] = ("statistics", "gradients")
+    traits: ClassVar[frozenset[str]] = frozenset()
+
+    def unlearn(self, removal: Removal) -> Unlearned:
+        """The head that FedAvg comes to without the forgotten."""
+        require(self, removal)
+        options = removal.material.options
+        if not isinstance(options, FedAvg):
+            raise InputError("retrain-fedavg needs the FedAvg options of the run. Give them as options.")
+        found = trained_anew(removal, replace(options, ridge=None))
+        d, k = removal.problem.shape
+        steps = options.local_steps or options.local_epochs or 1
+        batch = options.batch_size or removal.rows // len(removal.counts)
+        done = removal.finish(
+            self,
+            found.solution,
+            params=found.params,
+            flops=found.rounds * len(removal.counts) * steps * 4 * batch * d * k,
+            note="FedAvg with several local steps settles beside the minimum of the retained loss.",
+            gradients=found.gradients,
+            statistics=found.statistics,
+        )
+        return replace(done, trained_after=replace(done.trained_after, rounds=found.rounds, losses=found.losses))

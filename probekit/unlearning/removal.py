@@ -1,0 +1,338 @@
+"""A request against a run, with everything that a method may use to carry it out."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from probekit.errors import InputError, MismatchError
+from probekit.federated.federation import Federation, Nobody, Traffic
+from probekit.federated.in_process import FirstOf, InProcess, KeptGradients
+from probekit.federated.loss import CommonLoss
+from probekit.federated.server import client_weights
+from probekit.federated.summation import StatisticsTree
+from probekit.federated.trained import ServerSet, Trained
+from probekit.linear.design import ClientStats, Solution
+from probekit.linear.objective import SIGMA
+from probekit.models.heads import Head
+from probekit.protocols import Watch
+from probekit.registry import spec_of
+from probekit.unlearning.method import NOTHING, ROWS, Cost, Material, Unlearned
+from probekit.unlearning.request import UnlearnRequest
+from probekit.unlearning.rows import Remainder, remaining_rows
+from probekit.unlearning.soundness import refuse_unsound
+from probekit.values import Json
+
+ENCODING = ("backbone", "dataset", "spec", "ridge_chosen", SIGMA)
+"""What a head's recipe says of its embeddings, its ridge and its linear term, which no removal changes."""
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Removal:
+    """A request against a run, with everything that may be used to carry it out."""
+
+    before: Trained
+    request: UnlearnRequest
+    material: Material = NOTHING
+    started: float = field(default_factory=time.perf_counter)
+
+    @property
+    def problem(self) -> Any:
+        """What was trained."""
+        return self.before.problem
+
+    @property
+    def watch(self) -> Watch:
+        """Called with progress."""
+        return self.material.watch
+
+    @property
+    def params(self) -> Array:
+        """The parameters before."""
+        return self.before.params
+
+    @cached_property
+    def left(self) -> tuple[str, ...]:
+        """The clients that stay, and those that join."""
+        return self.request.remaining(self.before)
+
+    @cached_property
+    def rest(self) -> Remainder | None:
+        """The rows that stay, where the cached rows are at hand."""
+        material = self.material
+        if material.embeddings is None or material.partition is None:
+            return None
+        known = material.partition.clients
+        unknown = [name for name in self.request.added if name not in known and name not in material.arriving]
+        if unknown:
+            raise InputError(
+                f"Cannot add client {unknown[0]}: it has neither statistics (Material.arriving) nor rows in the "
+                "partition. Give one of them."
+            )
+        empty = {name: np.empty(0, np.int64) for name in self.left if name not in known}
+        divided = replace(material.partition, clients={**known, **empty})
+        return remaining_rows(self.before, self.request, material.embeddings, divided)
+
+    @cached_property
+    def changed(self) -> frozenset[str]:
+        """Clients that stay, with other rows than before, or that join."""
+        if not self.request.by_row:
+            return frozenset(name for name in self.request.added if name not in self.material.arriving)
+        if self.rest is None:
+            raise InputError(f"This request needs {ROWS}.")
+        return self.rest.changed | {name for name in self.request.added if name not in self.material.arriving}
+
+    @cached_property
+    def online(self) -> Federation:
+        """The retained clients themselves: those given, else from their cached rows."""
+        if self.material.clients is not None:
+            if set(self.material.clients.clients) != set(self.left):
+                raise MismatchError(
+                    f"The clients that answer are {', '.join(sorted(self.material.clients.clients))}; those retained "
+                    f"are {', '.join(sorted(self.left))}. Ask the retained ones."
+                )
+            return self.material.clients
+        if self.rest is None or not self.material.ask or not self.rest.partition.clients:
+            return Nobody()
+        return InProcess.of(self.problem, self.rest.embeddings, self.rest.partition.clients)
+
+    @cached_property
+    def retained(self) -> Federation:
+        """The retained clients, as they can be asked: from what was kept, else online."""
+        sources: list[Federation] = []
+        if self.material.clients is None:
+            sources += self._kept()
+        if self.material.ask or self.material.clients is not None:
+            sources.append(self.online)
+        sizes = {name: next((one.counts[name] for one in sources if name in one.counts), 0) for name in self.left}
+        known = {name: count for name, count in sizes.items() if count}
+        return FirstOf(self.problem, sources, known)
+
+    def _kept(self) -> list[Federation]:
+        before, found = self.before, list[Federation]()
+        if before.statistics is not None:
+            same = {name: before.statistics[name] for name in self.left if name in before.statistics}
+            same = {name: one for name, one in same.items() if name not in self.changed}
+            for name, one in self.material.arriving.items():
+                same[name] = refuse_unsound(one, name, design=self.problem.design)
+            holdings = {name: self.problem.hold_statistics(one) for name, one in same.items()}
+            found.append(InProcess(self.problem, holdings, local=True))
+        elif before.gradients is not None and not self.request.by_row and not self.request.added:
+            extra = self.problem.penalty(before.mean_ridge(before.rows)) * before.params
+            own = {name: before.gradients.aggregate[name] - extra for name in self.left}
+            sizes = {name: before.counts[name] for name in self.left}
+            found.append(KeptGradients(self.problem, before.params, own, sizes))
+        return found
+
+    @cached_property
+    def target(self) -> Federation:
+        """The forgotten clients (of a request by samples: the clients with those samples alone)."""
+        if self.material.target is not None:
+            return self.material.target
+        material = self.material
+        if self.rest is None or not material.ask or material.embeddings is None or not self.rest.gone:
+            return Nobody()
+        return InProcess.of(self.problem, material.embeddings, self.rest.gone)
+
+    @cached_property
+    def server_set(self) -> ServerSet | None:
+        """The server's own rows after the request, with statistics made anew where one of them was forgotten."""
+        server = self.before.server
+        if server is None or self.rest is None or not self.request.by_row:
+            return server if self.rest is None or server is None else replace(server, rows=self.rest.partition.server)
+        rows = self.rest.partition.server
+        if not len(rows):
+            return None
+        if not self.rest.server_changed or server.statistics is None:
+            return replace(server, rows=rows)
+        return ServerSet(self.problem.hold(self.rest.embeddings, rows).statistics, rows)
+
+    @cached_property
+    def server(self) -> Any:
+        """What the server holds itself: from its statistics or, where a problem has none, from its rows."""
+        found = self.server_set
+        if found is None:
+            raise InputError("No row of the server's own remains. Use exact or retrain.")
+        if found.statistics is not None:
+            return self.problem.hold_statistics(found.statistics)
+        if self.rest is None:
+            raise InputError(
+                "The curvature of this problem needs the server's own rows. Give the embedding set and the partition."
+            )
+        return self.problem.hold(self.rest.embeddings, found.rows, share=0.5, name="the server")
+
+    @cached_property
+    def counts(self) -> dict[str, int]:
+        """How many rows each client has afterwards."""
+        if self.material.clients is None and self.rest is not None:
+            arriving = {name: one.count for name, one in self.material.arriving.items()}
+            rows = {name: len(own) for name, own in self.rest.partition.clients.items()}
+            found = {name: arriving.get(name) or rows.get(name, 0) for name in self.left}
+            return {name: count for name, count in found.items() if count}
+        return dict(self.retained.counts)
+
+    @property
+    def rows(self) -> int:
+        """How many rows are retained."""
+        return sum(self.counts.values())
+
+    @property
+    def ridge(self) -> float:
+        """The ridge in mean scaling, for the retained rows."""
+        return self.before.mean_ridge(self.rows)
+
+    @cached_property
+    def loss(self) -> CommonLoss:
+        """The retained loss, in float64."""
+        return CommonLoss(self.retained, self.problem, self.ridge, precision="float64")
+
+    @cached_property
+    def gradient(self) -> Array:
+        """The retained loss's gradient at the parameters before."""
+        if not self.retained.offers("gradient"):
+            raise InputError(
+                "Cannot unlearn single samples from kept gradients: they are of whole clients. Give the cached rows, "
+                "or the clients online."
+            )
+        return self.loss.gradient(self.params)
+
+    @cached_property
+    def statistics(self) -> StatisticsTree | None:
+        """The retained clients' statistics where the run kept them; those that the request changed are asked for."""
+        kept = self.before.statistics
+        if kept is None:
+            return None
+        gone = [name for name in kept if name not in self.left or name in self.changed]
+        tree = kept if isinstance(kept, StatisticsTree) else None
+        if tree is None:
+            rest = {name: kept[name] for name in kept if name not in gone}
+            tree = StatisticsTree.of(rest) if rest else StatisticsTree(self.problem.design)
+        else:
+            tree = tree.without(*gone)
+        fresh = {name: refuse_unsound(one, name, design=self.problem.design) for name, one in self._arriving()}
+        for name, one in fresh.items():
+            tree = tree.including(name, one)
+        if not tree.parts:
+            raise InputError("Cannot forget every sample of every client: nothing would remain to be trained on.")
+        return tree
+
+    def _arriving(self) -> list[tuple[str, ClientStats]]:
+        found = list(self.material.arriving.items())
+        asked = [name for name in self.changed if name in self.counts]
+        if asked:
+            found += [(one.client, self.problem.stats(one.arrays)) for one in self._anew(asked)]
+        return found
+
+    def _anew(self, names: Sequence[str]) -> list[Any]:
+        source = self.online if self.online.offers("statistics") else self.retained
+        return list(source.ask("statistics", clients=names).each())
+
+    @property
+    def forgotten(self) -> frozenset[str]:
+        """The clients that something is forgotten of."""
+        return frozenset(self.request.clients) | self.changed
+
+    @property
+    def cost(self) -> Cost:
+        """What passed so far, and the time since the request was taken up."""
+        sent = sum((one.traffic for one in self._asked()), Traffic())
+        return Cost(sent.up, sent.down, sent.rounds, seconds=time.perf_counter() - self.started)
+
+    def _asked(self) -> list[Federation]:
+        """Federations that were made, each once: what is asked through another is counted there."""
+        made = [vars(self)[name] for name in ("retained", "target") if name in vars(self)]
+        if "online" in vars(self) and "retained" not in vars(self):
+            made.append(vars(self)["online"])
+        return made
+
+    def available(self, party: str, what: str) -> bool:
+        """Whether something that a method needs is here."""
+        match party:
+            case "kept":
+                return self.before.has(what)
+            case "server":
+                return self.server_set is not None
+            case "problem":
+                return what in self.problem.traits
+            case "trainer":
+                return hasattr(self.material.options, what)
+            case "retained" | "online" | "target":
+                federation: Federation = getattr(self, party)
+                return federation.offers(what)
+        raise InputError(f"A method can need something of kept, server, retained, target, ...; found {party!r}.")
+
+    def finish(
+        self,
+        method: Any,
+        solution: Solution,
+        *,
+        params: Array | None = None,
+        head: Head | None = None,
+        flops: int = 0,
+        note: str = "",
+        warnings: tuple[str, ...] = (),
+        loss_change: float | None = None,
+        one_step: bool = False,
+        **kept: Any,
+    ) -> Unlearned:
+        """The run at a new head (or its parameters); what knows a forgotten client, or belongs to the old head, goes.
+
+        `kept` replaces what would be dropped, by name.
+        """
+        name = spec_of(method)
+        if head is None:
+            if params is None or not np.isfinite(params).all():
+                raise InputError(f"Unlearning by {name} must end in finite parameters. Nothing was changed.")
+            head = self.moved(params, name)
+        cost = replace(self.cost, flops=flops)
+        old = np.array([*self.before.counts.values()])
+        sized = np.allclose([*self.before.weights.values()], client_weights(old))
+        shares = client_weights(np.array([*self.counts.values()]), "size" if sized else "uniform")
+        base = self.before.without(self.forgotten)
+        after = replace(
+            base,
+            head=head,
+            solution=solution,
+            method=name,
+            counts=dict(self.counts),
+            weights=dict(zip(self.counts, shares.tolist(), strict=True)),
+            losses=(),
+            traffic={name: Traffic(cost.up, cost.down, cost.rounds)},
+            **{
+                "history": None,
+                "gradients": None,
+                "statistics": self.statistics,
+                "server": self.server_set,
+                **kept,
+            },
+        )
+        return Unlearned(after, self.request, name, solution, cost, note, warnings, loss_change, one_step)
+
+    def moved(self, params: Array, method: str) -> Head:
+        """The run's head at other parameters."""
+        recipe: dict[str, Json] = {
+            **self.before.head.recipe,
+            "solver": method,
+            "rows": self.rows,
+            "exact_unlearning": False,
+        }
+        found: Head = self.problem.head(params, ridge=self.before.head.ridge, recipe=recipe)
+        return found
+
+    def named(self, head: Any) -> Any:
+        """A head that was fitted anew, with what the run knew of its encoding and its ridge."""
+        kept = {name: value for name, value in self.before.head.recipe.items() if name in ENCODING}
+        return replace(
+            head,
+            classes=self.before.head.classes,
+            spec_digest=self.before.head.spec_digest,
+            recipe={**kept, **head.recipe},
+        )

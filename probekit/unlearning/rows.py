@@ -1,0 +1,151 @@
+"""What is left of a run's rows when a request is carried out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from probekit.errors import InputError, MismatchError
+from probekit.federated.trained import Trained
+from probekit.unlearning.request import Relabelled, SampleRef, UnlearnRequest
+from probekit.values import EmbeddingSet, Partition, Picked
+
+Indices = NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class Remainder:
+    """The rows that stay, renumbered, and whose rows the request changed; `gone` are the forgotten ones' numbers."""
+
+    embeddings: EmbeddingSet
+    partition: Partition
+    changed: frozenset[str]
+    server_changed: bool
+    gone: Mapping[str, Indices]
+
+
+def remaining_rows(
+    trained: Trained, request: UnlearnRequest | None, embeddings: EmbeddingSet, partition: Partition
+) -> Remainder:
+    """The rows of the clients that stay and of the server, without forgotten samples, labels put right.
+
+    Without a request, of all clients of the run.
+    """
+    if partition.rows != len(embeddings):
+        raise MismatchError(
+            f"The partition divides {partition.rows} rows, the embedding set has {len(embeddings)}. Use the set that "
+            "the partition was made from."
+        )
+    left = tuple(trained.counts) if request is None else request.remaining(trained)
+    samples, labelled = ((), ()) if request is None else (request.samples, request.relabelled)
+    owner = _owners(partition, left)
+    found = _found(embeddings, {one.sample for one in samples} | {one.sample for one in labelled})
+    labels, gone, changed = embeddings.labels.copy(), np.zeros(len(owner), bool), set()
+    for sample in samples:
+        rows = _meant(sample, found, owner=owner, left=left)
+        _refuse_pretrained(trained, sample, holders=owner[rows], server=len(left))
+        gone[rows] = True
+        changed |= set(owner[rows].tolist())
+    for relabelled in labelled:
+        rows = _meant(relabelled, found, owner=owner, left=left)
+        _refuse_pretrained(trained, relabelled, holders=owner[rows], server=len(left))
+        labels[rows] = _label(relabelled, len(trained.head.classes))
+        changed |= set(owner[rows].tolist())
+    kept = np.flatnonzero((owner >= 0) & ~gone)
+    forgotten = {name: partition.clients[name] for name in (() if request is None else request.clients)}
+    for number, name in enumerate(left):
+        own = np.flatnonzero((owner == number) & gone)
+        if len(own):
+            forgotten[name] = own
+    return Remainder(
+        _picked(replace(embeddings, labels=labels), kept),
+        _renumbered(partition, owner[kept], left),
+        frozenset(left[number] for number in changed if number < len(left)),
+        len(left) in changed,
+        forgotten,
+    )
+
+
+def _found(embeddings: EmbeddingSet, wanted: set[str]) -> dict[str, list[int]]:
+    found: dict[str, list[int]] = {sample: [] for sample in wanted}
+    if wanted:
+        for row, sample in enumerate(embeddings.ids):
+            if sample in wanted:
+                found[sample].append(row)
+    return found
+
+
+def _owners(partition: Partition, left: tuple[str, ...]) -> Indices:
+    """The number of each row's client among those that stay, one more for the server, -1 for nobody."""
+    owner = np.full(partition.rows, -1)
+    for number, name in enumerate(left):
+        if name not in partition.clients:
+            raise MismatchError(
+                f"Client {name} of this run holds no rows in the partition given. Use the run's own partition."
+            )
+        owner[partition.clients[name]] = number
+    owner[partition.server] = len(left)
+    return owner
+
+
+def _meant(
+    asked: SampleRef | Relabelled, found: Mapping[str, list[int]], *, owner: Indices, left: tuple[str, ...]
+) -> list[int]:
+    """The rows of a sample that one client holds, or anybody."""
+    wanted = left.index(asked.client) if asked.client in left else -1
+    rows = [
+        row
+        for row in found[asked.sample]
+        if (owner[row] >= 0 if asked.client is None else wanted >= 0 and owner[row] == wanted)
+    ]
+    if not rows:
+        who = f"client {asked.client} does not hold it" if asked.client else "nobody in this run holds it"
+        verb = "relabel" if isinstance(asked, Relabelled) else "forget"
+        raise InputError(f"Cannot {verb} sample {asked.sample}: {who}. Look at the ids of the embedding set.")
+    return rows
+
+
+def _refuse_pretrained(trained: Trained, asked: SampleRef | Relabelled, *, holders: Indices, server: int) -> None:
+    """Refuse to change a row that a network was pretrained on: w_p would still know it as it was."""
+    if server in holders and trained.problem.knows_server:
+        raise InputError(
+            f"Sample {asked.sample} is the server's own, and the network was pretrained on it: its weights w_p would "
+            "still know it. Train again without it, or name one client's copy (CLIENT/ID)."
+        )
+
+
+def _label(asked: Relabelled, classes: int) -> int:
+    if not 0 <= asked.label < classes:
+        raise InputError(f"Sample {asked.sample} cannot get label {asked.label}: the classes are 0 to {classes - 1}.")
+    return asked.label
+
+
+def _picked(embeddings: EmbeddingSet, rows: Indices) -> EmbeddingSet:
+    """The set of these rows, read only when asked for."""
+    if len(rows) == len(embeddings):
+        return embeddings
+    pick = rows.tolist()
+    return replace(
+        embeddings,
+        embeddings=Picked(embeddings.embeddings, rows),
+        labels=embeddings.labels[rows],
+        ids=[embeddings.ids[i] for i in pick],
+        clients=None if embeddings.clients is None else tuple(embeddings.clients[i] for i in pick),
+        names=None if embeddings.names is None else [embeddings.names[i] for i in pick],
+        masked=None if embeddings.masked is None else embeddings.masked[rows],
+        skipped=(),
+    )
+
+
+def _renumbered(partition: Partition, owner: Indices, left: tuple[str, ...]) -> Partition:
+    """The partition of the rows that stay; a client without rows is gone."""
+    held = {name: np.flatnonzero(owner == number) for number, name in enumerate(left)}
+    return replace(
+        partition,
+        clients={name: rows for name, rows in held.items() if len(rows)},
+        server=np.flatnonzero(owner == len(left)),
+        rows=len(owner),
+    )
