@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
+
+from numpy.typing import NDArray
 
 from probekit.errors import CorruptError
-from probekit.federated.trained import Reached
-from probekit.federated.whole import Standing
+from probekit.federated.trained import RoundState
 from probekit.files import map_tensors, storing
 from probekit.runs import tensors
 from probekit.runs.layout import checkpoint_path
@@ -21,6 +24,14 @@ EVERY = 20.0
 WEIGHT, PARAMS = "weight ", "params"
 FREE = ("rounds", "tolerance")
 """What may be asked for anew without beginning anew."""
+
+
+@dataclass(frozen=True, eq=False)
+class TrainingState:
+    """How far a training is: what the problem was made of, and where the rounds have come to (None: none is done)."""
+
+    arrays: Mapping[str, NDArray[Any]]
+    rounds: RoundState | None = None
 
 
 @dataclass
@@ -38,7 +49,7 @@ class TrainingCheckpoint:
         key = hashlib.sha256(canonical([embeddings.digest, asked]).encode()).hexdigest()
         return cls(checkpoint_path(run), key)
 
-    def load(self) -> Standing | None:
+    def load(self) -> TrainingState | None:
         """Where the same training was when it was interrupted, if it was."""
         if not self.path.is_file():
             return None
@@ -49,18 +60,17 @@ class TrainingCheckpoint:
         if note.get("key") != self.key:
             return None
         weights = {name.removeprefix(WEIGHT): value for name, value in arrays.items() if name != PARAMS}
-        reached = Reached(arrays[PARAMS], note["rounds"]) if PARAMS in arrays else None
-        return Standing(weights, reached)
+        reached = RoundState(arrays[PARAMS], note["rounds"]) if PARAMS in arrays else None
+        return TrainingState(weights, reached)
 
-    def save(self, standing: Standing) -> None:
+    def save(self, state: TrainingState) -> None:
         """Write it, unless that was done a moment ago."""
-        now = time.monotonic()
-        if now < self._written + EVERY and standing.reached is not None:
+        if time.monotonic() < self._written + EVERY and state.rounds is not None:
             return
-        arrays = {WEIGHT + name: value for name, value in standing.weights.items()}
-        if standing.reached is not None:
-            arrays[PARAMS] = standing.reached.params
-        rounds = 0 if standing.reached is None else standing.reached.rounds
+        arrays = {WEIGHT + name: value for name, value in state.arrays.items()}
+        if state.rounds is not None:
+            arrays[PARAMS] = state.rounds.params
+        rounds = 0 if state.rounds is None else state.rounds.rounds
         with storing(self.path.parent):
             tensors.put(self.path, arrays, {"key": self.key, "rounds": rounds})
         self._written = time.monotonic()

@@ -3,13 +3,14 @@
 head/               config.json, model.safetensors, README.md
 kept/statistics/    one file per client
 kept/               server, gradients, history, objective (secret), solution: what there is of them
+kept/NAME/          whatever else a trainer or a method keeps: common.safetensors, and one file per client
 trained.json        everything else, and the sha256 of every file above; its own stands in the ledger
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +18,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from probekit.errors import CorruptError
-from probekit.federated.trained import ServerSet, Traffic, Trained
+from probekit.federated.federation import Traffic
+from probekit.federated.trained import Kept, ServerSet, Trained
 from probekit.files import read_json, sha256_file, sync_folder, write_json, write_text
 from probekit.linear.design import Design, Solution
 from probekit.models.heads import Head
+from probekit.models.problem import problem_of
 from probekit.models.serving import load_head, save_head
 from probekit.runs import tensors
 from probekit.values import Json
@@ -28,6 +31,7 @@ from probekit.values import Json
 NOTE = "trained.json"
 HEAD, KEPT = "head", "kept"
 STATISTICS = f"{KEPT}/statistics"
+COMMON = "common.safetensors"
 PLAIN = ("method", "ridge", "scaling", "rounds", "learning_rate")
 
 
@@ -73,22 +77,29 @@ class StateFolder:
             return None
         digests = self._ordered("statistics")
         files = {client: self.files[f"{STATISTICS}/{tensors.file_of(client)}"] for client in digests}
-        return tensors.StatisticsFolder(
-            self.folder / STATISTICS, Design(**self.note["design"]), self.note["counts"], digests, files
-        )
+        return tensors.StatisticsFolder(self.folder / STATISTICS, self._design(), self.note["counts"], digests, files)
+
+    @property
+    def problem(self) -> Mapping[str, Any]:
+        """What was kept of the problem beside the head; earlier states kept the design alone."""
+        found: Mapping[str, Any] = self.note.get("problem") or {"design": self.note["design"]}
+        return found
+
+    def _design(self) -> Design:
+        return Design(**self.problem["design"])
 
     def objective(self) -> NDArray[np.float64] | None:
         """The secret linear term of what was minimised, if there is one."""
         place = self._path("objective")
-        return None if place is None else tensors.take_objective(*place, Design(**self.note["design"]))
+        return None if place is None else tensors.take_objective(*place, self._design())
 
     def trained(self) -> Trained:
         """All that training left; statistics are read when asked for, histories mapped."""
-        note = self.note
+        note, head = self.note, self.head()
         gradients, history = self._path("gradients"), self._path("history")
         return Trained(
-            head=self.head(),
-            design=Design(**note["design"]),
+            head=head,
+            problem=problem_of(head, self.problem),
             counts=self._ordered("counts"),
             weights=self._ordered("weights"),
             solution=self._solution(),
@@ -98,7 +109,8 @@ class StateFolder:
             gradients=tensors.take_gradients(*gradients) if gradients else None,
             history=tensors.take_history(*history) if history else None,
             objective=self.objective(),
-            traffic={purpose: Traffic(up, down) for purpose, up, down in note["traffic"]},
+            kept={name: self._kept(name, about) for name, about in note.get("kept", {}).items()},
+            traffic={purpose: Traffic(*sent) for purpose, *sent in note["traffic"]},
             **{name: note[name] for name in PLAIN},
         )
 
@@ -109,6 +121,15 @@ class StateFolder:
     def _path(self, what: str) -> tuple[Path, str] | None:
         name = f"{KEPT}/{what}.safetensors"
         return (self.folder / name, self.files[name]) if name in self.files else None
+
+    def _kept(self, name: str, about: Mapping[str, Any]) -> Kept:
+        common = f"{KEPT}/{name}/{COMMON}"
+        arrays = tensors.take(self.folder / common, self.files[common])[0] if common in self.files else {}
+        parts = {}
+        for client in about["parts"]:
+            path = f"{KEPT}/{name}/{tensors.file_of(client)}"
+            parts[client] = tensors.take(self.folder / path, self.files[path])[0]
+        return Kept(arrays, parts, about["plain"], frozenset(about["about"]))
 
     def _solution(self) -> Solution:
         path, stated = self._path("solution") or (self.folder / KEPT / "solution.safetensors", "")
@@ -123,7 +144,7 @@ class StateFolder:
         if server["digest"] is None:
             return ServerSet(None, tensors.take(*place)[0]["rows"])
         statistics, more = tensors.take_statistics(
-            *place, Design(**self.note["design"]), digest=server["digest"], count=server["count"]
+            *place, self._design(), digest=server["digest"], count=server["count"]
         )
         return ServerSet(statistics, more["rows"])
 
@@ -141,13 +162,15 @@ def write_state(
     files = {f"{HEAD}/{path.name}": sha256_file(path) for path in sorted((folder / HEAD).iterdir())}
     digests = _write_statistics(folder, trained, files, before=before)
     files |= _write_rest(folder / KEPT, trained)
+    for name, one in trained.kept.items():
+        files |= _write_kept(folder, name, one)
     for name, text in (texts or {}).items():
         write_text(folder / name, text)
         files[name] = sha256_file(folder / name)
     solution = {name: value for name, value in vars(trained.solution).items() if name != "value"}
     note: dict[str, Json] = {
         "head": trained.head.digest,
-        "design": asdict(trained.design),
+        "problem": dict(trained.problem.plain),
         "clients": list(trained.counts),
         "counts": dict(trained.counts),
         "weights": dict(trained.weights),
@@ -155,7 +178,11 @@ def write_state(
         "losses": list(trained.losses),
         "statistics": digests,
         "server": _server_note(trained.server),
-        "traffic": [[purpose, sent.up, sent.down] for purpose, sent in trained.traffic.items()],
+        "kept": {
+            name: {"parts": list(one.parts), "plain": one.plain, "about": sorted(one.about)}
+            for name, one in trained.kept.items()
+        },
+        "traffic": [[purpose, sent.up, sent.down, sent.rounds] for purpose, sent in trained.traffic.items()],
         "files": files,
         **{name: getattr(trained, name) for name in PLAIN},
     }
@@ -211,6 +238,19 @@ def _write_rest(folder: Path, trained: Trained) -> dict[str, str]:
     if trained.history is not None:
         hashes["history"] = tensors.put_history(folder / "history.safetensors", trained.history)
     return {f"{KEPT}/{what}.safetensors": found for what, found in hashes.items()}
+
+
+def _write_kept(folder: Path, name: str, kept: Kept) -> dict[str, str]:
+    """Write what a trainer or method keeps besides; gives the files' hashes."""
+    (folder / KEPT / name).mkdir()
+    written = {COMMON: kept.arrays} if kept.arrays else {}
+    written |= {tensors.file_of(client): arrays for client, arrays in kept.parts.items()}
+    hashes = {
+        f"{KEPT}/{name}/{file}": tensors.put(folder / KEPT / name / file, dict(arrays))
+        for file, arrays in written.items()
+    }
+    sync_folder(folder / KEPT / name)
+    return hashes
 
 
 def _server_note(server: ServerSet | None) -> Json:
