@@ -21,6 +21,10 @@ class EmbeddingsBackend:
 
     trainer = "closed-form"
     serving = "NumPy and safetensors only"
+    options = (
+        *("fit_view", "class_weight", "normalise_classes", "scaling", "intercept", "view", "arithmetic", "grid"),
+        *("objective_noise",),
+    )
     ridge: float | None = None
 
     def prepare(self, embeddings: EmbeddingSet, partition: Partition, options: Any, **more: Any) -> HeadProblem:

@@ -53,6 +53,10 @@ class JvpBackend:
 
     trainer = "cg"
     serving = "torch"
+    options = (
+        *("network", "split", "subset", "centre", "precision", "network_weights"),
+        *("pretrain_epochs", "pretrain_batch", "pretrain_rate"),
+    )
     ridge: float | None = 0.01
 
     def prepare(

@@ -47,8 +47,8 @@ class Problem(Protocol):
     `backend` is the name it is registered by, `plain` and `arrays` define it (another process makes it anew from
     them), `blocks` are the rows of parameters that are one tensor, `precision` the numbers it is trained in,
     `traits` what holds for it: "quadratic" (a ridge loss of an affine model), "plain" (the clients' own losses add up
-    to it), "minimum" (a head of it is that loss's minimum), "statistics" (sums of rows suffice for the minimum), "start"
-    (training begins at a point of its own).
+    to it), "minimum" (a head of it is that loss's minimum), "statistics" (sums of rows suffice for the minimum),
+    "start" (training begins at a point of its own).
     """
 
     @property
@@ -128,12 +128,13 @@ class Backend(Protocol):
     """Makes problems of one kind: for a training (`prepare`), of a head (`of`), of what was sent (`from_plain`).
 
     `trainer` is what it is trained by unless asked otherwise, `ridge` its usual ridge (None: chosen from the rows),
-    `serving` what it takes to use a saved head.
+    `serving` what it takes to use a saved head, `options` the options of a training that are its own.
     """
 
     trainer: str
     ridge: float | None
     serving: str
+    options: tuple[str, ...]
 
     def prepare(self, embeddings: EmbeddingSet, partition: Partition, options: Any, **more: Any) -> Problem: ...
     def of(self, head: Any, stored: Mapping[str, Any] | None = None) -> Problem: ...

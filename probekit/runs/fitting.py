@@ -1,90 +1,123 @@
-"""What both kinds of training share: the library's method and design of some options, and what comes of them."""
+"""From options and rows to what was trained: the backend makes the problem, the trainer solves it."""
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
+import numpy as np
+
 from probekit.errors import InputError
-from probekit.federated.choice import Choice
-from probekit.federated.fedavg import FedAvg
-from probekit.federated.optimiser import Optimiser
-from probekit.federated.task import ClosedForm, design_for
-from probekit.federated.trained import Trained
-from probekit.linear.design import Design
-from probekit.linear.grid import step_for
-from probekit.runs.options import ROUNDS, TrainOptions
+from probekit.federated.choice import Choice, choose
+from probekit.federated.in_process import InProcess
+from probekit.federated.summation import StatisticsTree
+from probekit.federated.trained import RoundState, Trained
+from probekit.federated.training import check_rows, train, trainer_named
+from probekit.linear.ridge import penalty_of
+from probekit.linear.spectrum import condition, effective_dimension
+from probekit.linear.views import system_of
+from probekit.models.optimiser import Optimiser
+from probekit.models.problem import backend_named
+from probekit.protocols import Watch, unwatched
+from probekit.runs.checkpoint import TrainingCheckpoint, TrainingState
+from probekit.runs.options import TrainOptions
 from probekit.values import EmbeddingSet, Json, Partition
+
+RENAMED = {"view": "fit_view"}
+"""Options of trainers that have another name among the options of a training."""
 
 
 @dataclass(frozen=True, eq=False)
 class Fitted:
-    """What was trained, by which config in the end, and what is known of its system."""
+    """What was trained, by which options in the end, and what is known of its system."""
 
     trained: Trained
-    config: dict[str, Json]
+    options: dict[str, Json]
     choice: Choice | None = None
     effective_dimension: float | None = None
     condition: float | None = None
 
 
-def rounds_told(method: FedAvg, trained: Trained) -> dict[str, Json]:
-    """The options of FedAvg as they were in the end."""
-    told: dict[str, Json] = {
-        name: getattr(method, name) for name in TrainOptions.names(ROUNDS) if name not in ("preset", "optimiser")
-    }
-    return {**told, "optimiser": method.optimiser.name, "learning_rate": trained.learning_rate}
+def fit(
+    options: TrainOptions,
+    embeddings: EmbeddingSet,
+    divided: Partition,
+    *,
+    timings: dict[str, float],
+    watch: Watch = unwatched,
+    checkpoint: TrainingCheckpoint | None = None,
+    note: Callable[[str], None] | None = None,
+) -> Fitted:
+    """Train as the options say; goes on from a checkpoint of the same training, if there is one."""
+    backend, trainer = backend_named(options.backend), trainer_of(options)
+    before = None if checkpoint is None else checkpoint.load()
+    if before is not None and checkpoint is not None and note is not None:
+        done = "its pretraining" if before.rounds is None else f"round {before.rounds.rounds}"
+        note(f"Going on after {done}, where this training was interrupted. To begin anew, remove {checkpoint.path}.")
+    known = None if before is None else before.arrays
+    with timed(timings, "prepare"):
+        problem = backend.prepare(embeddings, divided, options, progress=watch("pretraining"), known=known)
+    if checkpoint is not None and before is None and problem.arrays:
+        checkpoint.save(TrainingState(problem.arrays))
+    if hasattr(trainer, "configure"):
+        problem = trainer.configure(problem)
+    check_rows(embeddings, divided, problem)
+    clients = InProcess.of(problem, embeddings, divided.clients)
+    choice, ridge = None, options.number
+    if ridge is None and getattr(trainer, "ridge", None) is None:
+        ridge = None if options.auto else backend.ridge
+        if ridge is None and "statistics" in problem.traits:
+            with timed(timings, "choose the ridge"):
+                how = str(options.ridge or "auto")
+                choice = choose(clients, problem, how=how, scaling=options.scaling, seed=options.seed)
+
+    def save(reached: RoundState) -> None:
+        if checkpoint is not None:
+            checkpoint.save(TrainingState(problem.arrays, reached))
+
+    with timed(timings, "train"):
+        trained = train(
+            embeddings,
+            divided,
+            problem=problem,
+            federation=clients,
+            ridge=choice or ridge,
+            method=trainer,
+            scaling=options.scaling,
+            keep=options.keep,
+            objective_noise=options.objective_noise,
+            watch=watch,
+            resume=None if before is None or options.keep_history else before.rounds,
+            save=save,
+        )
+    dimension, number = _spectrum(trained, choice)
+    return Fitted(trained, _resolved(options, trainer, trained), choice, dimension, number)
 
 
-@contextmanager
-def timed(timings: dict[str, float], what: str) -> Iterator[None]:
-    """Note how long this took."""
-    began = time.perf_counter()
-    yield
-    timings[what] = round(time.perf_counter() - began, 4)
-
-
-def method_of(options: TrainOptions) -> ClosedForm | FedAvg:
-    """The library's method with these options; of a network trained by conjugate gradients, an idle one."""
-    if options.method != "fedavg":
-        weight = options.class_weight
-        parsed = weight if weight in (None, "balanced") else _numbers(str(weight))
-        return ClosedForm(options.fit_view, parsed, options.normalise_classes)
-    base = FedAvg.preset(options.preset) if options.preset else FedAvg()
-    names = [name for name in TrainOptions.names(ROUNDS) if name not in ("optimiser", "preset", "keep_history")]
-    given: dict[str, Any] = {name: getattr(options, name) for name in names if getattr(options, name) is not None}
-    if options.local_steps is not None:
-        given["local_epochs"] = None
-    if options.local_epochs is not None:
-        given["local_steps"] = None
-    if options.optimiser is not None:
-        given["optimiser"] = Optimiser(options.optimiser)
-    if options.ridge is not None:
+def trainer_of(options: TrainOptions) -> Any:
+    """The trainer that the options name, with those of them that are its own."""
+    trainer = trainer_named(options.method or backend_named(options.backend).trainer)
+    names = {one.name: RENAMED.get(one.name, one.name) for one in fields(trainer)}
+    given = {own: getattr(options, name, None) for own, name in names.items()}
+    given = {own: value for own, value in given.items() if value is not None and own != "ridge"}
+    if options.preset is not None:
+        if not hasattr(trainer, "preset"):
+            raise InputError(f"Training by {trainer.name} has no preset; found `preset={options.preset}`.")
+        trainer = trainer.preset(options.preset)
+    if "optimiser" in given:
+        given["optimiser"] = Optimiser(given["optimiser"])
+    for one, other in (("local_steps", "local_epochs"), ("local_epochs", "local_steps")):
+        if one in given:
+            given[other] = None
+    if options.ridge is not None and "ridge" in names:
         given["ridge"] = None  # the preset's own gives way
-    return replace(base, seed=options.seed, keep_history=options.keep_history, **given)
-
-
-def design_of(options: TrainOptions, embeddings: EmbeddingSet, partition: Partition) -> Design:
-    """How rows become columns. The step of an exact grid comes from the server's rows: nobody's who may leave."""
-    grid = options.grid or 0.0
-    if options.arithmetic == "exact" and options.view == "raw" and not grid:
-        if not len(partition.server):
-            raise InputError(
-                "Exact arithmetic on raw rows needs the step of its grid, and the server has no rows to take it from. "
-                "Add `server_share=0.1`, `view=l2` (which needs none) or `grid` with a power of two."
-            )
-        grid = step_for(embeddings.embeddings[partition.server])
-    return design_for(
-        embeddings,
-        view=options.view,
-        intercept=options.intercept or ("free" if options.method == "logistic" else "penalised"),
-        arithmetic=options.arithmetic,
-        per_class=options.class_weight is not None,
-        grid=grid,
-    )
+    if isinstance(given.get("class_weight"), str) and given["class_weight"] != "balanced":
+        given["class_weight"] = _numbers(given["class_weight"])
+    return replace(trainer, **given)
 
 
 def _numbers(text: str) -> list[float]:
@@ -94,3 +127,51 @@ def _numbers(text: str) -> list[float]:
         raise InputError(
             f'Class weights are "balanced" or one number per class with commas between; found {text!r}.'
         ) from None
+
+
+def _spectrum(trained: Trained, choice: Choice | None) -> tuple[float | None, float | None]:
+    """Effective dimension and condition number of the system, where its statistics are at hand."""
+    if choice is not None:
+        return choice.effective_dimension, choice.condition
+    if trained.statistics is None or trained.rounds > 1:
+        return None, None
+    problem, total = trained.problem, StatisticsTree.of(trained.statistics).total
+    system = system_of(total, view=problem.view, class_weight=problem.class_weight)
+    values = np.linalg.eigvalsh(system.gram)
+    penalty = penalty_of(trained.ridge, trained.scaling, system.weight)
+    found = condition(values, penalty)
+    return effective_dimension(values, penalty), found if math.isfinite(found) else None
+
+
+def _resolved(options: TrainOptions, trainer: Any, trained: Trained) -> dict[str, Json]:
+    """The options with everything filled in that they had left open."""
+    own: dict[str, Json] = {}
+    for one in fields(trainer):
+        value = getattr(trainer, one.name)
+        if hasattr(options, one.name) and isinstance(value, str | float | int | bool | None):
+            own[one.name] = value
+    if hasattr(trainer, "optimiser"):
+        own["optimiser"] = trainer.optimiser.name
+    if trained.learning_rate is not None:
+        own["learning_rate"] = trained.learning_rate
+    design = getattr(trained.problem, "design", None)
+    more: dict[str, Json] = {} if design is None else {"intercept": design.intercept, "grid": design.grid}
+    return {
+        **options.plain,
+        **own,
+        "method": trainer.name,
+        "clients": len(trained.counts),
+        "ridge": trained.ridge,
+        "ridge_by": options.ridge if options.ridge is not None else "default",
+        "scaling": trained.scaling,
+        "keep": next((one for one in ("statistics", "gradients") if trained.has(one)), "nothing"),
+        **more,
+    }
+
+
+@contextmanager
+def timed(timings: dict[str, float], what: str) -> Iterator[None]:
+    """Note how long this took."""
+    began = time.perf_counter()
+    yield
+    timings[what] = round(time.perf_counter() - began, 4)

@@ -15,7 +15,7 @@ WHO, FIT, ROUNDS = "Who holds what", "The head", "FedAvg (with --method fedavg)"
 ATTACK = "A backdoor to try unlearning on"
 NETWORK = "A whole network instead of a head (with --backend jvp)"
 SOLVED = ("fit_view", "class_weight", "normalise_classes")
-OF_HEADS = (*SOLVED, "scaling", "intercept", "view", "arithmetic", "grid", "keep_history", "objective_noise")
+OF_HEADS = (*SOLVED, "scaling", "intercept", "view", "arithmetic", "grid", "objective_noise")
 
 
 @dataclass(frozen=True)
@@ -50,12 +50,11 @@ class TrainOptions:
     server_share: float = _option(0.0, "The server's own part of the rows; no client gets it.", WHO)
     server_choice: str = _option("random", "How it is drawn.", WHO, "random", "representative")
     seed: int = _option(0, "Random seed.", minimum=0)
-    method: str = _option(
-        "closed-form",
-        "One round of statistics; rounds of local steps; one pooled logistic head (no exact unlearning); of a whole "
-        "network cg, conjugate gradients across the clients, or fedavg.",
+    method: str | None = _option(
         None,
-        *("closed-form", "cg", "fedavg", "logistic"),
+        "closed-form (one round of statistics), fedavg (rounds of local steps), cg (conjugate gradients across the "
+        "clients), logistic (no exact unlearning), a plugin's own or py:module:factory; options as NAME:key=value,... "
+        "Default: closed-form; a whole network: cg.",
     )
     ridge: float | str | None = _option(
         None,
@@ -111,9 +110,8 @@ class TrainOptions:
     poison_fraction: float = _option(1.0, "How much of the client is poisoned.", ATTACK)
     backend: str = _option(
         "embeddings",
-        "jvp: a whole network, linearized around weights pretrained on the server's rows.",
-        None,
-        *("embeddings", "jvp"),
+        "embeddings: a head; jvp: a whole network, linearized around weights pretrained on the server's rows; or a "
+        "plugin's own.",
     )
     network: str = _option("mlp", "mlp, mlp-large, cnn, lenet, resnet, vit, or py:module:factory.", NETWORK)
     split: str | None = _option(None, "Of a data set that is named instead of a set.", NETWORK)
@@ -145,18 +143,7 @@ class TrainOptions:
 
     def __post_init__(self) -> None:
         self._check_values()
-        self._check_backend()
-        if self.method != "fedavg":
-            shared = ("rounds", "tolerance") if self.method == "cg" else ()
-            rounds = tuple(name for name in self.names(ROUNDS) if name not in shared)
-            self._refuse(rounds, 'belongs to rounds of local steps: add `method="fedavg"`, or leave it out')
-        if self.method != "closed-form":
-            self._refuse(SOLVED, 'is done on statistics: only `method="closed-form"` has it')
-        if self.method == "logistic" and (self.keep not in (None, "nothing") or self.auto):
-            raise InputError(
-                "A logistic head has no statistics to keep or to choose a ridge from; found keep "
-                f"{self.keep!r} and ridge {self.ridge!r}. Give `ridge` a number and leave `keep` out."
-            )
+        self._check_owners()
         if (self.poison is None) != (self.triggered is None):
             raise InputError(
                 "Poisoning needs both the client (`poison`) and the same set extracted with a trigger (`triggered`); "
@@ -191,7 +178,7 @@ class TrainOptions:
 
         refuse_sigma(self.objective_noise)
         refuse_unhidden(
-            method=self.method,
+            method=self.method or "closed-form",
             ridge=self.number,
             intercept=self.intercept or "penalised",
             arithmetic=self.arithmetic,
@@ -201,39 +188,43 @@ class TrainOptions:
             keep=self.keep,
         )
 
-    def _check_backend(self) -> None:
-        if self.backend == "jvp":
-            self._check_network()
-            return
-        self._refuse(self.names(NETWORK), 'is about a whole network: add `backend="jvp"`, or leave it out')
-        if self.method == "cg":
-            raise InputError('`method="cg"` is for whole networks: add `backend="jvp"`. A head has a closed form.')
+    def _check_owners(self) -> None:
+        """Every option belongs to the backend and the training method that were chosen, or to all."""
+        from probekit.federated.training import trainer_named
+        from probekit.models.problem import backend_named
 
-    def _check_network(self) -> None:
-        """A whole network has rounds, not a closed form, and a ridge that is a number."""
-        if self.method == "closed-form":
-            object.__setattr__(self, "method", "cg")
-        if self.method == "logistic":
-            raise InputError('A whole network is trained by `method="cg"` or fedavg; found logistic.')
-        self._refuse(OF_HEADS, 'is about heads of embeddings; a whole network (`backend="jvp"`) has no such thing')
-        if self.auto:
-            raise InputError(f'The ridge of a whole network is a number; found `ridge="{self.ridge}"`. Try 0.01.')
-        if self.keep == "statistics":
-            raise InputError("A whole network has no statistics to keep. Keep gradients, or nothing.")
-        if self.preset is not None:
-            raise InputError('`preset="f2l2"` is for heads. For a network give `optimiser="adam"` and `batch_size=32`.')
+        backend = backend_named(self.backend)
+        others = tuple(name for name in (*OF_HEADS, *self.names(NETWORK)) if name not in backend.options)
+        self._refuse(others, f"is no option of the backend {self.backend}: choose another `backend`, or leave it out")
+        trainer = trainer_named(self.method or backend.trainer)
+        own = {one.name for one in fields(trainer)} | ({"preset"} if hasattr(trainer, "preset") else set())
+        own |= {"fit_view"} if "view" in own else set()
+        others = tuple(name for name in (*self.names(ROUNDS), *SOLVED) if name not in own)
+        self._refuse(others, f"is no option of training by {trainer.name}: choose another `method`, or leave it out")
+        if self.auto and not (backend.ridge is None and "statistics" in trainer.keeps):
+            raise InputError(
+                f"The ridge of {trainer.name} with the backend {self.backend} is a number; found "
+                f'`ridge="{self.ridge}"`. Try 0.01.'
+            )
+        if self.keep not in (None, "nothing", *trainer.keeps):
+            able = ", ".join((*trainer.keeps, "nothing"))
+            raise InputError(f"Training by {trainer.name} can keep {able}; found `keep={self.keep}`.")
 
     def _refuse(self, names: tuple[str, ...], why: str) -> None:
         plain = TrainOptions.__dataclass_fields__
         for name in names:
             value = getattr(self, name)
             if value != plain[name].default:
-                raise InputError(f"`{name}` {why}; found `{name}={value}` with `method={self.method}`.")
+                raise InputError(f"`{name}` {why}; found `{name}={value}`.")
 
     @property
     def label(self) -> str:
         """What is trained, in a word: the network or, of a head, the method."""
-        return self.network if self.backend == "jvp" else self.method
+        from probekit.models.problem import backend_named
+
+        backend = backend_named(self.backend)
+        name = self.network if "network" in backend.options else self.method or backend.trainer
+        return name.replace(":", "-")
 
     @property
     def auto(self) -> bool:
