@@ -47,8 +47,8 @@ class Choice:
         return {
             "by": found.scheme,
             "candidates": len(found.ridges),
-            "from": float(found.ridges[0]),
-            "to": float(found.ridges[-1]),
+            "lowest": float(found.ridges[0]),
+            "highest": float(found.ridges[-1]),
             "squared_error": float(found.squared[best]),
             "wrong_share": None if found.wrong is None else float(found.wrong[best]),
             "at_edge": self.at_edge,

@@ -12,8 +12,12 @@ from numpy.typing import NDArray
 
 from probekit.federated.federation import Traffic
 from probekit.linear.design import ClientStats, Solution
+from probekit.linear.objective import SIGMA
 from probekit.models.heads import Head
 from probekit.values import Json
+
+ENCODING = ("backbone", "dataset", "spec", "ridge_chosen", SIGMA)
+"""What a head's recipe says of its embeddings, its ridge and its linear term, which no removal changes."""
 
 Array = NDArray[np.float64]
 
@@ -178,6 +182,17 @@ class Trained:
     def mean_ridge(self, rows: int) -> float:
         """The ridge in mean scaling, for that many rows: one in sum scaling weighs more on fewer."""
         return self.ridge if self.scaling == "mean" else self.ridge / rows
+
+    def named(self, head: Any) -> Any:
+        """A head that was fitted anew, with what is known of the encoding, the ridge and the linear term."""
+        kept = {name: value for name, value in self.head.recipe.items() if name in ENCODING}
+        recipe = {**kept, **head.recipe}
+        return replace(head, classes=self.head.classes, spec_digest=self.head.spec_digest, recipe=recipe)
+
+    def minimum(self, total: ClientStats) -> tuple[Head, Solution]:
+        """The head of summed statistics, fitted as this one was (with its own linear term) and named as it is."""
+        head, solution = self.problem.minimum(total, self.ridge, scaling=self.scaling, term=self.objective)
+        return self.named(head), solution
 
     def has(self, name: str) -> bool:
         """Whether something of this name was kept."""

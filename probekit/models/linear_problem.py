@@ -95,6 +95,11 @@ class HeadProblem:
         return np.zeros(self.shape)
 
     @property
+    def kind(self) -> str:
+        """In words."""
+        return "head"
+
+    @property
     def arithmetic(self) -> str:
         """How sums of rows are rounded."""
         return self.design.arithmetic

@@ -99,6 +99,11 @@ class NetworkProblem:
         return np.zeros(self.shape) if self.centre == "wp" else linearized(self.network).weights
 
     @property
+    def kind(self) -> str:
+        """In words."""
+        return f"network {self.network.name}, linearized ({self.shape[0]} parameters)"
+
+    @property
     def arithmetic(self) -> str:
         """How sums of rows are rounded."""
         return "float64"

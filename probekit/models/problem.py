@@ -54,6 +54,21 @@ class Problem(Protocol):
     @property
     def backend(self) -> str: ...
     @property
+    def kind(self) -> str:
+        """What it trains, in words."""
+        ...
+
+    @property
+    def knows_server(self) -> bool:
+        """Whether something of the server's rows is in it, as in pretrained weights."""
+        ...
+
+    @property
+    def recipe(self) -> Mapping[str, Json]:
+        """What a head that was trained by rounds says of it."""
+        ...
+
+    @property
     def traits(self) -> frozenset[str]: ...
     @property
     def plain(self) -> Mapping[str, Json]: ...

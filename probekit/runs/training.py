@@ -13,17 +13,22 @@ from probekit.cache import DiskStore
 from probekit.errors import InputError
 from probekit.evaluation.backdoor import poison
 from probekit.federated.choice import Choice
+from probekit.federated.federation import Traffic
 from probekit.federated.partition import parse_scheme, partition
-from probekit.federated.trained import Ability, Traffic, Trained, Watch
-from probekit.linear.logistic import NO_EXACT_UNLEARNING
-from probekit.models.heads import NetworkHead
-from probekit.runs.fitting import Fitted, timed
+from probekit.federated.trained import Trained
+from probekit.federated.training import with_recipe
+from probekit.models.problem import backend_named
+from probekit.protocols import Watch, unwatched
+from probekit.runs.checkpoint import TrainingCheckpoint
+from probekit.runs.fitting import Fitted, fit, timed
 from probekit.runs.folder import RunContents, RunFolder, create
-from probekit.runs.head_training import RidgeChoice, fit_head
 from probekit.runs.layout import refuse_taken
 from probekit.runs.options import TrainOptions
+from probekit.runs.pictures import pictures
 from probekit.runs.result import Result
 from probekit.runs.rows import usable
+from probekit.unlearning.choice import can_unlearn
+from probekit.unlearning.method import NOTHING, Material
 from probekit.unlearning.request import known_clients
 from probekit.values import EmbeddingSet, Json, Partition
 
@@ -39,6 +44,14 @@ class PartitionSummary:
 
     scheme: str
     seed: int
+
+
+@dataclass(frozen=True)
+class Ability:
+    """Whether clients can be forgotten by a method, and why (not)."""
+
+    possible: bool
+    why: str
 
 
 @dataclass(frozen=True)
@@ -61,7 +74,7 @@ class TrainResult(Result):
     server_rows: int
     ridge: float
     scaling: str
-    ridge_chosen: RidgeChoice | None
+    ridge_chosen: Mapping[str, Json] | None
     solver: str
     note: str
     residual: float
@@ -79,7 +92,15 @@ class TrainResult(Result):
     head: str
 
     @classmethod
-    def of(cls, run: RunFolder, fitted: Fitted, trained: Trained, left_out: int, timings: Mapping[str, float]) -> Self:
+    def of(
+        cls,
+        run: RunFolder,
+        fitted: Fitted,
+        trained: Trained,
+        left_out: int,
+        timings: Mapping[str, float],
+        abilities: Mapping[str, Ability],
+    ) -> Self:
         """What there is to say of a run that was just written."""
         traffic, divided, inputs = trained.total_traffic, run.partition(), run.inputs
         return cls(
@@ -88,7 +109,7 @@ class TrainResult(Result):
             set=inputs["name"],
             backbone=str(trained.head.recipe["backbone"]),
             method=trained.method,
-            kind=_kind(trained),
+            kind=trained.problem.kind,
             rows=inputs["count"],
             left_out=left_out,
             dimension=trained.head.dimension,
@@ -99,7 +120,7 @@ class TrainResult(Result):
             server_rows=len(divided.server),
             ridge=trained.ridge,
             scaling=trained.scaling,
-            ridge_chosen=None if fitted.choice is None else RidgeChoice.of(fitted.choice),
+            ridge_chosen=None if fitted.choice is None else fitted.choice.plain,
             solver=trained.solution.method,
             note=trained.solution.note,
             residual=trained.solution.residual,
@@ -113,23 +134,23 @@ class TrainResult(Result):
             traffic=trained.traffic,
             history_bytes=trained.history.size if trained.history else 0,
             seconds=timings,
-            can_unlearn=_abilities(trained),
+            can_unlearn=abilities,
             head=trained.head.digest,
         )
 
 
-def _kind(trained: Trained) -> str:
-    if not isinstance(trained.head, NetworkHead):
-        return "head"
-    return f"network {trained.head.network.name}, linearized ({trained.params.size} parameters)"
-
-
-def _abilities(trained: Trained) -> dict[str, Ability]:
-    """What can be unlearned by which method; a logistic head only by training again."""
-    found = trained.can_unlearn()
-    if trained.method != "logistic":
-        return found
-    return {name: able if name == "retrain" else Ability(False, NO_EXACT_UNLEARNING) for name, able in found.items()}
+def abilities_of(trained: Trained, rows: Material) -> dict[str, Ability]:
+    """What can be unlearned by which registered method: from what was kept, or with the clients' answers."""
+    kept, asked = can_unlearn(trained, NOTHING), can_unlearn(trained, rows)
+    found = {}
+    for name, why in kept.items():
+        if not why:
+            found[name] = Ability(True, "From what the server kept.")
+        elif not asked[name]:
+            found[name] = Ability(True, "The retained clients must answer, or their cached rows be at hand.")
+        else:
+            found[name] = Ability(False, asked[name])
+    return found
 
 
 def train_run(
@@ -139,16 +160,13 @@ def train_run(
     *,
     store: DiskStore,
     force: bool = False,
-    watch: Watch | None = None,
+    watch: Watch = unwatched,
     note: Callable[[str], None] | None = None,
 ) -> tuple[RunFolder, TrainResult]:
     """Train on a set of the cache (a network: or on a data set) and keep everything in a run folder."""
     refuse_taken(path, force=force)
     timings: dict[str, float] = {}
-    network = options.backend == "jvp"
-    if network:
-        from probekit.runs.network_training import pictures
-
+    if "split" in backend_named(options.backend).options:
         name, options = pictures(name, options, store, note=note)
     with timed(timings, "open"):
         digest = store.sets.resolve(name)
@@ -162,18 +180,11 @@ def train_run(
             triggered = triggered if rows is None else triggered.select(rows)
             whole = embeddings = poisoned(name, options, store, embeddings, triggered, divided)
             digest, rows = whole.digest, None
-    checkpoint = None
-    if network:
-        from probekit.runs.checkpoint import TrainingCheckpoint
-        from probekit.runs.network_training import fit_network
-
-        checkpoint = TrainingCheckpoint.of(path, options, embeddings)
-        fitted = fit_network(options, embeddings, divided, timings, watch, checkpoint=checkpoint, note=note)
-    else:
-        fitted = fit_head(options, embeddings, divided, timings, watch)
+    checkpoint = TrainingCheckpoint.of(path, options, embeddings)
+    fitted = fit(options, embeddings, divided, timings=timings, watch=watch, checkpoint=checkpoint, note=note)
     trained = _described(fitted.trained, whole, fitted.choice)
     material = RunContents(
-        config={"embeddings": name, **fitted.config},
+        config={"embeddings": name, **fitted.options},
         inputs=_inputs(store, digest, whole, embeddings),
         partition=divided,
         trained=trained,
@@ -183,9 +194,9 @@ def train_run(
     )
     with timed(timings, "write"):
         run = create(path, material, force=force)
-    if checkpoint is not None:
-        checkpoint.remove()
-    return run, TrainResult.of(run, fitted, trained, len(whole) - len(embeddings), timings)
+    checkpoint.remove()
+    abilities = abilities_of(trained, Material(embeddings, divided))
+    return run, TrainResult.of(run, fitted, trained, len(whole) - len(embeddings), timings, abilities)
 
 
 def poisoned(
@@ -237,11 +248,11 @@ def _described(trained: Trained, embeddings: EmbeddingSet, choice: Choice | None
     spec = embeddings.spec
     more: dict[str, Json] = {"backbone": spec.backbone, "spec": spec.identity, "dataset": embeddings.source}
     if choice is not None:
-        more["ridge_chosen"] = RidgeChoice.of(choice).plain
+        more["ridge_chosen"] = choice.plain
         if trained.objective is not None:
             note = f"{trained.solution.note} {CHOSEN_RIDGE}"
             trained = replace(trained, solution=replace(trained.solution, note=note))
-    return replace(trained, head=replace(trained.head, recipe={**trained.head.recipe, **more}))
+    return with_recipe(trained, more)
 
 
 def _inputs(store: DiskStore, digest: str, whole: EmbeddingSet, used: EmbeddingSet) -> dict[str, Json]:

@@ -51,7 +51,7 @@ def _distances(trained: Trained) -> dict[str, float]:
         return {}
     found = {}
     for name, others in StatisticsTree.of(trained.statistics).complements():
-        head, _ = trained.problem.minimum(others, trained.ridge, scaling=trained.scaling, term=trained.objective)
+        head, _ = trained.minimum(others)
         found[name] = float(np.linalg.norm(head.params - trained.head.params))
     return found
 

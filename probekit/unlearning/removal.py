@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -19,7 +19,6 @@ from probekit.federated.server import client_weights
 from probekit.federated.summation import StatisticsTree
 from probekit.federated.trained import ServerSet, Trained
 from probekit.linear.design import ClientStats, Solution
-from probekit.linear.objective import SIGMA
 from probekit.models.heads import Head
 from probekit.protocols import Watch
 from probekit.registry import spec_of
@@ -28,9 +27,6 @@ from probekit.unlearning.request import UnlearnRequest
 from probekit.unlearning.rows import Remainder, remaining_rows
 from probekit.unlearning.soundness import refuse_unsound
 from probekit.values import Json
-
-ENCODING = ("backbone", "dataset", "spec", "ridge_chosen", SIGMA)
-"""What a head's recipe says of its embeddings, its ridge and its linear term, which no removal changes."""
 
 Array = NDArray[np.float64]
 
@@ -65,30 +61,42 @@ class Removal:
         return self.request.remaining(self.before)
 
     @cached_property
-    def rest(self) -> Remainder | None:
-        """The rows that stay, where the cached rows are at hand."""
-        material = self.material
-        if material.embeddings is None or material.partition is None:
+    def held(self) -> Mapping[str, NDArray[np.int64]] | None:
+        """The cached rows of clients that stay or join, before single ones are forgotten; None: not at hand."""
+        partition = self.material.partition
+        if self.material.embeddings is None or partition is None:
             return None
-        known = material.partition.clients
-        unknown = [name for name in self.request.added if name not in known and name not in material.arriving]
-        if unknown:
+        absent = [name for name in self.left if name not in partition.clients and name not in self.material.arriving]
+        if absent and absent[0] in self.request.added:
             raise InputError(
-                f"Cannot add client {unknown[0]}: it has neither statistics (Material.arriving) nor rows in the "
+                f"Cannot add client {absent[0]}: it has neither statistics (Material.arriving) nor rows in the "
                 "partition. Give one of them."
             )
-        empty = {name: np.empty(0, np.int64) for name in self.left if name not in known}
-        divided = replace(material.partition, clients={**known, **empty})
+        if absent:
+            raise MismatchError(
+                f"Client {absent[0]} of this run holds no rows in the partition given. Use the run's own partition."
+            )
+        return {name: partition.clients.get(name, np.empty(0, np.int64)) for name in self.left}
+
+    @cached_property
+    def rest(self) -> Remainder:
+        """The rows that stay, where single ones are forgotten or relabelled."""
+        material = self.material
+        if self.held is None or material.embeddings is None or material.partition is None:
+            raise InputError(f"This request needs {ROWS}.")
+        divided = replace(material.partition, clients={**material.partition.clients, **self.held})
         return remaining_rows(self.before, self.request, material.embeddings, divided)
 
     @cached_property
     def changed(self) -> frozenset[str]:
-        """Clients that stay, with other rows than before, or that join."""
-        if not self.request.by_row:
-            return frozenset(name for name in self.request.added if name not in self.material.arriving)
-        if self.rest is None:
-            raise InputError(f"This request needs {ROWS}.")
-        return self.rest.changed | {name for name in self.request.added if name not in self.material.arriving}
+        """Clients that stay, with other rows than before, or that join with rows."""
+        joining = frozenset(name for name in self.request.added if name not in self.material.arriving)
+        if joining and self.held is None and self.material.clients is None:
+            raise InputError(
+                f"This request needs cached rows: client {min(joining)} needs its statistics (Material.arriving) or "
+                "rows. Give the embedding set and the partition."
+            )
+        return self.rest.changed | joining if self.request.by_row else joining
 
     @cached_property
     def online(self) -> Federation:
@@ -100,9 +108,12 @@ class Removal:
                     f"are {', '.join(sorted(self.left))}. Ask the retained ones."
                 )
             return self.material.clients
-        if self.rest is None or not self.material.ask or not self.rest.partition.clients:
+        if self.held is None or not self.material.ask:
             return Nobody()
-        return InProcess.of(self.problem, self.rest.embeddings, self.rest.partition.clients)
+        if self.request.by_row:
+            return InProcess.of(self.problem, self.rest.embeddings, self.rest.partition.clients)
+        rows = {name: own for name, own in self.held.items() if len(own)}
+        return InProcess.of(self.problem, self.material.embeddings, rows) if rows else Nobody()
 
     @cached_property
     def retained(self) -> Federation:
@@ -112,9 +123,7 @@ class Removal:
             sources += self._kept()
         if self.material.ask or self.material.clients is not None:
             sources.append(self.online)
-        sizes = {name: next((one.counts[name] for one in sources if name in one.counts), 0) for name in self.left}
-        known = {name: count for name, count in sizes.items() if count}
-        return FirstOf(self.problem, sources, known)
+        return FirstOf(self.problem, sources, self.counts)
 
     def _kept(self) -> list[Federation]:
         before, found = self.before, list[Federation]()
@@ -138,16 +147,18 @@ class Removal:
         if self.material.target is not None:
             return self.material.target
         material = self.material
-        if self.rest is None or not material.ask or material.embeddings is None or not self.rest.gone:
+        if material.embeddings is None or material.partition is None or not material.ask:
             return Nobody()
-        return InProcess.of(self.problem, material.embeddings, self.rest.gone)
+        known = material.partition.clients
+        gone = self.rest.gone if self.request.by_row else {name: known[name] for name in self.request.clients}
+        return InProcess.of(self.problem, material.embeddings, gone) if gone else Nobody()
 
     @cached_property
     def server_set(self) -> ServerSet | None:
         """The server's own rows after the request, with statistics made anew where one of them was forgotten."""
         server = self.before.server
-        if server is None or self.rest is None or not self.request.by_row:
-            return server if self.rest is None or server is None else replace(server, rows=self.rest.partition.server)
+        if server is None or not self.request.by_row or self.held is None:
+            return server
         rows = self.rest.partition.server
         if not len(rows):
             return None
@@ -158,26 +169,31 @@ class Removal:
     @cached_property
     def server(self) -> Any:
         """What the server holds itself: from its statistics or, where a problem has none, from its rows."""
-        found = self.server_set
+        found, material = self.server_set, self.material
         if found is None:
             raise InputError("No row of the server's own remains. Use exact or retrain.")
         if found.statistics is not None:
             return self.problem.hold_statistics(found.statistics)
-        if self.rest is None:
+        if material.embeddings is None or material.partition is None:
             raise InputError(
                 "The curvature of this problem needs the server's own rows. Give the embedding set and the partition."
             )
-        return self.problem.hold(self.rest.embeddings, found.rows, share=0.5, name="the server")
+        embeddings, rows = material.embeddings, material.partition.server
+        if self.request.by_row:
+            embeddings, rows = self.rest.embeddings, found.rows
+        return self.problem.hold(embeddings, rows, share=0.5, name="the server")
 
     @cached_property
     def counts(self) -> dict[str, int]:
         """How many rows each client has afterwards."""
-        if self.material.clients is None and self.rest is not None:
-            arriving = {name: one.count for name, one in self.material.arriving.items()}
-            rows = {name: len(own) for name, own in self.rest.partition.clients.items()}
-            found = {name: arriving.get(name) or rows.get(name, 0) for name in self.left}
-            return {name: count for name, count in found.items() if count}
-        return dict(self.retained.counts)
+        if self.material.clients is not None:
+            return {name: self.material.clients.counts[name] for name in self.left}
+        known = dict(self.before.counts)
+        if self.held is not None:
+            rows = self.rest.partition.clients if self.request.by_row else self.held
+            known |= {name: len(rows.get(name, ())) for name in self.left if name in self.changed}
+        known |= {name: one.count for name, one in self.material.arriving.items()}
+        return {name: known[name] for name in self.left if known.get(name)}
 
     @property
     def rows(self) -> int:
@@ -326,13 +342,3 @@ class Removal:
         }
         found: Head = self.problem.head(params, ridge=self.before.head.ridge, recipe=recipe)
         return found
-
-    def named(self, head: Any) -> Any:
-        """A head that was fitted anew, with what the run knew of its encoding and its ridge."""
-        kept = {name: value for name, value in self.before.head.recipe.items() if name in ENCODING}
-        return replace(
-            head,
-            classes=self.before.head.classes,
-            spec_digest=self.before.head.spec_digest,
-            recipe={**kept, **head.recipe},
-        )

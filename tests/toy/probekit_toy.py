@@ -155,6 +155,7 @@ class ToyProblem:
     precision: ClassVar[str] = "float64"
     arithmetic: ClassVar[str] = "float64"
     knows_server: ClassVar[bool] = False
+    kind: ClassVar[str] = "toy head"
     assumptions: ClassVar[tuple[str, ...]] = ("The cosine features are taken as computed.",)
 
     directions: Array

@@ -33,7 +33,7 @@ class Exact:
         before, problem, tree = removal.before, removal.problem, removal.statistics
         if tree is None:
             raise InputError('Exact removal needs every client\'s statistics. Train with keep="statistics".')
-        head, solution = problem.minimum(tree.total, before.ridge, scaling=before.scaling, term=before.objective)
+        head, solution = before.minimum(tree.total)
         d, k = problem.shape
         gradients = None
         if before.gradients is not None:
@@ -44,7 +44,7 @@ class Exact:
         return removal.finish(
             self,
             solution,
-            head=removal.named(head),
+            head=head,
             flops=len(tree) * d * (d + k) + d**3 // 3 + 2 * d * d * k,
             note=NOTE,
             gradients=gradients,

@@ -6,12 +6,14 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from probekit.errors import InputError
+from probekit.federated.federation import Federation
 from probekit.federated.methods.cg import FederatedCg
 from probekit.federated.methods.closed_form import ClosedForm
 from probekit.federated.methods.fedavg import FedAvg
 from probekit.federated.summation import StatisticsTree
 from probekit.federated.trained import Trained
 from probekit.federated.training import Training
+from probekit.protocols import Watch, unwatched
 from probekit.unlearning.method import Unlearned, require
 from probekit.unlearning.removal import Removal
 
@@ -26,22 +28,23 @@ def minimum_trainer(problem: Any) -> Any:
     return CLOSE[problem.precision]
 
 
-def trained_anew(removal: Removal, trainer: Any) -> Trained:
-    """The outcome of a trainer on the retained clients, from where the run's own training began."""
-    before = removal.before
-    if not removal.counts:
+def trained_anew(
+    before: Trained, clients: Federation, trainer: Any, *, server: Any = None, watch: Watch = unwatched
+) -> Trained:
+    """The outcome of a trainer on these clients, from where the run's own training began."""
+    if not clients.clients:
         raise InputError("Cannot retrain on nothing: every sample of every client is to be forgotten.")
     wanted = (
         "statistics" if before.statistics is not None else "gradients" if before.gradients is not None else "nothing"
     )
     training = Training(
-        removal.problem,
-        removal.online,
+        before.problem,
+        clients,
         before.ridge,
         before.scaling,
         wanted if wanted in trainer.keeps else "nothing",
-        removal.server if removal.server_set is not None and "statistics" not in removal.problem.traits else None,
-        watch=lambda stage: removal.watch("retraining"),
+        server,
+        watch=lambda stage: watch("retraining"),
     )
     found: Trained = trainer.train(training)
     return found
@@ -67,16 +70,18 @@ class Retrain:
             if not parts:
                 raise InputError("Cannot retrain on nothing: every sample of every client is to be forgotten.")
             tree = StatisticsTree.of(parts)
-            head, solution = problem.minimum(tree.total, before.ridge, scaling=before.scaling, term=before.objective)
+            head, solution = before.minimum(tree.total)
             return removal.finish(
                 self,
                 solution,
-                head=removal.named(head),
+                head=head,
                 flops=rows * d * (d + k) + d**3 // 3 + 2 * d * d * k,
                 note="Trained anew on the remaining rows.",
                 statistics=tree if before.statistics is not None else None,
             )
-        found = trained_anew(removal, minimum_trainer(problem))
+        server = removal.server if removal.server_set is not None else None
+        trainer = minimum_trainer(problem)
+        found = trained_anew(before, removal.online, trainer, server=server, watch=removal.watch)
         return removal.finish(
             self,
             found.solution,
@@ -102,7 +107,8 @@ class RetrainFedAvg:
         options = removal.material.options
         if not isinstance(options, FedAvg):
             raise InputError("retrain-fedavg needs the FedAvg options of the run. Give them as options.")
-        found = trained_anew(removal, replace(options, ridge=None))
+        trainer = replace(options, ridge=None)
+        found = trained_anew(removal.before, removal.online, trainer, watch=removal.watch)
         d, k = removal.problem.shape
         steps = options.local_steps or options.local_epochs or 1
         batch = options.batch_size or removal.rows // len(removal.counts)
