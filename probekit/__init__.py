@@ -11,18 +11,18 @@ if TYPE_CHECKING:
     from probekit.datasets import dataset as dataset
     from probekit.encoding.extract import extract as extract
     from probekit.errors import ProbekitError as ProbekitError
-    from probekit.federated.fedavg import FedAvg as FedAvg
-    from probekit.federated.local import train as train
+    from probekit.federated.methods.closed_form import ClosedForm as ClosedForm
+    from probekit.federated.methods.fedavg import FedAvg as FedAvg
+    from probekit.federated.networks import train_network as train_network
     from probekit.federated.partition import partition as partition
-    from probekit.federated.task import ClosedForm as ClosedForm
     from probekit.federated.trained import Trained as Trained
-    from probekit.federated.whole import WholeNetwork as WholeNetwork
-    from probekit.federated.whole import train_network as train_network
+    from probekit.federated.training import train as train
     from probekit.jacobian.linearize import linearize as linearize
     from probekit.models.estimators import LogisticHead as LogisticHead
     from probekit.models.estimators import RidgeHead as RidgeHead
     from probekit.models.heads import LinearHead as LinearHead
     from probekit.models.heads import NetworkHead as NetworkHead
+    from probekit.models.jvp import WholeNetwork as WholeNetwork
     from probekit.models.serving import load_head as load_head
     from probekit.models.serving import predict as predict
     from probekit.models.serving import save_head as save_head
@@ -38,10 +38,10 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "Certificate": "probekit.certificates.certificate",
-    "ClosedForm": "probekit.federated.task",
+    "ClosedForm": "probekit.federated.methods.closed_form",
     "EmbeddingSet": "probekit.values",
     "EncodingSpec": "probekit.values",
-    "FedAvg": "probekit.federated.fedavg",
+    "FedAvg": "probekit.federated.methods.fedavg",
     "LinearHead": "probekit.models.heads",
     "LogisticHead": "probekit.models.estimators",
     "NetworkHead": "probekit.models.heads",
@@ -52,7 +52,7 @@ _HOMES = {
     "TrainOptions": "probekit.runs.options",
     "Trained": "probekit.federated.trained",
     "UnlearnRequest": "probekit.unlearning.request",
-    "WholeNetwork": "probekit.federated.whole",
+    "WholeNetwork": "probekit.models.jvp",
     "backbone": "probekit.backbones",
     "certify": "probekit.certificates.certify",
     "dataset": "probekit.datasets",
@@ -62,8 +62,8 @@ _HOMES = {
     "partition": "probekit.federated.partition",
     "predict": "probekit.models.serving",
     "save_head": "probekit.models.serving",
-    "train": "probekit.federated.local",
-    "train_network": "probekit.federated.whole",
+    "train": "probekit.federated.training",
+    "train_network": "probekit.federated.networks",
     "unlearn": "probekit.unlearning.choice",
     "verify": "probekit.certificates.verify",
 }

@@ -98,7 +98,8 @@ def configured(registry: Registry, text: str) -> Any:
         if name not in registry.names():
             raise NotFoundError(f"There is no {registry.noun} {text!r}. {nearest(name, registry.names())}")
         factory = registry.get(name)
-    return factory(**options_in(factory, name, argument)) if is_dataclass(factory) else factory(argument)
+    call: Callable[..., Any] = factory
+    return call(**options_in(factory, name, argument)) if is_dataclass(factory) else call(argument)
 
 
 def options_in(factory: Any, name: str, argument: str) -> dict[str, Any]:

@@ -16,7 +16,6 @@ from probekit.linear.folds import cross_validate
 from probekit.linear.leaveout import refined_choice, validation_of
 from probekit.linear.path import RidgePath, Validation, decompose
 from probekit.registry import nearest
-from probekit.values import Json
 
 WAYS = ("auto", "auto:loo", "auto:kfold", "auto:clients")
 FOLDS = 5
@@ -40,19 +39,32 @@ class Choice:
         return self.ridge in (self.validation.ridges[0], self.validation.ridges[-1])
 
     @property
-    def plain(self) -> dict[str, Json]:
-        """In plain values."""
+    def summary(self) -> RidgeChoice:
+        """What is worth saying of it."""
         found = self.validation
         best = int(np.argmin(found.squared))
-        return {
-            "by": found.scheme,
-            "candidates": len(found.ridges),
-            "lowest": float(found.ridges[0]),
-            "highest": float(found.ridges[-1]),
-            "squared_error": float(found.squared[best]),
-            "wrong_share": None if found.wrong is None else float(found.wrong[best]),
-            "at_edge": self.at_edge,
-        }
+        return RidgeChoice(
+            found.scheme,
+            len(found.ridges),
+            float(found.ridges[0]),
+            float(found.ridges[-1]),
+            float(found.squared[best]),
+            None if found.wrong is None else float(found.wrong[best]),
+            self.at_edge,
+        )
+
+
+@dataclass(frozen=True)
+class RidgeChoice:
+    """How a ridge was chosen: by which errors, among how many from the lowest to the highest, and with what error."""
+
+    by: str
+    candidates: int
+    lowest: float
+    highest: float
+    squared_error: float
+    wrong_share: float | None
+    at_edge: bool
 
 
 def choose(clients: Federation, problem: Any, *, how: str = "auto", scaling: str = "mean", seed: int = 0) -> Choice:

@@ -18,7 +18,7 @@ from probekit.errors import InputError
 from probekit.evaluation.backdoor import BackdoorSuccess
 from probekit.evaluation.metrics import Confusion, Share
 from probekit.files import replacing_folder, write_text
-from probekit.unlearning.triage import Influence
+from probekit.unlearning.influence import Influence
 from probekit.values import Json
 
 FORMAT = 2

@@ -29,7 +29,7 @@ from probekit.evaluation.metrics import (
 from probekit.federated.trained import Trained
 from probekit.linear.neighbours import KnnOptions, knn_predict
 from probekit.linear.ridge import penalty_of
-from probekit.models.heads import Head, NetworkHead
+from probekit.models.heads import Head
 from probekit.models.serving import predict, scores
 from probekit.runs.backdoor import BackdoorComparison, compare_backdoor
 from probekit.runs.folder import RunFolder
@@ -122,7 +122,7 @@ class EvaluationSet:
     @classmethod
     def server(cls, name: str, rows: EmbeddingSet, trained: Trained) -> Self:
         """The server's rows; a network may have been pretrained on them."""
-        return cls(name, SERVER, rows, {}, pretrained=trained.head.recipe.get("pretraining") is not None)
+        return cls(name, SERVER, rows, {}, pretrained=trained.problem.knows_server)
 
     @property
     def meaning(self) -> str:
@@ -196,11 +196,11 @@ class Evaluator:
 
     def _pretrained(self, subject: EvaluationSet, interval: Interval) -> Share | None:
         """How good a network was before any client trained it."""
-        if not isinstance(self.trained.head, NetworkHead):
+        problem, head = self.trained.problem, self.trained.head
+        if "start" not in problem.traits:
             return None
-        from probekit.models.networks import pretrained
-
-        return accuracy(predict(pretrained(self.trained.head), subject.rows), subject.rows.labels, interval=interval)
+        before = problem.head(problem.start, ridge=head.ridge, recipe=head.recipe)
+        return accuracy(predict(before, subject.rows), subject.rows.labels, interval=interval)
 
     def _seen(self, subject: EvaluationSet) -> int | None:
         """How many of the rows are samples that were trained on; None where the training rows are gone."""
@@ -218,14 +218,14 @@ class Evaluator:
         return KnnAccuracy(**vars(options), accuracy=accuracy(guesses, rows.labels, interval=interval))
 
     def _shots(self, subject: EvaluationSet, options: EvaluationOptions) -> tuple[FewShot, ...]:
-        if isinstance(self.trained.head, NetworkHead):
+        if "statistics" not in self.trained.problem.traits:
             raise InputError("`shots` draws curves of heads in closed form; a whole network has none. Leave it out.")
         train, trained = self._training_rows(subject, "shots"), self.trained
         rows = sum(trained.counts.values())
         curve = few_shot(
             train,
             subject.rows,
-            design=trained.design,
+            design=trained.problem.design,
             ridge=penalty_of(trained.ridge, trained.scaling, rows) / rows,
             shots=options.shots,
             draws=options.draws,

@@ -102,21 +102,22 @@ def trainer_of(options: TrainOptions) -> Any:
     """The trainer that the options name, with those of them that are its own."""
     trainer = trainer_named(options.method or backend_named(options.backend).trainer)
     names = {one.name: RENAMED.get(one.name, one.name) for one in fields(trainer)}
-    given = {own: getattr(options, name, None) for own, name in names.items()}
+    given: dict[str, Any] = {own: getattr(options, name, None) for own, name in names.items()}
     given = {own: value for own, value in given.items() if value is not None and own != "ridge"}
     if options.preset is not None:
         if not hasattr(trainer, "preset"):
             raise InputError(f"Training by {trainer.name} has no preset; found `preset={options.preset}`.")
         trainer = trainer.preset(options.preset)
     if "optimiser" in given:
-        given["optimiser"] = Optimiser(given["optimiser"])
+        given["optimiser"] = Optimiser(str(given["optimiser"]))
     for one, other in (("local_steps", "local_epochs"), ("local_epochs", "local_steps")):
         if one in given:
             given[other] = None
     if options.ridge is not None and "ridge" in names:
         given["ridge"] = None  # the preset's own gives way
-    if isinstance(given.get("class_weight"), str) and given["class_weight"] != "balanced":
-        given["class_weight"] = _numbers(given["class_weight"])
+    weight = given.get("class_weight")
+    if isinstance(weight, str) and weight != "balanced":
+        given["class_weight"] = _numbers(weight)
     return replace(trainer, **given)
 
 

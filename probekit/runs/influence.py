@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from probekit.errors import InputError
+from probekit.federated.summation import StatisticsTree
 from probekit.models.serving import predict
 from probekit.runs.evaluation import EvaluationSet, find_sets
 from probekit.runs.folder import RunFolder
 from probekit.runs.result import Result
 from probekit.runs.snapshot import Snapshot, snapshot
-from probekit.unlearning.exact import refit
-from probekit.unlearning.tree import StatisticsTree
-from probekit.unlearning.triage import influences
+from probekit.unlearning.influence import influences
 
 if TYPE_CHECKING:
     from probekit.cache import DiskStore
@@ -91,6 +90,6 @@ def _accuracies(here: Snapshot, subject: EvaluationSet | None) -> tuple[float | 
     labels = subject.rows.labels
     without = {}
     for name, others in StatisticsTree.of(here.statistics).complements() if here.statistics is not None else ():
-        head, _ = refit(here.trained, others)
+        head, _ = here.trained.minimum(others)
         without[name] = float((predict(head, subject.rows) == labels).mean())
     return float((predict(here.trained.head, subject.rows) == labels).mean()), without

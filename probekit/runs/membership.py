@@ -12,9 +12,10 @@ from numpy.typing import NDArray
 
 from probekit.errors import InputError, NotFoundError
 from probekit.evaluation.membership import RATES, AttackResult, Shadows, judge, likelihood_scores, loss_scores
+from probekit.federated.summation import StatisticsTree
 from probekit.federated.trained import Trained
 from probekit.linear.statistics import statistics
-from probekit.models.heads import Head, NetworkHead
+from probekit.models.heads import Head
 from probekit.models.serving import predict
 from probekit.registry import nearest
 from probekit.runs.evaluation import TRAINING, Evaluator
@@ -22,8 +23,6 @@ from probekit.runs.folder import RunFolder
 from probekit.runs.result import Result
 from probekit.runs.rows import RunRows, requests, rows_at
 from probekit.runs.snapshot import snapshot
-from probekit.unlearning.exact import refit
-from probekit.unlearning.tree import StatisticsTree
 from probekit.values import EmbeddingSet
 
 if TYPE_CHECKING:
@@ -117,7 +116,7 @@ def attack_membership(
     `most` rows of each kind are drawn; `unseen` is a set that was never trained on (None: the server's rows).
     """
     trained = run.trained()
-    if isinstance(trained.head, NetworkHead):
+    if "statistics" not in trained.problem.traits:
         raise InputError(
             "The attack compares with shadow heads in closed form, and a whole network has none. `probekit report` "
             "tells how far the network is from the retrained one."
@@ -243,7 +242,7 @@ def _heads(run: RunFolder, store: DiskStore, found: _Groups, client: str | None)
     here = snapshot(run, store, run.state)
     if here.statistics is not None:
         rest = {name: one for name, one in here.statistics.items() if name != client}
-        yield RETRAINED, refit(here.trained, StatisticsTree.of(rest).total)[0], 0
+        yield RETRAINED, here.trained.minimum(StatisticsTree.of(rest).total)[0], 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -265,7 +264,7 @@ class _Attack:
         if len(rows) < LEAST:
             raise InputError(f"An attack needs at least {LEAST} rows in all; found {len(rows)}. Name a larger set.")
         dealt = np.random.Generator(np.random.PCG64([seed, DRAW_STREAM, 1])).permutation(len(rows)) % PARTS
-        design = replace(trained.design, arithmetic="float64", grid=0.0, per_class=False)
+        design = replace(trained.problem.design, arithmetic="float64", grid=0.0, per_class=False)
         parts = [statistics(rows[dealt == part], labels[dealt == part], design) for part in range(PARTS)]
         ridge = trained.ridge
         return cls(found, rows, labels, dealt, Shadows(parts, ridge, trained.scaling, count=shadows, seed=seed))

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from probekit.cache import DiskStore
-from probekit.certificates.certify import Known, known_at, objective_of
+from probekit.certificates.bounds import Known
+from probekit.certificates.certify import known_at, objective_of
 from probekit.certificates.margins import margins
 from probekit.errors import InputError, MismatchError, VerificationError
 from probekit.evaluation.backdoor import backdoor_success
@@ -36,8 +37,8 @@ from probekit.runs.ledger import LedgerEntry
 from probekit.runs.rows import PURGE, UNLEARN, usable
 from probekit.runs.snapshot import Snapshot, snapshot
 from probekit.runs.verification import certificate_of, evidence_for
+from probekit.unlearning.influence import Influence, influences
 from probekit.unlearning.request import asked
-from probekit.unlearning.triage import Influence, influences
 from probekit.values import EmbeddingSet, Json
 
 NO_BOUND = "The ridge is 0 or rounding is as large as the smallest curvature: no bound holds."
@@ -172,15 +173,15 @@ def _known(here: Snapshot, head: Head) -> tuple[Known | None, str]:
     """What is known of the retained loss at a head; or why nothing is."""
     if here.statistics is None and here.clients is None:
         return None, here.why
-    design = here.trained.design
+    problem = here.trained.problem
     try:
         objective = objective_of(here.trained)
     except InputError as error:
         return None, str(error)
     found = known_at(
-        head.params[: design.columns],
+        problem.params(head),
         objective,
-        design,
+        problem,
         statistics=here.statistics,
         clients=here.clients,
         term=here.trained.objective,
@@ -198,7 +199,7 @@ def _judged(subject: EvaluationSet, first: _Examined, last: _Examined) -> Judged
         heads = {TRAINED: head, RETRAINED: last.retrained}
     found = None
     if last.known is not None:
-        found = margins(head, rows, design=last.snapshot.trained.design, known=last.known)
+        found = margins(head, rows, known=last.known, problem=last.snapshot.trained.problem)
     return Judged(
         subject.name,
         rows.digest,

@@ -12,9 +12,8 @@ from numpy.typing import NDArray
 from probekit.errors import InputError
 from probekit.runs.folder import RunFolder
 from probekit.runs.ledger import LedgerEntry
-from probekit.unlearning.method import Material
-from probekit.unlearning.remainder import remaining_rows
-from probekit.unlearning.request import Held, Relabelled, UnlearnRequest
+from probekit.unlearning.request import Relabelled, SampleRef, UnlearnRequest
+from probekit.unlearning.rows import remaining_rows
 from probekit.values import UNLABELLED, EmbeddingSet, Partition
 
 if TYPE_CHECKING:
@@ -74,7 +73,7 @@ def rows_at(run: RunFolder, store: DiskStore, state: int | None = None) -> RunRo
         if request.by_row:
             rows_only = UnlearnRequest((), request.samples, request.relabelled)
             everyone = replace(trained, counts={name: len(held) for name, held in partition.clients.items()})
-            rest = remaining_rows(everyone, rows_only, Material(embeddings, partition))
+            rest = remaining_rows(everyone, rows_only, embeddings, partition)
             embeddings, partition = rest.embeddings, rest.partition
     return RunRows(embeddings, partition)
 
@@ -94,7 +93,9 @@ def read_request(
             raise InputError(f"A relabelled sample is written ID=NUMBER; found {text!r}.")
         sample, client = _held(name)
         changed.append(Relabelled(sample, int(label), client))
-    return UnlearnRequest(tuple(clients), tuple(Held(*_held(text)) for text in samples), tuple(changed), tuple(added))
+    return UnlearnRequest(
+        tuple(clients), tuple(SampleRef(*_held(text)) for text in samples), tuple(changed), tuple(added)
+    )
 
 
 def _held(text: str) -> tuple[str, str | None]:
@@ -119,6 +120,6 @@ def full_ids(request: UnlearnRequest, embeddings: EmbeddingSet) -> UnlearnReques
             )
         return matches.pop()
 
-    samples = tuple(Held(full(one.sample), one.client) for one in request.samples)
+    samples = tuple(SampleRef(full(one.sample), one.client) for one in request.samples)
     changed = tuple(Relabelled(full(one.sample), one.label, one.client) for one in request.relabelled)
     return UnlearnRequest(request.clients, samples, changed, request.added)

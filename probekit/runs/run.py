@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, Self
 
 from probekit.cache import DiskStore
 from probekit.evaluation.metrics import Interval
-from probekit.federated.trained import Progress as Progress
 from probekit.federated.trained import Trained, unwatched
-from probekit.federated.trained import Watch as Watch
 from probekit.models.heads import Head
 from probekit.models.serving import save_head
+from probekit.protocols import Progress as Progress
+from probekit.protocols import Watch as Watch
 from probekit.runs.duplicates import DuplicatesResult, find_duplicates
 from probekit.runs.evaluation import EvaluationOptions, EvaluationResult, evaluate_run
 from probekit.runs.folder import RunFolder

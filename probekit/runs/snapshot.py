@@ -9,27 +9,25 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from probekit.errors import CorruptError, InputError, MismatchError, NotFoundError, SolverError
-from probekit.federated.client import client_statistics
+from probekit.federated.federation import Federation
+from probekit.federated.in_process import InProcess
+from probekit.federated.summation import StatisticsTree
 from probekit.federated.trained import Trained
 from probekit.linear.design import ClientStats
-from probekit.models.heads import Head, NetworkHead
+from probekit.models.heads import Head
 from probekit.models.serving import load_head, save_head
 from probekit.runs.folder import RunFolder
 from probekit.runs.layout import REFERENCES
 from probekit.runs.rows import RunRows, rows_at
-from probekit.unlearning.exact import refit
-from probekit.unlearning.method import Material
-from probekit.unlearning.remainder import moved_head, remaining_rows
-from probekit.unlearning.retained import LocalClients, answering
-from probekit.unlearning.tree import StatisticsTree
+from probekit.unlearning.methods.retrain import minimum_trainer, trained_anew
 from probekit.values import canonical
 
 if TYPE_CHECKING:
     from probekit.cache import DiskStore
 
 KEPT, CACHED = "the kept statistics", "the cached rows"
-NETWORK = "A whole network has no statistics."
-LOGISTIC = "A logistic head has no closed form to retrain by."
+NO_SUMS = "This problem has no statistics."
+NO_MINIMUM = "This head is not the minimum of a ridge loss: it has no closed form to retrain by."
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,12 +47,10 @@ class Snapshot:
 
     def retrained(self) -> tuple[Head | None, str]:
         """The minimum of the loss of exactly the rows that this state stands for; or why it cannot be had."""
-        if self.rows is not None and isinstance(self.trained.head, NetworkHead):
-            return _retrained_network(self.run, self.trained, self.trained.head, self.rows), ""
         if self.statistics is None:
-            return None, self.why
+            return (_retrained(self), "") if self.clients is not None else (None, self.why)
         try:
-            return refit(self.trained, StatisticsTree.of(self.statistics).total)[0], ""
+            return self.trained.minimum(StatisticsTree.of(self.statistics).total)[0], ""
         except (InputError, SolverError) as error:
             return None, str(error)
 
@@ -66,12 +62,12 @@ class Snapshot:
         return head
 
     @cached_property
-    def clients(self) -> LocalClients | None:
-        """Clients that answer for a whole network from the cached rows; None: of a head, or nobody is there."""
-        if self.rows is None or not isinstance(self.trained.head, NetworkHead):
+    def clients(self) -> Federation | None:
+        """Clients that answer from the cached rows where a problem has no statistics; None: nobody is there."""
+        if self.rows is None or self.statistics is not None:
             return None
         rows = {name: self.rows.partition.clients[name] for name in self.trained.counts}
-        return answering(self.trained.head, self.rows.embeddings, rows, self.trained.design)
+        return InProcess.of(self.trained.problem, self.rows.embeddings, rows)
 
     @property
     def with_statistics(self) -> Trained:
@@ -83,8 +79,8 @@ def snapshot(run: RunFolder, store: DiskStore, state: int | None = None, *, from
     """A state of the run; its statistics are those kept or, where none are or it is asked for, of the cached rows."""
     number = run.state if state is None else state
     trained = run.trained(number)
-    if trained.method == "logistic":
-        return Snapshot(run, number, trained, None, why=LOGISTIC)
+    if "quadratic" not in trained.problem.traits:
+        return Snapshot(run, number, trained, None, why=NO_MINIMUM)
     if trained.statistics is not None and not from_rows:
         return Snapshot(run, number, trained, trained.statistics, KEPT)
     try:
@@ -94,14 +90,14 @@ def snapshot(run: RunFolder, store: DiskStore, state: int | None = None, *, from
             raise
         why = f"No statistics were kept, and the rows are not at hand. {error}"
         return Snapshot(run, number, trained, None, why=why)
-    if isinstance(trained.head, NetworkHead):
-        return Snapshot(run, number, trained, None, CACHED, why=NETWORK, rows=rows)
+    if "statistics" not in trained.problem.traits:
+        return Snapshot(run, number, trained, None, CACHED, why=NO_SUMS, rows=rows)
     return Snapshot(run, number, trained, _statistics(run, trained, rows), CACHED, rows=rows)
 
 
 def _statistics(run: RunFolder, trained: Trained, rows: RunRows) -> dict[str, ClientStats]:
     found = {
-        name: client_statistics(rows.embeddings, rows.partition.clients[name], trained.design)
+        name: trained.problem.hold(rows.embeddings, rows.partition.clients[name]).statistics
         for name in trained.counts
         if name in rows.partition.clients
     }
@@ -114,26 +110,31 @@ def _statistics(run: RunFolder, trained: Trained, rows: RunRows) -> dict[str, Cl
     return found
 
 
-def _retrained_network(run: RunFolder, trained: Trained, head: NetworkHead, rows: RunRows) -> Head:
-    """The network's minimum, made once for each set of retained rows and kept in the run's folder."""
-    folder = run.path / REFERENCES / _key(trained, head, rows)
+def _retrained(here: Snapshot) -> Head:
+    """The minimum by rounds, made once for each set of retained rows and kept in the run's folder."""
+    run, trained, rows = here.run, here.trained, here.rows
+    assert rows is not None
+    assert here.clients is not None
+    problem, folder = trained.problem, run.path / REFERENCES / _key(trained, rows)
     if folder.exists():
         found = load_head(folder)
-        if not isinstance(found, NetworkHead) or found.network.digest != head.network.digest:
-            raise CorruptError(f"{folder} holds another network than this run's. Remove it: it will be made anew.")
+        if found.backend != problem.backend or found.params.shape != trained.head.params.shape:
+            raise CorruptError(f"{folder} holds another head than this run's. Remove it: it will be made anew.")
         return found
-    from probekit.unlearning.network_retrain import fit_anew
-
-    anew = fit_anew(trained, remaining_rows(trained, None, Material(*rows)))
-    made = moved_head(trained, anew.params, method="retrain", rows=sum(anew.counts.values()))
+    server = None
+    if len(rows.partition.server):
+        server = problem.hold(rows.embeddings, rows.partition.server, share=0.5, name="the server")
+    anew = trained_anew(trained, here.clients, minimum_trainer(problem), server=server)
+    recipe = {**trained.head.recipe, "solver": "retrain", "rows": anew.rows, "exact_unlearning": False}
+    made: Head = problem.head(anew.params, ridge=trained.head.ridge, recipe=recipe)
     folder.parent.mkdir(exist_ok=True)
     save_head(made, folder)
     return made
 
 
-def _key(trained: Trained, head: NetworkHead, rows: RunRows) -> str:
+def _key(trained: Trained, rows: RunRows) -> str:
     """A name for the retained rows, their labels and the loss."""
-    hasher = hashlib.sha256(canonical([head.network.digest, head.centre, trained.ridge]).encode())
+    hasher = hashlib.sha256(canonical([trained.problem.digest, trained.ridge]).encode())
     ids, labels = rows.embeddings.ids, rows.embeddings.labels
     for name in sorted(trained.counts):
         held = [[ids[row], int(labels[row])] for row in rows.partition.clients[name].tolist()]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Self
 
@@ -12,7 +12,7 @@ import numpy as np
 from probekit.cache import DiskStore
 from probekit.errors import InputError
 from probekit.evaluation.backdoor import poison
-from probekit.federated.choice import Choice
+from probekit.federated.choice import Choice, RidgeChoice
 from probekit.federated.federation import Traffic
 from probekit.federated.partition import parse_scheme, partition
 from probekit.federated.trained import Trained
@@ -74,7 +74,7 @@ class TrainResult(Result):
     server_rows: int
     ridge: float
     scaling: str
-    ridge_chosen: Mapping[str, Json] | None
+    ridge_chosen: RidgeChoice | None
     solver: str
     note: str
     residual: float
@@ -120,7 +120,7 @@ class TrainResult(Result):
             server_rows=len(divided.server),
             ridge=trained.ridge,
             scaling=trained.scaling,
-            ridge_chosen=None if fitted.choice is None else fitted.choice.plain,
+            ridge_chosen=None if fitted.choice is None else fitted.choice.summary,
             solver=trained.solution.method,
             note=trained.solution.note,
             residual=trained.solution.residual,
@@ -248,7 +248,7 @@ def _described(trained: Trained, embeddings: EmbeddingSet, choice: Choice | None
     spec = embeddings.spec
     more: dict[str, Json] = {"backbone": spec.backbone, "spec": spec.identity, "dataset": embeddings.source}
     if choice is not None:
-        more["ridge_chosen"] = choice.plain
+        more["ridge_chosen"] = asdict(choice.summary)
         if trained.objective is not None:
             note = f"{trained.solution.note} {CHOSEN_RIDGE}"
             trained = replace(trained, solution=replace(trained.solution, note=note))

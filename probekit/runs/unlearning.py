@@ -12,21 +12,20 @@ from probekit.certificates.certify import certify
 from probekit.certificates.privacy import check_budget, guarantee
 from probekit.custody.signatures import sign
 from probekit.errors import InputError, MismatchError, NotFoundError
-from probekit.federated.trained import Trained, Watch, unwatched
+from probekit.federated.trained import Trained
 from probekit.linear.objective import SIGMA
-from probekit.models.heads import NetworkHead
-from probekit.runs.fitting import method_of
+from probekit.protocols import Watch, unwatched
+from probekit.runs.fitting import trainer_of
 from probekit.runs.folder import RunFolder
 from probekit.runs.layout import state_folder
 from probekit.runs.ledger import Event
 from probekit.runs.options import TrainOptions
 from probekit.runs.result import Result, to_plain
 from probekit.runs.rows import UNLEARN, RunRows, full_ids, rows_at
-from probekit.unlearning.choice import choose
-from probekit.unlearning.method import Material, Unlearned, Unlearner, available, method, require
-from probekit.unlearning.remainder import remaining_rows
+from probekit.unlearning.choice import carried_out, choose
+from probekit.unlearning.method import Material, Unlearned, method, missing
+from probekit.unlearning.removal import Removal
 from probekit.unlearning.request import UnlearnRequest, asked
-from probekit.unlearning.retained import LocalClients, answering
 from probekit.values import Json
 
 if TYPE_CHECKING:
@@ -111,22 +110,10 @@ class UnlearnResult(Result):
         return value
 
 
-@dataclass(frozen=True, eq=False)
-class _Prepared:
-    """A request made ready: the full ids, the method and what it may use."""
-
-    before: Trained
-    request: UnlearnRequest
-    unlearner: Unlearner
-    material: Material
-    name: str
-    why: str
-
-
 def plan_unlearning(run: RunFolder, store: DiskStore, request: UnlearnRequest, options: UnlearnOptions) -> UnlearnPlan:
     """What the request would do; nothing is computed and nothing changes."""
     before = run.trained()
-    refuse_logistic(before)
+    refuse_unable(before)
     rows = _rows_if_any(run, store)
     if rows is not None and request.by_row:
         request = full_ids(request, rows.embeddings)
@@ -134,19 +121,13 @@ def plan_unlearning(run: RunFolder, store: DiskStore, request: UnlearnRequest, o
     if done is not None:
         said = done.certificate
         return UnlearnPlan(run.path, done.state, request, True, said.method, "", (), (), tuple(said.retained))
-    ready = _prepare(run, before, request, options, rows)
-    needs, here = ready.unlearner.needs, available(before, ready.material)
-    stay = request.remaining(before)
+    removal = _removal(run, before, request, options, rows)
+    name, why = _choose(removal, options)
+    unlearner = method(name)
+    needs = tuple(" or ".join(" ".join(one[:2]) for one in _choices(need)) for need in unlearner.needs)
+    lacking = missing(unlearner, removal)
     return UnlearnPlan(
-        run.path,
-        run.state,
-        request,
-        False,
-        ready.name,
-        ready.why,
-        tuple(sorted(needs)),
-        tuple(sorted(needs - here)),
-        stay,
+        run.path, run.state, request, False, name, why, needs, (lacking,) if lacking else (), removal.left
     )
 
 
@@ -157,7 +138,7 @@ def unlearn_run(
     evaluation = store.open(options.test) if options.test is not None else None
     with run.lock():
         before = run.trained()
-        refuse_logistic(before)
+        refuse_unable(before)
         _refuse_both(before, options)
         rows = _rows_if_any(run, store)
         if rows is not None and request.by_row:
@@ -165,32 +146,46 @@ def unlearn_run(
         done = _earlier(run, before, request)
         if done is not None:
             return done
-        ready = _prepare(run, before, request, options, rows)
-        material = replace(ready.material, watch=watch)
-        require(ready.unlearner, before, material)
-        unlearned = ready.unlearner.unlearn(before, request, material)
-        clients = None if options.server_only else _clients(unlearned, request, before, material)
+        removal = _removal(run, before, request, options, rows, watch=watch)
+        name, why = _choose(removal, options)
+        unlearned = carried_out(removal, name)
+        online = unlearned.trained_after.statistics is None and removal.online.offers("gradient")
+        clients = removal.online if online else None
         certificate = _covered(certify(before, unlearned, clients=clients, evaluation=evaluation), options)
         signature = None if options.key is None else sign(signed_bytes(certificate), options.key)
         inputs: Mapping[str, Json] = {"state": run.state, "head": before.head.digest}
-        event = Event(UNLEARN, inputs, _details(request, unlearned, certificate, ready.why))
+        event = Event(UNLEARN, inputs, _details(request, unlearned, certificate, why))
         text = certificate_text(certificate, signature=signature)
         number = run.write_state(unlearned.trained_after, event, texts={CERTIFICATE: text})
         path = certificate_path(run, number)
-        return UnlearnResult(run.path, number, request, certificate, path, ready.why, unlearned)
+        return UnlearnResult(run.path, number, request, certificate, path, why, unlearned)
 
 
-def _prepare(
-    run: RunFolder, before: Trained, request: UnlearnRequest, options: UnlearnOptions, rows: RunRows | None
-) -> _Prepared:
-    request.remaining(before)
-    name, why = options.method, "Asked for."
-    network, ask = isinstance(before.head, NetworkHead), not options.server_only
-    if name == "auto":
-        online = network and ask and rows is not None
-        name, why = choose(before, online=online, rows=request.by_row and rows is not None, request=request)
-    needed = network or request.by_row or bool(request.added) or _asks(name) or ask
-    return _Prepared(before, request, method(name), _material(run, rows, needed=needed), name, why)
+def _removal(
+    run: RunFolder,
+    before: Trained,
+    request: UnlearnRequest,
+    options: UnlearnOptions,
+    rows: RunRows | None,
+    *,
+    watch: Watch = unwatched,
+) -> Removal:
+    """The request with all that may be used: what was kept, the cached rows unless nobody is to be asked."""
+    trainer = trainer_of(TrainOptions.of({**run.config, "ridge": None, "keep": None}))
+    material = Material(options=trainer, ask=not options.server_only, watch=watch)
+    if rows is not None:
+        material = replace(material, embeddings=rows.embeddings, partition=rows.partition)
+    removal = Removal(before, request, material)
+    removal.left  # noqa: B018 refuses clients that the run does not have
+    return removal
+
+
+def _choose(removal: Removal, options: UnlearnOptions) -> tuple[str, str]:
+    return choose(removal, retrain=False) if options.method == "auto" else (options.method, "Asked for.")
+
+
+def _choices(need: Any) -> Any:
+    return need if isinstance(need[0], tuple) else (need,)
 
 
 def _refuse_both(before: Trained, options: UnlearnOptions) -> None:
@@ -214,12 +209,12 @@ def _covered(certificate: Certificate, options: UnlearnOptions) -> Certificate:
     return replace(certificate, privacy=check_budget(bound, options.sigma, **wanted).plain)
 
 
-def refuse_logistic(trained: Trained) -> None:
+def refuse_unable(trained: Trained) -> None:
     """Refuse a head that no method here can take a client out of."""
-    if trained.method == "logistic":
-        from probekit.linear.logistic import NO_EXACT_UNLEARNING
-
-        raise InputError(f"{NO_EXACT_UNLEARNING} Train a ridge head (`method=closed-form`) to be able to unlearn.")
+    if "quadratic" not in trained.problem.traits:
+        raise InputError(
+            f"{trained.problem.no_unlearning} Train a ridge head (`method=closed-form`) to be able to unlearn."
+        )
 
 
 def certificate_path(run: RunFolder, state: int) -> Path:
@@ -227,31 +222,11 @@ def certificate_path(run: RunFolder, state: int) -> Path:
     return state_folder(run.path, state) / CERTIFICATE
 
 
-def _asks(name: str) -> bool:
-    return name.startswith(("fedremoval-", "retrain"))
-
-
 def _rows_if_any(run: RunFolder, store: DiskStore) -> RunRows | None:
     try:
         return rows_at(run, store)
     except (NotFoundError, MismatchError):
         return None
-
-
-def _material(run: RunFolder, rows: RunRows | None, *, needed: bool) -> Material:
-    options = method_of(TrainOptions.of({**run.config, "ridge": None, "method": run.config["method"]}))
-    if rows is None or not needed:
-        return Material(options=options)
-    return Material(rows.embeddings, rows.partition, options=options)
-
-
-def _clients(unlearned: Unlearned, request: UnlearnRequest, before: Trained, material: Material) -> LocalClients | None:
-    """The retained clients, to be asked for a gradient at the new head; None where their rows are not at hand."""
-    after = unlearned.trained_after
-    if after.statistics is not None or material.embeddings is None or material.partition is None:
-        return None
-    rest = remaining_rows(before, request, material)
-    return answering(after.head, rest.embeddings, rest.partition.clients, after.design)
 
 
 def _earlier(run: RunFolder, before: Trained, request: UnlearnRequest) -> UnlearnResult | None:

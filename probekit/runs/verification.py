@@ -12,7 +12,6 @@ from probekit.certificates.checks import Check
 from probekit.certificates.verify import Evidence, verify
 from probekit.errors import CorruptError, InputError, NotFoundError, VerificationError
 from probekit.federated.trained import Trained
-from probekit.models.heads import NetworkHead
 from probekit.models.serving import load_head
 from probekit.runs.folder import RunFolder
 from probekit.runs.result import Result
@@ -89,8 +88,9 @@ def verify_run(
         raise InputError(f"Nothing was unlearned in state {run.state} of {run.path}: there is no certificate.")
     number = _state_of(run, found.certificate)
     trained = run.trained(number)
-    # all that is to be checked of a network is in its rows
-    held = rows_at(run, store, number) if rows or isinstance(trained.head, NetworkHead) else None
+    # where a problem has no statistics, all that is to be checked is in the rows
+    summed = "statistics" in trained.problem.traits
+    held = rows_at(run, store, number) if rows or not summed else None
     return found.check(
         evidence_for(run, number, trained, found.certificate, rows=held, evaluation=evaluation), public_key
     )

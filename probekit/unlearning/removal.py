@@ -108,12 +108,13 @@ class Removal:
                     f"are {', '.join(sorted(self.left))}. Ask the retained ones."
                 )
             return self.material.clients
-        if self.held is None or not self.material.ask:
+        embeddings, held = self.material.embeddings, self.held
+        if embeddings is None or held is None or not self.material.ask:
             return Nobody()
         if self.request.by_row:
-            return InProcess.of(self.problem, self.rest.embeddings, self.rest.partition.clients)
-        rows = {name: own for name, own in self.held.items() if len(own)}
-        return InProcess.of(self.problem, self.material.embeddings, rows) if rows else Nobody()
+            embeddings, held = self.rest.embeddings, self.rest.partition.clients
+        rows = {name: own for name, own in held.items() if len(own)}
+        return InProcess.of(self.problem, embeddings, rows) if rows else Nobody()
 
     @cached_property
     def retained(self) -> Federation:
