@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import linalg
 
 from probekit.errors import InputError
 from probekit.linear.design import ClientStats, Design
+from probekit.linear.lapack import linalg
 from probekit.linear.ridge import penalty_of, refuse_singular
 from probekit.linear.spectrum import condition, effective_dimension
 from probekit.linear.views import ClassWeight, System, View, system_of

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import linalg
 
 from probekit.linear.design import ClientStats
+from probekit.linear.lapack import linalg
 
 ROUNDING = {"float64": 1e-9, "exact": 1e-9, "fast": 1e-5}
 """How far sums may be off, relative to a Gram's diagonal, by arithmetic."""

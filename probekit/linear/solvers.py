@@ -9,10 +9,10 @@ from typing import Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import linalg
 
 from probekit.errors import InputError, SolverError
 from probekit.linear.design import Solution
+from probekit.linear.lapack import linalg
 
 PASS = 1e-3
 """How far products in low precision are trusted before the true residual is looked at."""

@@ -7,10 +7,9 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import linalg
-from scipy.sparse.linalg import LinearOperator, eigsh
 
 from probekit.linear.design import ClientStats
+from probekit.linear.lapack import linalg, sparse_linalg
 
 Array = NDArray[np.float64]
 Eigenvalues = NDArray[np.floating[Any]]
@@ -29,9 +28,11 @@ def largest_eigenvalue(
             return float(np.linalg.eigvalsh(curvature)[-1])
     else:
         product = curvature
-        operator = LinearOperator((size, size), lambda v: product(v.reshape(-1, 1)).ravel(), dtype=np.float64)
+        operator = sparse_linalg.LinearOperator(
+            (size, size), lambda v: product(v.reshape(-1, 1)).ravel(), dtype=np.float64
+        )
     start = np.ones(size)  # fixed, so that the answer is: a random start changes the last digits
-    return float(eigsh(operator, k=1, which="LA", v0=start, tol=tolerance, return_eigenvectors=False)[0])
+    return float(sparse_linalg.eigsh(operator, k=1, which="LA", v0=start, tol=tolerance, return_eigenvectors=False)[0])
 
 
 def effective_dimension(eigenvalues: Eigenvalues, ridge: float) -> float:

@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse import csr_array
 from threadpoolctl import ThreadpoolController
 
 from probekit.errors import InputError
 from probekit.linear.design import EXACT_ROWS, GRID_REACH, ClientStats, Design
+from probekit.linear.lapack import sparse
 from probekit.values import Rows
 
 BLOCK_BYTES = 2**24
@@ -203,7 +203,7 @@ def _lane(
         gram += np.matmul(block.T, block, out=product)  # NumPy sees one matrix and does half the work of a product
         _refuse_overflow(gram, block, numbers)
         ones, shape = np.ones(len(numbers), block.dtype), (len(numbers), design.classes)
-        sums += csr_array((ones, labels[numbers], np.arange(len(numbers) + 1)), shape=shape).T @ block
+        sums += sparse.csr_array((ones, labels[numbers], np.arange(len(numbers) + 1)), shape=shape).T @ block
         counts += np.bincount(labels[numbers], minlength=design.classes)
     gram = (gram + gram.T) / 2
     if shift is None:
