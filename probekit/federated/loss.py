@@ -1,21 +1,27 @@
-"""The loss of all clients together, known by asking them: the ridge is added once, by whoever asks."""
+"""The loss of all clients together, known by asking them, and how it goes from round to round."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from probekit.errors import SolverError
 from probekit.federated.federation import Federation
+from probekit.linear.design import Solution
+
+EXPLODED = 10.0  # a loss this many times that of the start will not come back
 
 Array = NDArray[np.float64]
 
 
 @dataclass(eq=False)
 class CommonLoss:
-    """The mean ridge loss of all clients' rows, by asking; products are counted as rounds."""
+    """The mean ridge loss of all clients' rows, by asking; the ridge is added here, once. Products count as rounds."""
 
     clients: Federation
     problem: Any
@@ -60,3 +66,38 @@ class CommonLoss:
     def _mean(self, kind: str, params: Array) -> Array:
         total = self.clients.ask(kind, {"params": params}, precision=self._numbers).total()
         return np.asarray(total.arrays[kind] / total.count + self.problem.penalty(self.ridge) * params)
+
+
+class LossWatch:
+    """Follows the loss from round to round and refuses a run that diverges.
+
+    `bound` is the loss at the problem's start; `remedy` says which rate would do.
+    """
+
+    def __init__(self, rate: float, start: Array, bound: float, remedy: Callable[[], str]) -> None:
+        self.rate, self.best, self.bound, self.remedy = rate, start, bound, remedy
+        self.losses: list[float] = []
+
+    def look(self, params: Array, loss: float) -> None:
+        """Note the loss; raises as soon as it is not finite or has exploded."""
+        self.losses.append(loss)
+        self.bound = max(self.bound, self.losses[0])
+        if not loss <= EXPLODED * self.bound:
+            self.refuse()
+        if loss <= min(self.losses):
+            self.best = params
+
+    def judge(self) -> None:
+        """Refuse an end that is worse than the start, and still rising."""
+        if self.losses[-1] > self.bound and self.losses[-1] > self.losses[-2]:
+            self.refuse()
+
+    def refuse(self) -> None:
+        """Say that the rounds diverge, and which rate would not."""
+        best = Solution(self.best, math.nan, int(np.nanargmin([*self.losses, math.inf])), "fedavg", "the best so far")
+        went = f"from {self.losses[0]:.6g} to {self.losses[-1]:.6g}" if self.losses else "out of all bounds"
+        raise SolverError(
+            f"FedAvg must lower the loss; after {max(len(self.losses) - 1, 0)} rounds at learning rate {self.rate:.6g} "
+            f"it went {went}. Lower the learning rate: {self.remedy()}.",
+            best,
+        )

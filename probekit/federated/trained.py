@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import tempfile
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
@@ -74,23 +75,26 @@ class HistoryRecorder:
     """Rounds as they come, in a temporary file instead of memory."""
 
     def __init__(self) -> None:
-        self._file = tempfile.TemporaryFile()  # noqa: SIM115 lives as long as the history that maps it
+        self._file = tempfile.TemporaryFile()  # noqa: SIM115 open from round to round
         self._rounds: list[tuple[int, tuple[str, ...], tuple[float, ...], tuple[int, ...]]] = []
+
+    def __del__(self) -> None:
+        self._file.close()
 
     def add(self, start: Array, participants: tuple[str, ...], weights: tuple[float, ...], uploads: Array) -> None:
         """Keep a round."""
-        self._rounds.append((self._file.tell(), participants, weights, uploads.shape))
+        self._rounds.append((self._file.tell() // 8, participants, weights, uploads.shape))
         for array in (start, uploads):
             self._file.write(np.ascontiguousarray(array, "<f8").tobytes())
 
     def history(self, end: Array) -> History:
-        """All rounds, mapped."""
+        """All rounds, from one map of the file: every map takes a file descriptor."""
         self._file.flush()
+        flat = np.memmap(self._file, "<f8", "r").view(np.ndarray)
         rounds = []
-        for offset, participants, weights, shape in self._rounds:
-            start: Array = np.memmap(self._file, "<f8", "r", offset, shape[1:])
-            uploads: Array = np.memmap(self._file, "<f8", "r", offset + start.nbytes, shape)
-            rounds.append(Round(start, participants, weights, uploads))
+        for place, participants, weights, shape in self._rounds:
+            both = flat[place : place + math.prod(shape[1:]) * (1 + shape[0])].reshape(-1, *shape[1:])
+            rounds.append(Round(both[0], participants, weights, both[1:]))
         return History(tuple(rounds), end)
 
 

@@ -9,16 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from probekit.federated.client import (
-    Picked,
-    client_statistics,
-    largest_curvature,
-    quadratics,
-    schedule,
-    table,
-)
+from probekit.federated.client import answer
+from probekit.federated.message import Ask
 from probekit.linear.design import Design
-from probekit.values import EmbeddingSet
+from probekit.models.fitting import FitPlan, shuffled_batches
+from probekit.models.linear_problem import HeadProblem
+from probekit.values import EmbeddingSet, Picked
 
 MakeSet = Callable[..., EmbeddingSet]
 
@@ -32,29 +28,38 @@ def test_loss_and_gradient_are_those_of_the_rows(make_set: MakeSet, intercept: s
     X = np.hstack([np.asarray(data.embeddings)[rows], ones])
     Y = np.eye(3)[data.labels[rows]]
     penalised = 6 if intercept == "free" else X.shape[1]
-    losses = quadratics([client_statistics(data, rows, design)], 0.3)
+    problem = HeadProblem(design)
+    holding, extra = problem.hold(data, rows), problem.penalty(0.3)
     W = np.random.default_rng(0).normal(size=(X.shape[1], 3))
 
     def loss(params: np.ndarray) -> float:
         return float(((X @ params - Y) ** 2).sum() / 10 + 0.15 * (params[:penalised] ** 2).sum())
 
-    assert losses.losses(W)[0] == pytest.approx(loss(W), rel=1e-12)
-    slopes = losses.gradients(W)[0]
-    from_rows = table(data, rows, design, ridge=0.3).gradient(W[None], np.arange(5)[None])[0]
+    found, _ = answer(Ask("gradient", {"params": W}, {"loss": True}), holding, {}, name="a")
+    assert found.count == 5
+    assert found.values["loss"] / 5 + float((extra * W * W).sum()) / 2 == pytest.approx(loss(W), rel=1e-12)
+    slopes = found.arrays["gradient"] / 5 + extra * W
+    for batch in (None, 5):
+        plan = FitPlan(steps=1, batch=batch, ridge=0.3).plain
+        stepped, _ = answer(Ask("fit", {"params": W}, plan), holding, {}, name="a")
+        np.testing.assert_allclose(W - stepped.arrays["params"], slopes, rtol=0, atol=1e-12)
+        assert stepped.values["loss"] == pytest.approx(found.values["loss"], rel=1e-12)
     for i in range(X.shape[1]):
         for k in range(3):
             nudge = np.zeros_like(W)
             nudge[i, k] = 1e-5
             numeric = (loss(W + nudge) - loss(W - nudge)) / 2e-5
             assert slopes[i, k] == pytest.approx(numeric, abs=1e-8)
-            assert from_rows[i, k] == pytest.approx(numeric, abs=1e-8)
 
 
 def test_grams_kept_per_class_give_the_same_losses(make_set: MakeSet) -> None:
     data = make_set(rows=30)
     rows = np.arange(30)
-    one, other = (quadratics([client_statistics(data, rows, Design(6, 3, per_class=p))], 0.1) for p in (True, False))
-    np.testing.assert_allclose(one.curvature, other.curvature, rtol=1e-12)
+    one, other = (HeadProblem(Design(6, 3, per_class=p)).hold(data, rows) for p in (True, False))
+    assert one.statistics.gram.ndim == 3
+    np.testing.assert_allclose(one.quick.dense(), other.quick.dense(), rtol=1e-12)
+    W = np.random.default_rng(0).normal(size=(7, 3))
+    assert one.quick.value(W) == pytest.approx(one.squares().value(W), rel=1e-12)
 
 
 @given(
@@ -65,7 +70,9 @@ def test_grams_kept_per_class_give_the_same_losses(make_set: MakeSet) -> None:
     seed=st.integers(0, 100),
 )
 def test_every_epoch_takes_every_row_once(count: int, batch: int, epochs: int, drop_last: bool, seed: int) -> None:
-    plan = schedule(count, np.random.default_rng(seed), batch=batch, steps=None, epochs=epochs, drop_last=drop_last)
+    plan = shuffled_batches(
+        count, np.random.default_rng(seed), batch=batch, steps=None, epochs=epochs, drop_last=drop_last
+    )
     width = min(batch, count)
     per_epoch = count // width if drop_last else -(-count // width)
     assert plan.shape == (epochs * per_epoch, width)
@@ -77,17 +84,21 @@ def test_every_epoch_takes_every_row_once(count: int, batch: int, epochs: int, d
 
 
 def test_steps_go_on_into_further_epochs() -> None:
-    plan = schedule(5, np.random.default_rng(0), batch=2, steps=7, epochs=None)
+    plan = shuffled_batches(5, np.random.default_rng(0), batch=2, steps=7, epochs=None)
     assert plan.shape == (7, 2)
     assert sorted(plan[3:6][plan[3:6] >= 0].tolist()) == [0, 1, 2, 3, 4]
-    assert schedule(5, np.random.default_rng(0), batch=None, steps=2, epochs=None).tolist() == [[0, 1, 2, 3, 4]] * 2
+    assert FitPlan(steps=2).batches(5, "a").shape == (2, 0)
 
 
-@pytest.mark.parametrize("size", [1, 2, 64, 65, 200])
-def test_the_largest_curvature_is_the_largest_eigenvalue(size: int) -> None:
-    factor = np.random.default_rng(size).normal(size=(size, size + 3))
-    matrix = factor @ factor.T
-    assert largest_curvature(matrix) == pytest.approx(np.linalg.norm(matrix, 2), rel=1e-9)
+@pytest.mark.parametrize("size", [1, 2, 63, 65, 200])
+def test_the_largest_curvature_is_the_largest_eigenvalue(make_set: MakeSet, size: int) -> None:
+    data = make_set(rows=60, dimension=size)
+    problem = HeadProblem(Design(size, 3, intercept="free"))
+    found, _ = answer(Ask("scales", plan={"ridge": 0.2}), problem.hold(data, np.arange(60)), {}, name="a")
+    X = np.hstack([np.asarray(data.embeddings), np.ones((60, 1))])
+    penalty = np.append(np.full(size, 0.2), 0.0)
+    assert found.values["curvature"] == pytest.approx(np.linalg.norm(X.T @ X / 60 + np.diag(penalty), 2), rel=1e-9)
+    assert found.values["energy"] == pytest.approx((X**2).sum())
 
 
 def test_picked_rows_are_read_in_their_order() -> None:

@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 from collections.abc import Callable
 from dataclasses import replace
+from mmap import mmap
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from probekit.errors import InputError, NotFoundError, SolverError
-from probekit.federated import simulation
-from probekit.federated.fedavg import FedAvg
-from probekit.federated.local import train
+from probekit.errors import InputError, MissingClientsError, NotFoundError, SolverError, StorageError
+from probekit.federated.in_process import InProcess
+from probekit.federated.message import Answer, Ask
+from probekit.federated.methods.fedavg import FedAvg
 from probekit.federated.partition import partition
-from probekit.federated.task import design_for
-from probekit.federated.trained import Progress, Trained
+from probekit.federated.trained import RoundState, Trained
+from probekit.federated.training import design_for, head_problem, train
+from probekit.linear.squares import StatsSquares
+from probekit.models.linear_holding import RowHolding
 from probekit.models.optimiser import Optimiser
+from probekit.protocols import Progress
 from probekit.values import EmbeddingSet, Partition
 
 Array = NDArray[np.float64]
@@ -175,10 +180,9 @@ def test_full_batches_from_rows_equal_those_from_statistics(
     split = partition(data.labels, "dirichlet:0.5", clients=6, seed=3)
     options = FedAvg(rounds=10, local_steps=4)
     design = design_for(data, view="l2", intercept="free")
+    monkeypatch.setattr(RowHolding, "quick", property(lambda holding: StatsSquares(holding.statistics)))
     stacked = train(data, split, ridge=RIDGE, method=options, design=design)
-    monkeypatch.setattr(simulation, "STACK_LIMIT", 0)
-    monkeypatch.setattr(simulation, "BLOCK_BYTES", 3000)
-    monkeypatch.setattr(simulation, "CHUNK_ROWS", 7)
+    monkeypatch.setattr(RowHolding, "quick", property(lambda holding: holding.squares()))
     from_rows = train(data, split, ridge=RIDGE, method=options, design=design)
     np.testing.assert_allclose(from_rows.params, stacked.params, rtol=0, atol=1e-12)
     assert from_rows.learning_rate == pytest.approx(stacked.learning_rate, rel=1e-8)
@@ -220,6 +224,15 @@ def test_the_history_replays_the_run_and_knows_its_size(make_set: MakeSet) -> No
         np.testing.assert_allclose(one.start + 0.7 * 4 / 2 * change, following, rtol=0, atol=1e-13)
     assert np.array_equal(history.end, trained.params)
     assert history.size == (5 * (1 + 2) + 1) * 7 * 3 * 8
+    assert len({id(mapped(array)) for one in history.rounds for array in (one.start, one.uploads)}) == 1
+
+
+def mapped(array: Array) -> object:
+    """What an array of a history lies in: one map for all, as each takes a file descriptor."""
+    while isinstance(array.base, np.ndarray):
+        array = array.base
+    assert isinstance(array.base, mmap)
+    return array.base
 
 
 def test_a_run_is_reproduced_by_its_seed_and_changed_by_another(make_set: MakeSet) -> None:
@@ -267,6 +280,36 @@ def test_divergence_is_refused_and_the_stable_rate_named_is_stable(make_set: Mak
         train(data, split, ridge=RIDGE, method=adam)
 
 
+def test_rounds_resumed_near_their_end_are_not_taken_for_divergence(make_set: MakeSet) -> None:
+    data = make_set()
+    split = partition(data.labels, "iid", clients=3)
+    options = FedAvg(rounds=40, batch_size=8, local_steps=4, learning_rate=0.05, seed=1)
+    states: list[RoundState] = []
+    straight = train(data, split, ridge=RIDGE, method=options, save=states.append)
+    pairs = itertools.pairwise(straight.losses[1:])
+    rising = [number for number, (before, after) in enumerate(pairs, 1) if after > before]
+    assert rising
+    ended = replace(options, rounds=rising[-1] + 1)
+    resumed = train(data, split, ridge=RIDGE, method=ended, resume=states[rising[-1] - 1])
+    assert resumed.losses == straight.losses[rising[-1] : rising[-1] + 2]
+    assert resumed.losses[1] > resumed.losses[0]
+
+
+def test_a_client_that_is_gone_is_named_and_not_taken_for_divergence(make_set: MakeSet) -> None:
+    data = make_set()
+    split = partition(data.labels, "iid", clients=3)
+    clients = InProcess.of(head_problem(data, design_for(data)), data, split.clients)
+
+    def reply(ask: Ask, name: str) -> Answer:
+        if ask.kind == "fit" and name == "1":
+            raise StorageError("its disk is full.")
+        return InProcess.reply(clients, ask, name)
+
+    clients.reply = reply  # type: ignore[method-assign]
+    with pytest.raises(MissingClientsError, match="Client 1: gone, its disk is full"):
+        train(data, split, ridge=RIDGE, method=FedAvg(rounds=2), federation=clients)
+
+
 def test_an_overflow_is_refused_without_a_warning(make_set: MakeSet) -> None:
     data = make_set()
     split = partition(data.labels, "iid", clients=2)
@@ -282,8 +325,9 @@ def test_progress_is_told_every_round_with_the_common_loss(make_set: MakeSet) ->
     assert [(one.done, one.total) for one in told] == [(1, 4), (2, 4), (3, 4), (4, 4)]
     X, Y, penalty = problem(data, np.arange(len(data)), "penalised")
     loss = ((X @ trained.params - Y) ** 2).sum() / 2 / len(X) + (penalty[:, None] * trained.params**2).sum() / 2
-    assert told[-1].loss == pytest.approx(float(loss), rel=1e-12)
-    assert trained.losses == (0.5, *[one.loss for one in told])
+    assert trained.losses[-1] == pytest.approx(float(loss), rel=1e-12)
+    assert told[0].loss == 0.5
+    assert trained.losses == (*[one.loss for one in told], trained.losses[-1])
 
 
 def test_the_preset_of_the_paper_code(make_set: MakeSet) -> None:

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from probekit.errors import InputError
-from probekit.federated.server import average, client_weights, merge, participants
+from probekit.federated.server import average, client_weights, participants
+from probekit.federated.summation import StatisticsTree
 
 
 @given(clients=st.integers(2, 6), seed=st.integers(0, 1000), rate=st.floats(0.1, 2))
@@ -57,5 +58,5 @@ def test_weights_are_shares_of_the_rows_or_equal() -> None:
 
 
 def test_nothing_cannot_be_merged() -> None:
-    with pytest.raises(InputError, match="nothing to merge"):
-        merge([])
+    with pytest.raises(InputError, match="at least one client"):
+        StatisticsTree.of({})

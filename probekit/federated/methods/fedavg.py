@@ -9,9 +9,9 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from probekit.errors import InputError, NotFoundError, SolverError
+from probekit.errors import InputError, MissingClientsError, NotFoundError
 from probekit.federated.federation import Answers
-from probekit.federated.loss import CommonLoss
+from probekit.federated.loss import CommonLoss, LossWatch
 from probekit.federated.methods.cg import training_recipe
 from probekit.federated.server import WEIGHTS, average, client_weights, participants, taking
 from probekit.federated.trained import Gradients, HistoryRecorder, RoundState, Trained
@@ -30,7 +30,6 @@ HISTORY_LIMIT = 4 << 30
 NUMBER_BYTES = 8
 NOTE = "The residual is that of the common loss; FedAvg with several local steps settles elsewhere."
 PLAIN = Optimiser("sgd")
-EXPLODED = 10.0  # a loss this many times the worse of start and zero will not come back
 
 Params = NDArray[np.float64]
 
@@ -128,12 +127,14 @@ class FedAvg:
         if self.init != "zeros" and "start" in problem.traits:
             raise InputError('This problem has a start of its own: init must be "zeros".')
         rate = self.learning_rate or 1 / self._largest_curvature(training)
-        with training.purpose("rounds"):
-            outcome = self._rounds(training, rate)
         common = CommonLoss(training.clients, problem, training.mean_ridge)
         with training.purpose("residual"):
+            begin, bound = common.gradient_and_loss(problem.start)
+        scale = float(np.linalg.norm(begin)) or 1.0
+        with training.purpose("rounds"):
+            outcome = self._rounds(training, rate, bound)
+        with training.purpose("residual"):
             end, loss = common.gradient_and_loss(outcome.params)
-            scale = float(np.linalg.norm(common.gradient(problem.start))) or 1.0
         outcome.watch.look(outcome.params, loss)
         outcome.watch.judge()
         residual = float(np.linalg.norm(end)) / scale
@@ -152,12 +153,13 @@ class FedAvg:
             **self._kept(training, outcome),
         )
 
-    def _rounds(self, training: Training, rate: float) -> _Outcome:
+    def _rounds(self, training: Training, rate: float, bound: float) -> _Outcome:
         names, ridge = training.clients.clients, training.mean_ridge
         weights = client_weights(np.array([training.counts[name] for name in names]), self.weights)
         params = self.initial(training.problem) if training.resume is None else training.resume.params
         first = 0 if training.resume is None else min(training.resume.rounds, self.rounds - 1)
-        penalty, watch = training.problem.penalty(ridge), _Watch(self, rate, params)
+        penalty = training.problem.penalty(ridge)
+        watch = LossWatch(rate, params, bound, lambda: self._remedy(training, rate))
         recorder = HistoryRecorder() if self.keep_history else None
         progress, done = training.watch("rounds"), first
         for number in range(first, self.rounds):
@@ -208,6 +210,16 @@ class FedAvg:
             answers = training.clients.ask("scales", plan=plan, precision=training.problem.precision)
             return max(one.values["curvature"] for one in answers.each())
 
+    def _remedy(self, training: Training, rate: float) -> str:
+        """Which learning rate would not diverge."""
+        stable = self.optimiser.largest_rate(1.0)
+        if stable is None or not training.clients.offers("scales"):
+            return f"try {rate / 10:.3g}"
+        stable /= self._largest_curvature(training)
+        if rate < stable:
+            return f"it is below the stable {stable:.6g}, so lower server_learning_rate or raise participation"
+        return f"rates below {stable:.6g} are stable here"
+
     def _kept(self, training: Training, outcome: _Outcome) -> dict[str, Any]:
         """What unlearning will need: gradients at the end and at the last uploads, or statistics."""
         if training.keep == "statistics":
@@ -245,46 +257,18 @@ class _Outcome:
     rounds: int
     participants: tuple[str, ...]
     uploads: Params
-    watch: _Watch
+    watch: LossWatch
     recorder: HistoryRecorder | None
 
 
-def _received(answers: Answers, names: list[str], watch: _Watch) -> tuple[Params, float]:
+def _received(answers: Answers, names: list[str], watch: LossWatch) -> tuple[Params, float]:
     """The uploads in the order of names, and the participants' mean loss at the start of the round."""
-    found = {one.client: one for one in answers.each()} if not answers.missing else {}
-    if len(found) < len(names):
-        watch.refuse()
+    try:
+        found = {one.client: one for one in answers.each()}
+    except MissingClientsError:
+        if [one.reason for one in answers.missing.values()] == ["garbage"] * len(names):
+            watch.refuse()  # nobody's steps ended in finite numbers
+        raise
     rows = sum(one.count for one in found.values())
     loss = sum(found[name].values["loss"] for name in names) / rows
     return np.stack([found[name].arrays["params"] for name in names]), loss
-
-
-class _Watch:
-    """Follows the loss from round to round and refuses a run that diverges."""
-
-    def __init__(self, options: FedAvg, rate: float, start: Params) -> None:
-        self.options, self.rate, self.best = options, rate, start
-        self.losses: list[float] = []
-
-    def look(self, params: Params, loss: float) -> None:
-        """Note the loss; raises as soon as it is not finite or has exploded."""
-        self.losses.append(loss)
-        if not loss <= EXPLODED * self.losses[0]:
-            self.refuse()
-        if loss <= min(self.losses):
-            self.best = params
-
-    def judge(self) -> None:
-        """Refuse an end that is worse than the start, and still rising."""
-        if self.losses[-1] > self.losses[0] and self.losses[-1] > self.losses[-2]:
-            self.refuse()
-
-    def refuse(self) -> None:
-        """Say that the rounds diverge."""
-        best = Solution(self.best, math.nan, int(np.nanargmin([*self.losses, math.inf])), "fedavg", "the best so far")
-        went = f"from {self.losses[0]:.6g} to {self.losses[-1]:.6g}" if self.losses else "out of all bounds"
-        raise SolverError(
-            f"FedAvg must lower the loss; after {max(len(self.losses) - 1, 0)} rounds at learning rate {self.rate:.6g} "
-            f"it went {went}. Lower the learning rate, say to {self.rate / 10:.3g}, or leave it out.",
-            best,
-        )
