@@ -6,7 +6,7 @@ import difflib
 import importlib
 import sys
 from collections.abc import Callable
-from dataclasses import fields, is_dataclass
+from dataclasses import fields, is_dataclass, replace
 from importlib import metadata
 from pathlib import Path
 from typing import Any, TypeVar, get_args, get_type_hints
@@ -85,8 +85,8 @@ def parse(text: str, *, preset: str = "native") -> Reference:
 def configured(registry: Registry, text: str) -> Any:
     """What is registered by `name[:key=value,...]`, with these options; the first may stand without its key.
 
-    `py:module:factory[:...]` names a factory anywhere. A factory that is a dataclass has its fields as options; any
-    other is called with the text after its name.
+    `py:module:factory[:...]` names a factory anywhere. A factory that is a dataclass has its fields as options, and
+    perhaps `presets` to begin with (`fedavg:f2l2,rounds=5`); any other is called with the text after its name.
     """
     name, _, argument = text.partition(":")
     if name == "py":
@@ -99,6 +99,9 @@ def configured(registry: Registry, text: str) -> Any:
             raise NotFoundError(f"There is no {registry.noun} {text!r}. {nearest(name, registry.names())}")
         factory = registry.get(name)
     call: Callable[..., Any] = factory
+    first, _, rest = argument.partition(",")
+    if first in getattr(factory, "presets", ()):
+        return replace(factory.preset(first), **options_in(factory, name, rest))
     return call(**options_in(factory, name, argument)) if is_dataclass(factory) else call(argument)
 
 

@@ -12,11 +12,15 @@ from numpy.typing import NDArray
 from sklearn.linear_model import Ridge
 
 from probekit.errors import InputError, MismatchError, NotFoundError
-from probekit.federated.fedavg import FedAvg
-from probekit.federated.local import train
+from probekit.federated.in_process import InProcess
+from probekit.federated.message import Answer, Ask
+from probekit.federated.methods.closed_form import ClosedForm
+from probekit.federated.methods.fedavg import FedAvg
 from probekit.federated.partition import partition
-from probekit.federated.task import ClosedForm, design_for
-from probekit.federated.trained import Traffic
+from probekit.federated.trained import Trained
+from probekit.federated.training import design_for, head_problem, train
+from probekit.unlearning.choice import can_unlearn
+from probekit.unlearning.method import NOTHING, Material
 from probekit.values import EmbeddingSet
 
 MakeSet = Callable[..., EmbeddingSet]
@@ -70,24 +74,30 @@ def test_what_is_kept_says_what_can_be_unlearned(make_set: MakeSet) -> None:
     data = make_set()
     split = partition(data.labels, "iid", clients=3, server_share=0.2)
     by_keep = {keep: train(data, split, ridge=0.1, keep=keep) for keep in ("statistics", "gradients", "nothing")}
-    possible = {keep: {m for m, a in one.can_unlearn().items() if a.possible} for keep, one in by_keep.items()}
+    able = {keep: possible(one) for keep, one in by_keep.items()}
     removal = {"fedremoval", "fedremoval-line", "fedremoval-pcg"}
-    assert possible["statistics"] == {"exact", "retrain"} | removal
-    assert possible["gradients"] == {"retrain"} | removal
-    assert possible["nothing"] == {"retrain"}
+    assert able["statistics"] == {"exact"} | removal
+    assert able["gradients"] == {"fedremoval"}
+    assert able["nothing"] == set()
+    online = Material(data, split)
+    assert {keep: possible(one, online) for keep, one in by_keep.items()} == {
+        "statistics": {"exact", "retrain"} | removal,
+        "gradients": {"retrain"} | removal,
+        "nothing": {"retrain"} | removal,
+    }
     assert by_keep["nothing"].head.digest == by_keep["statistics"].head.digest
-    assert "retained clients must answer" in by_keep["gradients"].can_unlearn()["fedremoval-pcg"].why
-    assert "retained clients must answer" not in by_keep["statistics"].can_unlearn()["fedremoval-pcg"].why
+    assert "retained clients online" in can_unlearn(by_keep["gradients"])["fedremoval-pcg"]
     alone = train(data, partition(data.labels, "iid", clients=3), ridge=0.1)
     assert alone.server is None
-    assert "server share" in alone.can_unlearn()["fedremoval"].why
-    rounds = train(data, split, ridge=0.1, method=FedAvg(rounds=3, keep_history=True))
-    assert {m for m, a in rounds.can_unlearn().items() if a.possible} == removal | {
-        "retrain",
-        "federaser",
-        "fedrecovery",
-        "knot",
-    }
+    assert "server share" in can_unlearn(alone)["fedremoval"]
+    options = FedAvg(rounds=3, keep_history=True)
+    rounds = train(data, split, ridge=0.1, method=options)
+    assert possible(rounds, replace(online, options=options)) == removal | {"retrain", "retrain-fedavg"}
+
+
+def possible(trained: Trained, material: Material = NOTHING) -> set[str]:
+    """The methods by which a client can be forgotten."""
+    return {name for name, why in can_unlearn(trained, material).items() if not why}
 
 
 def test_the_kept_gradients_of_a_closed_form_add_up_to_nothing(make_set: MakeSet) -> None:
@@ -116,22 +126,54 @@ def test_kept_statistics_are_those_of_the_rows(make_set: MakeSet) -> None:
         assert np.array_equal(trained.server.rows, split.server)
 
 
+class Recording(InProcess):
+    """Clients whose messages are written down as they travel: (kind, bytes up, bytes down)."""
+
+    def reply(self, ask: Ask, name: str) -> Answer:
+        found = super().reply(ask, name)
+        vars(self).setdefault("messages", []).append((ask.kind, len(found.encode(ask.digest)), len(ask.encoded)))
+        return found
+
+    def bytes_of(self, kind: str) -> tuple[int, int]:
+        """How many bytes of this kind went up and down."""
+        found = [one[1:] for one in vars(self)["messages"] if one[0] == kind]
+        return sum(up for up, _ in found), sum(down for _, down in found)
+
+
 def test_bytes_are_counted_by_purpose(make_set: MakeSet) -> None:
     data = make_set()
     split = partition(data.labels, "iid", clients=4)
     block, statistics = 7 * 3 * 8, (7 * 8 // 2 + 7 * 3 + 3) * 8
-    at_once = train(data, split, ridge=0.1)
-    assert at_once.traffic == {"statistics": Traffic(up=4 * statistics), "head": Traffic(down=4 * block)}
-    rounds = train(data, split, ridge=0.1, method=FedAvg(rounds=10, participation=0.5))
-    assert rounds.traffic == {
-        "rounds": Traffic(up=20 * block, down=20 * block),
-        "gradients at local weights": Traffic(up=2 * block),
-        "gradients at the head": Traffic(up=4 * block),
-        "head": Traffic(down=4 * block),
+    problem, header = head_problem(data, design_for(data)), 500
+
+    def trained(method: Any, **options: Any) -> tuple[Trained, Recording]:
+        clients = Recording.of(problem, data, split.clients)
+        assert isinstance(clients, Recording)
+        return train(data, split, ridge=0.1, method=method, federation=clients, **options), clients
+
+    at_once, clients = trained("closed-form")
+    assert set(at_once.traffic) == {"statistics"}
+    sent = at_once.traffic["statistics"]
+    assert ((sent.up, sent.down), sent.rounds) == (clients.bytes_of("statistics"), 1)
+    assert 4 * statistics < sent.up < 4 * (statistics + header)
+    rounds, clients = trained(FedAvg(rounds=10, participation=0.5))
+    found = {purpose: (one.up, one.down) for purpose, one in rounds.traffic.items()}
+    assert {purpose: one.rounds for purpose, one in rounds.traffic.items()} == {
+        "scales": 1,
+        "rounds": 10,
+        "residual": 2,
+        "gradients at the head": 1,
+        "gradients at local weights": 2,
     }
-    assert rounds.total_traffic == Traffic(up=26 * block, down=24 * block)
-    kept = train(data, split, ridge=0.1, method=FedAvg(rounds=1), keep="statistics")
-    assert kept.traffic["statistics"] == Traffic(up=4 * statistics)
+    assert (found["rounds"], found["scales"]) == (clients.bytes_of("fit"), clients.bytes_of("scales"))
+    assert 20 * block < min(found["rounds"]) <= max(found["rounds"]) < 20 * (block + header)
+    for purpose, many in (("residual", 8), ("gradients at the head", 4), ("gradients at local weights", 2)):
+        assert many * block < min(found.pop(purpose)) < many * (block + header)
+    messages = vars(clients)["messages"]
+    total = rounds.total_traffic
+    assert (total.up, total.down) == (sum(up for _, up, _ in messages), sum(down for *_, down in messages))
+    kept, clients = trained(FedAvg(rounds=1), keep="statistics")
+    assert (kept.traffic["statistics"].up, kept.traffic["statistics"].down) == clients.bytes_of("statistics")
 
 
 def test_options_of_the_fit_reach_it(make_set: MakeSet) -> None:
@@ -139,7 +181,7 @@ def test_options_of_the_fit_reach_it(make_set: MakeSet) -> None:
     split = partition(data.labels, "iid", clients=3, server_share=0.1)
     plain = train(data, split, ridge=0.1)
     balanced = train(data, split, ridge=0.1, method=ClosedForm(class_weight=[1.0, 5.0, 1.0]))
-    assert balanced.design.per_class
+    assert balanced.problem.design.per_class
     assert balanced.head.digest != plain.head.digest
     standardised = train(data, split, ridge=0.1, method=ClosedForm(view="standardise"))
     assert standardised.head.recipe["fit_view"] == "standardise"
@@ -148,9 +190,9 @@ def test_options_of_the_fit_reach_it(make_set: MakeSet) -> None:
         standardised,
         train(data, split, ridge=0.1, method=ClosedForm(normalise_classes=True)),
     ):
-        assert not trained.can_unlearn()["fedremoval"].possible
-        assert trained.can_unlearn()["exact"].possible
-    with pytest.raises(InputError, match="view"):
+        assert "without feature scaling" in can_unlearn(trained)["fedremoval"]
+        assert not can_unlearn(trained)["exact"]
+    with pytest.raises(InputError, match="feature scaling"):
         train(data, split, ridge=0.1, method=ClosedForm(view="standardise"), keep="gradients")
 
 
@@ -203,6 +245,7 @@ def test_classes_that_nobody_has_and_a_single_class_are_refused(make_set: MakeSe
         ({"scaling": "total"}, InputError, "'total'"),
         ({"keep": "everything"}, InputError, "'everything'"),
         ({"method": "closed"}, NotFoundError, "closed-form"),
+        ({"method": "fedavg:f2l"}, InputError, "'f2l'"),
     ],
 )
 def test_options_that_cannot_be_are_refused(

@@ -25,7 +25,6 @@ from probekit.values import frozen
 
 INIT_STREAM = 20
 INITS = ("zeros", "random")
-PRESETS = ("f2l2",)
 HISTORY_LIMIT = 4 << 30
 NUMBER_BYTES = 8
 NOTE = "The residual is that of the common loss; FedAvg with several local steps settles elsewhere."
@@ -49,6 +48,7 @@ class FedAvg:
     name: ClassVar[str] = "fedavg"
     needs: ClassVar[tuple[Any, ...]] = (("clients", "fit"), ("clients", "gradient"))
     keeps: ClassVar[tuple[str, ...]] = ("gradients", "statistics", "history")
+    presets: ClassVar[tuple[str, ...]] = ("f2l2",)
 
     rounds: int = 100
     local_steps: int | None = 10
@@ -105,8 +105,8 @@ class FedAvg:
         epoch is dropped, so some rows are not seen. Its loss is a mean over rows and classes, 2 / k of ours:
         without a ridge Adam does not notice (but for epsilon).
         """
-        if name not in PRESETS:
-            raise NotFoundError(f"There is no FedAvg preset {name!r}. {nearest(name, list(PRESETS))}")
+        if name not in cls.presets:
+            raise NotFoundError(f"There is no FedAvg preset {name!r}. {nearest(name, list(cls.presets))}")
         return cls(
             rounds=200,
             local_steps=None,
