@@ -153,6 +153,7 @@ def train(
     if problem is None:
         weighted = getattr(trainer, "class_weight", None) is not None
         problem = head_problem(embeddings, design or design_for(embeddings, per_class=weighted))
+    _refuse_unable(trainer, "problem", problem.traits.__contains__, f"a {problem.backend} problem")
     if hasattr(trainer, "configure"):
         problem = trainer.configure(problem)
     check_rows(embeddings, partition, problem)
@@ -182,17 +183,15 @@ def train(
         resume,
         save,
     )
-    refuse_unable(trainer, training)
+    _refuse_unable(trainer, "clients", clients.offers, "these clients")
     found: Trained = trainer.train(training)
     return found
 
 
-def refuse_unable(trainer: Any, training: Training) -> None:
+def _refuse_unable(trainer: Any, party: str, able: Callable[[str], bool], who: str) -> None:
     """Refuse a trainer that needs what the problem is not, or what the clients cannot answer."""
-    for party, what, *_ in getattr(trainer, "needs", ()):
-        there = what in training.problem.traits if party == "problem" else training.clients.offers(what)
-        if not there:
-            who = f"a {training.problem.backend} problem" if party == "problem" else "these clients"
+    for one, what, *_ in getattr(trainer, "needs", ()):
+        if one == party and not able(what):
             raise InputError(f"Training by {trainer.name} needs {what}, which {who} cannot give. Take another method.")
 
 

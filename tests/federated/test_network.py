@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -9,14 +12,20 @@ from numpy.typing import NDArray
 from torch import nn
 
 from probekit.errors import InputError, MismatchError
-from probekit.federated.fedavg import FedAvg
-from probekit.federated.network import FederatedCg, train_holders
-from probekit.federated.network_clients import Holders, NetworkClients, holders
-from probekit.federated.pretraining import Pretraining, pretrain
+from probekit.federated.in_process import InProcess
+from probekit.federated.methods.cg import FederatedCg
+from probekit.federated.methods.fedavg import FedAvg
+from probekit.federated.trained import Trained
+from probekit.federated.training import train
 from probekit.jacobian.curvature import CurvatureSolver
-from probekit.jacobian.linearize import linearize
+from probekit.jacobian.linearize import Linearized
+from probekit.models.fitting import FitPlan
+from probekit.models.network_holding import NetworkHolding
+from probekit.models.network_problem import NetworkProblem
+from probekit.models.networks import described, linearized, network
 from probekit.models.optimiser import Optimiser
-from probekit.values import Partition
+from probekit.models.pretraining import Pretraining, pretrain
+from probekit.values import EmbeddingSet, EncodingSpec, Partition
 
 Array = NDArray[np.float64]
 RIDGE = 0.02
@@ -39,25 +48,50 @@ PARTITION = Partition(
 )
 
 
-def held(*, centre: str = "wp", dtype: torch.dtype = torch.float64) -> Holders:
+def small(shape: tuple[int, ...], classes: int) -> nn.Module:
+    """A network small enough for dense algebra."""
+    return nn.Sequential(nn.Linear(shape[0], 6), nn.LeakyReLU(0.01), nn.Linear(6, classes))
+
+
+@dataclass(frozen=True, eq=False)
+class Held:
     """Three clients and a server; client a's labels are all 0."""
+
+    problem: NetworkProblem
+    data: EmbeddingSet
+
+    @property
+    def model(self) -> Linearized:
+        return linearized(self.problem.network)
+
+    def client(self, name: str) -> NetworkHolding:
+        return self.problem.hold(self.data, PARTITION.clients[name])
+
+    def train(self, **options: Any) -> Trained:
+        return train(self.data, PARTITION, problem=self.problem, **{"ridge": RIDGE, **options})
+
+
+def held(*, centre: str = "wp", precision: str = "float64") -> Held:
     inputs, labels = inputs_and_labels()
-    torch.manual_seed(0)
-    module = nn.Sequential(nn.Linear(8, 6), nn.LeakyReLU(0.01), nn.Linear(6, 3))
-    trained = pretrain(module, inputs[90:].astype(np.float32), labels[90:], options=Pretraining(epochs=5))
+    name = "py:tests.federated.test_network:small"
+    rows = inputs[90:].astype(np.float32)
+    trained = pretrain(network(name, (8,), 3), rows, labels[90:], options=Pretraining(epochs=5))
     labels = labels.copy()
     labels[:30] = 0
-    return holders(linearize(trained, dtype=dtype), inputs, labels, PARTITION, centre=centre)
+    spec = EncodingSpec("made", "0" * 64, {}, "raw", "float64")
+    data = EmbeddingSet(spec, inputs, labels, [f"{row:064d}" for row in range(120)], ("x", "y", "z"))
+    return Held(NetworkProblem(described(trained, name, (8,), 3, precision=precision), centre), data)
 
 
-def minimum(found: Holders, names: list[str]) -> Array:
-    """The minimum of these clients' loss by a dense solve, counted as the holders count."""
+def minimum(found: Held, names: list[str]) -> Array:
+    """The minimum of these clients' loss by a dense solve."""
     dense, aims = [], []
     for name in names:
-        rows = found.clients[name].rows
+        squares = found.client(name).squares()
+        rows = squares.rows
         jacobian = torch.func.jacrev(lambda p, x=rows.inputs: found.model.forward(p, x))(found.model.base)
         dense.append(torch.cat([one.reshape(rows.count * 3, -1) for one in jacobian], dim=1).numpy())
-        aims.append((found.clients[name].targets - rows.offset).reshape(-1, 1))
+        aims.append((squares.targets - rows.offset).reshape(-1, 1))
     matrix, target = np.vstack(dense), np.vstack(aims)
     count = len(matrix) / 3
     system = matrix.T @ matrix / count + RIDGE * np.eye(matrix.shape[1])
@@ -90,40 +124,41 @@ def test_pretraining_learns_and_leaves_the_module_alone() -> None:
 @pytest.mark.parametrize("centre", ["wp", "zero"])
 def test_federated_conjugate_gradients_find_the_dense_minimum(centre: str) -> None:
     found = held(centre=centre)
-    trained = train_holders(found, ridge=RIDGE, method=FederatedCg(tolerance=1e-10))
+    trained = found.train(method=FederatedCg(tolerance=1e-10))
     wanted = minimum(found, ["a", "b", "c"])
     assert np.linalg.norm(trained.params - wanted) <= 1e-6 * np.linalg.norm(wanted)
     assert trained.solution.residual < 1e-9
-    plain = train_holders(found, ridge=RIDGE, method=FederatedCg(tolerance=1e-10, preconditioner=None, rounds=500))
+    plain = found.train(method=FederatedCg(tolerance=1e-10, precondition=False, rounds=500))
     assert trained.rounds < plain.rounds
-    assert trained.traffic["rounds"].up == trained.rounds * 3 * found.model.size * 8
+    sent = trained.traffic["rounds"]
+    assert sent.rounds == trained.rounds + 1
+    assert sent.rounds * 3 * found.model.size * 8 < sent.up < sent.rounds * 3 * (found.model.size * 8 + 500)
 
 
 @pytest.mark.parametrize("centre", ["wp", "zero"])
 def test_fedavg_with_one_full_step_descends_to_the_same_minimum(centre: str) -> None:
     found = held(centre=centre)
-    trained = train_holders(found, ridge=RIDGE, method=FedAvg(rounds=400, local_steps=1))
+    trained = found.train(method=FedAvg(rounds=400, local_steps=1))
     assert trained.losses[-1] < trained.losses[0]
-    best = train_holders(found, ridge=RIDGE, method=FederatedCg(tolerance=1e-10))
+    best = found.train(method=FederatedCg(tolerance=1e-10))
     assert trained.losses[-1] - best.losses[-1] < 0.05 * (trained.losses[0] - best.losses[-1])
 
 
 def test_minibatches_see_every_row_once_in_an_epoch() -> None:
     found = held(centre="zero")
-    options = FedAvg(rounds=1, local_steps=None, local_epochs=1, batch_size=7, learning_rate=1e-9)
-    clients = NetworkClients(found, RIDGE, options)
-    start = np.random.default_rng(0).standard_normal((found.model.size, 1))
+    plan, client = FitPlan(epochs=1, batch=7, rate=1e-9, ridge=RIDGE), found.client("b")
+    start = found.problem.start + np.random.default_rng(0).standard_normal((found.model.size, 1))
     # steps this small do not change the gradient, so an epoch sums the batches' gradients
-    moved = (start - clients.local(start, np.array([1]), round_number=0, rate=1e-9)[0]) / 1e-9
-    batches = clients._plan("b", 0)
+    moved = (start - found.problem.fit(client, "b", start, plan)) / 1e-9
+    batches = plan.batches(20, "b")
     assert sorted(batches[batches >= 0].tolist()) == list(range(20))
-    rows = found.clients["b"].rows
+    squares = client.squares()
     wanted = np.zeros_like(start)
     for some in batches:
         some = some[some >= 0]
-        part = found.model.over(rows.inputs[some], centre="zero")
-        residual = part.outputs(start + found.start) - found.clients["b"].targets[some]
-        wanted += part.vjp(residual) / len(some) + RIDGE * (start + found.start)
+        part = found.model.over(squares.rows.inputs[some], centre="zero")
+        residual = part.outputs(start) - squares.targets[some]
+        wanted += part.vjp(residual) / len(some) + RIDGE * start
     assert np.linalg.norm(moved - wanted) <= 1e-5 * np.linalg.norm(wanted)
 
 
@@ -131,29 +166,33 @@ def test_adam_lowers_the_loss_in_float32() -> None:
     options = FedAvg(
         rounds=4, local_steps=None, local_epochs=1, batch_size=8, learning_rate=1e-2, optimiser=Optimiser("adam")
     )
-    trained = train_holders(held(dtype=torch.float32), ridge=RIDGE, method=options)
+    trained = held(precision="float32").train(method=options)
     assert trained.losses[-1] < trained.losses[0] * 0.9
 
 
 def test_a_minibatch_rate_is_chosen_from_the_rows() -> None:
     found = held()
-    clients = NetworkClients(found, RIDGE, FedAvg(batch_size=4))
+    clients = InProcess.of(found.problem, found.data, PARTITION.clients)
+    answers = clients.ask("scales", plan={"ridge": RIDGE, "batch": 4})
     tops = []
-    for one in found.clients.values():
-        for row in range(one.count):
-            jacobian = torch.func.jacrev(lambda p, x=one.rows.inputs[row : row + 1]: found.model.forward(p, x))(
+    for name in PARTITION.clients:
+        rows = found.client(name).squares().rows
+        for row in range(rows.count):
+            jacobian = torch.func.jacrev(lambda p, x=rows.inputs[row : row + 1]: found.model.forward(p, x))(
                 found.model.base
             )
             dense = torch.cat([part.reshape(3, -1) for part in jacobian], dim=1).numpy()
             tops.append(np.linalg.norm(dense, 2) ** 2)
-    assert np.isclose(clients.largest_curvature, max(tops) + RIDGE)
+    assert np.isclose(max(one.values["curvature"] for one in answers.each()), max(tops) + RIDGE)
 
 
 def test_gradients_kept_are_those_of_each_clients_loss() -> None:
     found = held(centre="zero")
-    trained = train_holders(found, ridge=RIDGE, method=FedAvg(rounds=2, local_steps=2))
+    trained = found.train(method=FedAvg(rounds=2, local_steps=2))
+    assert trained.gradients is not None
+    assert set(trained.gradients.aggregate) == {"a", "b", "c"}
     for name, gradient in trained.gradients.aggregate.items():
-        one = found.clients[name]
+        one = found.client(name).squares()
         residual = one.rows.outputs(trained.params) - one.targets
         wanted = one.rows.vjp(residual) / one.count + RIDGE * trained.params
         assert np.allclose(gradient, wanted, rtol=1e-9, atol=1e-12)
@@ -161,11 +200,13 @@ def test_gradients_kept_are_those_of_each_clients_loss() -> None:
 
 def test_what_cannot_be_done_is_refused() -> None:
     found = held()
-    with pytest.raises(InputError, match="ridge above 0; found 0"):
-        train_holders(found, ridge=0.0)
-    with pytest.raises(InputError, match="starts at w_p"):
-        train_holders(found, ridge=RIDGE, method=FedAvg(init="random"))
-    with pytest.raises(MismatchError, match=r"divides 120 rows .* there are 5 inputs"):
-        holders(found.model, np.zeros((5, 8)), np.zeros(5, np.int64), PARTITION)
+    with pytest.raises(InputError, match=r"ridge above 0; found 0"):
+        found.train(ridge=0.0, method="cg")
+    with pytest.raises(InputError, match="start of its own"):
+        found.train(method=FedAvg(init="random"))
+    with pytest.raises(InputError, match="closed-form needs statistics"):
+        found.train(method="closed-form")
+    with pytest.raises(MismatchError, match=r"divides 120 rows, the embedding set has 5"):
+        replace(found, data=found.data.select(np.arange(5))).train(method="cg")
     with pytest.raises(InputError, match="no preconditioner"):
-        CurvatureSolver("cg").inverse(found.clients["a"].rows, RIDGE)
+        CurvatureSolver("cg").inverse(found.client("a").squares().rows, RIDGE)
