@@ -9,10 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from probekit.errors import InputError
-from probekit.federated.client import client_statistics
 from probekit.linear.design import Design
-from probekit.linear.ridge import fit
-from probekit.models.heads import head_of
+from probekit.models.linear_problem import HeadProblem
 from probekit.models.serving import predict
 from probekit.values import EmbeddingSet
 
@@ -46,14 +44,15 @@ def few_shot(
             f"{len(test)} without a label. Keep the others with EmbeddingSet.select."
         )
     shuffled = _shuffled(train.labels, design.classes, max(shots, default=0), draws=draws, seed=seed)
+    problem = HeadProblem(design, spec_digest=train.spec.digest)  # so that a test set encoded otherwise is refused
     curve = []
     for number in shots:
         if number < 1:
             raise InputError(f"Shots are rows per class, 1 or more; found {number}.")
         accuracies = []
         for draw in shuffled:
-            fitted = fit(client_statistics(train, np.sort(draw[:, :number].ravel()), design), ridge)
-            head = head_of(fitted, spec_digest=train.spec.digest)  # so that a test set encoded otherwise is refused
+            rows = problem.hold(train, np.sort(draw[:, :number].ravel()))
+            head, _ = problem.minimum(rows.statistics, ridge)
             right = predict(head, test) == test.labels
             accuracies.append(float(right.mean()))
         deviation = float(np.std(accuracies, ddof=1)) if draws > 1 else None

@@ -20,11 +20,11 @@ from scipy.stats import rankdata
 
 from probekit.errors import InputError
 from probekit.evaluation.metrics import USUAL, Interval, Share, share
-from probekit.federated.client import penalty
 from probekit.linear.design import ClientStats, Design
 from probekit.linear.ridge import penalty_of
 from probekit.linear.statistics import checked_labels, row_blocks
 from probekit.models.heads import Head
+from probekit.models.linear_problem import HeadProblem
 from probekit.models.serving import scores
 from probekit.values import Rows
 
@@ -144,7 +144,7 @@ def _with_and_without(
     for part in chosen[1:]:
         total = total + shadows.parts[int(part)]
     amount = penalty_of(shadows.ridge, shadows.scaling, total.count)
-    matrix = total.total_gram + np.diag(penalty(total.design, amount)[:, 0])
+    matrix = total.total_gram + np.diag(HeadProblem(total.design).penalty(amount)[:, 0])
     try:
         factor = linalg.cho_factor(matrix, lower=True)
     except linalg.LinAlgError as error:

@@ -27,18 +27,19 @@ from probekit.certificates.checks import require_verified
 from probekit.certificates.verify import Evidence, verify
 from probekit.custody.signatures import check_signature, new_private_key, public_key_of, sign
 from probekit.errors import InputError, VerificationError
-from probekit.federated.fedavg import FedAvg
-from probekit.federated.task import ClosedForm
+from probekit.federated.in_process import InProcess
+from probekit.federated.methods.closed_form import ClosedForm
+from probekit.federated.methods.fedavg import FedAvg
 from probekit.linear.design import INTERCEPTS, SCALINGS
 from probekit.models.serving import predict
-from probekit.unlearning.exact import Exact
-from probekit.unlearning.fedremoval import FedRemoval
-from probekit.unlearning.line import FedRemovalLine
 from probekit.unlearning.method import Unlearned, Unlearner
-from probekit.unlearning.pcg import FedRemovalPcg
+from probekit.unlearning.methods.exact import Exact
+from probekit.unlearning.methods.fedremoval import FedRemoval
+from probekit.unlearning.methods.line import FedRemovalLine
+from probekit.unlearning.methods.pcg import FedRemovalPcg
+from probekit.unlearning.methods.retrain import Retrain, RetrainFedAvg
+from probekit.unlearning.removal import Removal
 from probekit.unlearning.request import UnlearnRequest
-from probekit.unlearning.retained import LocalClients, from_rows
-from probekit.unlearning.retrain import Retrain, RetrainFedAvg
 from probekit.values import EmbeddingSet
 from tests.unlearning.conftest import Run, embedding_set, make_run
 
@@ -50,8 +51,8 @@ def retained(run: Run) -> dict[str, NDArray[np.int64]]:
     return {name: rows for name, rows in run.partition.clients.items() if name != "1"}
 
 
-def online(run: Run) -> LocalClients:
-    return from_rows(run.embeddings, retained(run), run.trained.design)
+def online(run: Run) -> InProcess:
+    return InProcess.of(run.trained.problem, run.embeddings, retained(run))
 
 
 def failed(certificate: Certificate, evidence: Evidence) -> set[str]:
@@ -82,7 +83,7 @@ def test_the_gap_never_exceeds_the_certificate_and_the_references_own_bound() ->
         reference = run.oracle(run.rows_without("1"))
         for method in (Exact(), FedRemoval(), FedRemovalLine(), FedRemovalPcg(int(random.integers(1, 9)))):
             tried += 1
-            unlearned = method.unlearn(run.trained, FORGET)
+            unlearned = method.unlearn(Removal(run.trained, FORGET))
             after = unlearned.trained_after
             anew = replace(
                 after.head,
@@ -93,7 +94,7 @@ def test_the_gap_never_exceeds_the_certificate_and_the_references_own_bound() ->
             certificate = certify(run.trained, unlearned, reference=anew)
             bound, other = certificate.bounds.weights, certificate.reference
             if bound is None or other is None:
-                assert run.trained.design.intercept == "free"
+                assert run.trained.problem.design.intercept == "free"
                 continue
             checked += 1
             gap = float(np.linalg.norm(after.params - reference))
@@ -119,12 +120,12 @@ def test_certified_rows_never_change_class(method: Unlearner, intercept: str) ->
     rates = []
     for seed in range(12):
         run = make_run(seed=seed, ridge=0.02, design={"intercept": intercept, "view": "l2"}, data={"dimension": 10})
-        unlearned = method.unlearn(run.trained, FORGET, run.material)
+        unlearned = method.unlearn(Removal(run.trained, FORGET, run.material))
         test = embedding_set(400, 10, seed=seed, shift=0.4)
         certificate = certify(run.trained, unlearned, evaluation=test)
         agreed = certificate.agreement
         assert agreed is not None
-        truth = Retrain().unlearn(run.trained, FORGET, run.material).trained_after.head
+        truth = Retrain().unlearn(Removal(run.trained, FORGET, run.material)).trained_after.head
         same = predict(unlearned.trained_after.head, test.embeddings) == predict(truth, test.embeddings)
         assert agreed.certified <= int(same.sum())
         assert agreed.curved is not None
@@ -145,9 +146,9 @@ def certified_masks(run: Run, unlearned: Unlearned, test: EmbeddingSet) -> NDArr
 
 def test_row_by_row_no_certified_row_differs_from_retraining() -> None:
     run = make_run(ridge=0.02, server=0.05, scheme="dirichlet:0.3", data={"dimension": 10})
-    unlearned = FedRemovalPcg(1).unlearn(run.trained, FORGET)
+    unlearned = FedRemovalPcg(1).unlearn(Removal(run.trained, FORGET))
     test = embedding_set(80, 10, seed=9)
-    truth = Retrain().unlearn(run.trained, FORGET, run.material).trained_after.head
+    truth = Retrain().unlearn(Removal(run.trained, FORGET, run.material)).trained_after.head
     same = predict(unlearned.trained_after.head, test.embeddings) == predict(truth, test.embeddings)
     mask = certified_masks(run, unlearned, test)
     assert 0 < mask.sum() < len(mask)
@@ -156,31 +157,31 @@ def test_row_by_row_no_certified_row_differs_from_retraining() -> None:
 
 def test_who_can_check_and_what_is_missing() -> None:
     run = make_run(keep="gradients")
-    plain = FedRemoval().unlearn(run.trained, FORGET)
+    plain = FedRemoval().unlearn(Removal(run.trained, FORGET))
     alone = certify(run.trained, plain)
     assert alone.checkable_by == SERVER
     assert alone.bounds.weights is None
     assert "gradient round" in alone.bounds.why
-    line = FedRemovalLine().unlearn(run.trained, FORGET, run.material)
+    line = FedRemovalLine().unlearn(Removal(run.trained, FORGET, run.material))
     assert certify(run.trained, line).checkable_by == SCALAR
     asked = certify(run.trained, plain, clients=online(run))
     assert asked.checkable_by == GRADIENT
     assert asked.curvature is not None
     assert asked.curvature.source == "ridge"
     kept = make_run()
-    full = certify(kept.trained, Exact().unlearn(kept.trained, FORGET))
+    full = certify(kept.trained, Exact().unlearn(Removal(kept.trained, FORGET)))
     assert full.checkable_by == STATISTICS
     assert full.curvature is not None
     assert full.curvature.source == "statistics"
     free = make_run(keep="gradients", design={"intercept": "free"})
-    no_bound = certify(free.trained, FedRemoval().unlearn(free.trained, FORGET), clients=online(free))
+    no_bound = certify(free.trained, FedRemoval().unlearn(Removal(free.trained, FORGET)), clients=online(free))
     assert no_bound.bounds.weights is None
     assert "free intercept" in no_bound.bounds.why
 
 
 def test_the_papers_terms_and_concentration_stand_beside_and_are_no_bounds_of_ours() -> None:
     run = make_run(design={"view": "l2"}, ridge=0.05)
-    certificate = certify(run.trained, FedRemoval().unlearn(run.trained, FORGET))
+    certificate = certify(run.trained, FedRemoval().unlearn(Removal(run.trained, FORGET)))
     assert [term.value is not None for term in certificate.paper] == [True, True, True]
     assert certificate.concentration is not None
     assert certificate.concentration.probability == pytest.approx(0.99)
@@ -189,11 +190,11 @@ def test_the_papers_terms_and_concentration_stand_beside_and_are_no_bounds_of_ou
     assert certificate.bounds.weights is not None
     gap = float(
         np.linalg.norm(
-            FedRemoval().unlearn(run.trained, FORGET).trained_after.params - run.oracle(run.rows_without("1"))
+            FedRemoval().unlearn(Removal(run.trained, FORGET)).trained_after.params - run.oracle(run.rows_without("1"))
         )
     )
     assert gap <= certificate.concentration.weights
-    server, design = run.partition.server, run.trained.design
+    server, design = run.partition.server, run.trained.problem.design
     rows = run.rows_without("1")
     unit = run.embeddings.to_numpy() / np.linalg.norm(run.embeddings.to_numpy(), axis=1, keepdims=True)
     X = np.hstack([unit, np.ones((len(unit), 1))])
@@ -201,15 +202,17 @@ def test_the_papers_terms_and_concentration_stand_beside_and_are_no_bounds_of_ou
     smallest = np.linalg.eigvalsh(X[server].T @ X[server] / len(server) + 0.05 * np.eye(design.columns))[0]
     assert certificate.paper[2].value == pytest.approx(4 * (np.linalg.norm(apart, 2) / smallest) ** 2)
     bare = replace(run.trained, statistics=None)
-    unknown = certify(bare, FedRemoval("adam").unlearn(bare, FORGET, run.material))
+    unknown = certify(bare, FedRemoval("adam").unlearn(Removal(bare, FORGET, run.material)))
     assert all(term.value is None and "not computable" in term.why for term in unknown.paper)
 
 
 def test_fedavg_as_reference() -> None:
     options = FedAvg(rounds=60, local_steps=4)
     run = make_run(method=options, keep="statistics", scheme="dirichlet:0.4")
-    reference = RetrainFedAvg().unlearn(run.trained, FORGET, replace(run.material, options=options)).trained_after.head
-    certificate = certify(run.trained, Exact().unlearn(run.trained, FORGET), reference=reference)
+    reference = (
+        RetrainFedAvg().unlearn(Removal(run.trained, FORGET, replace(run.material, options=options))).trained_after.head
+    )
+    certificate = certify(run.trained, Exact().unlearn(Removal(run.trained, FORGET)), reference=reference)
     assert certificate.reference is not None
     assert certificate.bounds.weights is not None
     assert certificate.bounds.weights < 1e-9 < certificate.reference.distance
@@ -218,7 +221,7 @@ def test_fedavg_as_reference() -> None:
 
 def test_views_are_certified_and_normalised_classes_refused() -> None:
     viewed = make_run(method=ClosedForm(view="standardise", class_weight="balanced"), design={"per_class": True})
-    unlearned = Exact().unlearn(viewed.trained, FORGET)
+    unlearned = Exact().unlearn(Removal(viewed.trained, FORGET))
     certificate = certify(viewed.trained, unlearned, evaluation=embedding_set(50, seed=3))
     assert certificate.bounds.weights is not None
     assert certificate.bounds.weights < 1e-8
@@ -226,15 +229,15 @@ def test_views_are_certified_and_normalised_classes_refused() -> None:
     assert certificate.agreement.rate == 1
     normalised = make_run(method=ClosedForm(normalise_classes=True))
     with pytest.raises(InputError, match="normalised"):
-        certify(normalised.trained, Exact().unlearn(normalised.trained, FORGET))
+        certify(normalised.trained, Exact().unlearn(Removal(normalised.trained, FORGET)))
 
 
 @pytest.fixture
 def made() -> tuple[Run, Unlearned, Certificate, Evidence]:
     run = make_run(ridge=0.05)
-    unlearned = FedRemovalPcg(2).unlearn(run.trained, FORGET)
+    unlearned = FedRemovalPcg(2).unlearn(Removal(run.trained, FORGET))
     test = embedding_set(60, seed=8)
-    reference = Retrain().unlearn(run.trained, FORGET, run.material).trained_after.head
+    reference = Retrain().unlearn(Removal(run.trained, FORGET, run.material)).trained_after.head
     certificate = certify(run.trained, unlearned, evaluation=test, reference=reference)
     after = unlearned.trained_after
     evidence = Evidence(
@@ -273,7 +276,7 @@ def test_an_honest_certificate_passes_with_any_material(made: Made) -> None:
 def test_honest_certificates_pass(method: Unlearner, intercept: str, scaling: str) -> None:
     for seed, ridge in ((1, 1e-7), (2, 0.1)):
         run = make_run(seed=seed, ridge=ridge, scaling=scaling, design={"intercept": intercept}, data={"spread": 1e-3})
-        unlearned = method.unlearn(run.trained, FORGET, run.material)
+        unlearned = method.unlearn(Removal(run.trained, FORGET, run.material))
         after = unlearned.trained_after
         evidence = Evidence(
             head=after.head,
@@ -400,7 +403,7 @@ def test_a_swapped_head_statistics_and_rows_are_found(made: Made) -> None:
 
 def test_a_forged_change_of_loss_is_found() -> None:
     run = make_run(ridge=0.01, server=0.05)
-    unlearned = FedRemovalLine().unlearn(run.trained, FORGET)
+    unlearned = FedRemovalLine().unlearn(Removal(run.trained, FORGET))
     certificate = certify(run.trained, unlearned)
     evidence = Evidence(
         head=unlearned.trained_after.head,
@@ -435,7 +438,7 @@ def test_signatures(made: Made) -> None:
 
 def test_infinite_bounds_become_none_in_json() -> None:
     run = make_run()
-    certificate = certify(run.trained, Exact().unlearn(run.trained, FORGET))
+    certificate = certify(run.trained, Exact().unlearn(Removal(run.trained, FORGET)))
     infinite = replace(certificate, bounds=Bounds(weights=float("inf")))
     plain: Any = infinite.plain["bounds"]
     assert plain["weights"] is None

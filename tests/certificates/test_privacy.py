@@ -32,7 +32,8 @@ from probekit.certificates.verify import Evidence, verify
 from probekit.errors import InputError
 from probekit.linear.design import Design
 from probekit.linear.statistics import statistics
-from probekit.unlearning.exact import Exact
+from probekit.unlearning.methods.exact import Exact
+from probekit.unlearning.removal import Removal
 from probekit.unlearning.request import UnlearnRequest
 from probekit.values import canonical
 from tests.oracles import columns, one_hot, relative
@@ -204,7 +205,7 @@ def test_the_guarantee_of_a_linear_term_is_seen_on_heads() -> None:
 
 def test_output_budgets_are_checked_too() -> None:
     run = make_run()
-    found = certify(run.trained, Exact().unlearn(run.trained, UnlearnRequest.of(["2"])))
+    found = certify(run.trained, Exact().unlearn(Removal(run.trained, UnlearnRequest.of(["2"]))))
     assert found.bounds.weights is not None
     good = replace(found, privacy=check_budget(found.bounds.weights, 0.01, epsilon=1.0, delta=1e-5).plain)
     assert all(one.passed for one in verify(good, Evidence()))

@@ -12,13 +12,14 @@ from PIL import Image
 
 from probekit.errors import InputError, MismatchError, NotFoundError, SampleError
 from probekit.evaluation.backdoor import Blended, Square, Sticker, backdoor_success, poison, trigger
-from probekit.federated.local import train
 from probekit.federated.partition import partition
+from probekit.federated.training import train
 from probekit.models.serving import predict
-from probekit.unlearning.exact import Exact
 from probekit.unlearning.method import Material
+from probekit.unlearning.methods.exact import Exact
+from probekit.unlearning.methods.retrain import Retrain
+from probekit.unlearning.removal import Removal
 from probekit.unlearning.request import UnlearnRequest
-from probekit.unlearning.retrain import Retrain
 from probekit.values import EmbeddingSet
 from tests.unlearning.conftest import embedding_set
 
@@ -126,8 +127,8 @@ def test_a_backdoor_works_and_exact_removal_equals_retraining_to_the_last_sample
     trained = train(poisoned, divided, ridge=1e-3)
     before = backdoor_success(trained.head, pasted_test, target=0)
     request, material = UnlearnRequest.of(["2"]), Material(poisoned, divided)
-    exact = Exact().unlearn(trained, request).trained_after.head
-    anew = Retrain().unlearn(trained, request, material).trained_after.head
+    exact = Exact().unlearn(Removal(trained, request)).trained_after.head
+    anew = Retrain().unlearn(Removal(trained, request, material)).trained_after.head
     after, retrained = (backdoor_success(head, pasted_test, target=0) for head in (exact, anew))
     assert before.excluding_target.value is not None
     assert before.excluding_target.value > 0.8

@@ -8,15 +8,19 @@ from numpy.typing import NDArray
 
 from probekit.errors import InputError
 from probekit.evaluation.membership import Shadows, judge, likelihood_scores, loss_scores
-from probekit.federated.client import client_statistics
-from probekit.federated.local import train
-from probekit.linear.design import Design
+from probekit.federated.training import train
+from probekit.linear.design import ClientStats, Design
 from probekit.linear.statistics import statistics
-from probekit.unlearning.exact import Exact
+from probekit.unlearning.methods.exact import Exact
+from probekit.unlearning.removal import Removal
 from probekit.unlearning.request import UnlearnRequest
-from probekit.values import Partition
+from probekit.values import EmbeddingSet, Partition
 from tests.oracles import columns, least_squares, one_hot
 from tests.unlearning.conftest import embedding_set
+
+
+def stats_of(every: EmbeddingSet, rows: NDArray[np.int64], design: Design) -> ClientStats:
+    return statistics(every.to_numpy()[rows], every.labels[rows], design)
 
 
 def test_the_area_is_the_share_of_pairs_in_the_right_order() -> None:
@@ -73,9 +77,9 @@ def test_members_of_an_overfitted_head_are_found_and_forgotten_rows_are_not() ->
     unseen, pool = np.arange(240, 440), np.arange(440, 1240)
     training = Partition({"a": kept, "b": forgotten}, np.arange(240, 1240), 1240, "iid", 0)
     trained = train(every, training, ridge=1e-3)
-    after = Exact().unlearn(trained, UnlearnRequest.of(["b"])).trained_after
+    after = Exact().unlearn(Removal(trained, UnlearnRequest.of(["b"]))).trained_after
     blocks = np.array_split(pool, 40)
-    parts = [client_statistics(every, block, trained.design) for block in blocks]
+    parts = [stats_of(every, block, trained.problem.design) for block in blocks]
     shadows = Shadows(parts, 1e-3, count=48, share=0.25)
 
     def attack(head: str, rows: NDArray[np.int64], how: str) -> NDArray[np.float64]:
@@ -103,7 +107,7 @@ def test_rows_of_the_shadows_own_parts_are_taken_out() -> None:
     every = embedding_set(300, 20, 3, seed=5)
     blocks = np.array_split(np.arange(300), 10)
     design = Design(20, 3)
-    parts = [client_statistics(every, block, design) for block in blocks]
+    parts = [stats_of(every, block, design) for block in blocks]
     shadows = Shadows(parts, 0.01)
     training = Partition({"a": np.arange(150)}, np.arange(150, 300), 300, "iid", 0)
     head = train(every, training, ridge=0.01, design=design).head
@@ -114,6 +118,6 @@ def test_rows_of_the_shadows_own_parts_are_taken_out() -> None:
 
 def test_too_few_parts_are_refused() -> None:
     every = embedding_set(40)
-    parts = [client_statistics(every, np.arange(40), Design(7, 3))]
+    parts = [stats_of(every, np.arange(40), Design(7, 3))]
     with pytest.raises(InputError, match="at least 4 parts"):
         Shadows(parts, 0.1)

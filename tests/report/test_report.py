@@ -22,7 +22,7 @@ from probekit.report.report import (
     json_text,
     plain,
 )
-from probekit.unlearning.triage import Influence
+from probekit.unlearning.influence import Influence
 
 
 def hits(right: int, count: int = 20) -> Share:

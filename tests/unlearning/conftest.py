@@ -10,10 +10,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from probekit.federated.local import train
 from probekit.federated.partition import partition
-from probekit.federated.task import design_for
 from probekit.federated.trained import Trained
+from probekit.federated.training import design_for, train
 from probekit.unlearning.method import Material
 from probekit.values import EmbeddingSet, EncodingSpec, Partition
 from tests.oracles import columns, least_squares, one_hot
@@ -51,7 +50,7 @@ class Run:
 
     def oracle(self, rows: NDArray[np.int64], labels: NDArray[np.int64] | None = None) -> Array:
         """The parameters of these rows' head, by least squares on the explicit matrix (no Gram)."""
-        design = self.trained.design
+        design = self.trained.problem.design
         found = self.embeddings.labels[rows] if labels is None else labels
         matrix = columns(self.embeddings.to_numpy()[rows], intercept=design.intercept, view=design.view)
         penalty = self.trained.ridge * (len(rows) if self.trained.scaling == "mean" else 1.0)

@@ -6,12 +6,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from probekit.federated.network import FederatedCg
-from probekit.federated.pretraining import Pretraining
+from probekit.federated.methods.cg import FederatedCg
+from probekit.federated.networks import train_network
 from probekit.federated.trained import Trained
-from probekit.federated.whole import WholeNetwork, train_network
 from probekit.models.heads import NetworkHead
+from probekit.models.jvp import WholeNetwork
 from probekit.models.networks import inputs_of, linearized
+from probekit.models.pretraining import Pretraining
 from probekit.unlearning.method import Material
 from probekit.unlearning.request import UnlearnRequest
 from probekit.values import EmbeddingSet, EncodingSpec, Partition

@@ -8,14 +8,15 @@ import numpy as np
 import pytest
 
 from probekit.errors import CorruptError, InputError, MismatchError
-from probekit.federated.local import train
-from probekit.federated.task import ClosedForm
+from probekit.federated.methods.closed_form import ClosedForm
+from probekit.federated.training import train
 from probekit.linear.design import INTERCEPTS, SCALINGS, ClientStats
-from probekit.unlearning.exact import Exact
 from probekit.unlearning.method import Material
-from probekit.unlearning.remainder import remaining_rows
-from probekit.unlearning.request import Held, Relabelled, UnlearnRequest
-from probekit.unlearning.retrain import Retrain
+from probekit.unlearning.methods.exact import Exact
+from probekit.unlearning.methods.retrain import Retrain
+from probekit.unlearning.removal import Removal
+from probekit.unlearning.request import Relabelled, SampleRef, UnlearnRequest
+from probekit.unlearning.rows import remaining_rows
 from tests.oracles import relative
 from tests.unlearning.conftest import Run, make_run
 
@@ -24,7 +25,7 @@ from tests.unlearning.conftest import Run, make_run
 @pytest.mark.parametrize("scaling", SCALINGS)
 def test_without_clients_it_is_the_head_of_the_other_rows(intercept: str, scaling: str) -> None:
     run = make_run(design={"intercept": intercept}, scaling=scaling, ridge=0.1 if scaling == "mean" else 5.0)
-    found = Exact().unlearn(run.trained, UnlearnRequest.of(["1", "3"]))
+    found = Exact().unlearn(Removal(run.trained, UnlearnRequest.of(["1", "3"])))
     after = found.trained_after
     wanted = run.oracle(run.rows_without("1", "3"))
     assert relative(after.params, wanted) < 1e-9
@@ -44,12 +45,12 @@ def test_in_exact_arithmetic_the_digest_is_that_of_training_anew() -> None:
         UnlearnRequest.of(["2"]),
         UnlearnRequest.of(samples=[run.embeddings.ids[int(run.partition.clients["0"][3])]]),
     ):
-        found = Exact().unlearn(run.trained, request, run.material).trained_after.head
+        found = Exact().unlearn(Removal(run.trained, request, run.material)).trained_after.head
         rest = remaining_rows(run.trained, request, run.material)
-        anew = train(rest.embeddings, rest.partition, ridge=0.1, design=run.trained.design)
+        anew = train(rest.embeddings, rest.partition, ridge=0.1, design=run.trained.problem.design)
         assert found.digest == anew.head.digest
         assert found.digest != run.trained.head.digest
-        assert Retrain().unlearn(run.trained, request, run.material).trained_after.head.digest == found.digest
+        assert Retrain().unlearn(Removal(run.trained, request, run.material)).trained_after.head.digest == found.digest
 
 
 def test_samples_and_labels() -> None:
@@ -58,10 +59,10 @@ def test_samples_and_labels() -> None:
     gone, wrong = int(held[0]), int(held[1])
     request = UnlearnRequest(
         ("4",),
-        (Held(run.embeddings.ids[gone], "2"),),
+        (SampleRef(run.embeddings.ids[gone], "2"),),
         (Relabelled(run.embeddings.ids[wrong], 0 if run.embeddings.labels[wrong] else 1),),
     )
-    found = Exact().unlearn(run.trained, request, run.material)
+    found = Exact().unlearn(Removal(run.trained, request, run.material))
     rows = np.setdiff1d(run.rows_without("4"), [gone])
     labels = run.embeddings.labels[rows].copy()
     labels[rows == wrong] = 0 if run.embeddings.labels[wrong] else 1
@@ -78,15 +79,15 @@ def test_a_sample_that_the_server_holds_too_leaves_it(run: Run) -> None:
     of_client, of_server = int(run.partition.clients["0"][0]), int(run.partition.server[0])
     ids[of_server] = ids[of_client]
     material = replace(run.material, embeddings=replace(run.embeddings, ids=ids))
-    everywhere = Exact().unlearn(run.trained, UnlearnRequest.of(samples=[ids[of_client]]), material)
+    everywhere = Exact().unlearn(Removal(run.trained, UnlearnRequest.of(samples=[ids[of_client]]), material))
     server, before = everywhere.trained_after.server, run.trained.server
     assert server is not None
     assert server.statistics is not None
     assert before is not None
     assert before.statistics is not None
     assert server.statistics.count == before.statistics.count - 1
-    there = UnlearnRequest(samples=(Held(ids[of_client], "0"),))
-    kept = Exact().unlearn(run.trained, there, material).trained_after.server
+    there = UnlearnRequest(samples=(SampleRef(ids[of_client], "0"),))
+    kept = Exact().unlearn(Removal(run.trained, there, material)).trained_after.server
     assert kept is not None
     assert kept.statistics is not None
     assert kept.statistics.digest == before.statistics.digest
@@ -96,28 +97,28 @@ def test_a_client_whose_last_sample_goes_is_gone() -> None:
     run = make_run(data={"rows": 24}, clients=12, server=0.0)
     rows = run.partition.clients["3"]
     request = UnlearnRequest.of(samples=[run.embeddings.ids[int(row)] for row in rows])
-    found = Exact().unlearn(run.trained, request, run.material).trained_after
+    found = Exact().unlearn(Removal(run.trained, request, run.material)).trained_after
     assert "3" not in found.counts
     assert relative(found.params, run.oracle(run.rows_without("3"))) < 1e-9
 
 
 def test_a_client_that_returns_undoes_its_removal(run: Run) -> None:
-    gone = Exact().unlearn(run.trained, UnlearnRequest.of(["1"])).trained_after
+    gone = Exact().unlearn(Removal(run.trained, UnlearnRequest.of(["1"]))).trained_after
     statistics = run.trained.statistics
     assert statistics is not None
     by_statistics = Material(arriving={"1": statistics["1"]})
     for material in (by_statistics, run.material):
-        back = Exact().unlearn(gone, UnlearnRequest(added=("1",)), material).trained_after
+        back = Exact().unlearn(Removal(gone, UnlearnRequest(added=("1",)), material)).trained_after
         assert relative(back.params, run.trained.params) < 1e-12
         assert dict(back.counts) == dict(run.trained.counts)
     with pytest.raises(InputError, match="Cannot add client 9"):
-        Exact().unlearn(gone, UnlearnRequest(added=("9",)), run.material)
+        Exact().unlearn(Removal(gone, UnlearnRequest(added=("9",)), run.material))
     with pytest.raises(InputError, match="client 1 needs its statistics"):
-        Exact().unlearn(gone, UnlearnRequest(added=("1",)))
+        Exact().unlearn(Removal(gone, UnlearnRequest(added=("1",))))
 
 
 def test_statistics_that_no_rows_have_are_refused(run: Run) -> None:
-    gone = Exact().unlearn(run.trained, UnlearnRequest.of(["1"])).trained_after
+    gone = Exact().unlearn(Removal(run.trained, UnlearnRequest.of(["1"]))).trained_after
     statistics = run.trained.statistics
     assert statistics is not None
     honest = statistics["1"]
@@ -132,11 +133,11 @@ def test_statistics_that_no_rows_have_are_refused(run: Run) -> None:
     }
     for words, lie in lies.items():
         with pytest.raises(CorruptError, match=words):
-            Exact().unlearn(gone, UnlearnRequest(added=("1",)), Material(arriving={"1": lie}))
-    other = replace(run.trained.design, intercept="free")
+            Exact().unlearn(Removal(gone, UnlearnRequest(added=("1",)), Material(arriving={"1": lie})))
+    other = replace(run.trained.problem.design, intercept="free")
     foreign = ClientStats(other, honest.gram, honest.moment, honest.class_counts)
     with pytest.raises(MismatchError, match="another design"):
-        Exact().unlearn(gone, UnlearnRequest(added=("1",)), Material(arriving={"1": foreign}))
+        Exact().unlearn(Removal(gone, UnlearnRequest(added=("1",)), Material(arriving={"1": foreign})))
 
 
 @pytest.mark.parametrize("view", ["centre", "standardise"])
@@ -144,28 +145,28 @@ def test_statistics_that_no_rows_have_are_refused(run: Run) -> None:
 def test_heads_with_views_and_class_weights(view: str, weight: str | None) -> None:
     method = ClosedForm(view=view, class_weight=weight, normalise_classes=True)
     run = make_run(method=method, design={"per_class": weight is not None})
-    found = Exact().unlearn(run.trained, UnlearnRequest.of(["0"])).trained_after
+    found = Exact().unlearn(Removal(run.trained, UnlearnRequest.of(["0"]))).trained_after
     rest = remaining_rows(run.trained, UnlearnRequest.of(["0"]), run.material)
-    anew = train(rest.embeddings, rest.partition, ridge=0.1, method=method, design=run.trained.design)
+    anew = train(rest.embeddings, rest.partition, ridge=0.1, method=method, design=run.trained.problem.design)
     assert relative(found.head.params, anew.head.params) < 1e-10
 
 
 def test_unknown_samples_foreign_rows_and_missing_material(run: Run) -> None:
     with pytest.raises(InputError, match="nobody in this run holds it"):
-        Exact().unlearn(run.trained, UnlearnRequest.of(samples=["ff" * 32]), run.material)
+        Exact().unlearn(Removal(run.trained, UnlearnRequest.of(samples=["ff" * 32]), run.material))
     sample = run.embeddings.ids[int(run.partition.clients["0"][0])]
     with pytest.raises(InputError, match="client 1 does not hold it"):
-        Exact().unlearn(run.trained, UnlearnRequest(samples=(Held(sample, "1"),)), run.material)
+        Exact().unlearn(Removal(run.trained, UnlearnRequest(samples=(SampleRef(sample, "1"),)), run.material))
     with pytest.raises(InputError, match="cannot get label 9"):
-        Exact().unlearn(run.trained, UnlearnRequest(relabelled=(Relabelled(sample, 9),)), run.material)
+        Exact().unlearn(Removal(run.trained, UnlearnRequest(relabelled=(Relabelled(sample, 9),)), run.material))
     with pytest.raises(InputError, match="embedding set and the partition"):
-        Exact().unlearn(run.trained, UnlearnRequest.of(samples=[sample]))
+        Exact().unlearn(Removal(run.trained, UnlearnRequest.of(samples=[sample])))
     with pytest.raises(InputError, match='keep="statistics"'):
-        Exact().unlearn(replace(run.trained, statistics=None), UnlearnRequest.of(["1"]))
+        Exact().unlearn(Removal(replace(run.trained, statistics=None), UnlearnRequest.of(["1"])))
     half = np.arange(100)
     foreign = replace(run.material, embeddings=run.embeddings.select(half))
     with pytest.raises(MismatchError, match="divides 240 rows"):
-        Exact().unlearn(run.trained, UnlearnRequest.of(samples=[sample]), foreign)
+        Exact().unlearn(Removal(run.trained, UnlearnRequest.of(samples=[sample]), foreign))
 
 
 def test_two_thousand_requests_do_not_drift() -> None:
@@ -183,7 +184,7 @@ def test_two_thousand_requests_do_not_drift() -> None:
         else:
             name = str(random.choice(list(trained.counts)))
             request = UnlearnRequest.of([name])
-        found = Exact().unlearn(trained, request, Material(arriving=statistics, tree=tree))
+        found = Exact().unlearn(Removal(trained, request, Material(arriving=statistics, tree=tree)))
         trained, tree = found.trained_after, found.tree
         if number % 40 == 39:
             wanted = run.oracle(np.concatenate([run.partition.clients[client] for client in trained.counts]))

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from probekit.federated.trained import Progress
+from probekit.protocols import Progress
 from probekit.unlearning.choice import unlearn
 from tests.unlearning.small_network import (
     GONE,

@@ -16,16 +16,16 @@ from probekit.certificates.checks import require_verified
 from probekit.certificates.privacy import OBJECTIVE_CAVEATS, fit_perturbed, guarantee, sum_residual
 from probekit.certificates.verify import Evidence, verify
 from probekit.errors import InputError, VerificationError
-from probekit.federated.fedavg import FedAvg
-from probekit.federated.server import merge
-from probekit.federated.task import ClosedForm
+from probekit.federated.in_process import InProcess
+from probekit.federated.methods.closed_form import ClosedForm
+from probekit.federated.methods.fedavg import FedAvg
+from probekit.federated.summation import StatisticsTree
 from probekit.federated.trained import Trained
 from probekit.models.heads import Head
-from probekit.unlearning.choice import unlearn
+from probekit.unlearning.choice import can_unlearn, unlearn
+from probekit.unlearning.influence import influences
 from probekit.unlearning.method import Material
-from probekit.unlearning.request import Held, Relabelled, UnlearnRequest
-from probekit.unlearning.retained import from_rows
-from probekit.unlearning.triage import influences
+from probekit.unlearning.request import Relabelled, SampleRef, UnlearnRequest
 from tests.oracles import columns, one_hot
 from tests.unlearning.conftest import Run, make_run
 
@@ -45,8 +45,10 @@ def minimum(run: Run, rows: NDArray[np.int64], labels: NDArray[np.int64] | None 
     trained = run.trained
     assert trained.objective is not None
     given = run.embeddings.labels if labels is None else labels
-    X = columns(run.embeddings.to_numpy()[rows], intercept=trained.design.intercept, view=trained.design.view)
-    Y = one_hot(given[rows], trained.design.classes)
+    X = columns(
+        run.embeddings.to_numpy()[rows], intercept=trained.problem.design.intercept, view=trained.problem.design.view
+    )
+    Y = one_hot(given[rows], trained.problem.design.classes)
     penalty = trained.ridge * (len(rows) if trained.scaling == "mean" else 1)
     return np.asarray(np.linalg.solve(X.T @ X + penalty * np.eye(X.shape[1]), X.T @ Y - trained.objective))
 
@@ -65,7 +67,7 @@ def test_training_adds_the_term_and_forgetting_keeps_it(intercept: str, scaling:
         assert after.objective is run.trained.objective
         assert after.head.recipe["objective_sigma"] == SIGMA
     assert run.trained.statistics is not None
-    rest = merge(one for name, one in run.trained.statistics.items() if name != "2")
+    rest = StatisticsTree.of({name: one for name, one in run.trained.statistics.items() if name != "2"}).total
     assert run.trained.objective is not None
     fresh = fit_perturbed(rest, run.trained.ridge, objective=run.trained.objective, scaling=scaling).value
     np.testing.assert_allclose(after.params, fresh, rtol=0, atol=1e-10)
@@ -84,7 +86,7 @@ def test_samples_labels_and_clients_taken_back_in() -> None:
     ids, labels = run.embeddings.ids, run.embeddings.labels.copy()
     gone, wrong = (int(row) for row in run.partition.clients["1"][:2])
     labels[wrong] = (labels[wrong] + 1) % 3
-    request = UnlearnRequest(("2",), (Held(ids[gone]),), (Relabelled(ids[wrong], int(labels[wrong])),))
+    request = UnlearnRequest(("2",), (SampleRef(ids[gone]),), (Relabelled(ids[wrong], int(labels[wrong])),))
     after = unlearn(run.trained, request, material=run.material)
     assert after.method == "exact"
     rows = run.rows_without("2")
@@ -106,9 +108,9 @@ def test_methods_that_do_not_know_the_term_are_refused(method: str, keep: str) -
     run = perturbed_run(keep=keep)
     with pytest.raises(InputError, match="Use exact"):
         unlearn(run.trained, FORGET, method=method, material=run.material)
-    assert not run.trained.can_unlearn()["fedremoval"].possible
+    assert "secret linear term" in can_unlearn(run.trained)["fedremoval"]
     clients = {name: rows for name, rows in run.partition.clients.items() if name != "2"}
-    online = Material(clients=from_rows(run.embeddings, clients, run.trained.design))
+    online = Material(clients=InProcess.of(run.trained.problem, run.embeddings, clients))
     if keep == "nothing":
         with pytest.raises(InputError, match="secret linear term"):
             unlearn(run.trained, FORGET, material=online)
@@ -148,7 +150,7 @@ def certified(run: Run, **options: Any) -> tuple[Trained, Certificate]:
     """A client forgotten exactly, with its certificate and budget."""
     after = unlearn(run.trained, FORGET, material=run.material, **options)
     clients = {name: rows for name, rows in run.partition.clients.items() if name != "2"}
-    asked = from_rows(run.embeddings, clients, run.trained.design)
+    asked = InProcess.of(run.trained.problem, run.embeddings, clients)
     found = certify(run.trained, after, clients=None if run.trained.statistics else asked)
     return after.trained_after, replace(found, privacy=guarantee(found).plain)
 
@@ -178,7 +180,7 @@ def test_the_certificate_is_of_the_perturbed_objective(scaling: str) -> None:
     assert after.statistics is not None
     assert after.objective is not None
     own = sum_residual(
-        merge(after.statistics.values()),
+        StatisticsTree.of(after.statistics).total,
         after.params,
         ridge=after.ridge,
         objective=after.objective,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from probekit.errors import InputError
-from probekit.unlearning.request import Held, Relabelled, UnlearnRequest, known_clients
+from probekit.unlearning.request import Relabelled, SampleRef, UnlearnRequest, known_clients
 from tests.unlearning.conftest import Run
 
 
@@ -27,7 +27,7 @@ def test_contradictions_are_refused(run: Run) -> None:
     with pytest.raises(InputError, match="forgotten and added"):
         UnlearnRequest(("1",), added=("1",))
     with pytest.raises(InputError, match="forgotten and relabelled"):
-        UnlearnRequest(samples=(Held("a"),), relabelled=(Relabelled("a", 1),))
+        UnlearnRequest(samples=(SampleRef("a"),), relabelled=(Relabelled("a", 1),))
     with pytest.raises(InputError, match="two labels"):
         UnlearnRequest(relabelled=(Relabelled("a", 1), Relabelled("a", 2)))
     with pytest.raises(InputError, match="has it already"):
@@ -35,8 +35,12 @@ def test_contradictions_are_refused(run: Run) -> None:
 
 
 def test_order_and_repetition_do_not_matter_and_plain_values_come_back() -> None:
-    one = UnlearnRequest(("2", "1", "2"), (Held("b"), Held("a", "3"), Held("a")), (Relabelled("c", 1),), ("9",))
-    other = UnlearnRequest(("1", "2"), (Held("a"), Held("a", "3"), Held("b")), (Relabelled("c", 1),), ("9",))
+    one = UnlearnRequest(
+        ("2", "1", "2"), (SampleRef("b"), SampleRef("a", "3"), SampleRef("a")), (Relabelled("c", 1),), ("9",)
+    )
+    other = UnlearnRequest(
+        ("1", "2"), (SampleRef("a"), SampleRef("a", "3"), SampleRef("b")), (Relabelled("c", 1),), ("9",)
+    )
     assert one == other
     assert one.digest == other.digest
     assert UnlearnRequest.from_plain(one.plain) == one

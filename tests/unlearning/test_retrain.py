@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 
 from probekit.errors import InputError
-from probekit.federated.fedavg import FedAvg
+from probekit.federated.methods.fedavg import FedAvg
+from probekit.unlearning.method import method
+from probekit.unlearning.methods.retrain import Retrain, RetrainFedAvg
+from probekit.unlearning.removal import Removal
 from probekit.unlearning.request import UnlearnRequest
-from probekit.unlearning.retrain import Retrain, RetrainFedAvg, load, load_fedavg
 from tests.oracles import relative
 from tests.unlearning.conftest import make_run
 
@@ -19,19 +21,19 @@ FORGET = UnlearnRequest.of(["1"])
 
 def test_closed_form() -> None:
     run = make_run(keep="gradients")
-    found = Retrain().unlearn(run.trained, FORGET, run.material)
+    found = Retrain().unlearn(Removal(run.trained, FORGET, run.material))
     assert relative(found.trained_after.params, run.oracle(run.rows_without("1"))) < 1e-9
     assert found.trained_after.statistics is None
     assert found.cost.rounds == 1
     with pytest.raises(InputError, match="cached rows"):
-        Retrain().unlearn(run.trained, FORGET)
+        Retrain().unlearn(Removal(run.trained, FORGET))
 
 
 def test_fedavg_starts_again_without_the_client() -> None:
     options = FedAvg(rounds=30, local_steps=3)
     run = make_run(method=options)
     material = replace(run.material, options=options)
-    found = RetrainFedAvg().unlearn(run.trained, FORGET, material)
+    found = RetrainFedAvg().unlearn(Removal(run.trained, FORGET, material))
     after = found.trained_after
     assert set(after.counts) == {"0", "2", "3", "4"}
     assert after.gradients is not None
@@ -53,11 +55,10 @@ def test_fedavg_starts_again_without_the_client() -> None:
         params = uploads
     assert relative(after.params, params) < 1e-9
     with pytest.raises(InputError, match="FedAvg options"):
-        RetrainFedAvg().unlearn(run.trained, FORGET, run.material)
+        RetrainFedAvg().unlearn(Removal(run.trained, FORGET, run.material))
 
 
 def test_arguments_are_refused() -> None:
-    with pytest.raises(InputError, match="takes no argument"):
-        load("x")
-    with pytest.raises(InputError, match="takes no argument"):
-        load_fedavg("x")
+    for name in ("retrain", "retrain-fedavg"):
+        with pytest.raises(InputError, match=f"{name} has no option 'x'. It takes none"):
+            method(f"{name}:x")

@@ -12,19 +12,20 @@ import pytest
 from numpy.typing import NDArray
 
 from probekit.errors import InputError, MismatchError, NotFoundError, SolverError
-from probekit.federated.fedavg import FedAvg
-from probekit.federated.task import ClosedForm
+from probekit.federated.in_process import InProcess
+from probekit.federated.methods.closed_form import ClosedForm
+from probekit.federated.methods.fedavg import FedAvg
 from probekit.federated.trained import Trained
 from probekit.linear.design import INTERCEPTS, SCALINGS
 from probekit.linear.spectrum import rows_effective_dimension
-from probekit.unlearning.fedremoval import FedRemoval
-from probekit.unlearning.fedremoval import load as load_fedremoval
-from probekit.unlearning.line import FedRemovalLine
 from probekit.unlearning.method import Material, Unlearner
-from probekit.unlearning.pcg import FedRemovalPcg
-from probekit.unlearning.pcg import load as load_pcg
+from probekit.unlearning.methods.fedremoval import FedRemoval
+from probekit.unlearning.methods.fedremoval import load as load_fedremoval
+from probekit.unlearning.methods.line import FedRemovalLine
+from probekit.unlearning.methods.pcg import FedRemovalPcg
+from probekit.unlearning.methods.pcg import load as load_pcg
+from probekit.unlearning.removal import Removal
 from probekit.unlearning.request import UnlearnRequest
-from probekit.unlearning.retained import LocalClients, from_rows
 from tests.oracles import columns, one_hot, relative
 from tests.unlearning.conftest import Run, make_run
 
@@ -45,7 +46,7 @@ class Explicit:
 
     @classmethod
     def of(cls, run: Run, *clients: str) -> Explicit:
-        design, rows = run.trained.design, run.rows_without(*clients)
+        design, rows = run.trained.problem.design, run.rows_without(*clients)
         X = columns(run.embeddings.to_numpy()[rows], intercept=design.intercept, view=design.view)
         Xp = columns(run.embeddings.to_numpy()[run.partition.server], intercept=design.intercept, view=design.view)
         Y = one_hot(run.embeddings.labels[rows], design.classes)
@@ -94,7 +95,7 @@ class Counting:
 
 def online(run: Run, *gone: str) -> Counting:
     held = {name: rows for name, rows in run.partition.clients.items() if name not in gone}
-    return Counting(from_rows(run.embeddings, held, run.trained.design))
+    return Counting(InProcess.of(run.trained.problem, run.embeddings, held))
 
 
 @pytest.mark.parametrize("intercept", INTERCEPTS)
@@ -109,7 +110,7 @@ def test_the_step_is_the_servers_newton_step_with_the_ridge_once(
     here = Explicit.of(run, "1")
     start = run.trained.params
     wanted = start - np.linalg.solve(here.server, here.gradient(start))
-    found = FedRemoval().unlearn(run.trained, FORGET)
+    found = FedRemoval().unlearn(Removal(run.trained, FORGET))
     assert relative(found.trained_after.params, wanted) < 1e-10
     assert set(found.trained_after.counts) == {"0", "2", "3", "4"}
     assert found.cost.rounds == 0
@@ -131,7 +132,7 @@ def test_e3_bounds_the_step_in_the_norm_of_the_curvature(seed: int) -> None:
     values, vectors = np.linalg.eigh(here.curvature)
     root = vectors / np.sqrt(values) @ vectors.T
     eta = float(np.abs(np.linalg.eigvalsh(root @ (here.server - here.curvature) @ root)).max())
-    found = FedRemoval().unlearn(run.trained, FORGET).trained_after.params
+    found = FedRemoval().unlearn(Removal(run.trained, FORGET)).trained_after.params
 
     def norm(v: Array) -> float:
         return float(np.sqrt((v * (here.curvature @ v)).sum()))
@@ -153,11 +154,11 @@ def test_the_line_search_never_raises_the_retained_loss(seed: int) -> None:
         design={"intercept": INTERCEPTS[seed % 3]},
     )
     here = Explicit.of(run, "1")
-    found = FedRemovalLine().unlearn(run.trained, FORGET)
+    found = FedRemovalLine().unlearn(Removal(run.trained, FORGET))
     change = here.loss(found.trained_after.params) - here.loss(run.trained.params)
     assert change <= 1e-14
     assert found.loss_change == pytest.approx(change, rel=1e-6, abs=1e-13)
-    plain = FedRemoval().unlearn(run.trained, FORGET).trained_after.params
+    plain = FedRemoval().unlearn(Removal(run.trained, FORGET)).trained_after.params
     direction = run.trained.params - plain
     for length in np.linspace(-0.5, 1.5, 21):
         there = here.loss(run.trained.params - length * direction)
@@ -168,7 +169,7 @@ def test_the_plain_step_can_be_worse_than_none_and_says_so_before() -> None:
     run = make_run(ridge=1e-6, server=0.05, data={"rows": 240, "dimension": 20})
     here = Explicit.of(run, "1")
     plan = FedRemoval().plan(run.trained, FORGET)
-    found = FedRemoval().unlearn(run.trained, FORGET)
+    found = FedRemoval().unlearn(Removal(run.trained, FORGET))
     assert here.loss(found.trained_after.params) > here.loss(run.trained.params)
     assert plan.warnings == found.warnings
     assert "fewer than 4 times their effective dimension" in found.warnings[0]
@@ -197,7 +198,7 @@ def test_gradient_rounds_lead_from_the_papers_step_to_the_exact_answer(intercept
     for rounds in (0, 1, 3, 8, 30):
         clients = online(run, "1")
         method = FedRemovalPcg(rounds)
-        found = method.unlearn(run.trained, FORGET, Material(clients=clients))
+        found = method.unlearn(Removal(run.trained, FORGET, Material(clients=clients)))
         used = found.solution.steps
         assert used <= rounds
         assert clients.asked == {"gradients": used + 1, "forms": 0}
@@ -213,7 +214,7 @@ def test_gradient_rounds_lead_from_the_papers_step_to_the_exact_answer(intercept
             ridge_part[-1] = 0
         for name, gradient in clients.clients.gradients(params).items():
             assert relative(kept.aggregate[name], gradient + ridge_part) < 1e-12
-    plain = FedRemoval().unlearn(run.trained, FORGET).trained_after.params
+    plain = FedRemoval().unlearn(Removal(run.trained, FORGET)).trained_after.params
     assert errors[0] == pytest.approx(relative(plain, here.optimum), rel=1e-9)
     assert errors[-1] < 1e-10
     assert all(later <= before + 1e-13 for before, later in pairwise(losses))
@@ -222,8 +223,8 @@ def test_gradient_rounds_lead_from_the_papers_step_to_the_exact_answer(intercept
 
 def test_a_second_removal_goes_on_from_the_first_ones_gradients() -> None:
     run = make_run(ridge=0.01, keep="gradients")
-    first = FedRemovalPcg(30).unlearn(run.trained, FORGET, Material(clients=online(run, "1")))
-    second = FedRemoval().unlearn(first.trained_after, UnlearnRequest.of(["2"]))
+    first = FedRemovalPcg(30).unlearn(Removal(run.trained, FORGET, Material(clients=online(run, "1"))))
+    second = FedRemoval().unlearn(Removal(first.trained_after, UnlearnRequest.of(["2"])))
     here = Explicit.of(run, "1", "2")
     start = first.trained_after.params
     assert relative(second.trained_after.params, start - np.linalg.solve(here.server, here.gradient(start))) < 1e-9
@@ -232,10 +233,10 @@ def test_a_second_removal_goes_on_from_the_first_ones_gradients() -> None:
 @pytest.mark.parametrize("method", [FedRemoval(), FedRemovalLine(), FedRemovalPcg(3)])
 def test_statistics_rows_and_clients_online_give_the_same_head(method: Unlearner) -> None:
     run = make_run(keep="statistics", ridge=0.05)
-    heads = [method.unlearn(run.trained, FORGET, Material()).trained_after.params]
+    heads = [method.unlearn(Removal(run.trained, FORGET, Material())).trained_after.params]
     bare = replace(run.trained, statistics=None, gradients=None)
-    heads.append(method.unlearn(bare, FORGET, run.material).trained_after.params)
-    heads.append(method.unlearn(bare, FORGET, Material(clients=online(run, "1"))).trained_after.params)
+    heads.append(method.unlearn(Removal(bare, FORGET, run.material)).trained_after.params)
+    heads.append(method.unlearn(Removal(bare, FORGET, Material(clients=online(run, "1")))).trained_after.params)
     assert relative(heads[1], heads[0]) < 1e-10
     assert relative(heads[2], heads[0]) < 1e-10
 
@@ -244,18 +245,18 @@ def test_single_samples_from_rows() -> None:
     run = make_run(keep="gradients", ridge=0.05)
     row = int(run.partition.clients["0"][0])
     request = UnlearnRequest.of(samples=[run.embeddings.ids[row]])
-    found = FedRemovalPcg(30).unlearn(run.trained, request, run.material).trained_after
+    found = FedRemovalPcg(30).unlearn(Removal(run.trained, request, run.material)).trained_after
     rows = np.setdiff1d(run.rows_without(), [row])
     assert relative(found.params, run.oracle(rows)) < 1e-9
     with pytest.raises(InputError, match="Give the cached rows"):
-        FedRemoval().unlearn(run.trained, request)
+        FedRemoval().unlearn(Removal(run.trained, request))
 
 
 @pytest.mark.parametrize("solver", ["cg", "adam"])
 def test_other_solvers_solve_the_same_equations(solver: str) -> None:
     run = make_run(ridge=0.1)
-    wanted = FedRemoval().unlearn(run.trained, FORGET).trained_after.params
-    found = FedRemoval(solver).unlearn(run.trained, FORGET)
+    wanted = FedRemoval().unlearn(Removal(run.trained, FORGET)).trained_after.params
+    found = FedRemoval(solver).unlearn(Removal(run.trained, FORGET))
     close = 1e-7 if solver == "cg" else 0.05
     assert relative(found.trained_after.params, wanted) < close
     assert found.method == f"fedremoval:{solver}"
@@ -267,7 +268,7 @@ def test_other_solvers_solve_the_same_equations(solver: str) -> None:
 
 def test_the_published_schedule_makes_its_known_mistakes() -> None:
     run = make_run(ridge=0.5)
-    found = FedRemoval("f2l2").unlearn(run.trained, FORGET)
+    found = FedRemoval("f2l2").unlearn(Removal(run.trained, FORGET))
     here = Explicit.of(run, "1")
     start = run.trained.params
     right = start - np.linalg.solve(here.server, here.gradient(start))
@@ -275,23 +276,23 @@ def test_the_published_schedule_makes_its_known_mistakes() -> None:
     after = found.trained_after.params
     assert np.linalg.norm(after - wrong) < 0.5 * np.linalg.norm(after - right)
     assert "weight decay" in found.note
-    again = FedRemoval("f2l2").unlearn(run.trained, FORGET)
+    again = FedRemoval("f2l2").unlearn(Removal(run.trained, FORGET))
     assert np.array_equal(again.trained_after.params, after)
 
 
 def test_what_is_missing_is_named(run: Run) -> None:
     without_server: Trained = replace(run.trained, server=None)
     with pytest.raises(InputError, match="server share"):
-        FedRemoval().unlearn(without_server, FORGET)
+        FedRemoval().unlearn(Removal(without_server, FORGET))
     with pytest.raises(InputError, match='keep="gradients"'):
-        FedRemoval().unlearn(replace(run.trained, statistics=None), FORGET)
+        FedRemoval().unlearn(Removal(replace(run.trained, statistics=None), FORGET))
     with pytest.raises(InputError, match="clients online"):
-        FedRemovalLine().unlearn(make_run(keep="gradients").trained, FORGET)
+        FedRemovalLine().unlearn(Removal(make_run(keep="gradients").trained, FORGET))
     viewed = make_run(method=ClosedForm(view="centre"))
     with pytest.raises(InputError, match="view or class weights"):
-        FedRemoval().unlearn(viewed.trained, FORGET)
+        FedRemoval().unlearn(Removal(viewed.trained, FORGET))
     with pytest.raises(MismatchError, match="Ask the retained"):
-        FedRemovalLine().unlearn(run.trained, FORGET, Material(clients=online(run)))
+        FedRemovalLine().unlearn(Removal(run.trained, FORGET, Material(clients=online(run))))
     with pytest.raises(NotFoundError, match="cholesky"):
         load_fedremoval("cholesk")
     with pytest.raises(InputError, match="whole number"):
@@ -303,4 +304,4 @@ def test_without_a_ridge_a_small_server_set_is_refused() -> None:
     run = make_run(ridge=1e-3, server=0.02, data={"rows": 300, "dimension": 20})
     bare = replace(run.trained, ridge=0.0)
     with pytest.raises((SolverError, InputError), match="ridge"):
-        FedRemovalPcg(2).unlearn(bare, FORGET)
+        FedRemovalPcg(2).unlearn(Removal(bare, FORGET))

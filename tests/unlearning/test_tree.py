@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from probekit.errors import InputError, MismatchError
+from probekit.federated.summation import StatisticsTree
 from probekit.linear.design import ClientStats, Design
 from probekit.linear.statistics import statistics
 from probekit.unlearning import tree as tree_module
-from probekit.unlearning.tree import StatisticsTree
 
 DESIGN = Design(3, 2)
 

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from probekit.errors import InputError
-from probekit.federated.local import train
+from probekit.federated.training import train
 from probekit.linear.design import SCALINGS
-from probekit.unlearning.triage import influences
+from probekit.unlearning.influence import influences
 from tests.unlearning.conftest import make_run
 
 
