@@ -27,16 +27,15 @@ from probekit.evaluation.backdoor import backdoor_success, poison
 from probekit.evaluation.metrics import accuracy
 from probekit.federated.client import client_statistics
 from probekit.federated.methods.fedavg import FedAvg
-from probekit.federated.training import train
 from probekit.federated.partition import partition
-from probekit.federated.training import design_for
 from probekit.federated.trained import ServerSet, Trained
+from probekit.federated.training import design_for, train
 from probekit.linear.design import ClientStats
 from probekit.models.serving import predict
 from probekit.unlearning.method import Cost, Material, Unlearned, method
 from probekit.unlearning.removal import Removal
 from probekit.unlearning.request import UnlearnRequest
-from probekit.unlearning.retained import RetainedClients, from_rows, mean_ridge
+from probekit.unlearning.retained import RetainedClients, mean_ridge
 from probekit.unlearning.step import effective_dimension, plan_for
 from probekit.values import EmbeddingSet, Partition
 

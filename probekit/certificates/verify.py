@@ -22,6 +22,7 @@ from probekit.federated.federation import Federation
 from probekit.federated.in_process import InProcess
 from probekit.linear.design import ClientStats
 from probekit.linear.objective import SIGMA
+from probekit.linear.ridge import penalty_of
 from probekit.linear.solvers import Cholesky
 from probekit.models.heads import Head
 from probekit.models.problem import problem_of
@@ -74,6 +75,7 @@ def verify(certificate: Certificate, evidence: Evidence) -> list[Check]:
         return checks
     try:
         problem = problem_of(head, certificate.objective)
+        penalty_of(certificate.objective["ridge"], certificate.objective["scaling"], 1.0)  # type: ignore[arg-type]
     except (ProbekitError, KeyError, TypeError, ValueError) as error:
         return [*checks, Check("objective", False, "a problem", str(error))]
     checks += [

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from filelock import FileLock
 
 from probekit.certificates.certificate import Certificate
 from probekit.certificates.checks import Check
@@ -17,7 +18,7 @@ from probekit.certificates.margins import Margins
 from probekit.errors import InputError
 from probekit.evaluation.backdoor import BackdoorSuccess
 from probekit.evaluation.metrics import Confusion, Share
-from probekit.files import replacing_folder, write_text
+from probekit.files import new_folder, storing, write_text
 from probekit.unlearning.influence import Influence
 from probekit.values import Json
 
@@ -124,8 +125,12 @@ class Report:
         from probekit.report.pages import markdown
         from probekit.report.pictures import draw
 
-        value, folder = plain(self), Path(folder)
-        with replacing_folder(folder, check=lambda: refuse_other(folder)) as new:
+        value, folder = plain(self), Path(folder).absolute()
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        # not the names of unfinished files in a run: a run that recovers takes those for its own
+        new, lock = (folder.parent / f".{folder.name}.{word}" for word in ("new", "lock"))
+        with storing(folder.parent), FileLock(lock), new_folder(folder, aside=new):
+            refuse_other(folder)
             value["pictures"] = draw(value, new)
             write_text(new / VALUES, json_text(value))
             write_text(new / PAGE, markdown(value))

@@ -110,9 +110,8 @@ def trainer_of(options: TrainOptions) -> Any:
         trainer = trainer.preset(options.preset)
     if "optimiser" in given:
         given["optimiser"] = Optimiser(str(given["optimiser"]))
-    for one, other in (("local_steps", "local_epochs"), ("local_epochs", "local_steps")):
-        if one in given:
-            given[other] = None
+    if "local_steps" in given or "local_epochs" in given:
+        given = {"local_steps": None, "local_epochs": None, **given}
     if options.ridge is not None and "ridge" in names:
         given["ridge"] = None  # the preset's own gives way
     weight = given.get("class_weight")

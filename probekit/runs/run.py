@@ -74,7 +74,9 @@ class Run:
         """
         chosen = TrainOptions(**more) if options is None else options
         store = store or DiskStore()
-        folder, result = train_run(Path(path), embeddings, chosen, store=store, force=force, watch=watch or unwatched, note=note)
+        folder, result = train_run(
+            Path(path), embeddings, chosen, store=store, force=force, watch=watch or unwatched, note=note
+        )
         return cls(folder, store, training=result)
 
     @classmethod

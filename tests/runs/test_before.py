@@ -15,7 +15,8 @@ from probekit.cli.main import run as command
 
 BEFORE = Path(__file__).parent / "before"
 EXPECTED: dict[str, dict[str, dict[str, str | int]]] = json.loads((BEFORE / "expected.json").read_text())
-EXACT = "closed-exact"
+EXACT, MINIMA = "closed-exact", ("exact", "retrain")
+"""The run whose sums are exact, and the methods that solve it for the minimum of such sums: to the last bit."""
 HITS = {"closed-float64": 342, "closed-exact": 342, "fedavg": 337, "network": 348}
 """How many of the 397 test rows each head got right at that commit."""
 
@@ -114,7 +115,7 @@ def test_a_client_is_forgotten_as_before(name: str, method: str, folder: Path, c
     for tensor, values in wanted.items():
         assert head[tensor].shape == values.shape
         assert np.linalg.norm(head[tensor] - values) <= TOLERANCE[name] * np.linalg.norm(values)
-    if name == EXACT:
+    if name == EXACT and method in MINIMA:
         assert json.loads((new / "head/config.json").read_text())["digest"] == expected["digest"]
 
     certificates = [state for state in states(run) if (state / "certificate.json").exists()]

@@ -11,6 +11,7 @@ import torch
 from probekit.certificates.certify import certify
 from probekit.certificates.verify import Evidence, verify
 from probekit.errors import InputError, NotFoundError
+from probekit.federated.in_process import InProcess
 from probekit.federated.methods.cg import FederatedCg
 from probekit.federated.methods.fedavg import FedAvg
 from probekit.federated.networks import train_network
@@ -22,7 +23,6 @@ from probekit.unlearning.choice import can_unlearn, unlearn
 from probekit.unlearning.method import Material, method
 from probekit.unlearning.removal import Removal
 from probekit.unlearning.request import Relabelled, SampleRef, UnlearnRequest
-from probekit.federated.in_process import InProcess
 from probekit.values import Partition
 from tests.unlearning.small_network import (
     GONE,
