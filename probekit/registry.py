@@ -15,6 +15,7 @@ from probekit.errors import InputError, NotFoundError
 from probekit.protocols import Reference
 
 F = TypeVar("F", bound=Callable[..., Any])
+WORDS = {int: "a whole number", float: "a number", bool: "true or false"}
 
 
 def nearest(name: str, known: list[str]) -> str:
@@ -147,8 +148,8 @@ def _converted(value: str, hint: Any, what: str) -> Any:
             return kind(value)
         except (ValueError, KeyError, TypeError):
             continue
-    names = " or ".join(getattr(kind, "__name__", str(kind)) for kind in kinds)
-    raise InputError(f"{what} wants {names}; found {value!r}.")
+    names = " or ".join(WORDS.get(kind, getattr(kind, "__name__", str(kind))) for kind in kinds)
+    raise InputError(f"{what} takes {names}; found {value!r}.")
 
 
 def _imported(text: str, module: str, attribute: str) -> Any:

@@ -72,10 +72,13 @@ def verify(certificate: Certificate, evidence: Evidence) -> list[Check]:
             checks.append(same(name, said.get("head", "none"), head.digest))
     head = evidence.head
     if head is None:
-        return checks
+        return checks + _retained(certificate, evidence, None)[2]
     try:
         problem = problem_of(head, certificate.objective)
         penalty_of(certificate.objective["ridge"], certificate.objective["scaling"], 1.0)  # type: ignore[arg-type]
+        lacking = set(problem.objective) - set(certificate.objective)
+        if lacking:
+            raise KeyError(f"no {min(lacking)}")
     except (ProbekitError, KeyError, TypeError, ValueError) as error:
         return [*checks, Check("objective", False, "a problem", str(error))]
     checks += [
@@ -110,11 +113,11 @@ def _retained(
             checks.append(same("statistics after", certificate.after["statistics"], statistics_digest(given)))
         try:
             for name, one in given.items():
-                refuse_unsound(one, name, design=problem.design)
+                refuse_unsound(one, name, design=None if problem is None else problem.design)
             checks.append(Check("statistics could be of rows", True, "sound", "sound"))
         except ProbekitError as error:
             return None, None, [*checks, Check("statistics could be of rows", False, "sound", str(error))]
-    if evidence.embeddings is None or evidence.rows is None:
+    if problem is None or evidence.embeddings is None or evidence.rows is None:
         return given, evidence.clients, checks
     missing = sorted(set(certificate.retained) - set(evidence.rows))
     if missing:

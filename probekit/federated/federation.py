@@ -40,6 +40,9 @@ class Traffic:
     def __add__(self, other: Traffic) -> Traffic:
         return Traffic(self.up + other.up, self.down + other.down, self.rounds + other.rounds)
 
+    def __sub__(self, other: Traffic) -> Traffic:
+        return Traffic(self.up - other.up, self.down - other.down, self.rounds - other.rounds)
+
 
 class Answers:
     """The answers to one question, read once; `missing` fills while they are read."""

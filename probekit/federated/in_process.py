@@ -134,7 +134,8 @@ class KeptGradients(Asked):
 
     def reply(self, ask: Ask, name: str) -> Answer:
         """The kept gradient, as a sum over the client's rows."""
-        if ask.kind != "gradient" or not np.array_equal(ask.arrays["params"], self.params):
+        same = ask.precision == "float64" and ask.rows == OWN and not ask.plan
+        if ask.kind != "gradient" or not same or not np.array_equal(ask.arrays["params"], self.params):
             raise MissingClientsError("only its gradient at the head was kept.")
         return Answer(name, self.sizes[name], {"gradient": self.sizes[name] * self.gradients[name]})
 
@@ -147,6 +148,7 @@ class FirstOf(Asked):
     sources: Sequence[Federation]
     sizes: Mapping[str, int]
     remote: set[int] = field(default_factory=set)
+    relayed: int = 0
 
     @property
     def counts(self) -> Mapping[str, int]:
@@ -157,7 +159,7 @@ class FirstOf(Asked):
     def traffic(self) -> Traffic:
         """What the sources sent; a round is a question that somebody had to be sent."""
         found = sum((one.traffic for one in self.sources), Traffic())
-        return Traffic(found.up, found.down, len(self.remote))
+        return found + Traffic(rounds=len(self.remote) - self.relayed)
 
     def offers(self, kind: str, how: str = "each") -> bool:
         """Whether every client has a source that can answer."""
@@ -170,13 +172,14 @@ class FirstOf(Asked):
         for one in self.sources:
             if name not in one.clients or not one.offers(ask.kind):
                 continue
+            before = one.traffic
             found = one.ask(
                 ask.kind, ask.arrays, ask.plan, clients=(name,), rows=ask.rows, precision=ask.precision, at_least=0
             )
-            before = one.traffic
-            answers = list(found.each())
+            answers, sent = list(found.each()), one.traffic - before
+            self.relayed += sent.rounds
             if answers:
-                if one.traffic.up > before.up:
+                if sent.up:
                     self.remote.add(self.sent.rounds)
                 return answers[0]
             why = found.missing[name].why

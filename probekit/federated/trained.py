@@ -136,7 +136,8 @@ class Kept:
         if self.about & set(clients) and (self.arrays or self.plain is not None):
             return None
         parts = {name: own for name, own in self.parts.items() if name not in clients}
-        return replace(self, parts=parts, about=self.about - set(clients)) if parts or self.arrays else None
+        empty = not (parts or self.arrays or self.plain is not None)
+        return None if empty else replace(self, parts=parts, about=self.about - set(clients))
 
 
 @dataclass(frozen=True, eq=False)

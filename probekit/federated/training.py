@@ -17,6 +17,7 @@ from probekit.federated.in_process import InProcess
 from probekit.federated.server import client_weights
 from probekit.federated.trained import Gradients, RoundState, ServerSet, Trained
 from probekit.linear.design import Design, Solution
+from probekit.linear.objective import refuse_unhidden
 from probekit.linear.ridge import penalty_of
 from probekit.models.heads import Head
 from probekit.models.linear_problem import HeadProblem
@@ -62,9 +63,7 @@ class Training:
         """What passes meanwhile is counted for this purpose."""
         before = self.clients.traffic
         yield
-        now = self.clients.traffic
-        sent = Traffic(now.up - before.up, now.down - before.down, now.rounds - before.rounds)
-        self.traffic[name] = self.traffic.get(name, Traffic()) + sent
+        self.traffic[name] = self.traffic.get(name, Traffic()) + self.clients.traffic - before
 
     def gradients(self, params: Array) -> dict[str, Array]:
         """Each client's gradient of its mean ridge loss at these parameters."""
@@ -150,6 +149,8 @@ def train(
     with where to go on from by `resume`.
     """
     trainer = trainer_named(method)
+    if objective_noise is not None:
+        refuse_unhidden(method=trainer.name)
     if problem is None:
         weighted = getattr(trainer, "class_weight", None) is not None
         problem = head_problem(embeddings, design or design_for(embeddings, per_class=weighted))

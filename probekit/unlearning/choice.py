@@ -17,7 +17,7 @@ from probekit.unlearning.request import UnlearnRequest
 def choose(removal: Removal, *, retrain: bool = True) -> tuple[str, str]:
     """The name of a method and a sentence that says why; `retrain`: may it be trained anew on rows at hand?"""
     before, by_row = removal.before, removal.request.by_row
-    rows = removal.held is not None
+    rows = removal.held is not None and removal.material.ask
     if before.statistics is not None and (rows or not by_row):
         return "exact", "Every client's statistics are kept: the rest is summed anew and solved, exactly."
     if rows and (retrain or by_row):
@@ -26,7 +26,7 @@ def choose(removal: Removal, *, retrain: bool = True) -> tuple[str, str]:
                 "No statistics are kept, but the cached rows are at hand: closed-form training on the rest is exact."
             )
         return "retrain", "The cached rows are at hand: training on the rest from the same w_p finds its minimum."
-    if by_row:
+    if by_row and removal.material.clients is None:
         raise InputError(f"Forgetting single samples needs {ROWS}.")
     if not missing(FedRemovalPcg(), removal):
         return f"fedremoval-pcg:{DEFAULT_ROUNDS}", (

@@ -23,18 +23,28 @@ REMEDIES = {
     ("kept", "statistics"): 'every client\'s statistics: train with keep="statistics"',
     ("kept", "history"): "the history of rounds: train by FedAvg with keep_history=True",
     ("kept", "gradients"): 'the clients\' gradients at the head: train with keep="gradients" or "statistics"',
-    ("server", "rows"): "rows of the server's own: partition with a server share, say 0.1",
+    ("server", "rows"): (
+        "rows of the server's own: partition with a server share, say 0.1 (of a network, also give the embedding set "
+        "and the partition)"
+    ),
     ("retained", "gradient"): (
         'the clients\' gradients at the head: train with keep="gradients" or "statistics", or give the clients online'
     ),
     ("retained", "form"): "the retained clients online, their statistics, or their cached rows",
     ("retained", "fit"): "the retained clients online, or their cached rows",
     ("online", "gradient"): ROWS,
+    ("online", "fit"): ROWS,
     ("target", "fit"): "the forgotten client online, or its cached rows",
     ("trainer", "rounds"): "FedAvg options, which only a run trained by FedAvg has: train by fedavg, or use retrain",
     ("problem", "quadratic"): "a ridge loss of a head or of a linearized network",
-    ("problem", "plain"): "a head without feature scaling, class weights or normalised classes",
-    ("problem", "statistics"): "a head on embeddings, whose minimum follows from sums",
+    (
+        "problem",
+        "plain",
+    ): "a head without feature scaling, class weights or normalised classes; of others use exact or retrain",
+    (
+        "problem",
+        "statistics",
+    ): "a head on embeddings, whose minimum follows from sums; of a network use fedremoval-pcg or retrain",
 }
 """What methods need, each with where it comes from. A method's own need may bring its remedy as a third entry."""
 
@@ -56,6 +66,11 @@ class Material:
     arriving: Mapping[str, ClientStats] = field(default_factory=dict)
     ask: bool = True
     watch: Watch = unwatched
+
+    def __post_init__(self) -> None:
+        if not self.ask:
+            for name in ("clients", "target"):
+                object.__setattr__(self, name, None)
 
 
 NOTHING = Material()
@@ -123,15 +138,21 @@ def missing(unlearner: Any, removal: Removal) -> str:
             f"Unlearning by {unlearner.name} does not know the secret linear term of this run's objective. Use exact, "
             "which solves again with the same term."
         )
+    ask, given = removal.material.ask, removal.material.clients is not None
+    if removal.request.by_row and not given and (removal.held is None or not ask):
+        return f"Unlearning single samples by {unlearner.name} needs {ROWS}; or give the retained clients online."
     lacking = []
     for need in unlearner.needs:
         choices = need if isinstance(need[0], tuple) else (need,)
         if not any(removal.available(*one[:2]) for one in choices):
             party, what, *remedy = choices[0]
             lacking.append(remedy[0] if remedy else REMEDIES.get((party, what), f"{what} of {party}"))
+            if party == "problem":
+                break  # nothing that is kept or asked would help
     if not lacking:
         return ""
-    return f"Unlearning by {unlearner.name} needs what this run does not have: {'; '.join(lacking)}."
+    alone = "" if ask else " where nobody may be asked (ask=False)"
+    return f"Unlearning by {unlearner.name} needs what this run does not have{alone}: {'; '.join(lacking)}."
 
 
 def require(unlearner: Any, removal: Removal) -> None:

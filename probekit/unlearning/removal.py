@@ -22,7 +22,7 @@ from probekit.linear.design import ClientStats, Solution
 from probekit.models.heads import Head
 from probekit.protocols import Watch
 from probekit.registry import spec_of
-from probekit.unlearning.method import NOTHING, ROWS, Cost, Material, Unlearned
+from probekit.unlearning.method import NOTHING, REMEDIES, ROWS, Cost, Material, Unlearned
 from probekit.unlearning.request import UnlearnRequest
 from probekit.unlearning.rows import Remainder, remaining_rows
 from probekit.unlearning.soundness import refuse_unsound
@@ -39,6 +39,11 @@ class Removal:
     request: UnlearnRequest
     material: Material = NOTHING
     started: float = field(default_factory=time.perf_counter)
+    earlier: Traffic = field(init=False)
+    """What the federations had sent before."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "earlier", sum((one.traffic for one in self._asked()), Traffic()))
 
     @property
     def problem(self) -> Any:
@@ -61,12 +66,22 @@ class Removal:
         return self.request.remaining(self.before)
 
     @cached_property
+    def arriving(self) -> dict[str, ClientStats]:
+        """The statistics of clients that join."""
+        given = self.material.arriving
+        return {
+            name: refuse_unsound(given[name], name, design=self.problem.design)
+            for name in self.request.added
+            if name in given
+        }
+
+    @cached_property
     def held(self) -> Mapping[str, NDArray[np.int64]] | None:
         """The cached rows of clients that stay or join, before single ones are forgotten; None: not at hand."""
         partition = self.material.partition
         if self.material.embeddings is None or partition is None:
             return None
-        absent = [name for name in self.left if name not in partition.clients and name not in self.material.arriving]
+        absent = [name for name in self.left if name not in partition.clients and name not in self.arriving]
         if absent and absent[0] in self.request.added:
             raise InputError(
                 f"Cannot add client {absent[0]}: it has neither statistics (Material.arriving) nor rows in the "
@@ -90,11 +105,13 @@ class Removal:
     @cached_property
     def changed(self) -> frozenset[str]:
         """Clients that stay, with other rows than before, or that join with rows."""
-        joining = frozenset(name for name in self.request.added if name not in self.material.arriving)
-        if joining and self.held is None and self.material.clients is None:
+        joining = frozenset(self.request.added) - self.arriving.keys()
+        if self.material.clients is not None and self.request.by_row and self.held is None:
+            return frozenset(self.left)  # only they themselves know whose rows change
+        if joining and self.material.clients is None and (self.held is None or not self.material.ask):
             raise InputError(
-                f"This request needs cached rows: client {min(joining)} needs its statistics (Material.arriving) or "
-                "rows. Give the embedding set and the partition."
+                f"Cannot add client {min(joining)}: it needs its statistics (Material.arriving) or cached rows. Give "
+                "them, or the embedding set and the partition."
             )
         return self.rest.changed | joining if self.request.by_row else joining
 
@@ -119,21 +136,15 @@ class Removal:
     @cached_property
     def retained(self) -> Federation:
         """The retained clients, as they can be asked: from what was kept, else online."""
-        sources: list[Federation] = []
-        if self.material.clients is None:
-            sources += self._kept()
-        if self.material.ask or self.material.clients is not None:
-            sources.append(self.online)
-        return FirstOf(self.problem, sources, self.counts)
+        return FirstOf(self.problem, [*self._kept(), self.online], self.counts)
 
     def _kept(self) -> list[Federation]:
+        """What the server kept; clients that are given answer instead of their statistics."""
         before, found = self.before, list[Federation]()
-        if before.statistics is not None:
+        if before.statistics is not None and self.material.clients is None:
             same = {name: before.statistics[name] for name in self.left if name in before.statistics}
             same = {name: one for name, one in same.items() if name not in self.changed}
-            for name, one in self.material.arriving.items():
-                same[name] = refuse_unsound(one, name, design=self.problem.design)
-            holdings = {name: self.problem.hold_statistics(one) for name, one in same.items()}
+            holdings = {name: self.problem.hold_statistics(one) for name, one in {**same, **self.arriving}.items()}
             found.append(InProcess(self.problem, holdings, local=True))
         elif before.gradients is not None and not self.request.by_row and not self.request.added:
             extra = self.problem.penalty(before.mean_ridge(before.rows)) * before.params
@@ -151,7 +162,11 @@ class Removal:
         if material.embeddings is None or material.partition is None or not material.ask:
             return Nobody()
         known = material.partition.clients
-        gone = self.rest.gone if self.request.by_row else {name: known[name] for name in self.request.clients}
+        gone = (
+            self.rest.gone
+            if self.request.by_row
+            else {name: known[name] for name in self.request.clients if name in known}
+        )
         return InProcess.of(self.problem, material.embeddings, gone) if gone else Nobody()
 
     @cached_property
@@ -171,14 +186,10 @@ class Removal:
     def server(self) -> Any:
         """What the server holds itself: from its statistics or, where a problem has none, from its rows."""
         found, material = self.server_set, self.material
-        if found is None:
-            raise InputError("No row of the server's own remains. Use exact or retrain.")
-        if found.statistics is not None:
+        if found is not None and found.statistics is not None:
             return self.problem.hold_statistics(found.statistics)
-        if material.embeddings is None or material.partition is None:
-            raise InputError(
-                "The curvature of this problem needs the server's own rows. Give the embedding set and the partition."
-            )
+        if found is None or material.embeddings is None or material.partition is None:
+            raise InputError(f"The server's curvature needs {REMEDIES['server', 'rows']}.")
         embeddings, rows = material.embeddings, material.partition.server
         if self.request.by_row:
             embeddings, rows = self.rest.embeddings, found.rows
@@ -193,7 +204,7 @@ class Removal:
         if self.held is not None:
             rows = self.rest.partition.clients if self.request.by_row else self.held
             known |= {name: len(rows.get(name, ())) for name in self.left if name in self.changed}
-        known |= {name: one.count for name, one in self.material.arriving.items()}
+        known |= {name: one.count for name, one in self.arriving.items()}
         return {name: known[name] for name in self.left if known.get(name)}
 
     @property
@@ -214,11 +225,6 @@ class Removal:
     @cached_property
     def gradient(self) -> Array:
         """The retained loss's gradient at the parameters before."""
-        if not self.retained.offers("gradient"):
-            raise InputError(
-                "Cannot unlearn single samples from kept gradients: they are of whole clients. Give the cached rows, "
-                "or the clients online."
-            )
         return self.loss.gradient(self.params)
 
     @cached_property
@@ -234,19 +240,13 @@ class Removal:
             tree = StatisticsTree.of(rest) if rest else StatisticsTree(self.problem.design)
         else:
             tree = tree.without(*gone)
-        fresh = {name: refuse_unsound(one, name, design=self.problem.design) for name, one in self._arriving()}
-        for name, one in fresh.items():
-            tree = tree.including(name, one)
+        asked = [name for name in self.changed if name in self.counts]
+        fresh = {one.client: self.problem.stats(one.arrays) for one in self._anew(asked)} if asked else {}
+        for name, one in {**self.arriving, **fresh}.items():
+            tree = tree.including(name, refuse_unsound(one, name, design=self.problem.design))
         if not tree.parts:
             raise InputError("Cannot forget every sample of every client: nothing would remain to be trained on.")
         return tree
-
-    def _arriving(self) -> list[tuple[str, ClientStats]]:
-        found = list(self.material.arriving.items())
-        asked = [name for name in self.changed if name in self.counts]
-        if asked:
-            found += [(one.client, self.problem.stats(one.arrays)) for one in self._anew(asked)]
-        return found
 
     def _anew(self, names: Sequence[str]) -> list[Any]:
         source = self.online if self.online.offers("statistics") else self.retained
@@ -260,15 +260,17 @@ class Removal:
     @property
     def cost(self) -> Cost:
         """What passed so far, and the time since the request was taken up."""
-        sent = sum((one.traffic for one in self._asked()), Traffic())
+        sent = sum((one.traffic for one in self._asked()), Traffic()) - self.earlier
         return Cost(sent.up, sent.down, sent.rounds, seconds=time.perf_counter() - self.started)
 
     def _asked(self) -> list[Federation]:
-        """Federations that were made, each once: what is asked through another is counted there."""
-        made = [vars(self)[name] for name in ("retained", "target") if name in vars(self)]
-        if "online" in vars(self) and "retained" not in vars(self):
-            made.append(vars(self)["online"])
-        return made
+        """Federations that were given or made, each once: what is asked through another is counted there."""
+        made, material = vars(self), self.material
+        found = (
+            made.get("retained", made.get("online", material.clients)),
+            made.get("target", material.target),
+        )
+        return [one for one in found if one is not None]
 
     def available(self, party: str, what: str) -> bool:
         """Whether something that a method needs is here."""
@@ -276,7 +278,8 @@ class Removal:
             case "kept":
                 return self.before.has(what)
             case "server":
-                return self.server_set is not None
+                found = self.server_set
+                return found is not None and (found.statistics is not None or self.held is not None)
             case "problem":
                 return what in self.problem.traits
             case "trainer":
@@ -309,6 +312,9 @@ class Removal:
             if params is None or not np.isfinite(params).all():
                 raise InputError(f"Unlearning by {name} must end in finite parameters. Nothing was changed.")
             head = self.moved(params, name)
+        kept = {"losses": (), "history": None, "gradients": None, "server": self.server_set, **kept}
+        if "statistics" not in kept:
+            kept["statistics"] = self.statistics
         cost = replace(self.cost, flops=flops)
         old = np.array([*self.before.counts.values()])
         sized = np.allclose([*self.before.weights.values()], client_weights(old))
@@ -321,15 +327,8 @@ class Removal:
             method=name,
             counts=dict(self.counts),
             weights=dict(zip(self.counts, shares.tolist(), strict=True)),
-            losses=(),
             traffic={name: Traffic(cost.up, cost.down, cost.rounds)},
-            **{
-                "history": None,
-                "gradients": None,
-                "statistics": self.statistics,
-                "server": self.server_set,
-                **kept,
-            },
+            **kept,
         )
         return Unlearned(after, self.request, name, solution, cost, note, warnings, loss_change, one_step)
 

@@ -56,9 +56,9 @@ def test_the_current_head_is_measured_by_the_head_retrained_on_the_same_rows() -
         "after": 14,
         "retrained": 17,
     }
-    assert accuracy["difference to retraining"] == pytest.approx(3 / 20)
+    assert accuracy["difference_to_retraining"] == pytest.approx(3 / 20)
     assert [one["hits"] for one in every["heads"].values()] == [17, 3, 5]
-    assert excluding["difference to retraining"] == pytest.approx(2 / 20)  # lower than retraining is a deviation too
+    assert excluding["difference_to_retraining"] == pytest.approx(2 / 20)  # lower than retraining is a deviation too
 
 
 def test_without_an_earlier_state_or_a_retrained_head_there_is_less_to_compare() -> None:
@@ -66,15 +66,15 @@ def test_without_an_earlier_state_or_a_retrained_head_there_is_less_to_compare()
     assert list(compared([LAST])) == ["after", "retrained"]
     alone = replace(LAST, retrained=None)
     assert list(compared([FIRST, alone])) == ["before", "after"]
-    assert comparison([FIRST, alone], names=["t"])[0]["difference to retraining"] is None
+    assert comparison([FIRST, alone], names=["t"])[0]["difference_to_retraining"] is None
     empty = replace(LAST, now=Measured("h", {"t": hits(0, 0)}))
-    assert comparison([empty], names=["t"])[0]["difference to retraining"] is None
+    assert comparison([empty], names=["t"])[0]["difference_to_retraining"] is None
 
 
 def test_forgotten_clients_are_marked() -> None:
     influence = (Influence("a", 5, 2.0, 1.0), Influence("b", 7, None, 0.5))
     value = plain(report(FIRST, LAST, influence=influence, influence_state=1))
-    assert {one["client"]: one["forgotten since"] for one in value["influence"]["clients"]} == {"a": True, "b": False}
+    assert {one["client"]: one["forgotten_since"] for one in value["influence"]["clients"]} == {"a": True, "b": False}
 
 
 @pytest.mark.parametrize("rows", [1, 7, DRAWN, 3 * DRAWN + 1])

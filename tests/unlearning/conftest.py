@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from probekit.federated.in_process import InProcess
 from probekit.federated.partition import partition
 from probekit.federated.trained import Trained
 from probekit.federated.training import design_for, train
@@ -59,7 +60,15 @@ class Run:
 
     def rows_without(self, *clients: str) -> NDArray[np.int64]:
         """The rows of all other clients."""
-        return np.concatenate([held for name, held in self.partition.clients.items() if name not in clients])
+        return np.concatenate([*self.held(*clients).values()])
+
+    def held(self, *gone: str) -> dict[str, NDArray[np.int64]]:
+        """The rows of each other client."""
+        return {name: rows for name, rows in self.partition.clients.items() if name not in gone}
+
+    def online(self, *gone: str) -> InProcess:
+        """The other clients, who answer."""
+        return InProcess.of(self.trained.problem, self.embeddings, self.held(*gone))
 
 
 def make_run(

@@ -13,13 +13,21 @@ import pytest
 from probekit import certify, unlearn, verify
 from probekit.certificates.verify import Evidence
 from probekit.errors import InputError, NotFoundError
-from probekit.registry import methods
+from probekit.registry import methods, spec_of
 from probekit.unlearning.choice import choose
-from probekit.unlearning.method import REMEDIES, method
+from probekit.unlearning.method import REMEDIES, Material, method
+from probekit.unlearning.methods.pcg import FedRemovalPcg
+from probekit.unlearning.removal import Removal
 from probekit.unlearning.request import UnlearnRequest
-from tests.unlearning.conftest import make_run
+from tests.unlearning.conftest import Run, make_run
 
 TABLE = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]["entry-points"]
+
+FORGET = UnlearnRequest.of(["1"])
+
+
+def answering(run: Run) -> Material:
+    return Material(clients=run.online("1"))
 
 
 def test_the_public_function_does_what_was_chosen() -> None:
@@ -33,28 +41,29 @@ def test_the_public_function_does_what_was_chosen() -> None:
     assert certificate.bounds.weights is not None
     assert certificate.bounds.weights < 1e-6
     assert all(check.passed for check in verify(certificate, Evidence(exact.trained_after.head)))
-    with pytest.raises(InputError, match="did not keep"):
+    with pytest.raises(InputError, match="does not have: every client's statistics"):
         unlearn(make_run(keep="nothing", server=0.0).trained, request, method="exact")
 
 
 def test_the_best_that_the_material_allows() -> None:
     by_statistics, by_gradients = make_run(), make_run(keep="gradients")
     by_nothing = make_run(keep="nothing")
-    sample = UnlearnRequest.of(samples=["a"])
-    assert choose(by_statistics.trained)[0] == "exact"
-    assert choose(by_statistics.trained, rows=True, request=sample)[0] == "exact"
-    assert choose(by_gradients.trained)[0] == "fedremoval"
-    assert "not exact" in choose(by_gradients.trained)[1]
-    assert choose(by_gradients.trained, online=True)[0] == "fedremoval-pcg:10"
-    assert choose(by_gradients.trained, rows=True)[0] == "retrain"
-    assert choose(by_nothing.trained, rows=True)[0] == "retrain"
-    assert choose(by_nothing.trained, online=True)[0] == "fedremoval-pcg:10"
+    sample = UnlearnRequest.of(samples=[by_statistics.embeddings.ids[int(by_statistics.partition.clients["0"][0])]])
+    assert choose(Removal(by_statistics.trained, FORGET))[0] == "exact"
+    assert choose(Removal(by_statistics.trained, sample, by_statistics.material))[0] == "exact"
+    assert choose(Removal(by_gradients.trained, FORGET))[0] == "fedremoval"
+    assert "not exact" in choose(Removal(by_gradients.trained, FORGET))[1]
+    assert choose(Removal(by_gradients.trained, FORGET, answering(by_gradients)))[0] == "fedremoval-pcg:10"
+    assert choose(Removal(by_gradients.trained, FORGET, by_gradients.material))[0] == "retrain"
+    assert choose(Removal(by_gradients.trained, FORGET, by_gradients.material), retrain=False)[0] == "fedremoval-pcg:10"
+    assert choose(Removal(by_nothing.trained, FORGET, by_nothing.material))[0] == "retrain"
+    assert choose(Removal(by_nothing.trained, FORGET, answering(by_nothing)))[0] == "fedremoval-pcg:10"
     with pytest.raises(InputError, match='keep="statistics"'):
-        choose(by_nothing.trained)
+        choose(Removal(by_nothing.trained, FORGET))
     with pytest.raises(InputError, match="server share"):
-        choose(replace(by_gradients.trained, server=None))
+        choose(Removal(replace(by_gradients.trained, server=None), FORGET))
     with pytest.raises(InputError, match="single samples"):
-        choose(by_statistics.trained, request=sample)
+        choose(Removal(by_statistics.trained, sample))
 
 
 def test_every_entry_point_is_an_unlearner(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -63,11 +72,14 @@ def test_every_entry_point_is_an_unlearner(monkeypatch: pytest.MonkeyPatch) -> N
         module, _, attribute = target.partition(":")
         methods.register(name)(getattr(importlib.import_module(module), attribute))
         found = method(name)
-        assert found.name.partition(":")[0] == name
-        assert found.needs <= set(REMEDIES)
-    assert method("fedremoval:f2l2").name == "fedremoval:f2l2"
-    assert method("fedremoval-pcg:3").name == "fedremoval-pcg:3"
+        assert found.name == name
+        assert spec_of(found).partition(":")[0] == name
+        for need in found.needs:
+            assert {one[:2] for one in (need if isinstance(need[0], tuple) else (need,))} <= set(REMEDIES)
+    assert spec_of(method("fedremoval:f2l2")) == "fedremoval:f2l2"
+    assert spec_of(method("fedremoval-pcg:3")) == "fedremoval-pcg:3"
+    assert method("fedremoval-pcg:rounds=3,tolerance=1e-3") == FedRemovalPcg(3, 1e-3)
     with pytest.raises(NotFoundError, match="fedremoval"):
         method("fedremovel")
-    with pytest.raises(InputError, match="takes no argument"):
+    with pytest.raises(InputError, match="It takes none"):
         method("exact:x")

@@ -15,6 +15,7 @@ from probekit.federated.in_process import InProcess
 from probekit.federated.methods.cg import FederatedCg
 from probekit.federated.methods.fedavg import FedAvg
 from probekit.federated.networks import train_network
+from probekit.federated.training import design_for, train
 from probekit.models.heads import LinearHead, NetworkHead
 from probekit.models.jvp import WholeNetwork
 from probekit.models.pretraining import Pretraining
@@ -173,9 +174,6 @@ def test_the_step_says_beforehand_what_the_servers_rows_are_worth() -> None:
 
 
 def test_a_linear_network_is_the_embedding_backend() -> None:
-    from probekit.federated.local import train
-    from probekit.federated.training import design_for
-
     data = embedded()
     options = WholeNetwork("py:tests.unlearning.test_network:linear", centre="zero", pretraining=Pretraining(epochs=2))
     network = train_network(data, PARTITION, ridge=RIDGE, options=options, method=FederatedCg(tolerance=1e-13))
@@ -207,9 +205,9 @@ def test_bad_requests_are_refused() -> None:
     trained, material = whole()
     with pytest.raises(InputError, match="Cannot forget client z: this run has clients a, b, c"):
         unlearn(trained, UnlearnRequest(("z",)), method="fedremoval", material=material)
-    with pytest.raises(InputError, match="needs what this run did not keep"):
+    with pytest.raises(InputError, match="needs what this run does not have: a head on embeddings"):
         unlearn(trained, GONE, method="exact", material=material)
-    with pytest.raises(InputError, match="server's own rows"):
+    with pytest.raises(InputError, match="also give the embedding set"):
         unlearn(trained, GONE, method="fedremoval")
     with pytest.raises(NotFoundError, match="no solver 'lu'"):
         unlearn(trained, GONE, method="fedremoval:lu", material=material)

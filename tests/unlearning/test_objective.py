@@ -16,12 +16,10 @@ from probekit.certificates.checks import require_verified
 from probekit.certificates.privacy import OBJECTIVE_CAVEATS, fit_perturbed, guarantee, sum_residual
 from probekit.certificates.verify import Evidence, verify
 from probekit.errors import InputError, VerificationError
-from probekit.federated.in_process import InProcess
 from probekit.federated.methods.closed_form import ClosedForm
 from probekit.federated.methods.fedavg import FedAvg
 from probekit.federated.summation import StatisticsTree
 from probekit.federated.trained import Trained
-from probekit.models.heads import Head
 from probekit.unlearning.choice import can_unlearn, unlearn
 from probekit.unlearning.influence import influences
 from probekit.unlearning.method import Material
@@ -109,8 +107,7 @@ def test_methods_that_do_not_know_the_term_are_refused(method: str, keep: str) -
     with pytest.raises(InputError, match="Use exact"):
         unlearn(run.trained, FORGET, method=method, material=run.material)
     assert "secret linear term" in can_unlearn(run.trained)["fedremoval"]
-    clients = {name: rows for name, rows in run.partition.clients.items() if name != "2"}
-    online = Material(clients=InProcess.of(run.trained.problem, run.embeddings, clients))
+    online = Material(clients=run.online("2"))
     if keep == "nothing":
         with pytest.raises(InputError, match="secret linear term"):
             unlearn(run.trained, FORGET, material=online)
@@ -149,9 +146,7 @@ def test_influences_are_those_of_the_perturbed_objective() -> None:
 def certified(run: Run, **options: Any) -> tuple[Trained, Certificate]:
     """A client forgotten exactly, with its certificate and budget."""
     after = unlearn(run.trained, FORGET, material=run.material, **options)
-    clients = {name: rows for name, rows in run.partition.clients.items() if name != "2"}
-    asked = InProcess.of(run.trained.problem, run.embeddings, clients)
-    found = certify(run.trained, after, clients=None if run.trained.statistics else asked)
+    found = certify(run.trained, after, clients=None if run.trained.statistics else run.online("2"))
     return after.trained_after, replace(found, privacy=guarantee(found).plain)
 
 
@@ -278,7 +273,7 @@ def test_another_term_fails() -> None:
             require_verified(verify(found, changed))
 
 
-def _without_sigma(head: Head) -> Head:
+def _without_sigma(head: Any) -> Any:
     return replace(head, recipe={name: one for name, one in head.recipe.items() if name != "objective_sigma"})
 
 

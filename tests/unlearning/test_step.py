@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any
@@ -12,18 +12,18 @@ import pytest
 from numpy.typing import NDArray
 
 from probekit.errors import InputError, MismatchError, NotFoundError, SolverError
+from probekit.federated.federation import Answers
 from probekit.federated.in_process import InProcess
+from probekit.federated.message import Ask
 from probekit.federated.methods.closed_form import ClosedForm
 from probekit.federated.methods.fedavg import FedAvg
 from probekit.federated.trained import Trained
 from probekit.linear.design import INTERCEPTS, SCALINGS
 from probekit.linear.spectrum import rows_effective_dimension
-from probekit.unlearning.method import Material, Unlearner
+from probekit.unlearning.method import Material, Unlearner, method
 from probekit.unlearning.methods.fedremoval import FedRemoval
-from probekit.unlearning.methods.fedremoval import load as load_fedremoval
 from probekit.unlearning.methods.line import FedRemovalLine
 from probekit.unlearning.methods.pcg import FedRemovalPcg
-from probekit.unlearning.methods.pcg import load as load_pcg
 from probekit.unlearning.removal import Removal
 from probekit.unlearning.request import UnlearnRequest
 from tests.oracles import columns, one_hot, relative
@@ -67,35 +67,19 @@ class Explicit:
         return float((params * (self.curvature @ params / 2 - self.linear)).sum())
 
 
-@dataclass
-class Counting:
-    """Clients that count how often they are asked."""
+@dataclass(eq=False)
+class Counting(InProcess):
+    """Clients that count how often each question is put to them."""
 
-    clients: LocalClients
-    asked: dict[str, int] = field(default_factory=lambda: {"gradients": 0, "forms": 0})
+    asked: Counter[str] = field(default_factory=Counter)
 
-    @property
-    def counts(self) -> Mapping[str, int]:
-        return self.clients.counts
-
-    def gradients(self, params: Array) -> Mapping[str, Array]:
-        self.asked["gradients"] += 1
-        return self.clients.gradients(params)
-
-    def curvature_forms(self, v: Array) -> Mapping[str, float]:
-        self.asked["forms"] += 1
-        return self.clients.curvature_forms(v)
-
-    def energies(self) -> Mapping[str, float]:
-        return self.clients.energies()
-
-    def aims(self) -> Mapping[str, float]:
-        return self.clients.aims()
+    def ask(self, kind: str, *args: Any, **options: Any) -> Answers:
+        self.asked[kind] += len(options.get("clients") or self.clients)
+        return super().ask(kind, *args, **options)
 
 
 def online(run: Run, *gone: str) -> Counting:
-    held = {name: rows for name, rows in run.partition.clients.items() if name not in gone}
-    return Counting(InProcess.of(run.trained.problem, run.embeddings, held))
+    return Counting(run.trained.problem, run.online(*gone).holdings)
 
 
 @pytest.mark.parametrize("intercept", INTERCEPTS)
@@ -168,13 +152,13 @@ def test_the_line_search_never_raises_the_retained_loss(seed: int) -> None:
 def test_the_plain_step_can_be_worse_than_none_and_says_so_before() -> None:
     run = make_run(ridge=1e-6, server=0.05, data={"rows": 240, "dimension": 20})
     here = Explicit.of(run, "1")
-    plan = FedRemoval().plan(run.trained, FORGET)
+    plan = FedRemoval().plan(Removal(run.trained, FORGET))
     found = FedRemoval().unlearn(Removal(run.trained, FORGET))
     assert here.loss(found.trained_after.params) > here.loss(run.trained.params)
     assert plan.warnings == found.warnings
     assert "fewer than 4 times their effective dimension" in found.warnings[0]
     wide = make_run(ridge=1.0, server=0.4)
-    assert not FedRemoval().plan(wide.trained, FORGET).warnings
+    assert not FedRemoval().plan(Removal(wide.trained, FORGET)).warnings
 
 
 @pytest.mark.parametrize("intercept", INTERCEPTS)
@@ -201,10 +185,13 @@ def test_gradient_rounds_lead_from_the_papers_step_to_the_exact_answer(intercept
         found = method.unlearn(Removal(run.trained, FORGET, Material(clients=clients)))
         used = found.solution.steps
         assert used <= rounds
-        assert clients.asked == {"gradients": used + 1, "forms": 0}
+        # the start is kept; a round for each product, and one to check
+        assert clients.asked == {"gradient": (used + 1) * 4}
         assert found.cost.rounds == used + 1
         params = found.trained_after.params
-        assert found.cost.up == (used + 1) * 4 * params.size * 8
+        sizes = [one.size for one in clients.ask("gradient", {"params": params}).each()]
+        assert found.cost.up == (used + 1) * sum(sizes)
+        assert found.cost.down == (used + 1) * 4 * Ask("gradient", {"params": params}).size
         errors.append(relative(params, here.optimum))
         losses.append(here.loss(params))
         kept = found.trained_after.gradients
@@ -212,8 +199,9 @@ def test_gradient_rounds_lead_from_the_papers_step_to_the_exact_answer(intercept
         ridge_part = params * (run.trained.ridge / (1 if scaling == "mean" else sum(clients.counts.values())))
         if intercept == "free":
             ridge_part[-1] = 0
-        for name, gradient in clients.clients.gradients(params).items():
-            assert relative(kept.aggregate[name], gradient + ridge_part) < 1e-12
+        assert list(kept.aggregate) == list(found.trained_after.counts)
+        for one in clients.ask("gradient", {"params": params}).each():
+            assert relative(kept.aggregate[one.client], one.arrays["gradient"] / one.count + ridge_part) < 1e-12
     plain = FedRemoval().unlearn(Removal(run.trained, FORGET)).trained_after.params
     assert errors[0] == pytest.approx(relative(plain, here.optimum), rel=1e-9)
     assert errors[-1] < 1e-10
@@ -248,7 +236,7 @@ def test_single_samples_from_rows() -> None:
     found = FedRemovalPcg(30).unlearn(Removal(run.trained, request, run.material)).trained_after
     rows = np.setdiff1d(run.rows_without(), [row])
     assert relative(found.params, run.oracle(rows)) < 1e-9
-    with pytest.raises(InputError, match="Give the cached rows"):
+    with pytest.raises(InputError, match="cached rows of the retained clients"):
         FedRemoval().unlearn(Removal(run.trained, request))
 
 
@@ -289,15 +277,15 @@ def test_what_is_missing_is_named(run: Run) -> None:
     with pytest.raises(InputError, match="clients online"):
         FedRemovalLine().unlearn(Removal(make_run(keep="gradients").trained, FORGET))
     viewed = make_run(method=ClosedForm(view="centre"))
-    with pytest.raises(InputError, match="view or class weights"):
+    with pytest.raises(InputError, match="feature scaling, class weights"):
         FedRemoval().unlearn(Removal(viewed.trained, FORGET))
     with pytest.raises(MismatchError, match="Ask the retained"):
         FedRemovalLine().unlearn(Removal(run.trained, FORGET, Material(clients=online(run))))
     with pytest.raises(NotFoundError, match="cholesky"):
-        load_fedremoval("cholesk")
+        method("fedremoval:cholesk").unlearn(Removal(run.trained, FORGET))
     with pytest.raises(InputError, match="whole number"):
-        load_pcg("many")
-    assert load_pcg("0").rounds == 0
+        method("fedremoval-pcg:many")
+    assert method("fedremoval-pcg:0").rounds == 0
 
 
 def test_without_a_ridge_a_small_server_set_is_refused() -> None:

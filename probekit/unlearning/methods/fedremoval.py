@@ -110,7 +110,9 @@ class FedRemoval:
 def direction(removal: Removal, solver: str) -> Solution:
     """v with H_p v = g, by a solver of the problem's own."""
     watch = removal.watch("solving")
-    found = removal.problem.solver(solver, lambda done, left, _: watch(Progress(done, None, residual=left)))
+    found: Any = removal.problem.solver(
+        solver, lambda done, left, _: watch(Progress(done, getattr(found, "steps", None), residual=left))
+    )
     gradient, ridge, squares = removal.gradient, removal.ridge, removal.server.squares()
     if solver == "f2l2":
         gradient, ridge = gradient - removal.problem.penalty(ridge) * removal.params, 0.0

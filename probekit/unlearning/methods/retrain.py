@@ -19,6 +19,8 @@ from probekit.unlearning.removal import Removal
 
 CLOSE = {"float64": FederatedCg(rounds=2000, tolerance=1e-8), "float32": FederatedCg(rounds=500, tolerance=1e-5)}
 """How near to the minimum retraining by rounds goes, by the numbers that the run was trained in."""
+RENEWED = ("statistics", "gradients", "history", "rounds", "losses", "learning_rate")
+"""What training anew makes anew."""
 
 
 def minimum_trainer(problem: Any) -> Any:
@@ -69,7 +71,7 @@ class Retrain:
             parts = {one.client: problem.stats(one.arrays) for one in answers.each()}
             if not parts:
                 raise InputError("Cannot retrain on nothing: every sample of every client is to be forgotten.")
-            tree = StatisticsTree.of(parts)
+            tree = StatisticsTree.of({name: parts[name] for name in removal.counts})
             head, solution = before.minimum(tree.total)
             return removal.finish(
                 self,
@@ -79,7 +81,7 @@ class Retrain:
                 note="Trained anew on the remaining rows.",
                 statistics=tree if before.statistics is not None else None,
             )
-        server = removal.server if removal.server_set is not None else None
+        server = removal.server if removal.available("server", "rows") else None
         trainer = minimum_trainer(problem)
         found = trained_anew(before, removal.online, trainer, server=server, watch=removal.watch)
         return removal.finish(
@@ -112,13 +114,11 @@ class RetrainFedAvg:
         d, k = removal.problem.shape
         steps = options.local_steps or options.local_epochs or 1
         batch = options.batch_size or removal.rows // len(removal.counts)
-        done = removal.finish(
+        return removal.finish(
             self,
             found.solution,
-            params=found.params,
+            head=removal.before.named(found.head),
             flops=found.rounds * len(removal.counts) * steps * 4 * batch * d * k,
             note="FedAvg with several local steps settles beside the minimum of the retained loss.",
-            gradients=found.gradients,
-            statistics=found.statistics,
+            **{name: getattr(found, name) for name in RENEWED},
         )
-        return replace(done, trained_after=replace(done.trained_after, rounds=found.rounds, losses=found.losses))
