@@ -46,7 +46,7 @@ class Logistic:
 
     def configure(self, problem: Any) -> LogisticProblem:
         """The same head with another loss."""
-        if not isinstance(problem, HeadProblem):
+        if not hasattr(problem, "design"):
             raise InputError(f"Training by logistic is for heads on embeddings; found a {problem.backend} problem.")
         if problem.design.intercept == "penalised":
             raise InputError('A logistic head has a "free" intercept or "none"; found "penalised".')
