@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from probekit.errors import NotFoundError
+from probekit.errors import InputError, NotFoundError
 from probekit.federated.federation import Federation
 from probekit.federated.summation import StatisticsTree
 from probekit.linear.design import ClientStats
@@ -75,6 +75,8 @@ def choose(clients: Federation, problem: Any, *, how: str = "auto", scaling: str
     """
     if how not in WAYS:
         raise NotFoundError(f"There is no way {how!r} of choosing a ridge. {nearest(how, list(WAYS))}")
+    if "statistics" not in problem.traits:
+        raise InputError("This problem has no statistics to choose a ridge from. Give a number.")
     options: dict[str, Any] = {"scaling": scaling, "view": problem.view, "class_weight": problem.class_weight}
     parts = {one.client: problem.stats(one.arrays) for one in clients.ask("statistics").each()}
     path = decompose(StatisticsTree.of(parts).total, **options)

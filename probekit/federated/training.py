@@ -153,7 +153,8 @@ def train(
         refuse_unhidden(method=trainer.name)
     if problem is None:
         weighted = getattr(trainer, "class_weight", None) is not None
-        problem = head_problem(embeddings, design or design_for(embeddings, per_class=weighted))
+        usual = design_for(embeddings, intercept=getattr(trainer, "intercept", "penalised"), per_class=weighted)
+        problem = head_problem(embeddings, design or usual)
     _refuse_unable(trainer, "problem", problem.traits.__contains__, f"a {problem.backend} problem")
     if hasattr(trainer, "configure"):
         problem = trainer.configure(problem)
@@ -163,7 +164,7 @@ def train(
     if ridge is None or (own is not None and own != ridge):
         if ridge is not None or own is None:
             raise InputError(f"Training needs one ridge; found {ridge}, and {own} from the method. Give one number.")
-        ridge = own
+        ridge, scaling = own, getattr(trainer, "scaling", scaling)
     if isinstance(ridge, str):
         ridge = choose(clients, problem, how=ridge, scaling=scaling, seed=seed)
     number = ridge.ridge if isinstance(ridge, Choice) else ridge
@@ -201,6 +202,10 @@ def _keep(keep: str | None, trainer: Any, problem: Any) -> str:
     keep = keep or able[0]
     if keep not in KEEPS:
         raise InputError(f"What the server keeps is one of {', '.join(KEEPS)}; found {keep!r}.")
+    if keep == "statistics" and "statistics" not in problem.traits:
+        raise InputError(
+            f"There are no statistics of this problem to keep; training by {trainer.name} found them asked for."
+        )
     if keep not in able:
         raise InputError(f"Training by {trainer.name} here can keep {', '.join(able)}; found {keep!r}.")
     if keep == "gradients" and "plain" not in problem.traits:

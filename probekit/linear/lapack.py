@@ -16,4 +16,5 @@ class _Part:
         return getattr(import_module(self._name), name)
 
 
-linalg, sparse, sparse_linalg = _Part("scipy.linalg"), _Part("scipy.sparse"), _Part("scipy.sparse.linalg")
+linalg, optimize, special = _Part("scipy.linalg"), _Part("scipy.optimize"), _Part("scipy.special")
+sparse, sparse_linalg = _Part("scipy.sparse"), _Part("scipy.sparse.linalg")

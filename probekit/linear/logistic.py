@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import special
 
 from probekit.errors import InputError, SolverError
 from probekit.linear.design import Design, LinearFit, Solution
+from probekit.linear.lapack import special
 from probekit.linear.statistics import checked_labels, row_blocks
 from probekit.values import Json, Rows
 
@@ -68,16 +68,21 @@ def fit_logistic(
             f"{steps} steps. Use a smaller C.",
             solution,
         )
-    recipe: dict[str, Json] = {
+    recipe = logistic_recipe(design, c=c, rows=len(rows), residual=residual)
+    return LinearFit(params, 1 / c, design, solution, recipe)
+
+
+def logistic_recipe(design: Design, *, c: float, rows: int, residual: float) -> dict[str, Json]:
+    """What a logistic head says of how it came about."""
+    return {
         "head": "logistic",
         "C": c,
         "intercept": design.intercept,
-        "rows": len(rows),
+        "rows": rows,
         "residual": residual,
         "exact_unlearning": False,
         "why": NO_EXACT_UNLEARNING,
     }
-    return LinearFit(params, 1 / c, design, solution, recipe)
 
 
 def _minimum(columns: Array, labels: NDArray[np.int64], design: Design, *, c: float, goal: float) -> tuple[Array, int]:

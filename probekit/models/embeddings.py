@@ -13,6 +13,7 @@ from probekit.linear.design import Design
 from probekit.linear.grid import step_for
 from probekit.models.heads import LinearHead
 from probekit.models.linear_problem import HeadProblem
+from probekit.models.logistic_problem import LogisticProblem
 from probekit.values import UNLABELLED, EmbeddingSet, Json, Partition
 
 
@@ -38,7 +39,7 @@ class EmbeddingsBackend:
                 )
             grid = step_for(embeddings.embeddings[partition.server])
         classes = len(embeddings.class_names) or int(embeddings.labels.max(initial=UNLABELLED)) + 1
-        free = options.intercept or ("free" if options.method == "logistic" else "penalised")
+        free = options.intercept or ("free" if (options.method or "").startswith("logistic") else "penalised")
         design = Design(
             embeddings.dimension,
             classes,
@@ -59,7 +60,8 @@ class EmbeddingsBackend:
             "view": head.view,
             "intercept": recipe.get("intercept", "penalised"),
         }
-        return HeadProblem(
+        kind = LogisticProblem if recipe.get("head") == "logistic" else HeadProblem
+        return kind(
             Design(**design),
             head.classes,
             head.spec_digest,
@@ -70,7 +72,8 @@ class EmbeddingsBackend:
 
     def from_plain(self, plain: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> HeadProblem:
         """The problem that was sent."""
-        return HeadProblem(
+        kind = LogisticProblem if plain.get("head") == "logistic" else HeadProblem
+        return kind(
             Design(**plain["design"]),
             tuple(plain["classes"]),
             plain["spec"],

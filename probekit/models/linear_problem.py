@@ -190,12 +190,16 @@ class HeadProblem:
             def gradient(params: Array, some: Indices) -> Array:
                 some = some[some >= 0]
                 block = columns[some].astype(np.float64, copy=False)
-                residual = block @ params
-                residual[np.arange(len(some)), labels[some]] -= 1
-                return np.asarray(block.T @ residual / len(some) + penalty * params)
+                return np.asarray(self.row_gradient(params, block, labels[some]) / len(some) + penalty * params)
 
         batches = plan.batches(holding.count, name)
         return local_steps(start, batches, gradient, plan, centre=centre, away=away)
+
+    def row_gradient(self, params: Array, columns: Array, labels: Indices) -> Array:
+        """The gradient of the sum of some rows' losses."""
+        residual = columns @ params
+        residual[np.arange(len(labels)), labels] -= 1
+        return np.asarray(columns.T @ residual)
 
     def loss(self, holding: RowHolding | StatisticsHolding, params: Array) -> float:
         """Half the sum of squares."""

@@ -48,7 +48,7 @@ class Problem(Protocol):
     them), `blocks` are the rows of parameters that are one tensor, `precision` the numbers it is trained in,
     `traits` what holds for it: "quadratic" (a ridge loss of an affine model), "plain" (the clients' own losses add up
     to it), "minimum" (a head of it is that loss's minimum), "statistics" (sums of rows suffice for the minimum),
-    "start" (training begins at a point of its own).
+    "start" (training begins at a point of its own), "trainer" (only `trainer`, by name, finds its minimum).
     """
 
     @property

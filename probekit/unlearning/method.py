@@ -35,7 +35,10 @@ REMEDIES = {
     ("online", "gradient"): ROWS,
     ("online", "fit"): ROWS,
     ("target", "fit"): "the forgotten client online, or its cached rows",
-    ("trainer", "rounds"): "FedAvg options, which only a run trained by FedAvg has: train by fedavg, or use retrain",
+    (
+        "trainer",
+        "local_steps",
+    ): "FedAvg options, which only a run trained by FedAvg has: train by fedavg, or use retrain",
     ("problem", "quadratic"): "a ridge loss of a head or of a linearized network",
     (
         "problem",
@@ -146,6 +149,8 @@ def missing(unlearner: Any, removal: Removal) -> str:
         choices = need if isinstance(need[0], tuple) else (need,)
         if not any(removal.available(*one[:2]) for one in choices):
             party, what, *remedy = choices[0]
+            if party == "problem" and hasattr(removal.problem, "no_unlearning"):
+                return str(removal.problem.no_unlearning)
             lacking.append(remedy[0] if remedy else REMEDIES.get((party, what), f"{what} of {party}"))
             if party == "problem":
                 break  # nothing that is kept or asked would help

@@ -12,7 +12,7 @@ from probekit.federated.methods.closed_form import ClosedForm
 from probekit.federated.methods.fedavg import FedAvg
 from probekit.federated.summation import StatisticsTree
 from probekit.federated.trained import Trained
-from probekit.federated.training import Training
+from probekit.federated.training import Training, trainer_named
 from probekit.protocols import Watch, unwatched
 from probekit.unlearning.method import Unlearned, require
 from probekit.unlearning.removal import Removal
@@ -21,10 +21,13 @@ CLOSE = {"float64": FederatedCg(rounds=2000, tolerance=1e-8), "float32": Federat
 """How near to the minimum retraining by rounds goes, by the numbers that the run was trained in."""
 RENEWED = ("statistics", "gradients", "history", "rounds", "losses", "learning_rate")
 """What training anew makes anew."""
+ANEW = "Trained anew on the remaining rows."
 
 
 def minimum_trainer(problem: Any) -> Any:
-    """What finds the minimum of a problem: its closed form where it has one, else conjugate gradients."""
+    """What finds the minimum of a problem: its own trainer, its closed form, else conjugate gradients."""
+    if "trainer" in problem.traits:
+        return trainer_named(problem.trainer)
     if "statistics" in problem.traits:
         return ClosedForm(problem.view, problem.class_weight, problem.normalise_classes)
     return CLOSE[problem.precision]
@@ -57,7 +60,10 @@ class Retrain:
     """The minimum of the remaining rows' loss, found anew: the head that all others are measured by."""
 
     name: ClassVar[str] = "retrain"
-    needs: ClassVar[tuple[Any, ...]] = (("problem", "quadratic"), ("online", "gradient"))
+    needs: ClassVar[tuple[Any, ...]] = (
+        (("problem", "quadratic"), ("problem", "trainer")),
+        ("online", "gradient"),
+    )
     keeps: ClassVar[tuple[str, ...]] = ("statistics", "gradients")
     traits: ClassVar[frozenset[str]] = frozenset({"minimum"})
 
@@ -78,18 +84,20 @@ class Retrain:
                 solution,
                 head=head,
                 flops=rows * d * (d + k) + d**3 // 3 + 2 * d * d * k,
-                note="Trained anew on the remaining rows.",
+                note=ANEW,
                 statistics=tree if before.statistics is not None else None,
             )
         server = removal.server if removal.available("server", "rows") else None
         trainer = minimum_trainer(problem)
         found = trained_anew(before, removal.online, trainer, server=server, watch=removal.watch)
+        own = "trainer" in problem.traits
         return removal.finish(
             self,
             found.solution,
             params=found.params,
+            head=before.named(found.head) if own else None,
             flops=8 * found.rounds * rows * d,
-            note="Trained anew on the remaining rows, from the same w_p, which knows the server's rows only.",
+            note=ANEW if own else f"{ANEW[:-1]}, from the same w_p, which knows the server's rows only.",
             gradients=found.gradients,
         )
 
@@ -99,7 +107,7 @@ class RetrainFedAvg:
     """The run's own FedAvg, from its start, on the clients that remain."""
 
     name: ClassVar[str] = "retrain-fedavg"
-    needs: ClassVar[tuple[Any, ...]] = (("online", "fit"), ("trainer", "rounds"))
+    needs: ClassVar[tuple[Any, ...]] = (("online", "fit"), ("trainer", "local_steps"))
     keeps: ClassVar[tuple[str, ...]] = ("statistics", "gradients")
     traits: ClassVar[frozenset[str]] = frozenset()
 

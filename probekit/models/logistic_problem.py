@@ -1,0 +1,128 @@
+"""Logistic heads as a problem: clients answer with sums of the loss and of its gradient, from their rows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from probekit.errors import SolverError
+from probekit.linear.design import Solution
+from probekit.linear.logistic import NO_EXACT_UNLEARNING, fit_logistic, loss_and_gradient
+from probekit.models.fitting import FitPlan
+from probekit.models.linear_holding import RowHolding
+from probekit.models.linear_problem import HeadProblem
+from probekit.values import EmbeddingSet, Json
+
+OFFERS = frozenset({"statistics", "gradient", "fit", "evaluate"})
+
+Array = NDArray[np.float64]
+Indices = NDArray[np.int64]
+
+
+@dataclass(eq=False)
+class LogisticSums:
+    """The loss in the place of half a sum of squares."""
+
+    columns: Array
+    labels: Indices
+    _last: tuple[Array, float, Array] | None = field(default=None, repr=False)
+
+    @property
+    def count(self) -> int:
+        """How many rows."""
+        return len(self.labels)
+
+    def value(self, params: Array) -> float:
+        """Twice the loss."""
+        return 2 * self._both(params)[1]
+
+    def gradient(self, params: Array) -> Array:
+        """The loss's gradient."""
+        return self._both(params)[2]
+
+    def _both(self, params: Array) -> tuple[Array, float, Array]:
+        if self._last is None or self._last[0] is not params:
+            self._last = (params, *loss_and_gradient(params, self.columns, self.labels))
+        return self._last
+
+
+@dataclass(frozen=True, eq=False)
+class LogisticHolding(RowHolding):
+    """Rows of an embedding set, for a logistic head."""
+
+    @property
+    def offers(self) -> frozenset[str]:
+        """No products: the curvature is another at every point."""
+        return OFFERS
+
+    @cached_property
+    def columns(self) -> Array:
+        """The rows in float64, with a column of ones where there is a bias."""
+        return self.table.astype(np.float64, copy=False)
+
+    def squares(self, precision: str = "float64") -> Any:
+        """The loss."""
+        return LogisticSums(self.columns, self.labels)
+
+    @property
+    def quick(self) -> Any:
+        """The same."""
+        return self.squares()
+
+
+@dataclass(frozen=True, eq=False)
+class LogisticProblem(HeadProblem):
+    """A softmax of scores. The loss is no sum of squares, so that nothing is certified of it and only training
+    anew unlearns."""
+
+    no_unlearning: ClassVar[str] = NO_EXACT_UNLEARNING
+    trainer: ClassVar[str] = "logistic"
+
+    @property
+    def traits(self) -> frozenset[str]:
+        """Nothing of quadratic problems holds."""
+        return frozenset({"trainer"})
+
+    @property
+    def plain(self) -> Mapping[str, Json]:
+        """What defines it."""
+        return {**super().plain, "head": "logistic"}
+
+    def hold(self, embeddings: EmbeddingSet, rows: Indices, *, share: float = 1.0, name: str = "") -> LogisticHolding:
+        """What a client with these rows of a set holds."""
+        return LogisticHolding(self, embeddings, rows)
+
+    def penalty(self, ridge: float) -> Array:
+        """scikit-learn's: two classes share one vector there, which is a softmax of half the C."""
+        return super().penalty(2 * ridge if self.design.classes == 2 else ridge)
+
+    def fit(
+        self,
+        holding: RowHolding,
+        name: str,
+        start: Array,
+        plan: FitPlan,
+        *,
+        centre: Array | None = None,
+        away: Array | None = None,
+    ) -> Array:
+        """A client's parameters after its local steps; where the plan counts none, at the minimum of its own loss."""
+        if plan.steps is None and plan.epochs is None:
+            try:
+                found = fit_logistic(holding.picked, holding.labels, self.design, c=1 / (plan.ridge * holding.count))
+                best = found.solution
+            except SolverError as error:  # whoever asked looks at the gradient there
+                if not isinstance(error.best, Solution):
+                    raise
+                best = error.best
+            return best.value[: self.design.columns]
+        return super().fit(holding, name, start, plan, centre=centre, away=away)
+
+    def row_gradient(self, params: Array, columns: Array, labels: Indices) -> Array:
+        """The gradient of the sum of some rows' losses."""
+        return loss_and_gradient(params, columns, labels)[1]
