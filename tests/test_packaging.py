@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 import shutil
@@ -20,6 +21,8 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 LINKS = {"cache": "../cache", "cli": "../cli"}
+TOOLS = {"beartype", "build", "mypy", "pre-commit", "pytest-xdist", "ruff"}
+"""Of the development tools, those that are run or named and not imported."""
 NEEDED = ("pyproject.toml", "README.md", "LICENSE", "probekit", "cache", "cli", "tests", "examples", "Makefile")
 
 
@@ -62,14 +65,42 @@ def test_entry_points_lead_somewhere(project: dict[str, Any]) -> None:
 
 def test_constraints_pin_every_dependency(project: dict[str, Any]) -> None:
     pinned = {
-        line.partition("==")[0].strip().lower().replace("_", "-")
+        normal(line)
         for line in (ROOT / "constraints.txt").read_text().splitlines()
         if "==" in line and not line.startswith("#")
     }
     stated = [*project["project"]["dependencies"], *project["project"]["optional-dependencies"]["dev"]]
     stated += project["project"]["optional-dependencies"]["offline"]
-    names = {re.split(r"[><=~! ]", requirement)[0].lower().replace("_", "-") for requirement in stated}
-    assert names <= pinned
+    assert set(map(normal, stated)) <= pinned
+
+
+def distributions(*folders: str) -> set[str]:
+    """The distributions that the modules below these folders import, lazily or not; ours and Python's own aside."""
+    named: set[str] = set()
+    for path in (path for folder in folders for path in (ROOT / folder).rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Import):
+                named |= {alias.name.partition(".")[0] for alias in node.names}
+            elif isinstance(node, ast.ImportFrom):
+                named.add(str(node.module).partition(".")[0])
+    ours = {"probekit", "tests", "tiny_cells", *(path.stem for path in (ROOT / "benchmarks").glob("*.py"))}
+    homes = metadata.packages_distributions()
+    return {normal(homes.get(name, [name])[0]) for name in named - ours - sys.stdlib_module_names}
+
+
+def normal(requirement: str) -> str:
+    """The name in a requirement, as the package index spells it."""
+    return re.split(r"[><=~! ]", requirement)[0].lower().replace("_", "-")
+
+
+def test_what_is_imported_is_declared_and_what_is_declared_is_imported(project: dict[str, Any]) -> None:
+    needed = {normal(one) for one in project["project"]["dependencies"]}
+    extras = {name: set(map(normal, one)) for name, one in project["project"]["optional-dependencies"].items()}
+    library = distributions("probekit", "cli", "cache")
+    assert library == needed | extras["offline"] | extras["sign"]
+    assert set(extras) == {"offline", "sign", "dev"}
+    used_with_tests = distributions("tests", "benchmarks", "examples") - needed - extras["offline"]
+    assert used_with_tests | TOOLS | extras["sign"] == extras["dev"]
 
 
 def test_no_package_of_a_general_name_is_installed() -> None:

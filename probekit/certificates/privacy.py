@@ -9,11 +9,11 @@ linear term <B, W>, drawn once and kept secret, hides the gradient that a remova
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.optimize import brentq
 from scipy.special import log_ndtr
 
 from probekit.certificates.bounds import Residual, gamma, summing_error
@@ -29,7 +29,6 @@ from probekit.models.heads import Head, LinearHead
 from probekit.values import Json
 
 NOISE_STREAM = 40
-BISECTIONS = 200
 CAVEATS = (
     "The guarantee concerns the released head only, and only if the head before was released with the same noise.",
     "The noise must be drawn afresh for every release, unknown to anybody; a seed that is told undoes it.",
@@ -79,7 +78,17 @@ def analytic_sigma(bound: float, *, epsilon: float, delta: float) -> float:
     _budget(epsilon, delta)
     if bound == 0:
         return 0.0
-    return bound * _smallest(lambda sigma: gaussian_delta(1.0, sigma=sigma, epsilon=epsilon) <= delta)
+
+    def excess(log_sigma: float) -> float:
+        return gaussian_delta(1.0, sigma=math.exp(log_sigma), epsilon=epsilon) - delta
+
+    high = 0.0
+    while excess(high) > 0:
+        high += 1.0
+    found = brentq(excess, -30.0, high, xtol=1e-15)
+    while excess(found) > 0:  # the root is met from either side
+        found += 1e-15 * max(1.0, abs(found))
+    return bound * math.exp(found)
 
 
 def largest_bound(sigma: float, *, epsilon: float, delta: float) -> float:
@@ -205,17 +214,6 @@ def _certain_penalty(stats: ClientStats, ridge: float, scaling: str) -> float:
     if not found > 0:
         raise InputError(f"Objective perturbation needs a ridge above 0; found {ridge}.")
     return found * float(penalty(stats.design, 1.0).min())
-
-
-def _smallest(enough: Callable[[float], bool]) -> float:
-    """The smallest positive number that is enough, bisected in the logarithm, given from above."""
-    low, high = 1e-12, 1.0
-    while not enough(high):
-        high *= 4.0
-    for _ in range(BISECTIONS):
-        middle = math.sqrt(low * high)
-        low, high = (low, middle) if enough(middle) else (middle, high)
-    return high
 
 
 def _budget(epsilon: float, delta: float) -> None:

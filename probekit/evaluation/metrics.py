@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import log_softmax
 
 from probekit.errors import InputError
 
@@ -145,9 +146,7 @@ def log_probabilities(scores: Matrix, temperature: float) -> Matrix:
     """The logarithm of the softmax of the scores divided by the temperature."""
     if not temperature > 0:
         raise InputError(f"A temperature must be above 0; found {temperature}.")
-    shifted = (scores - scores.max(axis=1, keepdims=True)) / temperature
-    result: Matrix = shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
-    return result
+    return np.asarray(log_softmax(scores / temperature, axis=1))
 
 
 def best_temperature(scores: Matrix, labels: Indices) -> float:

@@ -173,7 +173,7 @@ class Solution:
 class LinearFit:
     """What fitting gives: (d+1, k) parameters for embeddings, bias last; the solved system; how, in plain values."""
 
-    params: Float64[np.ndarray, "d+1 k"]
+    params: Float64[np.ndarray, "rows k"]
     ridge: float
     design: Design
     solution: Solution

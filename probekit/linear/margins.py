@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 import numpy as np
+from jaxtyping import Float64
 from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
 
 
-def needed_leads(scores: Array, uncertainty: Array) -> Array:
+def needed_leads(scores: Float64[np.ndarray, "n k"], uncertainty: Float64[np.ndarray, "n k"]) -> Array:
     """The lead of each row's best score over each other that makes it certain: what both can be off, added.
 
-    scores, uncertainty: (n, k); a score is off by its uncertainty at most.
+    A score is off by its uncertainty at most.
     """
     top = np.argmax(scores, axis=1)
-    return uncertainty + np.take_along_axis(uncertainty, top[:, None], axis=1)
+    return np.asarray(uncertainty + np.take_along_axis(uncertainty, top[:, None], axis=1))
 
 
-def closest_rivals(scores: Array, needed: Array) -> tuple[Array, Array]:
+def closest_rivals(
+    scores: Float64[np.ndarray, "n k"], needed: Float64[np.ndarray, "n k"]
+) -> tuple[Float64[np.ndarray, " n"], Float64[np.ndarray, " n"]]:
     """Of each row, the lead of its best score over the class that comes closest to overtaking, and the lead needed.
 
-    scores, needed: (n, k), as `needed_leads` gives it or sharper. A row is certain where lead > needed.
+    needed: as `needed_leads` gives it, or sharper. A row is certain where lead > needed.
     """
     top = np.argmax(scores, axis=1)[:, None]
     lead = np.take_along_axis(scores, top, axis=1) - scores

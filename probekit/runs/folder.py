@@ -16,16 +16,17 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from filelock import Timeout
 from numpy.typing import NDArray
 
 from probekit import __version__
+from probekit.cache import DiskStore
 from probekit.errors import CorruptError, MismatchError, NotFoundError
 from probekit.federated.trained import Trained
-from probekit.files import ASIDE, replaced, replacing_folder, restore_folder, storing, sync_folder, write_json
+from probekit.files import ASIDE, new_folder, replaced, restore_folder, storing, sync_folder, write_json
 from probekit.models.heads import Head
 from probekit.registry import nearest
 from probekit.runs import ledger
@@ -45,9 +46,6 @@ from probekit.runs.layout import (
 from probekit.runs.ledger import Event, LedgerEntry
 from probekit.runs.states import StateFolder, write_state
 from probekit.values import EmbeddingSet, Json, Partition
-
-if TYPE_CHECKING:
-    from probekit.cache import DiskStore
 
 
 @dataclass(frozen=True)
@@ -205,7 +203,7 @@ class RunFolder:
 
     def fork(self, path: Path) -> RunFolder:
         """A copy of the run as it is now, under another name."""
-        with self.lock(), replacing_folder(path, check=lambda: refuse_taken(path, force=False)) as aside:
+        with self.lock(), _appearing(path) as aside:
             shutil.copytree(self.path, aside, dirs_exist_ok=True)
         return RunFolder.open(path)
 
@@ -247,9 +245,21 @@ class RunFolder:
 
 def create(path: Path, material: RunContents, *, force: bool = False) -> RunFolder:
     """Write a new run: it appears whole under its name, or not at all."""
-    with replacing_folder(path, check=lambda: refuse_taken(path, force=force)) as aside:
+    with _appearing(path, force=force) as aside:
         _write(aside, material)
     return RunFolder.open(path)
+
+
+@contextmanager
+def _appearing(path: Path, *, force: bool = False) -> Iterator[Path]:
+    """A folder to fill, which is then the run of that name; under its lock, so that it replaces no other."""
+    with storing(path.parent):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with lock_of(path):
+            restore_folder(path)
+            refuse_taken(path, force=force)
+            with new_folder(path, aside=path.absolute().parent / f"{ASIDE}{path.name}") as aside:
+                yield aside
 
 
 def _write(folder: Path, material: RunContents) -> None:

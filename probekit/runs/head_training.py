@@ -23,7 +23,7 @@ from probekit.linear.ridge import penalty_of
 from probekit.linear.spectrum import condition, effective_dimension
 from probekit.linear.views import system_of
 from probekit.models.heads import head_of
-from probekit.runs.fitting import Fitted, design_of, method_of, rounds_told, timed
+from probekit.runs.fitting import Fitted, design_of, method_of, resolved, timed
 from probekit.runs.options import TrainOptions
 from probekit.runs.result import Result
 from probekit.values import EmbeddingSet, Json, Partition
@@ -75,7 +75,14 @@ def fit_head(
         progress = watch("rounds") if watch is not None else None
         trained = _fit(options, embeddings, divided, design=design, choice=choice, progress=progress)
     effective, condition = _spectrum(trained, method, choice)
-    return Fitted(trained, _resolved(options, method, trained), choice, effective, condition)
+    config: dict[str, Json] = {
+        **resolved(options, method, trained),
+        "ridge_by": options.ridge if options.ridge is not None else "default",
+        "scaling": trained.scaling,
+        "intercept": trained.design.intercept,
+        "grid": trained.design.grid,
+    }
+    return Fitted(trained, config, choice, effective, condition)
 
 
 def chooses(options: TrainOptions, method: ClosedForm | FedAvg) -> bool:
@@ -141,19 +148,3 @@ def _spectrum(
     penalty = penalty_of(trained.ridge, trained.scaling, system.weight)
     found = condition(values, penalty)
     return effective_dimension(values, penalty), found if math.isfinite(found) else None
-
-
-def _resolved(options: TrainOptions, method: ClosedForm | FedAvg, trained: Trained) -> dict[str, Json]:
-    """The options with everything filled in that they had left open."""
-    kept = "statistics" if trained.statistics is not None else "gradients" if trained.gradients else "nothing"
-    return {
-        **options.plain,
-        **(rounds_told(method, trained) if isinstance(method, FedAvg) else {}),
-        "clients": len(trained.counts),
-        "ridge": trained.ridge,
-        "ridge_by": options.ridge if options.ridge is not None else "default",
-        "scaling": trained.scaling,
-        "intercept": trained.design.intercept,
-        "grid": trained.design.grid,
-        "keep": kept,
-    }

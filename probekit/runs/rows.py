@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from probekit.cache import DiskStore
 from probekit.errors import InputError
 from probekit.runs.folder import RunFolder
 from probekit.runs.ledger import LedgerEntry
@@ -16,9 +17,6 @@ from probekit.unlearning.method import Material
 from probekit.unlearning.remainder import remaining_rows
 from probekit.unlearning.request import Held, Relabelled, UnlearnRequest
 from probekit.values import UNLABELLED, EmbeddingSet, Partition
-
-if TYPE_CHECKING:
-    from probekit.cache import DiskStore
 
 UNLEARN, PURGE = "unlearn", "purge"
 SHORTEST = 8
@@ -83,11 +81,13 @@ def read_request(
     clients: Sequence[str] = (),
     *,
     samples: Sequence[str] = (),
-    relabelled: Sequence[str] = (),
+    relabelled: Mapping[str, int] | Sequence[str] = (),
     added: Sequence[str] = (),
 ) -> UnlearnRequest:
     """The request in these texts: a sample is ID or CLIENT/ID, a relabelled one ID=LABEL or CLIENT/ID=LABEL."""
     changed = []
+    if isinstance(relabelled, Mapping):
+        relabelled = [f"{name}={label}" for name, label in relabelled.items()]
     for text in relabelled:
         name, equals, label = text.rpartition("=")
         if not equals or not label.isdecimal():

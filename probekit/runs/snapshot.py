@@ -6,8 +6,8 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
 
+from probekit.cache import DiskStore
 from probekit.errors import CorruptError, InputError, MismatchError, NotFoundError, SolverError
 from probekit.federated.client import client_statistics
 from probekit.federated.trained import Trained
@@ -23,9 +23,6 @@ from probekit.unlearning.remainder import moved_head, remaining_rows
 from probekit.unlearning.retained import LocalClients, answering
 from probekit.unlearning.tree import StatisticsTree
 from probekit.values import canonical
-
-if TYPE_CHECKING:
-    from probekit.cache import DiskStore
 
 KEPT, CACHED = "the kept statistics", "the cached rows"
 NETWORK = "A whole network has no statistics."

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Self
+from typing import Any
 
 import numpy as np
 
@@ -14,15 +14,15 @@ from probekit.errors import InputError
 from probekit.evaluation.backdoor import poison
 from probekit.federated.choice import Choice
 from probekit.federated.partition import parse_scheme, partition
-from probekit.federated.trained import Ability, Traffic, Trained, Watch
+from probekit.federated.trained import Ability, Trained, Watch
 from probekit.linear.logistic import NO_EXACT_UNLEARNING
 from probekit.models.heads import NetworkHead
-from probekit.runs.fitting import Fitted, timed
+from probekit.runs.fitting import timed
 from probekit.runs.folder import RunContents, RunFolder, create
 from probekit.runs.head_training import RidgeChoice, fit_head
 from probekit.runs.layout import refuse_taken
 from probekit.runs.options import TrainOptions
-from probekit.runs.result import Result
+from probekit.runs.result import Result, to_plain
 from probekit.runs.rows import usable
 from probekit.unlearning.request import known_clients
 from probekit.values import EmbeddingSet, Json, Partition
@@ -33,103 +33,64 @@ CHOSEN_RIDGE = (
 )
 
 
-@dataclass(frozen=True)
-class PartitionSummary:
-    """How the rows were divided."""
-
-    scheme: str
-    seed: int
-
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class TrainResult(Result):
-    """What training gave. `bytes_up` and `bytes_down` are of all `traffic`; `head` is the head's digest."""
+    """A finished run and what is worth telling of it; `left_out` rows had no label or no embedding."""
 
-    run: Path
-    state: int
-    set: str
-    backbone: str
-    method: str
-    kind: str
-    rows: int
+    folder: RunFolder
+    trained: Trained
     left_out: int
-    dimension: int
-    parameters: int
-    classes: int
-    partition: PartitionSummary
-    clients: Mapping[str, int]
-    server_rows: int
-    ridge: float
-    scaling: str
     ridge_chosen: RidgeChoice | None
-    solver: str
-    note: str
-    residual: float
     condition_number: float | None
     effective_dimension: float | None
-    rounds: int
-    learning_rate: float | None
-    loss: tuple[float, float] | None
-    bytes_up: int
-    bytes_down: int
-    traffic: Mapping[str, Traffic]
-    history_bytes: int
     seconds: Mapping[str, float]
-    can_unlearn: Mapping[str, Ability]
-    head: str
 
-    @classmethod
-    def of(cls, run: RunFolder, fitted: Fitted, trained: Trained, left_out: int, timings: Mapping[str, float]) -> Self:
-        """What there is to say of a run that was just written."""
-        traffic, divided, inputs = trained.total_traffic, run.partition(), run.inputs
-        return cls(
-            run=run.path,
-            state=run.state,
-            set=inputs["name"],
-            backbone=str(trained.head.recipe["backbone"]),
-            method=trained.method,
-            kind=_kind(trained),
-            rows=inputs["count"],
-            left_out=left_out,
-            dimension=trained.head.dimension,
-            parameters=trained.params.size,
-            classes=len(trained.head.classes),
-            partition=PartitionSummary(divided.scheme, divided.seed),
-            clients=trained.counts,
-            server_rows=len(divided.server),
-            ridge=trained.ridge,
-            scaling=trained.scaling,
-            ridge_chosen=None if fitted.choice is None else RidgeChoice.of(fitted.choice),
-            solver=trained.solution.method,
-            note=trained.solution.note,
-            residual=trained.solution.residual,
-            condition_number=fitted.condition,
-            effective_dimension=fitted.effective_dimension,
-            rounds=trained.rounds,
-            learning_rate=trained.learning_rate,
-            loss=(trained.losses[0], trained.losses[-1]) if trained.losses else None,
-            bytes_up=traffic.up,
-            bytes_down=traffic.down,
-            traffic=trained.traffic,
-            history_bytes=trained.history.size if trained.history else 0,
-            seconds=timings,
-            can_unlearn=_abilities(trained),
-            head=trained.head.digest,
-        )
+    @property
+    def can_unlearn(self) -> Mapping[str, Ability]:
+        """What can be unlearned by which method; a logistic head only by training again."""
+        found = self.trained.can_unlearn()
+        if self.trained.method != "logistic":
+            return found
+        return {name: one if name == "retrain" else Ability(False, NO_EXACT_UNLEARNING) for name, one in found.items()}
 
+    @property
+    def kind(self) -> str:
+        """A head, or which network."""
+        if not isinstance(self.trained.head, NetworkHead):
+            return "head"
+        return f"network {self.trained.head.network.name}, linearized ({self.trained.params.size} parameters)"
 
-def _kind(trained: Trained) -> str:
-    if not isinstance(trained.head, NetworkHead):
-        return "head"
-    return f"network {trained.head.network.name}, linearized ({trained.params.size} parameters)"
-
-
-def _abilities(trained: Trained) -> dict[str, Ability]:
-    """What can be unlearned by which method; a logistic head only by training again."""
-    found = trained.can_unlearn()
-    if trained.method != "logistic":
-        return found
-    return {name: able if name == "retrain" else Ability(False, NO_EXACT_UNLEARNING) for name, able in found.items()}
+    @property
+    def plain(self) -> dict[str, Any]:
+        """All of it as JSON has it."""
+        trained, partition, inputs = self.trained, self.folder.partition(), self.folder.inputs
+        sent, solution = trained.total_traffic, trained.solution
+        return {
+            "run": str(self.folder.path),
+            "state": self.folder.state,
+            "set": inputs["name"],
+            "backbone": trained.head.recipe["backbone"],
+            "kind": self.kind,
+            "rows": inputs["count"],
+            "dimension": trained.head.dimension,
+            "parameters": trained.params.size,
+            "classes": len(trained.head.classes),
+            "partition": {"scheme": partition.scheme, "seed": partition.seed},
+            "clients": dict(trained.counts),
+            "server_rows": len(partition.server),
+            **{name: getattr(trained, name) for name in ("method", "ridge", "scaling", "rounds", "learning_rate")},
+            "solver": solution.method,
+            "note": solution.note,
+            "residual": solution.residual,
+            "loss": [trained.losses[0], trained.losses[-1]] if trained.losses else None,
+            "bytes_up": sent.up,
+            "bytes_down": sent.down,
+            "traffic": to_plain(trained.traffic),
+            "history_bytes": trained.history.size if trained.history else 0,
+            "can_unlearn": to_plain(self.can_unlearn),
+            "head": trained.head.digest,
+            **{name: to_plain(value) for name, value in vars(self).items() if name not in ("folder", "trained")},
+        }
 
 
 def train_run(
@@ -141,7 +102,7 @@ def train_run(
     force: bool = False,
     watch: Watch | None = None,
     note: Callable[[str], None] | None = None,
-) -> tuple[RunFolder, TrainResult]:
+) -> TrainResult:
     """Train on a set of the cache (a network: or on a data set) and keep everything in a run folder."""
     refuse_taken(path, force=force)
     timings: dict[str, float] = {}
@@ -185,7 +146,9 @@ def train_run(
         run = create(path, material, force=force)
     if checkpoint is not None:
         checkpoint.remove()
-    return run, TrainResult.of(run, fitted, trained, len(whole) - len(embeddings), timings)
+    chosen = None if fitted.choice is None else RidgeChoice.of(fitted.choice)
+    left_out = len(whole) - len(embeddings)
+    return TrainResult(run, trained, left_out, chosen, fitted.condition, fitted.effective_dimension, timings)
 
 
 def poisoned(

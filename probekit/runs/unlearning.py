@@ -2,55 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from probekit.cache import DiskStore
 from probekit.certificates.certificate import Certificate, certificate_text, read_certificate, signed_bytes
 from probekit.certificates.certify import certify
 from probekit.certificates.privacy import check_budget, guarantee
 from probekit.custody.signatures import sign
 from probekit.errors import InputError, MismatchError, NotFoundError
 from probekit.federated.trained import Trained, Watch, unwatched
+from probekit.linear.logistic import NO_EXACT_UNLEARNING
 from probekit.linear.objective import SIGMA
 from probekit.models.heads import NetworkHead
 from probekit.runs.fitting import method_of
 from probekit.runs.folder import RunFolder
 from probekit.runs.layout import state_folder
 from probekit.runs.ledger import Event
-from probekit.runs.options import TrainOptions
+from probekit.runs.options import TrainOptions, UnlearnOptions
 from probekit.runs.result import Result, to_plain
-from probekit.runs.rows import UNLEARN, RunRows, full_ids, rows_at
+from probekit.runs.rows import UNLEARN, RunRows, full_ids, read_request, rows_at
 from probekit.unlearning.choice import choose
-from probekit.unlearning.method import Material, Unlearned, Unlearner, available, method, require
+from probekit.unlearning.method import Material, Unlearned, available, require
+from probekit.unlearning.method import method as find_method
 from probekit.unlearning.remainder import remaining_rows
 from probekit.unlearning.request import UnlearnRequest, asked
 from probekit.unlearning.retained import LocalClients, answering
 from probekit.values import Json
 
 if TYPE_CHECKING:
-    from probekit.cache import DiskStore
+    from probekit.runs.run import Run
 
 CERTIFICATE = "certificate.json"
-
-
-@dataclass(frozen=True)
-class UnlearnOptions:
-    """How a request is carried out.
-
-    `server_only`: no client is asked, not even for a gradient to certify the result. `test`: a set of the cache to
-    count the certified agreement on. `key`: an Ed25519 private key (PEM) that signs the certificate. `sigma`: noise,
-    fixed in advance, on every released parameter, which is to give (`epsilon`, `delta`).
-    """
-
-    method: str = "auto"
-    server_only: bool = False
-    test: str | None = None
-    key: bytes | None = None
-    sigma: float | None = None
-    epsilon: float = 1.0
-    delta: float = 1e-5
 
 
 @dataclass(frozen=True)
@@ -111,86 +96,110 @@ class UnlearnResult(Result):
         return value
 
 
-@dataclass(frozen=True, eq=False)
-class _Prepared:
-    """A request made ready: the full ids, the method and what it may use."""
+def plan(
+    run: Run,
+    client: str | None = None,
+    *,
+    clients: Sequence[str] = (),
+    samples: Sequence[str] = (),
+    relabel: Mapping[str, int] | Sequence[str] = (),
+    add: Sequence[str] = (),
+    method: str = "auto",
+    server_only: bool = False,
+) -> UnlearnPlan:
+    """What `unlearn` with the same arguments would do, need and change, and why; nothing changes."""
+    request = read_request(_names(client, clients), samples=samples, relabelled=relabel, added=add)
+    before, rows, request, done = _look(run.folder, run.store, request)
+    if done is not None:
+        said = done.certificate
+        return UnlearnPlan(run.path, done.state, request, True, said.method, "", (), (), tuple(said.retained))
+    name, why, material = _prepare(
+        run.folder, before, request, UnlearnOptions(method=method, server_only=server_only), rows
+    )
+    needs = find_method(name).needs
+    missing = tuple(sorted(needs - available(before, material)))
+    stay = request.remaining(before)
+    return UnlearnPlan(run.path, run.state, request, False, name, why, tuple(sorted(needs)), missing, stay)
 
-    before: Trained
-    request: UnlearnRequest
-    unlearner: Unlearner
-    material: Material
-    name: str
-    why: str
+
+def unlearn(
+    run: Run,
+    client: str | None = None,
+    *,
+    clients: Sequence[str] = (),
+    samples: Sequence[str] = (),
+    relabel: Mapping[str, int] | Sequence[str] = (),
+    add: Sequence[str] = (),
+    watch: Watch = unwatched,
+    **options: Any,
+) -> UnlearnResult:
+    """Forget clients or samples, put labels right, or take clients back in: the next state, with a certificate.
+
+    samples: ids, beginnings of ids or names of rows, wherever they are held; or CLIENT/ID.
+    relabel: class numbers by sample, or texts ID=NUMBER.
+    options: the fields of `UnlearnOptions`: method, server_only, test, key, sigma, epsilon, delta.
+
+    Doing the same again changes nothing. Interrupted, the run is as it was before.
+    """
+    request = read_request(_names(client, clients), samples=samples, relabelled=relabel, added=add)
+    return carry_out(run.folder, run.store, request, UnlearnOptions(**options), watch=watch)
 
 
-def plan_unlearning(run: RunFolder, store: DiskStore, request: UnlearnRequest, options: UnlearnOptions) -> UnlearnPlan:
-    """What the request would do; nothing is computed and nothing changes."""
+def _names(client: str | None, clients: Sequence[str]) -> tuple[str, ...]:
+    return (*clients, *([client] if client is not None else []))
+
+
+def carry_out(
+    run: RunFolder, store: DiskStore, request: UnlearnRequest, options: UnlearnOptions, *, watch: Watch = unwatched
+) -> UnlearnResult:
+    """Make the run's next state and certify it: the run is the old one or the new one."""
+    evaluation = store.open(options.test) if options.test is not None else None
+    with run.lock():
+        before, rows, request, done = _look(run, store, request)
+        _refuse_both(before, options)
+        if done is not None:
+            return done
+        name, why, material = _prepare(run, before, request, options, rows)
+        material, unlearner = replace(material, watch=watch), find_method(name)
+        require(unlearner, before, material)
+        unlearned = unlearner.unlearn(before, request, material)
+        clients = None if options.server_only else _clients(unlearned, request, before, material)
+        certificate = _covered(certify(before, unlearned, clients=clients, evaluation=evaluation), options)
+        signature = None if options.key is None else sign(signed_bytes(certificate), options.key)
+        inputs: Mapping[str, Json] = {"state": run.state, "head": before.head.digest}
+        event = Event(UNLEARN, inputs, _details(request, unlearned, certificate, why))
+        text = certificate_text(certificate, signature=signature)
+        number = run.write_state(unlearned.trained_after, event, texts={CERTIFICATE: text})
+        path = certificate_path(run, number)
+        return UnlearnResult(run.path, number, request, certificate, path, why, unlearned)
+
+
+def _look(
+    run: RunFolder, store: DiskStore, request: UnlearnRequest
+) -> tuple[Trained, RunRows | None, UnlearnRequest, UnlearnResult | None]:
+    """The run as it is, its rows where they are at hand, the request with full ids, and whether it was done before."""
     before = run.trained()
     refuse_logistic(before)
     rows = _rows_if_any(run, store)
     if rows is not None and request.by_row:
         request = full_ids(request, rows.embeddings)
-    done = _earlier(run, before, request)
-    if done is not None:
-        said = done.certificate
-        return UnlearnPlan(run.path, done.state, request, True, said.method, "", (), (), tuple(said.retained))
-    ready = _prepare(run, before, request, options, rows)
-    needs, here = ready.unlearner.needs, available(before, ready.material)
-    stay = request.remaining(before)
-    return UnlearnPlan(
-        run.path,
-        run.state,
-        request,
-        False,
-        ready.name,
-        ready.why,
-        tuple(sorted(needs)),
-        tuple(sorted(needs - here)),
-        stay,
-    )
-
-
-def unlearn_run(
-    run: RunFolder, store: DiskStore, request: UnlearnRequest, options: UnlearnOptions, *, watch: Watch = unwatched
-) -> UnlearnResult:
-    """Make the run's next state without the forgotten, and certify it: the run is the old one or the new one."""
-    evaluation = store.open(options.test) if options.test is not None else None
-    with run.lock():
-        before = run.trained()
-        refuse_logistic(before)
-        _refuse_both(before, options)
-        rows = _rows_if_any(run, store)
-        if rows is not None and request.by_row:
-            request = full_ids(request, rows.embeddings)
-        done = _earlier(run, before, request)
-        if done is not None:
-            return done
-        ready = _prepare(run, before, request, options, rows)
-        material = replace(ready.material, watch=watch)
-        require(ready.unlearner, before, material)
-        unlearned = ready.unlearner.unlearn(before, request, material)
-        clients = None if options.server_only else _clients(unlearned, request, before, material)
-        certificate = _covered(certify(before, unlearned, clients=clients, evaluation=evaluation), options)
-        signature = None if options.key is None else sign(signed_bytes(certificate), options.key)
-        inputs: Mapping[str, Json] = {"state": run.state, "head": before.head.digest}
-        event = Event(UNLEARN, inputs, _details(request, unlearned, certificate, ready.why))
-        text = certificate_text(certificate, signature=signature)
-        number = run.write_state(unlearned.trained_after, event, texts={CERTIFICATE: text})
-        path = certificate_path(run, number)
-        return UnlearnResult(run.path, number, request, certificate, path, ready.why, unlearned)
+    return before, rows, request, _earlier(run, before, request)
 
 
 def _prepare(
     run: RunFolder, before: Trained, request: UnlearnRequest, options: UnlearnOptions, rows: RunRows | None
-) -> _Prepared:
+) -> tuple[str, str, Material]:
+    """The method, why it is taken, and what it may use."""
     request.remaining(before)
     name, why = options.method, "Asked for."
     network, ask = isinstance(before.head, NetworkHead), not options.server_only
     if name == "auto":
         online = network and ask and rows is not None
         name, why = choose(before, online=online, rows=request.by_row and rows is not None, request=request)
-    needed = network or request.by_row or bool(request.added) or _asks(name) or ask
-    return _Prepared(before, request, method(name), _material(run, rows, needed=needed), name, why)
+    needed = network or request.by_row or bool(request.added) or ask or name.startswith(("fedremoval-", "retrain"))
+    fitted = method_of(TrainOptions.of({**run.config, "ridge": None, "method": run.config["method"]}))
+    embeddings, partition = rows if rows is not None and needed else (None, None)
+    return name, why, Material(embeddings, partition, options=fitted)
 
 
 def _refuse_both(before: Trained, options: UnlearnOptions) -> None:
@@ -217,8 +226,6 @@ def _covered(certificate: Certificate, options: UnlearnOptions) -> Certificate:
 def refuse_logistic(trained: Trained) -> None:
     """Refuse a head that no method here can take a client out of."""
     if trained.method == "logistic":
-        from probekit.linear.logistic import NO_EXACT_UNLEARNING
-
         raise InputError(f"{NO_EXACT_UNLEARNING} Train a ridge head (`method=closed-form`) to be able to unlearn.")
 
 
@@ -227,22 +234,11 @@ def certificate_path(run: RunFolder, state: int) -> Path:
     return state_folder(run.path, state) / CERTIFICATE
 
 
-def _asks(name: str) -> bool:
-    return name.startswith(("fedremoval-", "retrain"))
-
-
 def _rows_if_any(run: RunFolder, store: DiskStore) -> RunRows | None:
     try:
         return rows_at(run, store)
     except (NotFoundError, MismatchError):
         return None
-
-
-def _material(run: RunFolder, rows: RunRows | None, *, needed: bool) -> Material:
-    options = method_of(TrainOptions.of({**run.config, "ridge": None, "method": run.config["method"]}))
-    if rows is None or not needed:
-        return Material(options=options)
-    return Material(rows.embeddings, rows.partition, options=options)
 
 
 def _clients(unlearned: Unlearned, request: UnlearnRequest, before: Trained, material: Material) -> LocalClients | None:

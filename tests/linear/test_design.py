@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+import jaxtyping
 import numpy as np
 import pytest
 
@@ -44,6 +45,16 @@ def test_columns(intercept: str, columns: int) -> None:
 
 
 def test_statistics_refuse_arrays_of_other_shapes() -> None:
+    with pytest.raises(jaxtyping.TypeCheckError, match="moment"):  # what tests check, and everybody else is told below
+        ClientStats(Design(3, 2), np.zeros((4, 4)), np.zeros((3, 2)), np.zeros(2, np.int64))
+    jaxtyping.config.update("jaxtyping_disable", True)
+    try:
+        _refuse_other_shapes()
+    finally:
+        jaxtyping.config.update("jaxtyping_disable", False)
+
+
+def _refuse_other_shapes() -> None:
     zero = ClientStats.zero(Design(3, 2))
     with pytest.raises(InputError, match="shapes"):
         dataclasses.replace(zero, moment=np.zeros((3, 2)))
