@@ -11,11 +11,9 @@ import typer
 from probekit.cli import options as o
 from probekit.cli.influence import influence
 from probekit.cli.membership import membership
-from probekit.cli.output import Output, facts, section
+from probekit.cli.output import Console, Output, facts, section
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from probekit.runs.duplicates import DuplicatesResult, Twins
 
 app = typer.Typer(help="Duplicates, influence of clients, membership leakage.", no_args_is_help=True)

@@ -10,10 +10,11 @@ import typer
 
 from probekit.cli import options as o
 from probekit.cli.cache_changes import app as changes
-from probekit.cli.output import Output, facts, size, table
+from probekit.cli.output import Console, Output, facts, size, table
 
 app = typer.Typer(help="Look at the cache of embeddings, check it, clean it, carry it elsewhere.", no_args_is_help=True)
 app.add_typer(changes)
+COLUMNS = ("row", "id", "label", "client", "name")
 
 
 @app.command("ls")
@@ -41,7 +42,7 @@ def ls(output: Output) -> None:
         "entries": [{**asdict(entry), "digest": entry.spec.digest} for entry in entries],
     }
 
-    def show(console: Any, _: object) -> None:
+    def show(console: Console, _: object) -> None:
         console.print(f"[bold]cache[/]  {store.root}, {size(value['size'])}", soft_wrap=True)  # type: ignore[arg-type]
         if not sets:
             console.print("It holds no set yet: `probekit extract packaged:digits` makes one.")
@@ -81,33 +82,21 @@ def info(
         "masked": int(embeddings.masked.sum()) if embeddings.masked is not None else 0,
         "clients": sorted(set(embeddings.clients)) if embeddings.clients is not None else [],
         "skipped": [asdict(skipped) for skipped in embeddings.skipped],
-        "spec": {
-            "backbone": embeddings.spec.backbone,
-            "digest": embeddings.spec.digest,
-            **embeddings.spec.identity,
-        },
+        "spec": {"backbone": embeddings.spec.backbone, "digest": embeddings.spec.digest, **embeddings.spec.identity},
     }
-    listed = [
-        {
-            "row": row,
-            "id": sample,
-            "label": int(embeddings.labels[row]),
-            "client": embeddings.clients[row] if embeddings.clients is not None else None,
-            "name": embeddings.names[row] if embeddings.names is not None else None,
-        }
-        for row, sample in enumerate(embeddings.ids if rows else ())
-    ]
     if rows:
-        value["samples"] = listed
+        nobody = [None] * len(embeddings)
+        columns = (embeddings.ids, embeddings.labels.tolist(), embeddings.clients or nobody, embeddings.names or nobody)
+        listed = zip(range(len(embeddings)), *columns, strict=True)
+        value["samples"] = [dict(zip(COLUMNS, row, strict=True)) for row in listed]
+    output.result(value, _show_info)
 
-    def show(console: Any, _: object) -> None:
-        spec = value["spec"]
-        facts(console, {key: text for key, text in value.items() if key not in ("spec", "samples")})
-        facts(console, {f"spec {key}": text for key, text in spec.items()})
-        if rows:
-            console.print(table("", ("row", "id", "label", "client", "name"), [tuple(row.values()) for row in listed]))
 
-    output.result(value, show)
+def _show_info(console: Console, value: dict[str, Any]) -> None:
+    facts(console, {key: text for key, text in value.items() if key not in ("spec", "samples")})
+    facts(console, {f"spec {key}": text for key, text in value["spec"].items()})
+    if "samples" in value:
+        console.print(table("", COLUMNS, [tuple(row.values()) for row in value["samples"]]))
 
 
 @app.command("verify")
@@ -136,7 +125,7 @@ def verify(
         value["encoded"] = asdict(outcome)
         code = code or (0 if outcome.passed else 4)
 
-    def show(console: Any, _: object) -> None:
+    def show(console: Console, _: object) -> None:
         console.print(f"{files} files read, {len(problems)} problems")
         if problems:
             console.print(table("", ("where", "what", "what to do"), [(p.where, p.what, p.remedy) for p in problems]))

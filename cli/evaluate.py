@@ -9,11 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from probekit.cli import options as o
-from probekit.cli.output import Output, facts, section
+from probekit.cli.output import Console, Output, facts, section
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from probekit.evaluation.metrics import Confusion, Share
     from probekit.runs.backdoor import BackdoorComparison
     from probekit.runs.evaluation import EvaluationResult, SetEvaluation

@@ -10,7 +10,7 @@ import typer
 
 from probekit.cli import options as o
 from probekit.cli.allocator import keep_freed_memory
-from probekit.cli.output import Output, facts, table
+from probekit.cli.output import Console, Output, facts, table
 
 if TYPE_CHECKING:
     from probekit.cache import DiskStore
@@ -170,7 +170,7 @@ def _show(
         "cache": str(store.root),
     }
 
-    def show(console: Any, _: object) -> None:
+    def show(console: Console, _: object) -> None:
         rate = f", {done.encoded / timings['encode']:.1f} per second" if done.encoded else ""
         seen = {
             "set": f"{name}  ({value['digest'][:12]})",

@@ -8,11 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from probekit.cli import options as o
-from probekit.cli.output import Output, facts, section
+from probekit.cli.output import Console, Output, facts, section
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from probekit.runs.influence import InfluenceResult
 
 SHOWN = 40

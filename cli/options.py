@@ -97,7 +97,7 @@ def with_flags(options: type[Any]) -> Callable[[Command], Command]:
     def decorate(command: Command) -> Command:
         own = inspect.signature(command, eval_str=True).parameters.values()
         types = get_type_hints(options)
-        made = [_flag(one, types[one.name]) for one in fields(options)]
+        made = [_flag(one, types[one.name]) for one in fields(options) if one.metadata]
         kept = [one for one in own if one.kind is not one.VAR_KEYWORD]
         command.__signature__ = inspect.Signature([*kept, *made])  # type: ignore[attr-defined]
         return command

@@ -14,10 +14,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import typer
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from rich.console import Console as Console
 
     from probekit.cache import DiskStore
     from probekit.runs.run import Progress, Run, Watch
+
+else:
+    Console = Any  # which only type checkers need
 
 Value = TypeVar("Value")
 """A result with `.plain`, or plain values."""
@@ -175,7 +178,7 @@ def facts(console: Console, values: Mapping[str, object]) -> None:
     """Names and values, one pair a line."""
     width = max((len(name) for name in values), default=0)
     for name, value in values.items():
-        console.print(f"[bold]{name:<{width}}[/]  {_plain(str(value))}", soft_wrap=True)
+        console.print(f"[bold]{name.replace('_', ' '):<{width}}[/]  {_plain(str(value))}", soft_wrap=True)
 
 
 def size(count: float) -> str:

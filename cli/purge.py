@@ -8,11 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from probekit.cli import options as o
-from probekit.cli.output import Output, facts, size
+from probekit.cli.output import Console, Output, facts, size
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from probekit.runs.purging import PurgeResult
 
 

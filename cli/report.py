@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from probekit.cli import options as o
-from probekit.cli.output import Output, facts
+from probekit.cli.output import Console, Output, facts
 
 
 @o.common
@@ -45,7 +45,7 @@ def report(
     output.result(value, _show)
 
 
-def _show(console: Any, value: dict[str, Any]) -> None:
+def _show(console: Console, value: dict[str, Any]) -> None:
     last = value["stages"][-1]
     seen: dict[str, object] = {
         "report": f"{value['folder']}/report.md, with {len(value['pictures'])} pictures",

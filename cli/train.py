@@ -9,12 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from probekit.cli import options as o
-from probekit.cli.output import Output, facts, section, size
+from probekit.cli.output import Console, Output, facts, section, size
 from probekit.runs.options import TrainOptions
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from probekit.runs.training import TrainResult
 
 SHOWN_CLIENTS = 20
@@ -43,7 +41,7 @@ def train(
     store = output.store
     path = run or default_run(embeddings, options.label)
     with output.watch() as watch:
-        _, result = train_run(path, embeddings, options, store=store, force=force, watch=watch, note=output.note)
+        result = train_run(path, embeddings, options, store=store, force=force, watch=watch, note=output.note)
     if result.left_out:
         output.note(f"{result.left_out} rows without a label or an embedding were left output.")
     output.result(result, _show)
@@ -55,30 +53,31 @@ def default_run(embeddings: str, label: str) -> Path:
 
 
 def _show(console: Console, result: TrainResult) -> None:
-    counts = list(result.clients.values())
+    trained, inputs, partition = result.trained, result.folder.inputs, result.folder.partition()
+    counts, solution, sent = list(trained.counts.values()), trained.solution, trained.total_traffic
     spread = f", {min(counts)} to {max(counts)} rows each" if len(counts) > 1 else ""
     seen = {
-        "run": result.run,
-        "trained": f"{result.method} {result.kind}, {result.dimension} numbers to {result.classes} classes, on "
-        f"{sum(counts)} rows of {result.set} ({result.backbone})",
-        "clients": f"{len(counts)} by {result.partition.scheme}{spread}; the server has {result.server_rows}",
+        "run": result.folder.path,
+        "trained": f"{trained.method} {result.kind}, {trained.head.dimension} numbers to {len(trained.head.classes)} "
+        f"classes, on {sum(counts)} rows of {inputs['name']} ({trained.head.recipe['backbone']})",
+        "clients": f"{len(counts)} by {partition.scheme}{spread}; the server has {len(partition.server)}",
         "ridge": _ridge_line(result),
-        "solved": f"{result.solver}, relative residual {result.residual:.2g}{_rounds_line(result)}",
+        "solved": f"{solution.method}, relative residual {solution.residual:.2g}{_rounds_line(result)}",
     }
     if result.effective_dimension is not None:
         condition = result.condition_number
         seen["system"] = f"effective dimension {result.effective_dimension:.1f}, condition number " + (
             f"{condition:.3g}" if condition is not None else "unbounded"
         )
-    if result.note:
-        seen["note"] = result.note
-    history = f"; the history takes {size(result.history_bytes)}" if result.history_bytes else ""
-    seen["sent"] = f"{size(result.bytes_up)} up, {size(result.bytes_down)} down{history}"
+    if solution.note:
+        seen["note"] = solution.note
+    history = f"; the history takes {size(trained.history.size)}" if trained.history else ""
+    seen["sent"] = f"{size(sent.up)} up, {size(sent.down)} down{history}"
     times = ((what.replace("_", " "), seconds) for what, seconds in result.seconds.items())
     seen["time"] = ", ".join(f"{what} {seconds:.2f} s" for what, seconds in times)
     facts(console, seen)
     if len(counts) > 1:
-        rows = sorted(result.clients.items(), key=lambda item: -item[1])[:SHOWN_CLIENTS]
+        rows = sorted(trained.counts.items(), key=lambda item: -item[1])[:SHOWN_CLIENTS]
         more = f" (the largest {SHOWN_CLIENTS})" if len(counts) > SHOWN_CLIENTS else ""
         section(console, f"rows per client{more}", ("client", "rows"), rows)
     able = [("yes" if one.possible else "no", name, one.why) for name, one in result.can_unlearn.items()]
@@ -87,7 +86,7 @@ def _show(console: Console, result: TrainResult) -> None:
 
 def _ridge_line(result: TrainResult) -> str:
     chosen = result.ridge_chosen
-    line = f"{result.ridge:.4g} ({result.scaling} scaling)"
+    line = f"{result.trained.ridge:.4g} ({result.trained.scaling} scaling)"
     if chosen is None:
         return line
     edge = "; it is the first or last of them, try others by hand" if chosen.at_edge else ""
@@ -99,8 +98,11 @@ def _ridge_line(result: TrainResult) -> str:
 
 
 def _rounds_line(result: TrainResult) -> str:
-    if result.loss is None:
+    trained = result.trained
+    if not trained.losses:
         return ""
-    rate = "" if result.learning_rate is None else f" at learning rate {result.learning_rate:.4g}"
-    first, last = result.loss
-    return f"; {result.rounds} rounds{rate}, loss " + (f"{first:.4g} to {last:.4g}" if first != last else f"{last:.4g}")
+    rate = "" if trained.learning_rate is None else f" at learning rate {trained.learning_rate:.4g}"
+    first, last = trained.losses[0], trained.losses[-1]
+    return f"; {trained.rounds} rounds{rate}, loss " + (
+        f"{first:.4g} to {last:.4g}" if first != last else f"{last:.4g}"
+    )

@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from probekit.cli import options as o
-from probekit.cli.output import Output, facts, size
+from probekit.cli.output import Console, Output, facts, size
+from probekit.runs.options import NOISE, UnlearnOptions
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from probekit.runs.purging import PurgeResult
     from probekit.runs.unlearning import UnlearnResult
 
-NOISE = "A guarantee for the released head: (epsilon, delta)"
-
 
 @o.common
+@o.with_flags(UnlearnOptions)
 def unlearn(
     output: Output,
     run: Annotated[Path, typer.Argument(help="A run folder.")],
@@ -31,27 +29,7 @@ def unlearn(
         list[str] | None, typer.Option("--relabel", help="Put a label right: ID=CLASS-NUMBER. May be repeated.")
     ] = None,
     add: Annotated[list[str] | None, typer.Option("--add", help="Take a client back in. May be repeated.")] = None,
-    method: Annotated[
-        str,
-        typer.Option(
-            help="auto, exact, fedremoval[:cholesky|cg|adam|f2l2], fedremoval-line, fedremoval-pcg:ROUNDS, retrain, "
-            "retrain-fedavg. A whole network has no exact, and fedremoval[:dual|pcg|cg|adam|f2l2]. f2l2 repeats the "
-            "published code, its mistakes included: the ridge is replaced by a weight decay of 0.01 and missing from "
-            "the gradient, the start is random, 400 steps end wherever they are."
-        ),
-    ] = "auto",
-    server_only: Annotated[
-        bool, typer.Option("--server-only", help="Ask no client, not even for a gradient to certify the result.")
-    ] = False,
-    test: Annotated[str | None, typer.Option(help="A set on which to count the certified agreement.")] = None,
     key: Annotated[Path | None, typer.Option(help="Sign the certificate with this Ed25519 private key (PEM).")] = None,
-    sigma: Annotated[
-        float | None, typer.Option(help="Noise, fixed in advance, on every released parameter.", rich_help_panel=NOISE)
-    ] = None,
-    epsilon: Annotated[
-        float, typer.Option(help="The guarantee that the noise is to give.", rich_help_panel=NOISE)
-    ] = 1.0,
-    delta: Annotated[float, typer.Option(rich_help_panel=NOISE)] = 1e-5,
     release: Annotated[
         Path | None, typer.Option(help="Write the head with noise to this folder.", rich_help_panel=NOISE)
     ] = None,
@@ -59,6 +37,7 @@ def unlearn(
     purge: Annotated[
         bool, typer.Option("--purge", help="Then remove from the run what was derived from the forgotten.")
     ] = False,
+    **given: Any,
 ) -> None:
     """Forget clients or samples: exactly where the statistics were kept, else by FedRemoval; always with a certificate.
 
@@ -68,7 +47,7 @@ def unlearn(
     """
     from probekit.files import write_text
 
-    opened = output.open(run)
+    opened, sigma = output.open(run), given["sigma"]
     if release is not None and sigma is None:
         raise typer.BadParameter("--release writes a head with noise: give --sigma too.")
     with output.watch() as watch:
@@ -77,14 +56,9 @@ def unlearn(
             samples=sample or (),
             relabel=relabel or (),
             add=add or (),
-            method=method,
-            server_only=server_only,
-            test=test,
             key=_key(key) if key is not None else None,
-            sigma=sigma,
-            epsilon=epsilon,
-            delta=delta,
             watch=watch,
+            **given,
         )
     if release is not None and sigma is not None:
         opened.release(release, sigma=sigma, state=result.state)

@@ -118,14 +118,37 @@ class Report:
     @property
     def plain(self) -> Plain:
         """All of it in plain values: what JSON holds, and what Markdown and pictures are made from."""
-        return plain(self)
+        stages = self.stages
+        now = set(stages[-1].counts)
+        found: Plain = {
+            "format": FORMAT,
+            "run": self.run,
+            "unlearned": bool(self.pages) or any(entry.action == "unlearn" for entry in self.ledger),
+            "state": stages[-1].state,
+            "inputs": dict(self.inputs),
+            "comparison": comparison(stages, names=[one.name for one in self.judged]),
+            "stages": [asdict(one) for one in stages],
+            "judged": [_judged(one) for one in self.judged],
+            "influence": {
+                "state": self.influence_state,
+                "clients": [{**asdict(one), "forgotten_since": one.client not in now} for one in self.influence],
+            },
+            "certificates": [_page(one) for one in self.pages],
+            "ledger": [asdict(entry) for entry in self.ledger],
+            "config": dict(self.config),
+            "environment": dict(self.environment),
+            "left_out": dict(self.left_out),
+            "pictures": {},
+        }
+        cleaned: Plain = json.loads(json.dumps(_finite(found), default=_number))
+        return cleaned
 
     def write(self, folder: Path | str) -> Plain:
         """Write Markdown, JSON and pictures; an old report stands until the new one is whole. Gives plain values."""
         from probekit.report.pages import markdown
         from probekit.report.pictures import draw
 
-        value, folder = plain(self), Path(folder).absolute()
+        value, folder = self.plain, Path(folder).absolute()
         folder.parent.mkdir(parents=True, exist_ok=True)
         # not the names of unfinished files in a run: a run that recovers takes those for its own
         new, lock = (folder.parent / f".{folder.name}.{word}" for word in ("new", "lock"))
@@ -141,34 +164,6 @@ def refuse_other(folder: Path) -> None:
     """Refuse a folder that holds anything but a report."""
     if folder.exists() and not (folder / VALUES).is_file() and (not folder.is_dir() or any(folder.iterdir())):
         raise InputError(f"{folder} exists and is not a report. Choose another folder, or remove it.")
-
-
-def plain(report: Report) -> Plain:
-    """The report in plain values: what JSON holds, and what Markdown and pictures are made from."""
-    stages = report.stages
-    now = set(stages[-1].counts)
-    found: Plain = {
-        "format": FORMAT,
-        "run": report.run,
-        "unlearned": bool(report.pages) or any(entry.action == "unlearn" for entry in report.ledger),
-        "state": stages[-1].state,
-        "inputs": dict(report.inputs),
-        "comparison": comparison(stages, names=[one.name for one in report.judged]),
-        "stages": [asdict(one) for one in stages],
-        "judged": [_judged(one) for one in report.judged],
-        "influence": {
-            "state": report.influence_state,
-            "clients": [{**asdict(one), "forgotten_since": one.client not in now} for one in report.influence],
-        },
-        "certificates": [_page(one) for one in report.pages],
-        "ledger": [asdict(entry) for entry in report.ledger],
-        "config": dict(report.config),
-        "environment": dict(report.environment),
-        "left_out": dict(report.left_out),
-        "pictures": {},
-    }
-    cleaned: Plain = json.loads(json.dumps(_finite(found), default=_number))
-    return cleaned
 
 
 def json_text(report: Mapping[str, Any]) -> str:

@@ -12,27 +12,20 @@ from typing import TYPE_CHECKING, Any
 from probekit.errors import NotFoundError
 from probekit.linear.neighbours import Pair, duplicates_across, duplicates_against
 from probekit.registry import nearest
-from probekit.runs.folder import RunFolder
 from probekit.runs.result import Result
 from probekit.runs.rows import usable
 from probekit.values import EmbeddingSet
 
 if TYPE_CHECKING:
-    from probekit.cache import DiskStore
+    from probekit.runs.run import Run
 
 SERVER = "(server)"
 
 
 @dataclass(frozen=True)
-class Twins:
+class Twins(Pair):
     """Two rows that are nearly the same, with the ids and names of their samples; a client of None is the server."""
 
-    row: int
-    other_row: int
-    client: str | None
-    other_client: str | None
-    similarity: float
-    same_sample: bool
     name: str | None
     other_name: str | None
     id: str
@@ -80,17 +73,21 @@ class DuplicatesResult(Result):
     test: TwinsInTest | None = None
 
 
-def find_duplicates(
-    run: RunFolder,
-    store: DiskStore,
+def duplicates(
+    run: Run,
     *,
     test: str | None = None,
     threshold: float = 0.999,
     client: str | None = None,
     limit: int = 100_000,
 ) -> DuplicatesResult:
-    """Pairs whose cosine reaches the threshold, across clients and against a test set; beyond `limit` it gives up."""
-    partition, embeddings = run.partition(), run.embeddings(store)
+    """Samples of one client that (nearly) stand in another's rows, or in a test set.
+
+    threshold: the cosine from which two rows are nearly the same.
+    client: only what concerns this client.
+    limit: give up beyond this many pairs.
+    """
+    partition, embeddings = run.folder.partition(), run.folder.embeddings(run.store)
     if client is not None and client not in partition.clients:
         raise NotFoundError(f"{run.path} has no client {client!r}. {nearest(client, list(partition.clients))}")
     options: dict[str, Any] = {"threshold": threshold, "limit": limit, "threads": os.cpu_count() or 1}
@@ -101,7 +98,7 @@ def find_duplicates(
     ]
     twins = None
     if test is not None:
-        tested, _ = usable(store.open(test))
+        tested, _ = usable(run.store.open(test))
         against = [
             pair
             for pair in duplicates_against(embeddings, partition, test=tested, **options)

@@ -4,28 +4,18 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from probekit.cache import DiskStore
 from probekit.errors import CacheError, InputError, MismatchError, NotFoundError
+from probekit.evaluation import metrics
 from probekit.evaluation.few_shot import FewShot, few_shot
-from probekit.evaluation.metrics import (
-    USUAL,
-    Calibration,
-    Confusion,
-    Interval,
-    Share,
-    accuracy,
-    accuracy_by_class,
-    accuracy_by_client,
-    calibration,
-    confusion,
-)
+from probekit.evaluation.metrics import Calibration, Confusion, Interval, Share, accuracy
 from probekit.federated.trained import Trained
 from probekit.linear.neighbours import KnnOptions, knn_predict
 from probekit.linear.ridge import penalty_of
@@ -38,6 +28,9 @@ from probekit.runs.rows import RunRows, rows_at, usable
 from probekit.runs.snapshot import snapshot
 from probekit.values import EmbeddingSet
 
+if TYPE_CHECKING:
+    from probekit.runs.run import Run
+
 TEST, SERVER, TRAINING = "test", "server", "training"
 MEANING = {
     TEST: "a set that the head was not trained on",
@@ -48,22 +41,6 @@ PRETRAINED = "the server's own rows, which the network was pretrained on: no cli
 LISTED = 8
 
 Indices = NDArray[np.int64]
-
-
-@dataclass(frozen=True)
-class EvaluationOptions:
-    """What to compute besides accuracy, calibration and confusion.
-
-    `knn`: also a vote of this many nearest training rows. `shots`: also heads of so few rows of every class, drawn
-    `draws` times. `triggered`: a set with a trigger, to see how often it gives class `target`.
-    """
-
-    interval: Interval = USUAL
-    knn: int | None = None
-    shots: Sequence[int] = ()
-    draws: int = 5
-    triggered: str | None = None
-    target: int = 0
 
 
 @dataclass(frozen=True)
@@ -172,9 +149,9 @@ class Evaluator:
     def _rows(self) -> RunRows:
         return rows_at(self.run, self.store, self.state)
 
-    def evaluate(self, subject: EvaluationSet, options: EvaluationOptions) -> SetEvaluation:
+    def evaluate(self, subject: EvaluationSet, how: Interval) -> SetEvaluation:
         """Everything about the head on these rows."""
-        labels, head, how = subject.rows.labels, self.trained.head, options.interval
+        labels, head = subject.rows.labels, self.trained.head
         found = scores(head, subject.rows)
         guesses = np.asarray(np.argmax(found, axis=1), np.int64)
         return SetEvaluation(
@@ -185,13 +162,11 @@ class Evaluator:
             subject.left_out,
             self._seen(subject),
             accuracy(guesses, labels, interval=how),
-            tuple(accuracy_by_class(guesses, labels, classes=head.classes, interval=how)),
-            tuple(accuracy_by_client(guesses, labels, clients=subject.clients, interval=how)),
-            calibration(found, labels, seed=how.seed) if len(labels) > 1 else None,
-            confusion(guesses, labels, classes=head.classes),
+            tuple(metrics.accuracy_by_class(guesses, labels, classes=head.classes, interval=how)),
+            tuple(metrics.accuracy_by_client(guesses, labels, clients=subject.clients, interval=how)),
+            metrics.calibration(found, labels, seed=how.seed) if len(labels) > 1 else None,
+            metrics.confusion(guesses, labels, classes=head.classes),
             self._pretrained(subject, how),
-            None if options.knn is None else self._knn(subject, options.knn, how),
-            self._shots(subject, options) if options.shots else (),
         )
 
     def _pretrained(self, subject: EvaluationSet, interval: Interval) -> Share | None:
@@ -210,14 +185,16 @@ class Evaluator:
             return None
         return sum(sample in known for sample in subject.rows.ids)
 
-    def _knn(self, subject: EvaluationSet, neighbours: int, interval: Interval) -> KnnAccuracy:
+    def knn(self, subject: EvaluationSet, neighbours: int, interval: Interval) -> KnnAccuracy:
+        """How good a vote of the nearest training rows is."""
         train, rows = self._training_rows(subject, "knn"), subject.rows
         options = KnnOptions(neighbours=neighbours)
         threads = os.cpu_count() or 1
         guesses = knn_predict(train.to_numpy(), train.labels, rows.to_numpy(), options=options, threads=threads)
         return KnnAccuracy(**vars(options), accuracy=accuracy(guesses, rows.labels, interval=interval))
 
-    def _shots(self, subject: EvaluationSet, options: EvaluationOptions) -> tuple[FewShot, ...]:
+    def few_shot(self, subject: EvaluationSet, shots: Sequence[int], draws: int, seed: int) -> tuple[FewShot, ...]:
+        """How good heads of few training rows of every class are."""
         if "statistics" not in self.trained.problem.traits:
             raise InputError("`shots` draws curves of heads in closed form; a whole network has none. Leave it out.")
         train, trained = self._training_rows(subject, "shots"), self.trained
@@ -227,9 +204,9 @@ class Evaluator:
             subject.rows,
             design=trained.problem.design,
             ridge=penalty_of(trained.ridge, trained.scaling, rows) / rows,
-            shots=options.shots,
-            draws=options.draws,
-            seed=options.interval.seed,
+            shots=shots,
+            draws=draws,
+            seed=seed,
         )
         return tuple(curve)
 
@@ -242,22 +219,39 @@ class Evaluator:
         return self.held()[0]
 
 
-def evaluate_run(
-    run: RunFolder, store: DiskStore, sets: Sequence[str], options: EvaluationOptions, *, state: int | None = None
+def evaluate(
+    run: Run,
+    *sets: str,
+    state: int | None = None,
+    knn: int | None = None,
+    shots: Sequence[int] = (),
+    draws: int = 5,
+    triggered: str | None = None,
+    target: int = 0,
+    confidence: float = 0.95,
+    seed: int = 0,
 ) -> EvaluationResult:
-    """The head of a state on these sets (none: the server's rows, else the training rows)."""
-    trained = run.trained(state)
-    evaluator = Evaluator(run, store, trained, state)
-    subjects = [evaluator.named(name) for name in sets] or [evaluator.own()]
-    results = tuple(evaluator.evaluate(subject, options) for subject in subjects)
+    """Accuracy with an interval, per class and client, calibration and confusion on sets of the cache.
+
+    sets: none: the server's rows, else the training rows.
+    knn: also a vote of this many nearest training rows.
+    shots, draws: also heads of so few training rows of every class, drawn this often.
+    triggered, target: also how often a trigger gives this class, here and retrained.
+    """
+    folder, store, how = run.folder, run.store, Interval(confidence, seed=seed)
+    trained = folder.trained(state)
+    evaluator = Evaluator(folder, store, trained, state)
+    results = []
+    for subject in [evaluator.named(name) for name in sets] or [evaluator.own()]:
+        near = None if knn is None else evaluator.knn(subject, knn, how)
+        few = evaluator.few_shot(subject, shots, draws, seed) if shots else ()
+        results.append(replace(evaluator.evaluate(subject, how), knn=near, few_shot=few))
     backdoor = None
-    if options.triggered is not None:
-        retrained, triggered = snapshot(run, store, state).reference(), store.open(options.triggered)
-        backdoor = compare_backdoor(
-            trained.head, retrained, triggered, target=options.target, interval=options.interval
-        )
+    if triggered is not None:
+        retrained, pictures = snapshot(folder, store, state).reference(), store.open(triggered)
+        backdoor = compare_backdoor(trained.head, retrained, pictures, target=target, interval=how)
     number = run.state if state is None else state
-    return EvaluationResult(run.path, number, trained.method, trained.head.digest, results, backdoor)
+    return EvaluationResult(run.path, number, trained.method, trained.head.digest, tuple(results), backdoor)
 
 
 def find_sets(run: RunFolder, store: DiskStore, names: Sequence[str]) -> tuple[list[EvaluationSet], str]:

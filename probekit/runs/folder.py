@@ -16,13 +16,14 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from filelock import Timeout
 from numpy.typing import NDArray
 
 from probekit import __version__
+from probekit.cache import DiskStore
 from probekit.errors import CorruptError, MismatchError, NotFoundError
 from probekit.federated.trained import Trained
 from probekit.files import ASIDE, new_folder, replaced, restore_folder, storing, sync_folder, write_json
@@ -45,9 +46,6 @@ from probekit.runs.layout import (
 from probekit.runs.ledger import Event, LedgerEntry
 from probekit.runs.states import StateFolder, write_state
 from probekit.values import EmbeddingSet, Json, Partition
-
-if TYPE_CHECKING:
-    from probekit.cache import DiskStore
 
 
 @dataclass(frozen=True)

@@ -12,13 +12,12 @@ from probekit.errors import InputError
 from probekit.federated.summation import StatisticsTree
 from probekit.models.serving import predict
 from probekit.runs.evaluation import EvaluationSet, find_sets
-from probekit.runs.folder import RunFolder
 from probekit.runs.result import Result
 from probekit.runs.snapshot import Snapshot, snapshot
 from probekit.unlearning.influence import influences
 
 if TYPE_CHECKING:
-    from probekit.cache import DiskStore
+    from probekit.runs.run import Run
 
 BOUNDS_ONLY = "the kept gradients: no distances, bounds only"
 
@@ -49,16 +48,18 @@ class InfluenceResult(Result):
     clients: tuple[ClientInfluence, ...]
 
 
-def influence_of_clients(
-    run: RunFolder, store: DiskStore, *, test: str | None = None, state: int | None = None
-) -> InfluenceResult:
-    """Leave every client out in turn; the accuracy is on `test` or, where none is named, on the server's rows."""
-    sets, why = find_sets(run, store, [test] if test is not None else [])
-    here = snapshot(run, store, state)
+def influence(run: Run, *, test: str | None = None, state: int | None = None) -> InfluenceResult:
+    """How far the head would move, and how its accuracy would change, without each client.
+
+    test: a set to judge the accuracy on; none: the server's rows.
+    """
+    sets, why = find_sets(run.folder, run.store, [test] if test is not None else [])
+    here = snapshot(run.folder, run.store, state)
     subject = sets[0] if sets else None
     trained = here.with_statistics
     if here.statistics is None and trained.gradients is None:
         raise InputError(f"How much clients matter cannot be told. {here.why} Its gradients were not kept either.")
+    found = influences(trained)
     now, without = _accuracies(here, subject)
     size = float(np.linalg.norm(trained.head.params))
     return InfluenceResult(
@@ -78,7 +79,7 @@ def influence_of_clients(
                 without.get(one.client),
                 without[one.client] - now if now is not None and one.client in without else None,
             )
-            for one in influences(trained)
+            for one in found
         ),
     )
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from probekit.cache import DiskStore
 from probekit.errors import InputError, NotFoundError
 from probekit.evaluation.membership import RATES, AttackResult, Shadows, judge, likelihood_scores, loss_scores
 from probekit.federated.summation import StatisticsTree
@@ -26,7 +27,7 @@ from probekit.runs.snapshot import snapshot
 from probekit.values import EmbeddingSet
 
 if TYPE_CHECKING:
-    from probekit.cache import DiskStore
+    from probekit.runs.run import Run
 
 PARTS, DRAW_STREAM = 16, 61
 RETRAINED = "retrained without"
@@ -61,6 +62,10 @@ class AttackOutcome:
     retained: AttackResult
     difference_to_retraining: float | None = None
 
+    def beside(self, retrained: AttackOutcome) -> AttackOutcome:
+        """The same with the difference to the retrained head."""
+        return replace(self, difference_to_retraining=abs(self.forgotten.auc - retrained.forgotten.auc))
+
 
 @dataclass(frozen=True)
 class HeadMembership:
@@ -71,18 +76,6 @@ class HeadMembership:
     forgotten_rows_in_training: int
     loss: AttackOutcome
     likelihood_ratio: AttackOutcome
-
-    def beside(self, retrained: HeadMembership) -> HeadMembership:
-        """The same with the differences to the retrained head."""
-        return replace(
-            self,
-            loss=_beside(self.loss, retrained.loss),
-            likelihood_ratio=_beside(self.likelihood_ratio, retrained.likelihood_ratio),
-        )
-
-
-def _beside(one: AttackOutcome, other: AttackOutcome) -> AttackOutcome:
-    return replace(one, difference_to_retraining=abs(one.forgotten.auc - other.forgotten.auc))
 
 
 @dataclass(frozen=True)
@@ -100,9 +93,8 @@ class MembershipResult(Result):
     meaning: tuple[str, ...]
 
 
-def attack_membership(
-    run: RunFolder,
-    store: DiskStore,
+def membership(
+    run: Run,
     *,
     client: str | None = None,
     unseen: str | None = None,
@@ -110,18 +102,20 @@ def attack_membership(
     shadows: int = 16,
     seed: int = 0,
 ) -> MembershipResult:
-    """Attack every head of a run: are a client's rows (None: all forgotten ones) told from unseen ones?
+    """Attack every head: are a client's rows (None: all forgotten ones), and retained ones, told from unseen ones?
 
-    By the loss of a row, and by the likelihood ratio of its errors with and without it, beside retraining. At most
-    `most` rows of each kind are drawn; `unseen` is a set that was never trained on (None: the server's rows).
+    By the loss of a row, and by the likelihood ratio of its errors with and without it, beside retraining.
+    unseen: a set that was never trained on; none: the server's rows.
+    most: at most this many rows of each kind, drawn at random.
     """
-    trained = run.trained()
+    folder, store = run.folder, run.store
+    trained = folder.trained()
     if "statistics" not in trained.problem.traits:
         raise InputError(
             "The attack compares with shadow heads in closed form, and a whole network has none. `probekit report` "
             "tells how far the network is from the retrained one."
         )
-    found = _groups(run, store, client, unseen=unseen, most=most, seed=seed)
+    found = _groups(folder, store, client, unseen=unseen, most=most, seed=seed)
     attack = _Attack.on(found, trained, shadows=shadows, seed=seed)
     return MembershipResult(
         run.path,
@@ -130,7 +124,7 @@ def attack_membership(
         RowGroup(found.unseen_name, len(found.unseen)),
         found.purged,
         found.seen,
-        attack.judge_all(_heads(run, store, found, client)),
+        attack.judge_all(_heads(folder, store, found, client)),
         (*MEANS, *([found.note] if found.note else [])),
     )
 
@@ -272,8 +266,17 @@ class _Attack:
     def judge_all(self, every: Iterable[tuple[str, Head, int]]) -> tuple[HeadMembership, ...]:
         """Every head judged, beside the last one if that is the retrained one."""
         found = [self.judge(*one) for one in every]
-        last = found[-1]
-        return tuple(one.beside(last) for one in found) if last.head == RETRAINED else tuple(found)
+        best = found[-1]
+        if best.head != RETRAINED:
+            return tuple(found)
+        return tuple(
+            replace(
+                one,
+                loss=one.loss.beside(best.loss),
+                likelihood_ratio=one.likelihood_ratio.beside(best.likelihood_ratio),
+            )
+            for one in found
+        )
 
     def judge(self, name: str, head: Head, members: int) -> HeadMembership:
         """How well forgotten and retained rows are told from unseen ones, by each attack."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from probekit.cache import DiskStore
 from probekit.errors import InputError
 from probekit.runs.folder import RunFolder
 from probekit.runs.layout import REFERENCES, checkpoint_path, state_folder
@@ -17,7 +18,7 @@ from probekit.runs.result import Result, to_plain
 from probekit.runs.rows import PURGE, UNLEARN, rows_at
 
 if TYPE_CHECKING:
-    from probekit.cache import DiskStore
+    from probekit.runs.run import Run
 
 UNREACHED = (
     "copies of this run, exports and backups",
@@ -51,10 +52,11 @@ class PurgeResult(Result):
     unreached: tuple[str, ...]
 
 
-def purge_run(run: RunFolder, store: DiskStore | None = None) -> PurgeResult:
-    """Remove earlier states (heads, statistics, gradients, history); with a store, the forgotten rows there too."""
-    with run.lock():
-        actions = [entry.action for entry in run.entries()]
+def purge(run: Run, *, rows: bool = False) -> PurgeResult:
+    """Remove earlier states (heads, statistics, gradients, history); with `rows`, forgotten rows in the cache too."""
+    folder = run.folder
+    with folder.lock():
+        actions = [entry.action for entry in folder.entries()]
         done = PURGE in actions
         last = max((place for place, action in enumerate(actions) if action == PURGE), default=-1)
         if UNLEARN not in actions[last + 1 :]:
@@ -62,25 +64,25 @@ def purge_run(run: RunFolder, store: DiskStore | None = None) -> PurgeResult:
                 f"There is nothing to purge in {run.path}: "
                 + ("it was purged already." if done else "nothing was unlearned yet.")
             )
-        cached = _purge_cache(run, store) if store is not None else None
-        old = [state_folder(run.path, number) for number in run.states() if number != run.state]
+        cached = _purge_cache(folder, run.store) if rows else None
+        old = [state_folder(run.path, number) for number in folder.states() if number != run.state]
         removed: list[str] = []
-        for folder in (*old, run.path / "report", run.path / REFERENCES):
-            if folder.exists():
-                removed += sorted(str(path.relative_to(run.path)) for path in folder.rglob("*") if path.is_file())
-                shutil.rmtree(folder)
+        for place in (*old, run.path / "report", run.path / REFERENCES):
+            if place.exists():
+                removed += sorted(str(path.relative_to(run.path)) for path in place.rglob("*") if path.is_file())
+                shutil.rmtree(place)
         unfinished = checkpoint_path(run.path)
         if unfinished.exists():
             removed.append(unfinished.name)
             unfinished.unlink()
-        run.record(Event(PURGE, {"state": run.state}, {"removed": removed, "cache": to_plain(cached)}))
-        stays = [TERM_STAYS] if run.at().objective() is not None else []
+        folder.record(Event(PURGE, {"state": run.state}, {"removed": removed, "cache": to_plain(cached)}))
+        stays = [TERM_STAYS] if folder.at().objective() is not None else []
         return PurgeResult(run.path, tuple(removed), cached, (*UNREACHED, *stays))
 
 
 def _purge_cache(run: RunFolder, store: DiskStore) -> PurgedRows:
     """Give the run a set of its retained rows only, then erase the forgotten samples from the whole cache."""
-    from probekit.cache.removal import purge
+    from probekit.cache.removal import purge as erase
 
     whole = run.embeddings(store)
     left, divided = rows_at(run, store)
@@ -96,5 +98,5 @@ def _purge_cache(run: RunFolder, store: DiskStore) -> PurgedRows:
     run.rebase(sealed, name, replace(run.partition(), clients=held, server=server, rows=len(rest)))
     if not gone:
         return PurgedRows(0, 0, ())
-    outcome = purge(store, samples=gone)
+    outcome = erase(store, samples=gone)
     return PurgedRows(outcome.rows, outcome.searched, tuple(outcome.remains))

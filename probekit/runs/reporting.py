@@ -44,16 +44,6 @@ from probekit.values import EmbeddingSet, Json
 NO_BOUND = "The ridge is 0 or rounding is as large as the smallest curvature: no bound holds."
 
 
-@dataclass(frozen=True)
-class ReportOptions:
-    """What a report is to be judged on; `from_rows`: retrain from the cached rows even where statistics are kept."""
-
-    tests: Sequence[str] = ()
-    triggered: str | None = None
-    target: int | None = None
-    from_rows: bool = False
-
-
 @dataclass(frozen=True, eq=False)
 class _TestData:
     """The rows that every head is judged on, and the triggered pictures with the class they are to be given."""
@@ -81,18 +71,26 @@ class _Examined:
     page: Page | None
 
 
-def report_run(run: RunFolder, store: DiskStore, wanted: ReportOptions) -> Report:
+def report(
+    run: RunFolder,
+    store: DiskStore,
+    tests: Sequence[str] = (),
+    *,
+    triggered: str | None = None,
+    target: int | None = None,
+    from_rows: bool = False,
+) -> Report:
     """Everything about a run. Its ledger and certificates are checked on the way."""
     entries, left_out = run.entries(), dict[str, str]()
-    sets, why = find_sets(run, store, wanted.tests)
+    sets, why = find_sets(run, store, tests)
     if why:
         left_out["evaluation"] = why
-    data = _TestData(sets, *_triggered(run, store, wanted, left_out))
+    data = _TestData(sets, *_triggered(run, store, triggered, target, left_out))
     first = last = None
     states: list[StateReport] = []
     pages: list[Page] = []
     for number in run.states():
-        here = snapshot(run, store, number, from_rows=wanted.from_rows)
+        here = snapshot(run, store, number, from_rows=from_rows)
         last = _examine(here, data, _page(here, [one.rows for one in sets]))
         first = first or last
         states.append(last.report)
@@ -104,7 +102,7 @@ def report_run(run: RunFolder, store: DiskStore, wanted: ReportOptions) -> Repor
         left_out["purged_states"] = f"{len(gone)} states that requests made are purged; the ledger still names them."
     return Report(
         run=str(run.path),
-        inputs=_inputs(run, data, wanted),
+        inputs=_inputs(run, data, triggered),
         config=run.config,
         environment=read_json(run.path / "environment.json"),
         stages=states,
@@ -118,23 +116,20 @@ def report_run(run: RunFolder, store: DiskStore, wanted: ReportOptions) -> Repor
 
 
 def _triggered(
-    run: RunFolder, store: DiskStore, wanted: ReportOptions, left_out: dict[str, str]
+    run: RunFolder, store: DiskStore, name: str | None, target: int | None, left_out: dict[str, str]
 ) -> tuple[EmbeddingSet | None, int]:
     """The triggered pictures and the class they are to be given: the one named or, in a poisoned run, that run's."""
-    target = wanted.target
+    if name is None and target is None:
+        left_out["backdoor_success"] = "No triggered pictures were named."
+        return None, 0
     if target is None and run.config.get("poison") is not None:
         target = run.config["target"]
-    if wanted.triggered is None and wanted.target is None:
-        left_out["backdoor_success"] = (
-            "No triggered pictures were named (`triggered`, and `target` with the number of its class)."
-        )
-        return None, 0
-    if wanted.triggered is None or target is None:
+    if name is None or target is None:
         raise InputError("Backdoor success needs both: `triggered`, a set, and `target` with the number of its class.")
-    rows, _ = usable(store.open(wanted.triggered))
+    rows, _ = usable(store.open(name))
     if rows.spec.trigger is None:
         raise MismatchError(
-            f"{wanted.triggered} holds pictures without a trigger, on which a backdoor cannot show. Extract the test "
+            f"{name} holds pictures without a trigger, on which a backdoor cannot show. Extract the test "
             "pictures with `trigger`."
         )
     return rows, target
@@ -228,7 +223,7 @@ def _influence(here: Snapshot, left_out: dict[str, str]) -> tuple[Influence, ...
         return ()
 
 
-def _inputs(run: RunFolder, data: _TestData, wanted: ReportOptions) -> dict[str, Json]:
+def _inputs(run: RunFolder, data: _TestData, triggered: str | None) -> dict[str, Json]:
     """The digests of all that the report was made from."""
     made = {entry.state: entry.outputs["trained"] for entry in run.entries() if "trained" in entry.outputs}
     found: dict[str, Json] = {
@@ -240,7 +235,7 @@ def _inputs(run: RunFolder, data: _TestData, wanted: ReportOptions) -> dict[str,
         "test_sets": {one.name: one.rows.digest for one in data.subjects},
     }
     if data.triggered is not None:
-        found["triggered"] = {str(wanted.triggered): data.triggered.digest}
+        found["triggered"] = {str(triggered): data.triggered.digest}
     return found
 
 

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from probekit.cache import DiskStore
 from probekit.errors import InputError
 from probekit.runs.folder import RunFolder
 from probekit.runs.ledger import LedgerEntry
 from probekit.unlearning.request import Relabelled, SampleRef, UnlearnRequest
 from probekit.unlearning.rows import remaining_rows
 from probekit.values import UNLABELLED, EmbeddingSet, Partition
-
-if TYPE_CHECKING:
-    from probekit.cache import DiskStore
 
 UNLEARN, PURGE = "unlearn", "purge"
 SHORTEST = 8
@@ -82,11 +80,13 @@ def read_request(
     clients: Sequence[str] = (),
     *,
     samples: Sequence[str] = (),
-    relabelled: Sequence[str] = (),
+    relabelled: Mapping[str, int] | Sequence[str] = (),
     added: Sequence[str] = (),
 ) -> UnlearnRequest:
     """The request in these texts: a sample is ID or CLIENT/ID, a relabelled one ID=LABEL or CLIENT/ID=LABEL."""
     changed = []
+    if isinstance(relabelled, Mapping):
+        relabelled = [f"{name}={label}" for name, label in relabelled.items()]
     for text in relabelled:
         name, equals, label = text.rpartition("=")
         if not equals or not label.isdecimal():

@@ -6,8 +6,8 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
 
+from probekit.cache import DiskStore
 from probekit.errors import CorruptError, InputError, MismatchError, NotFoundError, SolverError
 from probekit.federated.federation import Federation
 from probekit.federated.in_process import InProcess
@@ -21,9 +21,6 @@ from probekit.runs.layout import REFERENCES
 from probekit.runs.rows import RunRows, rows_at
 from probekit.unlearning.methods.retrain import minimum_trainer, trained_anew
 from probekit.values import canonical
-
-if TYPE_CHECKING:
-    from probekit.cache import DiskStore
 
 KEPT, CACHED = "the kept statistics", "the cached rows"
 NO_SUMS = "This problem has no statistics."

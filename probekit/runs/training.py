@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Self
+from typing import Any
 
 import numpy as np
 
@@ -13,19 +13,18 @@ from probekit.cache import DiskStore
 from probekit.errors import InputError
 from probekit.evaluation.backdoor import poison
 from probekit.federated.choice import Choice, RidgeChoice
-from probekit.federated.federation import Traffic
 from probekit.federated.partition import parse_scheme, partition
 from probekit.federated.trained import Trained
 from probekit.federated.training import with_recipe
 from probekit.models.problem import backend_named
 from probekit.protocols import Watch, unwatched
 from probekit.runs.checkpoint import TrainingCheckpoint
-from probekit.runs.fitting import Fitted, fit, timed
+from probekit.runs.fitting import fit, timed
 from probekit.runs.folder import RunContents, RunFolder, create
 from probekit.runs.layout import refuse_taken
 from probekit.runs.options import TrainOptions
 from probekit.runs.pictures import pictures
-from probekit.runs.result import Result
+from probekit.runs.result import Result, to_plain
 from probekit.runs.rows import usable
 from probekit.unlearning.choice import can_unlearn
 from probekit.unlearning.method import NOTHING, Material
@@ -39,14 +38,6 @@ CHOSEN_RIDGE = (
 
 
 @dataclass(frozen=True)
-class PartitionSummary:
-    """How the rows were divided."""
-
-    scheme: str
-    seed: int
-
-
-@dataclass(frozen=True)
 class Ability:
     """Whether clients can be forgotten by a method, and why (not)."""
 
@@ -54,103 +45,54 @@ class Ability:
     why: str
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class TrainResult(Result):
-    """What training gave. `bytes_up` and `bytes_down` are of all `traffic`; `head` is the head's digest."""
+    """A finished run and what is worth telling of it; `left_out` rows had no label or no embedding."""
 
-    run: Path
-    state: int
-    set: str
-    backbone: str
-    method: str
-    kind: str
-    rows: int
+    folder: RunFolder
+    trained: Trained
     left_out: int
-    dimension: int
-    parameters: int
-    classes: int
-    partition: PartitionSummary
-    clients: Mapping[str, int]
-    server_rows: int
-    ridge: float
-    scaling: str
     ridge_chosen: RidgeChoice | None
-    solver: str
-    note: str
-    residual: float
     condition_number: float | None
     effective_dimension: float | None
-    rounds: int
-    learning_rate: float | None
-    loss: tuple[float, float] | None
-    bytes_up: int
-    bytes_down: int
-    traffic: Mapping[str, Traffic]
-    history_bytes: int
     seconds: Mapping[str, float]
     can_unlearn: Mapping[str, Ability]
-    head: str
 
-    @classmethod
-    def of(
-        cls,
-        run: RunFolder,
-        fitted: Fitted,
-        trained: Trained,
-        left_out: int,
-        timings: Mapping[str, float],
-        abilities: Mapping[str, Ability],
-    ) -> Self:
-        """What there is to say of a run that was just written."""
-        traffic, divided, inputs = trained.total_traffic, run.partition(), run.inputs
-        return cls(
-            run=run.path,
-            state=run.state,
-            set=inputs["name"],
-            backbone=str(trained.head.recipe["backbone"]),
-            method=trained.method,
-            kind=trained.problem.kind,
-            rows=inputs["count"],
-            left_out=left_out,
-            dimension=trained.head.dimension,
-            parameters=trained.params.size,
-            classes=len(trained.head.classes),
-            partition=PartitionSummary(divided.scheme, divided.seed),
-            clients=trained.counts,
-            server_rows=len(divided.server),
-            ridge=trained.ridge,
-            scaling=trained.scaling,
-            ridge_chosen=None if fitted.choice is None else fitted.choice.summary,
-            solver=trained.solution.method,
-            note=trained.solution.note,
-            residual=trained.solution.residual,
-            condition_number=fitted.condition,
-            effective_dimension=fitted.effective_dimension,
-            rounds=trained.rounds,
-            learning_rate=trained.learning_rate,
-            loss=(trained.losses[0], trained.losses[-1]) if trained.losses else None,
-            bytes_up=traffic.up,
-            bytes_down=traffic.down,
-            traffic=trained.traffic,
-            history_bytes=trained.history.size if trained.history else 0,
-            seconds=timings,
-            can_unlearn=abilities,
-            head=trained.head.digest,
-        )
+    @property
+    def kind(self) -> str:
+        """A head, or which network."""
+        return str(self.trained.problem.kind)
 
-
-def abilities_of(trained: Trained, rows: Material) -> dict[str, Ability]:
-    """What can be unlearned by which registered method: from what was kept, or with the clients' answers."""
-    kept, asked = can_unlearn(trained, NOTHING), can_unlearn(trained, rows)
-    found = {}
-    for name, why in kept.items():
-        if not why:
-            found[name] = Ability(True, "From what the server kept.")
-        elif not asked[name]:
-            found[name] = Ability(True, "The retained clients must answer, or their cached rows be at hand.")
-        else:
-            found[name] = Ability(False, asked[name])
-    return found
+    @property
+    def plain(self) -> dict[str, Any]:
+        """All of it as JSON has it."""
+        trained, partition, inputs = self.trained, self.folder.partition(), self.folder.inputs
+        sent, solution = trained.total_traffic, trained.solution
+        return {
+            "run": str(self.folder.path),
+            "state": self.folder.state,
+            "set": inputs["name"],
+            "backbone": trained.head.recipe["backbone"],
+            "kind": self.kind,
+            "rows": inputs["count"],
+            "dimension": trained.head.dimension,
+            "parameters": trained.params.size,
+            "classes": len(trained.head.classes),
+            "partition": {"scheme": partition.scheme, "seed": partition.seed},
+            "clients": dict(trained.counts),
+            "server_rows": len(partition.server),
+            **{name: getattr(trained, name) for name in ("method", "ridge", "scaling", "rounds", "learning_rate")},
+            "solver": solution.method,
+            "note": solution.note,
+            "residual": solution.residual,
+            "loss": [trained.losses[0], trained.losses[-1]] if trained.losses else None,
+            "bytes_up": sent.up,
+            "bytes_down": sent.down,
+            "traffic": to_plain(trained.traffic),
+            "history_bytes": trained.history.size if trained.history else 0,
+            "head": trained.head.digest,
+            **{name: to_plain(value) for name, value in vars(self).items() if name not in ("folder", "trained")},
+        }
 
 
 def train_run(
@@ -162,7 +104,7 @@ def train_run(
     force: bool = False,
     watch: Watch = unwatched,
     note: Callable[[str], None] | None = None,
-) -> tuple[RunFolder, TrainResult]:
+) -> TrainResult:
     """Train on a set of the cache (a network: or on a data set) and keep everything in a run folder."""
     refuse_taken(path, force=force)
     timings: dict[str, float] = {}
@@ -195,8 +137,18 @@ def train_run(
     with timed(timings, "write"):
         run = create(path, material, force=force)
     checkpoint.remove()
-    abilities = abilities_of(trained, Material(embeddings, divided))
-    return run, TrainResult.of(run, fitted, trained, len(whole) - len(embeddings), timings, abilities)
+    chosen = None if fitted.choice is None else fitted.choice.summary
+    left_out, able = len(whole) - len(embeddings), abilities(trained, Material(embeddings, divided))
+    return TrainResult(run, trained, left_out, chosen, fitted.condition, fitted.effective_dimension, timings, able)
+
+
+def abilities(trained: Trained, rows: Material) -> dict[str, Ability]:
+    """What can be unlearned by which registered method: from what was kept, or with the clients' answers."""
+    asked, found = can_unlearn(trained, rows), {}
+    for name, why in can_unlearn(trained, NOTHING).items():
+        online = "The retained clients must answer, or their cached rows be at hand."
+        found[name] = Ability(not asked[name], asked[name] or (online if why else "From what the server kept."))
+    return found
 
 
 def poisoned(

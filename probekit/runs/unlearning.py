@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from probekit.cache import DiskStore
 from probekit.certificates.certificate import Certificate, certificate_text, read_certificate, signed_bytes
 from probekit.certificates.certify import certify
 from probekit.certificates.privacy import check_budget, guarantee
@@ -19,37 +20,20 @@ from probekit.runs.fitting import trainer_of
 from probekit.runs.folder import RunFolder
 from probekit.runs.layout import state_folder
 from probekit.runs.ledger import Event
-from probekit.runs.options import TrainOptions
+from probekit.runs.options import TrainOptions, UnlearnOptions
 from probekit.runs.result import Result, to_plain
-from probekit.runs.rows import UNLEARN, RunRows, full_ids, rows_at
+from probekit.runs.rows import UNLEARN, RunRows, full_ids, read_request, rows_at
 from probekit.unlearning.choice import carried_out, choose
-from probekit.unlearning.method import Material, Unlearned, method, missing
+from probekit.unlearning.method import Material, Unlearned, missing, needs_in_words
+from probekit.unlearning.method import method as find_method
 from probekit.unlearning.removal import Removal
 from probekit.unlearning.request import UnlearnRequest, asked
 from probekit.values import Json
 
 if TYPE_CHECKING:
-    from probekit.cache import DiskStore
+    from probekit.runs.run import Run
 
 CERTIFICATE = "certificate.json"
-
-
-@dataclass(frozen=True)
-class UnlearnOptions:
-    """How a request is carried out.
-
-    `server_only`: no client is asked, not even for a gradient to certify the result. `test`: a set of the cache to
-    count the certified agreement on. `key`: an Ed25519 private key (PEM) that signs the certificate. `sigma`: noise,
-    fixed in advance, on every released parameter, which is to give (`epsilon`, `delta`).
-    """
-
-    method: str = "auto"
-    server_only: bool = False
-    test: str | None = None
-    key: bytes | None = None
-    sigma: float | None = None
-    epsilon: float = 1.0
-    delta: float = 1e-5
 
 
 @dataclass(frozen=True)
@@ -110,47 +94,74 @@ class UnlearnResult(Result):
         return value
 
 
-def plan_unlearning(run: RunFolder, store: DiskStore, request: UnlearnRequest, options: UnlearnOptions) -> UnlearnPlan:
-    """What the request would do; nothing is computed and nothing changes."""
-    before = run.trained()
-    refuse_unable(before)
-    rows = _rows_if_any(run, store)
-    if rows is not None and request.by_row:
-        request = full_ids(request, rows.embeddings)
-    done = _earlier(run, before, request)
+def plan(
+    run: Run,
+    client: str | None = None,
+    *,
+    clients: Sequence[str] = (),
+    samples: Sequence[str] = (),
+    relabel: Mapping[str, int] | Sequence[str] = (),
+    add: Sequence[str] = (),
+    method: str = "auto",
+    server_only: bool = False,
+) -> UnlearnPlan:
+    """What `unlearn` with the same arguments would do, need and change, and why; nothing changes."""
+    request = read_request(_names(client, clients), samples=samples, relabelled=relabel, added=add)
+    before, rows, request, done = _look(run.folder, run.store, request)
     if done is not None:
         said = done.certificate
         return UnlearnPlan(run.path, done.state, request, True, said.method, "", (), (), tuple(said.retained))
-    removal = _removal(run, before, request, options, rows)
-    name, why = _choose(removal, options)
-    unlearner = method(name)
-    needs = tuple(" or ".join(" ".join(one[:2]) for one in _choices(need)) for need in unlearner.needs)
+    options = UnlearnOptions(method=method, server_only=server_only)
+    name, why, removal = _prepare(run.folder, before, request, options, rows)
+    unlearner = find_method(name)
     lacking = missing(unlearner, removal)
+    needs = needs_in_words(unlearner)
     return UnlearnPlan(
         run.path, run.state, request, False, name, why, needs, (lacking,) if lacking else (), removal.left
     )
 
 
-def unlearn_run(
+def unlearn(
+    run: Run,
+    client: str | None = None,
+    *,
+    clients: Sequence[str] = (),
+    samples: Sequence[str] = (),
+    relabel: Mapping[str, int] | Sequence[str] = (),
+    add: Sequence[str] = (),
+    watch: Watch = unwatched,
+    **options: Any,
+) -> UnlearnResult:
+    """Forget clients or samples, put labels right, or take clients back in: the next state, with a certificate.
+
+    samples: ids, beginnings of ids or names of rows, wherever they are held; or CLIENT/ID.
+    relabel: class numbers by sample, or texts ID=NUMBER.
+    options: the fields of `UnlearnOptions`: method, server_only, test, key, sigma, epsilon, delta.
+
+    Doing the same again changes nothing. Interrupted, the run is as it was before.
+    """
+    request = read_request(_names(client, clients), samples=samples, relabelled=relabel, added=add)
+    return carry_out(run.folder, run.store, request, UnlearnOptions(**options), watch=watch)
+
+
+def _names(client: str | None, clients: Sequence[str]) -> tuple[str, ...]:
+    return (*clients, *([client] if client is not None else []))
+
+
+def carry_out(
     run: RunFolder, store: DiskStore, request: UnlearnRequest, options: UnlearnOptions, *, watch: Watch = unwatched
 ) -> UnlearnResult:
-    """Make the run's next state without the forgotten, and certify it: the run is the old one or the new one."""
+    """Make the run's next state and certify it: the run is the old one or the new one."""
     evaluation = store.open(options.test) if options.test is not None else None
     with run.lock():
-        before = run.trained()
-        refuse_unable(before)
+        before, rows, request, done = _look(run, store, request)
         _refuse_both(before, options)
-        rows = _rows_if_any(run, store)
-        if rows is not None and request.by_row:
-            request = full_ids(request, rows.embeddings)
-        done = _earlier(run, before, request)
         if done is not None:
             return done
-        removal = _removal(run, before, request, options, rows, watch=watch)
-        name, why = _choose(removal, options)
+        name, why, removal = _prepare(run, before, request, options, rows, watch=watch)
         unlearned = carried_out(removal, name)
-        online = unlearned.trained_after.statistics is None and removal.online.offers("gradient")
-        clients = removal.online if online else None
+        asked = unlearned.trained_after.statistics is None and removal.online.offers("gradient")
+        clients = removal.online if asked else None
         certificate = _covered(certify(before, unlearned, clients=clients, evaluation=evaluation), options)
         signature = None if options.key is None else sign(signed_bytes(certificate), options.key)
         inputs: Mapping[str, Json] = {"state": run.state, "head": before.head.digest}
@@ -161,7 +172,19 @@ def unlearn_run(
         return UnlearnResult(run.path, number, request, certificate, path, why, unlearned)
 
 
-def _removal(
+def _look(
+    run: RunFolder, store: DiskStore, request: UnlearnRequest
+) -> tuple[Trained, RunRows | None, UnlearnRequest, UnlearnResult | None]:
+    """The run as it is, its rows where they are at hand, the request with full ids, and whether it was done before."""
+    before = run.trained()
+    refuse_unable(before)
+    rows = _rows_if_any(run, store)
+    if rows is not None and request.by_row:
+        request = full_ids(request, rows.embeddings)
+    return before, rows, request, _earlier(run, before, request)
+
+
+def _prepare(
     run: RunFolder,
     before: Trained,
     request: UnlearnRequest,
@@ -169,23 +192,15 @@ def _removal(
     rows: RunRows | None,
     *,
     watch: Watch = unwatched,
-) -> Removal:
-    """The request with all that may be used: what was kept, the cached rows unless nobody is to be asked."""
+) -> tuple[str, str, Removal]:
+    """The method, why it is taken, and all that it may use: what was kept, and the cached rows."""
+    request.remaining(before)
     trainer = trainer_of(TrainOptions.of({**run.config, "ridge": None, "keep": None}))
-    material = Material(options=trainer, ask=not options.server_only, watch=watch)
-    if rows is not None:
-        material = replace(material, embeddings=rows.embeddings, partition=rows.partition)
+    embeddings, partition = rows if rows is not None else (None, None)
+    material = Material(embeddings, partition, options=trainer, ask=not options.server_only, watch=watch)
     removal = Removal(before, request, material)
-    removal.left  # noqa: B018 refuses clients that the run does not have
-    return removal
-
-
-def _choose(removal: Removal, options: UnlearnOptions) -> tuple[str, str]:
-    return choose(removal, retrain=False) if options.method == "auto" else (options.method, "Asked for.")
-
-
-def _choices(need: Any) -> Any:
-    return need if isinstance(need[0], tuple) else (need,)
+    name, why = choose(removal, retrain=False) if options.method == "auto" else (options.method, "Asked for.")
+    return name, why, removal
 
 
 def _refuse_both(before: Trained, options: UnlearnOptions) -> None:
@@ -212,9 +227,8 @@ def _covered(certificate: Certificate, options: UnlearnOptions) -> Certificate:
 def refuse_unable(trained: Trained) -> None:
     """Refuse a head that no method here can take a client out of."""
     if "quadratic" not in trained.problem.traits:
-        raise InputError(
-            f"{trained.problem.no_unlearning} Train a ridge head (`method=closed-form`) to be able to unlearn."
-        )
+        why = trained.problem.no_unlearning
+        raise InputError(f"{why} Train a ridge head (`method=closed-form`) to be able to unlearn.")
 
 
 def certificate_path(run: RunFolder, state: int) -> Path:

@@ -7,9 +7,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from probekit.cache import DiskStore
 from probekit.certificates.certificate import Certificate, read_certificate
 from probekit.certificates.checks import Check
-from probekit.certificates.verify import Evidence, verify
+from probekit.certificates.verify import Evidence
+from probekit.certificates.verify import verify as check
 from probekit.errors import CorruptError, InputError, NotFoundError, VerificationError
 from probekit.federated.trained import Trained
 from probekit.models.serving import load_head
@@ -20,7 +22,7 @@ from probekit.runs.unlearning import certificate_path
 from probekit.values import EmbeddingSet
 
 if TYPE_CHECKING:
-    from probekit.cache import DiskStore
+    from probekit.runs.run import Run
 
 
 @dataclass(frozen=True)
@@ -55,44 +57,42 @@ class CertificateFile:
     def check(self, evidence: Evidence, public_key: bytes | None = None) -> VerifyResult:
         """Every check that the evidence allows."""
         said = self.certificate
-        checks = tuple(verify(said, replace(evidence, signature=self.signature, public_key=public_key)))
+        checks = tuple(check(said, replace(evidence, signature=self.signature, public_key=public_key)))
         private: Any = said.privacy or {}
+        passed = bool(checks) and all(one.passed for one in checks)
+        key = self.signature["key"] if self.signature else None
+        caveats = (*said.caveats, *map(str, private.get("caveats") or ()))
         return VerifyResult(
-            self.path,
-            said.digest,
-            bool(checks) and all(one.passed for one in checks),
-            self.signature["key"] if self.signature else None,
-            said.checkable_by,
-            checks,
-            tuple(said.assumptions),
-            (*said.caveats, *map(str, private.get("caveats") or ())),
+            self.path, said.digest, passed, key, said.checkable_by, checks, tuple(said.assumptions), caveats
         )
 
 
-def verify_run(
-    run: RunFolder,
-    store: DiskStore,
-    certificate: Path | None = None,
+def verify(
+    run: Run,
+    certificate: Path | str | None = None,
     *,
     rows: bool = False,
     test: str | None = None,
     public_key: bytes | None = None,
 ) -> VerifyResult:
-    """Check a certificate of the run (None: the current state's) with all that the run holds.
+    """Compute again everything that a certificate of this run says (None: the current state's).
 
-    `rows`: compute the statistics again from the retained clients' cached rows.
+    rows: compute the statistics again from the retained clients' cached rows.
+    test: the set of the certified agreement.
+    public_key: whose signature is wanted (PEM).
     """
+    folder, store = run.folder, run.store
     evaluation = store.open(test) if test is not None else None
-    found = CertificateFile.read(certificate) if certificate is not None else certificate_of(run, run.state)
+    found = CertificateFile.read(Path(certificate)) if certificate is not None else certificate_of(folder, run.state)
     if found is None:
         raise InputError(f"Nothing was unlearned in state {run.state} of {run.path}: there is no certificate.")
-    number = _state_of(run, found.certificate)
-    trained = run.trained(number)
+    number = _state_of(folder, found.certificate)
+    trained = folder.trained(number)
     # where a problem has no statistics, all that is to be checked is in the rows
     summed = "statistics" in trained.problem.traits
-    held = rows_at(run, store, number) if rows or not summed else None
+    held = rows_at(folder, store, number) if rows or not summed else None
     return found.check(
-        evidence_for(run, number, trained, found.certificate, rows=held, evaluation=evaluation), public_key
+        evidence_for(folder, number, trained, found.certificate, rows=held, evaluation=evaluation), public_key
     )
 
 

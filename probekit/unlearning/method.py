@@ -134,6 +134,16 @@ def method(text: Any) -> Any:
     return configured(methods, text) if isinstance(text, str) else text
 
 
+def choices_of(need: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The alternatives of one need, each a party and what it must give."""
+    return need if isinstance(need[0], tuple) else (need,)
+
+
+def needs_in_words(unlearner: Any) -> tuple[str, ...]:
+    """What a method needs, each as a party and what it must give; alternatives with `or`."""
+    return tuple(" or ".join(" ".join(one[:2]) for one in choices_of(need)) for need in unlearner.needs)
+
+
 def missing(unlearner: Any, removal: Removal) -> str:
     """What a method needs and this removal does not have, with the remedy; empty where all is here."""
     if removal.before.objective is not None and "minimum" not in getattr(unlearner, "traits", ()):
@@ -146,7 +156,7 @@ def missing(unlearner: Any, removal: Removal) -> str:
         return f"Unlearning single samples by {unlearner.name} needs {ROWS}; or give the retained clients online."
     lacking = []
     for need in unlearner.needs:
-        choices = need if isinstance(need[0], tuple) else (need,)
+        choices = choices_of(need)
         if not any(removal.available(*one[:2]) for one in choices):
             party, what, *remedy = choices[0]
             if party == "problem" and hasattr(removal.problem, "no_unlearning"):
