@@ -25,10 +25,11 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class RoundState:
-    """Where rounds have come to: the parameters, and how many it took."""
+    """Where rounds have come to: the parameters, how many it took, and what was sent meanwhile."""
 
     params: Array
     rounds: int
+    sent: Traffic = field(default_factory=Traffic)
 
 
 @dataclass(frozen=True, eq=False)

@@ -46,6 +46,7 @@ class Training:
     resume: RoundState | None = None
     save: Callable[[RoundState], None] | None = None
     traffic: dict[str, Traffic] = field(default_factory=dict)
+    before: Traffic = field(default_factory=Traffic, init=False)
 
     @property
     def counts(self) -> Mapping[str, int]:
@@ -61,9 +62,20 @@ class Training:
     @contextmanager
     def purpose(self, name: str) -> Iterator[None]:
         """What passes meanwhile is counted for this purpose."""
-        before = self.clients.traffic
+        self.before = self.clients.traffic
         yield
-        self.traffic[name] = self.traffic.get(name, Traffic()) + self.clients.traffic - before
+        self.traffic[name] = self.traffic.get(name, Traffic()) + self.clients.traffic - self.before
+
+    def resumed(self, name: str) -> None:
+        """What was sent before an interruption counts for this purpose, too."""
+        if self.resume is not None:
+            self.traffic[name] = self.resume.sent
+
+    def reached(self, params: Array, rounds: int) -> None:
+        """Keep where the rounds have come to, for a training that is interrupted."""
+        if self.save is not None:
+            earlier = Traffic() if self.resume is None else self.resume.sent
+            self.save(RoundState(params, rounds, earlier + self.clients.traffic - self.before))
 
     def gradients(self, params: Array) -> dict[str, Array]:
         """Each client's gradient of its mean ridge loss at these parameters."""

@@ -12,6 +12,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from probekit.errors import CorruptError
+from probekit.federated.federation import Traffic
 from probekit.federated.trained import RoundState
 from probekit.files import map_tensors, storing
 from probekit.runs import tensors
@@ -60,7 +61,7 @@ class TrainingCheckpoint:
         if note.get("key") != self.key:
             return None
         weights = {name.removeprefix(WEIGHT): value for name, value in arrays.items() if name != PARAMS}
-        reached = RoundState(arrays[PARAMS], note["rounds"]) if PARAMS in arrays else None
+        reached = RoundState(arrays[PARAMS], note["rounds"], Traffic(*note["sent"])) if PARAMS in arrays else None
         return TrainingState(weights, reached)
 
     def save(self, state: TrainingState) -> None:
@@ -70,9 +71,13 @@ class TrainingCheckpoint:
         arrays = {WEIGHT + name: value for name, value in state.arrays.items()}
         if state.rounds is not None:
             arrays[PARAMS] = state.rounds.params
-        rounds = 0 if state.rounds is None else state.rounds.rounds
+        rounds, sent = 0, Traffic()
+        if state.rounds is not None:
+            rounds, sent = state.rounds.rounds, state.rounds.sent
         with storing(self.path.parent):
-            tensors.put(self.path, arrays, {"key": self.key, "rounds": rounds})
+            tensors.put(
+                self.path, arrays, {"key": self.key, "rounds": rounds, "sent": [sent.up, sent.down, sent.rounds]}
+            )
         self._written = time.monotonic()
 
     def remove(self) -> None:

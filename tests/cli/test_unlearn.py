@@ -16,7 +16,7 @@ import pytest
 
 from probekit.cache import DiskStore
 from probekit.custody.signatures import new_private_key, public_key_of
-from probekit.federated.local import train
+from probekit.federated.training import train
 from probekit.models.serving import load_head
 from probekit.runs.folder import RunFolder
 from probekit.runs.rows import rows_at

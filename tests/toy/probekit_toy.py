@@ -81,7 +81,7 @@ class ToySquares(ModelSquares):
 
     @property
     def rank(self) -> int:
-        return min(self.features.shape)
+        return int(min(self.features.shape))
 
     def dense(self) -> Array | None:
         return np.asarray(self.features.T @ self.features)

@@ -42,6 +42,7 @@ class FederatedCg:
         if not 0 < training.ridge < np.inf:
             raise InputError(f"Training by conjugate gradients needs a ridge above 0; found {training.ridge}.")
         problem, common = training.problem, CommonLoss(training.clients, training.problem, training.mean_ridge)
+        training.resumed("rounds")
         with training.purpose("rounds"):
             state, scale = self._solve(training, common)
             gradient, loss = common.gradient_and_loss(state.params)
@@ -72,8 +73,7 @@ class FederatedCg:
 
         def step(_: int, residual: float, away: Array) -> None:
             watch(Progress(common.rounds, max(self.rounds + 2, common.rounds), residual=residual * left / scale))
-            if training.save is not None:
-                training.save(RoundState(params - away, common.rounds))
+            training.reached(params - away, common.rounds)
 
         inverse = None
         if self.precondition and training.server is not None:

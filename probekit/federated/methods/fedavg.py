@@ -14,7 +14,7 @@ from probekit.federated.federation import Answers
 from probekit.federated.loss import CommonLoss, LossWatch
 from probekit.federated.methods.cg import training_recipe
 from probekit.federated.server import WEIGHTS, average, client_weights, participants, taking
-from probekit.federated.trained import Gradients, HistoryRecorder, RoundState, Trained
+from probekit.federated.trained import Gradients, HistoryRecorder, Trained
 from probekit.federated.training import Training
 from probekit.linear.design import Solution
 from probekit.models.fitting import FitPlan
@@ -131,6 +131,7 @@ class FedAvg:
         with training.purpose("residual"):
             begin, bound = common.gradient_and_loss(problem.start)
         scale = float(np.linalg.norm(begin)) or 1.0
+        training.resumed("rounds")
         with training.purpose("rounds"):
             outcome = self._rounds(training, rate, bound)
         with training.purpose("residual"):
@@ -176,8 +177,7 @@ class FedAvg:
             if recorder is not None:
                 recorder.add(before, tuple(names[c] for c in chosen), tuple(weights[chosen].tolist()), uploads)
             progress(Progress(done, self.rounds, loss))
-            if training.save is not None:
-                training.save(RoundState(params, done))
+            training.reached(params, done)
             if np.linalg.norm(params - before) <= self.tolerance * np.linalg.norm(params):
                 break
         return _Outcome(params, done, tuple(names[c] for c in chosen), uploads, watch, recorder)

@@ -11,9 +11,8 @@ import numpy as np
 import pytest
 
 from probekit.cache import DiskStore
-from probekit.federated.whole import Standing
 from probekit.runs import ledger
-from probekit.runs.checkpoint import TrainingCheckpoint
+from probekit.runs.checkpoint import TrainingCheckpoint, TrainingState
 from probekit.runs.folder import RunFolder
 from probekit.runs.run import Run
 from tests.cli.conftest import Command
@@ -55,9 +54,9 @@ def interrupt(monkeypatch: pytest.MonkeyPatch, probekit: Probekit, *arguments: o
     """Stop a training after so many rounds (0: after pretraining)."""
     original = TrainingCheckpoint.save
 
-    def stop(file: TrainingCheckpoint, standing: Standing) -> None:
-        original(file, standing)
-        if after <= (standing.reached.rounds if standing.reached is not None else 0):
+    def stop(file: TrainingCheckpoint, state: TrainingState) -> None:
+        original(file, state)
+        if after <= (state.rounds.rounds if state.rounds is not None else 0):
             raise KeyboardInterrupt
 
     with monkeypatch.context() as broken:
@@ -73,7 +72,7 @@ def test_an_interrupted_training_goes_on_where_it_was(
     probekit: Probekit, shop: Shop, monkeypatch: pytest.MonkeyPatch, after: int
 ) -> None:
     interrupt(monkeypatch, probekit, after=after)
-    monkeypatch.setattr("probekit.federated.whole.pretrain", None)
+    monkeypatch.setattr("probekit.models.jvp.pretrain", None)
     code, value, said = probekit("train", "grey", *FIRST, "--run", "r")
     assert code == 0, said
     assert f"Going on after {f'round {after}' if after else 'its pretraining'}, where" in said

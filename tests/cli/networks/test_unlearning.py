@@ -13,13 +13,14 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from probekit.certificates.certificate import certificate_text, read_certificate
-from probekit.federated.network_clients import holders
-from probekit.models.networks import inputs_of, linearized
+from probekit.federated.in_process import InProcess
+from probekit.federated.methods.fedavg import FedAvg
+from probekit.federated.training import Training
+from probekit.models.problem import problem_of
 from probekit.models.serving import load_head, predict
 from probekit.runs import ledger
 from probekit.runs.folder import RunFolder
 from probekit.runs.rows import rows_at
-from probekit.values import Partition
 from tests.cli.networks.shop import (
     FIRST,
     RIDGE,
@@ -74,20 +75,9 @@ def test_retraining_by_fedavg_is_for_runs_of_fedavg(trained: Path, probekit: Pro
     found, head = RunFolder.open("r"), network_head(Path("r"))
     embeddings, partition = rows_at(found, shop.store, 2)
     left = {name: held for name, held in partition.clients.items() if name != "2"}
-    kept = np.sort(np.concatenate([partition.server, *left.values()]))
-    place = {int(row): number for number, row in enumerate(kept)}
-    moved = {name: np.array([place[int(row)] for row in held]) for name, held in left.items()}
-    server = np.array([place[int(row)] for row in partition.server])
-    own = holders(
-        linearized(head.network),
-        inputs_of(head.network, np.asarray(embeddings.embeddings[kept])),
-        embeddings.labels[kept],
-        Partition(moved, server, len(kept), "iid", 0),
-    )
-    from probekit.federated.fedavg import FedAvg
-    from probekit.federated.network import train_holders
-
-    wanted = train_holders(own, ridge=RIDGE, method=FedAvg(rounds=3, local_steps=4)).params
+    problem = problem_of(head)
+    clients = InProcess.of(problem, embeddings, left)
+    wanted = FedAvg(rounds=3, local_steps=4).train(Training(problem, clients, RIDGE)).params
     assert np.allclose(network_head(Path("r"), 2).params, wanted, rtol=1e-8, atol=1e-10)
     assert probekit("verify", certificate(Path("r")), "--run", "r")[0] == 0
 
