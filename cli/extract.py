@@ -10,7 +10,7 @@ import typer
 
 from probekit.cli import options as o
 from probekit.cli.allocator import keep_freed_memory
-from probekit.cli.output import Output, facts, table
+from probekit.cli.output import Console, Output, facts, table
 
 if TYPE_CHECKING:
     from probekit.cache import DiskStore
@@ -22,7 +22,9 @@ DEFAULT_BACKBONE = "packaged:efficientnet-lite0"
 Panel = "Data set"
 
 
+@o.common
 def extract(
+    output: Output,
     dataset: Annotated[str, typer.Argument(help="hf:NAME, folder:PATH, idx:PATH, npz:PATH, packaged:digits, ...")],
     backbone: Annotated[
         str,
@@ -66,30 +68,23 @@ def extract(
     explain: Annotated[
         bool, typer.Option("--explain", help="On a miss, say what differs from the nearest entry.")
     ] = False,
-    cache: o.Cache = None,
-    config: o.Config = None,
-    json: o.Json = False,
-    quiet: o.Quiet = False,
-    verbose: o.Verbose = False,
 ) -> int:
     """Encode a dataset with a frozen backbone. Rows already in the cache are not encoded again.
 
     Interrupt it whenever you like: the same command continues.
     """
-    out = Output(json, quiet)
     size = _batch_size(batch_size)
     keep_freed_memory()
     began = time.perf_counter()
-    with out.busy("loading ..."):
+    with output.busy("loading ..."):
         from probekit.backbones import backbone as find_backbone
-        from probekit.cache import DiskStore
         from probekit.datasets import Columns
         from probekit.datasets import dataset as find_dataset
         from probekit.encoding.extract import extract as run
         from probekit.encoding.extract import spec_of
         from probekit.evaluation.backdoor import trigger as find_trigger
 
-        store = DiskStore(cache, waiting=out.note)
+        store = output.store
         columns = Columns(image=image_column, label=label_column, client=client_column, text=text_column)
         data = find_dataset(dataset, split=split, columns=columns, streaming=streaming, limit=limit)
         precision = ("amp-bfloat16" if device in ("auto", "cpu") else "amp-float16") if amp else "float32"
@@ -98,8 +93,8 @@ def extract(
         spec = spec_of(encoder, dtype=dtype, trigger=paste)
     loaded = time.perf_counter()
     if explain:
-        _explain(out, store, spec)
-    with out.bar("encoding") as bar:
+        _explain(output, store, spec)
+    with output.bar("encoding") as bar:
         last: list[Progress] = []
 
         def progress(now: Progress) -> None:
@@ -121,7 +116,7 @@ def extract(
     digest = embeddings.digest
     store.sets.give_name(name, digest)
     timings = {"load": round(loaded - began, 3), "encode": round(time.perf_counter() - loaded, 3)}
-    _show(out, name, embeddings, encoder, last[0], timings, store)
+    _show(output, name, embeddings, encoder, last[0], timings, store)
     return 5 if embeddings.skipped else 0
 
 
@@ -141,15 +136,15 @@ def default_name(dataset: str, split: str | None, backbone: str, *, trigger: str
     return slug[-100:].lstrip("-._")
 
 
-def _explain(out: Output, store: DiskStore, spec: EncodingSpec) -> None:
+def _explain(output: Output, store: DiskStore, spec: EncodingSpec) -> None:
     from probekit.cache.audit import explain
 
     for line in explain(spec, store.specs()):
-        out.note(line)
+        output.note(line)
 
 
 def _show(
-    out: Output,
+    output: Output,
     name: str,
     embeddings: EmbeddingSet,
     encoder: Backbone,
@@ -175,7 +170,7 @@ def _show(
         "cache": str(store.root),
     }
 
-    def show(console: Any) -> None:
+    def show(console: Console, _: object) -> None:
         rate = f", {done.encoded / timings['encode']:.1f} per second" if done.encoded else ""
         seen = {
             "set": f"{name}  ({value['digest'][:12]})",
@@ -191,4 +186,4 @@ def _show(
             rows = [(s.row, s.name, s.reason) for s in embeddings.skipped]
             console.print(table(f"{len(rows)} samples left out", ("row", "sample", "why"), rows))
 
-    out.result(value, show)
+    output.result(value, show)

@@ -6,11 +6,14 @@ import inspect
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import Field, fields
+from functools import wraps
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, get_args, get_type_hints
 
 import click
 import typer
+
+from probekit.cli.output import Output
 
 
 def read_config(context: typer.Context, path: Path | None) -> Path | None:
@@ -49,6 +52,7 @@ Config = Annotated[
     Path | None,
     typer.Option("--config", help="A TOML file with values for these flags.", callback=read_config, is_eager=True),
 ]
+SetName = Annotated[str, typer.Argument(help="A set's name or the beginning of its digest.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and do nothing.")]
 
@@ -58,6 +62,32 @@ def choice(*names: str) -> click.Choice[str]:
     return click.Choice(list(names))
 
 
+SHARED: dict[str, tuple[Any, Any]] = {
+    "config": (Config, None),
+    "cache": (Cache, None),
+    "json": (Json, False),
+    "quiet": (Quiet, False),
+    "verbose": (Verbose, False),
+}
+
+
+def common(command: Callable[..., int | None]) -> Callable[..., int | None]:
+    """Give a command the flags that all commands share; it takes what they say as an `Output`, its first argument."""
+    _, *own = inspect.signature(command, eval_str=True).parameters.values()
+    shared = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)
+        for name, (kind, default) in SHARED.items()
+    ]
+
+    @wraps(command)
+    def call(*, config: Path | None, cache: Path | None, json: bool, quiet: bool, verbose: bool, **given: Any) -> Any:
+        return command(Output(json, quiet, cache), **given)
+
+    keywords = [one.replace(kind=one.KEYWORD_ONLY) for one in own]
+    call.__signature__ = inspect.Signature([*keywords, *shared])  # type: ignore[attr-defined]
+    return call
+
+
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
@@ -65,11 +95,11 @@ def with_flags(options: type[Any]) -> Callable[[Command], Command]:
     """Give a command a flag for every field of an options class, which it takes as keywords."""
 
     def decorate(command: Command) -> Command:
-        first, *others = inspect.signature(command, eval_str=True).parameters.values()
-        own = [one.replace(kind=one.KEYWORD_ONLY) for one in others if one.kind is not one.VAR_KEYWORD]
+        own = inspect.signature(command, eval_str=True).parameters.values()
         types = get_type_hints(options)
-        made = [_flag(one, types[one.name]) for one in fields(options)]
-        command.__signature__ = inspect.Signature([first, *made, *own])  # type: ignore[attr-defined]
+        made = [_flag(one, types[one.name]) for one in fields(options) if one.metadata]
+        kept = [one for one in own if one.kind is not one.VAR_KEYWORD]
+        command.__signature__ = inspect.Signature([*kept, *made])  # type: ignore[attr-defined]
         return command
 
     return decorate

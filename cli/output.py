@@ -8,12 +8,22 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import typer
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from rich.console import Console as Console
 
-    from probekit.federated.trained import Progress, Watch
+    from probekit.cache import DiskStore
+    from probekit.runs.run import Progress, Run, Watch
+
+else:
+    Console = Any  # which only type checkers need
+
+Value = TypeVar("Value")
+"""A result with `.plain`, or plain values."""
 
 
 def wants_json(arguments: list[str]) -> bool:
@@ -43,6 +53,25 @@ class Output:
 
     as_json: bool = False
     quiet: bool = False
+    cache: Path | None = None
+
+    @cached_property
+    def store(self) -> DiskStore:
+        """The cache that was named, or the user's own."""
+        from probekit.cache import DiskStore
+
+        return DiskStore(self.cache, waiting=self.note)
+
+    def open(self, run: Path) -> Run:
+        """A run whose rows are in that cache."""
+        from probekit.runs.run import Run
+
+        return Run.open(run, store=self.store)
+
+    def confirm(self, question: str, yes: bool) -> None:
+        """Ask a person before something is done for good; a program was asked when it was written."""
+        if not yes and not self.as_json:
+            typer.confirm(question, abort=True, err=True)
 
     @cached_property
     def console(self) -> Console:
@@ -66,12 +95,12 @@ class Output:
         """Something that turns while work is done, on a terminal only."""
         return self.side.status(what) if self.side.is_terminal else nullcontext()
 
-    def result(self, value: Mapping[str, Any], show: Callable[[Console], None]) -> None:
+    def result(self, value: Value, show: Callable[[Console, Value], None]) -> None:
         """The outcome, as one JSON object or shown to a person."""
         if self.as_json:
-            print(json.dumps(value, ensure_ascii=False, default=str))
+            print(json.dumps(getattr(value, "plain", value), ensure_ascii=False, default=str))
         elif not self.quiet:
-            show(self.console)
+            show(self.console, value)
 
     @contextmanager
     def bar(self, what: str) -> Iterator[Callable[[int, int | None, str], None]]:
@@ -149,7 +178,7 @@ def facts(console: Console, values: Mapping[str, object]) -> None:
     """Names and values, one pair a line."""
     width = max((len(name) for name in values), default=0)
     for name, value in values.items():
-        console.print(f"[bold]{name:<{width}}[/]  {_plain(str(value))}", soft_wrap=True)
+        console.print(f"[bold]{name.replace('_', ' '):<{width}}[/]  {_plain(str(value))}", soft_wrap=True)
 
 
 def size(count: float) -> str:

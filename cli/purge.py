@@ -1,47 +1,42 @@
-"""`probekit purge`: remove what still knows the forgotten."""
+"""`probekit purge`: remove what was derived from the forgotten."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from probekit.cli import options as o
-from probekit.cli.output import Output, facts, size
+from probekit.cli.output import Console, Output, facts, size
+
+if TYPE_CHECKING:
+    from probekit.runs.purging import PurgeResult
 
 
+@o.common
 def purge(
+    output: Output,
     run: Annotated[Path, typer.Argument(help="A run folder in which something was unlearned.")],
     rows: Annotated[
         bool, typer.Option("--rows", help="Also erase the forgotten rows from the cache, in every set and backbone.")
     ] = False,
     yes: o.Yes = False,
-    cache: o.Cache = None,
-    json: o.Json = False,
-    quiet: o.Quiet = False,
-    verbose: o.Verbose = False,
 ) -> int:
     """Remove earlier heads, statistics, gradients and history of a run; with --rows, the rows in the cache too.
 
     Exits 6 if bytes of an erased row are still found in the cache.
     """
-    from probekit.cache import DiskStore
-    from probekit.runs.folder import RunFolder
-    from probekit.runs.purging import purge_run
+    output.confirm(f"Remove everything in {run} that was derived from the forgotten, for good?", yes)
+    result = output.open(run).purge(rows=rows)
+    output.result(result, _show)
+    return 6 if result.cache is not None and result.cache.remains else 0
 
-    if not yes and not json:
-        typer.confirm(f"Remove everything in {run} that knew the forgotten, for good?", abort=True, err=True)
-    found = purge_run(RunFolder.open(run), DiskStore(cache) if rows else None)
-    value: dict[str, Any] = {"run": str(run), **found}
 
-    def show(console: Any) -> None:
-        facts(console, {"run": run, "removed": f"{len(found['removed'])} files of earlier states"})
-        if found["cache"] is not None:
-            searched = size(found["cache"]["searched"])
-            facts(console, {"cache": f"{found['cache']['rows']} rows erased, {searched} searched for what is left"})
-        for what in found["unreached"]:
-            console.print(f"[dim]- not reached: {what}[/]", soft_wrap=True)
-
-    Output(json, quiet).result(value, show)
-    return 6 if found["cache"] is not None and found["cache"]["remains"] else 0
+def _show(console: Console, result: PurgeResult) -> None:
+    facts(console, {"run": result.run, "removed": f"{len(result.removed)} files of earlier states"})
+    if result.cache is not None:
+        searched = size(result.cache.searched)
+        facts(console, {"cache": f"{result.cache.rows} rows erased, {searched} searched for what is left"})
+    for what in result.unreached:
+        console.print(f"[dim]- not reached: {what}[/]", soft_wrap=True)

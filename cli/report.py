@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from probekit.cli import options as o
-from probekit.cli.output import Output, facts
-
-if TYPE_CHECKING:
-    from probekit.report.report import Report
-
-PAGE, VALUES = "report.md", "report.json"
+from probekit.cli.output import Console, Output, facts
 
 
+@o.common
 def report(
+    output: Output,
     run: Annotated[Path, typer.Argument(help="A run folder.")],
     out: Annotated[Path | None, typer.Option("--out", help="The report's folder (default: RUN/report).")] = None,
     test: Annotated[
@@ -33,74 +29,26 @@ def report(
     rows: Annotated[
         bool, typer.Option("--rows", help="Retrain from the cached rows even where statistics are kept.")
     ] = False,
-    config: o.Config = None,
-    cache: o.Cache = None,
-    json: o.Json = False,
-    quiet: o.Quiet = False,
-    verbose: o.Verbose = False,
 ) -> None:
     """Tell all about a run: before, after and retrained, distances and bounds, influence, certificates, ledger.
 
     Ledger and certificates are checked first; exits 6 if they do not hold. The same run gives the same report.
     """
-    from probekit.cache import DiskStore
-    from probekit.runs.folder import RunFolder
-    from probekit.runs.reporting import ReportOptions, gather
+    from probekit.report.report import refuse_other
 
-    opened = RunFolder.open(run)
+    opened = output.open(run)
     folder = out if out is not None else run / "report"
     refuse_other(folder)
-    said = Output(json, quiet)
-    with said.busy("checking, judging and drawing ..."):
-        found = gather(opened, DiskStore(cache), ReportOptions(test or (), triggered, target, rows))
-        value = {"folder": str(folder), **write(found, folder)}
-    said.result(value, lambda console: _show(console, value))
+    with output.busy("checking, judging and drawing ..."):
+        found = opened.report(test or (), triggered=triggered, target=target, from_rows=rows)
+        value = {"folder": str(folder), **found.write(folder)}
+    output.result(value, _show)
 
 
-def refuse_other(folder: Path) -> None:
-    """Refuse a folder that holds anything but a report."""
-    from probekit.errors import InputError
-
-    if folder.exists() and not (folder / VALUES).is_file() and (not folder.is_dir() or any(folder.iterdir())):
-        raise InputError(f"{folder} exists and is not a report. Choose another folder with --out, or remove it.")
-
-
-def write(found: Report, folder: Path) -> dict[str, Any]:
-    """Write a report into its folder: the old one stands until the new one is whole. Gives its plain values."""
-    from filelock import FileLock
-
-    from probekit.files import storing, sync_folder, write_text
-    from probekit.report.pages import markdown
-    from probekit.report.pictures import draw
-    from probekit.report.report import json_text, plain
-
-    # not the names of unfinished files in a run: a run that recovers takes those for its own
-    aside, old = (folder.absolute().parent / f".{folder.name}.{word}" for word in ("new", "old"))
-    with storing(folder.absolute().parent):
-        aside.parent.mkdir(parents=True, exist_ok=True)
-        with FileLock(aside.parent / f".{folder.name}.lock"):
-            for left in (aside, old):
-                shutil.rmtree(left, ignore_errors=True)
-            aside.mkdir()
-            try:
-                value = plain(found)
-                value["pictures"] = draw(value, aside)
-                write_text(aside / VALUES, json_text(value))
-                write_text(aside / PAGE, markdown(value))
-                if folder.exists():
-                    folder.rename(old)
-                aside.rename(folder)
-            finally:
-                shutil.rmtree(aside, ignore_errors=True)
-            sync_folder(folder.absolute().parent)
-            shutil.rmtree(old, ignore_errors=True)
-    return value
-
-
-def _show(console: Any, value: dict[str, Any]) -> None:
+def _show(console: Console, value: dict[str, Any]) -> None:
     last = value["stages"][-1]
     seen: dict[str, object] = {
-        "report": f"{value['folder']}/{PAGE}, with {len(value['pictures'])} pictures",
+        "report": f"{value['folder']}/report.md, with {len(value['pictures'])} pictures",
         "run": f"{value['run']}, state {value['state']}, made by {last['method']}",
         "ledger": f"{len(value['ledger'])} entries, the chain holds",
     }
@@ -118,5 +66,5 @@ def _show(console: Any, value: dict[str, Any]) -> None:
             found = judged["margins"]
             seen[f"certain on {judged['name']}"] = f"{found['certified']} of {found['rows']} rows keep their class"
     facts(console, seen)
-    for part, why in value["left out"].items():
-        console.print(f"- left out, {part}: {why}", style="dim", markup=False, soft_wrap=True)
+    for part, why in value["left_out"].items():
+        console.print(f"- left out, {part.replace('_', ' ')}: {why}", style="dim", markup=False, soft_wrap=True)

@@ -4,51 +4,105 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from probekit.cli import options as o
-from probekit.cli.output import Output
+from probekit.cli.output import Console, Output, facts, section, size
 from probekit.runs.options import TrainOptions
 
+if TYPE_CHECKING:
+    from probekit.runs.training import TrainResult
 
+SHOWN_CLIENTS = 20
+
+
+@o.common
 @o.with_flags(TrainOptions)
 def train(
+    output: Output,
     embeddings: Annotated[
         str,
         typer.Argument(help="A set in the cache: its name, or how its digest begins. With --backend jvp: a data set."),
     ],
     run: Annotated[Path | None, typer.Option(help="The run folder (default: runs/SET-METHOD).")] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace a finished run.")] = False,
-    config: o.Config = None,
-    cache: o.Cache = None,
-    json: o.Json = False,
-    quiet: o.Quiet = False,
-    verbose: o.Verbose = False,
     **given: Any,
 ) -> None:
     """Train a head, or a whole network, across clients, and keep in a run folder what unlearning will need.
 
     Killed or interrupted, it leaves no half run: give the same command again.
     """
-    out = Output(json, quiet)
     options = TrainOptions(**given)
-    with out.busy("loading ..."):
-        from probekit.cache import DiskStore
-        from probekit.cli.outcome import described, show
+    with output.busy("loading ..."):
         from probekit.runs.training import train_run
 
-    store = DiskStore(cache, waiting=out.note)
+    store = output.store
     path = run or default_run(embeddings, options.label)
-    with out.watch() as watch:
-        outcome = train_run(path, embeddings, options, store=store, force=force, watch=watch, note=out.note)
-    if outcome.left_out:
-        out.note(f"{outcome.left_out} rows without a label or an embedding were left out.")
-    value = described(outcome)
-    out.result(value, lambda console: show(console, value))
+    with output.watch() as watch:
+        result = train_run(path, embeddings, options, store=store, force=force, watch=watch, note=output.note)
+    if result.left_out:
+        output.note(f"{result.left_out} rows without a label or an embedding were left output.")
+    output.result(result, _show)
 
 
 def default_run(embeddings: str, label: str) -> Path:
     """runs/SET-METHOD, below the current folder."""
     return Path("runs") / f"{re.sub(r'[^A-Za-z0-9._-]+', '-', embeddings).lstrip('.-')}-{label}"
+
+
+def _show(console: Console, result: TrainResult) -> None:
+    trained, inputs, partition = result.trained, result.folder.inputs, result.folder.partition()
+    counts, solution, sent = list(trained.counts.values()), trained.solution, trained.total_traffic
+    spread = f", {min(counts)} to {max(counts)} rows each" if len(counts) > 1 else ""
+    seen = {
+        "run": result.folder.path,
+        "trained": f"{trained.method} {result.kind}, {trained.head.dimension} numbers to {len(trained.head.classes)} "
+        f"classes, on {sum(counts)} rows of {inputs['name']} ({trained.head.recipe['backbone']})",
+        "clients": f"{len(counts)} by {partition.scheme}{spread}; the server has {len(partition.server)}",
+        "ridge": _ridge_line(result),
+        "solved": f"{solution.method}, relative residual {solution.residual:.2g}{_rounds_line(result)}",
+    }
+    if result.effective_dimension is not None:
+        condition = result.condition_number
+        seen["system"] = f"effective dimension {result.effective_dimension:.1f}, condition number " + (
+            f"{condition:.3g}" if condition is not None else "unbounded"
+        )
+    if solution.note:
+        seen["note"] = solution.note
+    history = f"; the history takes {size(trained.history.size)}" if trained.history else ""
+    seen["sent"] = f"{size(sent.up)} up, {size(sent.down)} down{history}"
+    times = ((what.replace("_", " "), seconds) for what, seconds in result.seconds.items())
+    seen["time"] = ", ".join(f"{what} {seconds:.2f} s" for what, seconds in times)
+    facts(console, seen)
+    if len(counts) > 1:
+        rows = sorted(trained.counts.items(), key=lambda item: -item[1])[:SHOWN_CLIENTS]
+        more = f" (the largest {SHOWN_CLIENTS})" if len(counts) > SHOWN_CLIENTS else ""
+        section(console, f"rows per client{more}", ("client", "rows"), rows)
+    able = [("yes" if one.possible else "no", name, one.why) for name, one in result.can_unlearn.items()]
+    section(console, "what can be unlearned from this", ("", "method", "why"), able)
+
+
+def _ridge_line(result: TrainResult) -> str:
+    chosen = result.ridge_chosen
+    line = f"{result.trained.ridge:.4g} ({result.trained.scaling} scaling)"
+    if chosen is None:
+        return line
+    edge = "; it is the first or last of them, try others by hand" if chosen.at_edge else ""
+    wrong = f", {chosen.wrong_share:.1%} wrong" if chosen.wrong_share is not None else ""
+    return (
+        f"{line}, by {chosen.by} over {chosen.candidates} from {chosen.lowest:.2g} to {chosen.highest:.2g}"
+        f"{wrong}{edge}; chosen using all clients' rows"
+    )
+
+
+def _rounds_line(result: TrainResult) -> str:
+    trained = result.trained
+    if not trained.losses:
+        return ""
+    rate = "" if trained.learning_rate is None else f" at learning rate {trained.learning_rate:.4g}"
+    first, last = trained.losses[0], trained.losses[-1]
+    return f"; {trained.rounds} rounds{rate}, loss " + (
+        f"{first:.4g} to {last:.4g}" if first != last else f"{last:.4g}"
+    )

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from probekit.models.serving import load_head as load_head
     from probekit.models.serving import predict as predict
     from probekit.models.serving import save_head as save_head
+    from probekit.runs.options import TrainOptions as TrainOptions
+    from probekit.runs.run import Run as Run
     from probekit.unlearning.choice import unlearn as unlearn
     from probekit.unlearning.request import UnlearnRequest as UnlearnRequest
     from probekit.values import EmbeddingSet as EmbeddingSet
@@ -46,6 +48,8 @@ _HOMES = {
     "Partition": "probekit.values",
     "ProbekitError": "probekit.errors",
     "RidgeHead": "probekit.models.estimators",
+    "Run": "probekit.runs.run",
+    "TrainOptions": "probekit.runs.options",
     "Trained": "probekit.federated.trained",
     "UnlearnRequest": "probekit.unlearning.request",
     "WholeNetwork": "probekit.federated.whole",

@@ -106,7 +106,7 @@ def new_folder(target: Path, *, aside: Path | None = None) -> Iterator[Path]:
         yield made
         sync_folder(made)
         if target.exists():  # a full folder cannot be replaced
-            target.rename(_replaced(target))
+            target.rename(replaced(target))
         made.rename(target)
         sync_folder(target.parent)
     finally:
@@ -116,13 +116,13 @@ def new_folder(target: Path, *, aside: Path | None = None) -> Iterator[Path]:
 
 def restore_folder(target: Path) -> None:
     """Undo or finish a replacement of a folder that was killed in between."""
-    old = _replaced(target.absolute())
+    old = replaced(target.absolute())
     if old.exists() and not target.exists():
         old.rename(target)
     shutil.rmtree(old, ignore_errors=True)
 
 
-def _replaced(target: Path) -> Path:
+def replaced(target: Path) -> Path:
     """Where a folder that is being replaced stands for a moment."""
     return target.parent / f".old-{target.name}"
 

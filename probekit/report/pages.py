@@ -50,7 +50,7 @@ def _top(report: Plain) -> str:
 
 def _shares(one: Plain) -> str:
     told = ", ".join(f"{label} {percent(share)}" for label, share in one["heads"].items())
-    apart = one["difference to retraining"]
+    apart = one["difference_to_retraining"]
     return told if apart is None else f"{told}; {100 * apart:.2f} points from retraining"
 
 
@@ -59,12 +59,12 @@ def _comparison(report: Plain) -> str:
         return ""
     heads = list(report["comparison"][0]["heads"])
     rows = [
-        (one["measure"], *(interval(one["heads"][label]) for label in heads), _points(one["difference to retraining"]))
+        (one["measure"], *(interval(one["heads"][label]) for label in heads), _points(one["difference_to_retraining"]))
         for one in report["comparison"]
     ]
     judged = [
         f"- {text(one['name'])}: {one['rows']} rows, {text(one['meaning'])}."
-        + (f" {one['left out']} rows without a label or an embedding are left out." if one["left out"] else "")
+        + (f" {one['left_out']} rows without a label or an embedding are left out." if one["left_out"] else "")
         for one in report["judged"]
     ]
     backdoor = report["stages"][-1]["now"]["backdoor"]
@@ -112,16 +112,16 @@ def _distances(report: Plain) -> str:
 
 def _margins(report: Plain) -> str:
     parts = []
-    for one in report["judged"]:
+    for place, one in enumerate(report["judged"], start=1):
         found = one["margins"]
         if found is None:
             parts.append(f"{text(one['name'])}: {text(one['why'])}")
             continue
         parts.append(
             f"{text(one['name'])}: **{found['certified']} of {found['rows']} rows provably get the retrained head's "
-            f"class.** Median lead {number(found['median lead'])}, median lead needed {number(found['median needed'])}."
+            f"class.** Median lead {number(found['median_lead'])}, median lead needed {number(found['median_needed'])}."
         )
-        parts.append(_picture(report, f"margins {one['name']}"))
+        parts.append(_picture(report, f"margins_{place}"))
     said = (
         "A row keeps its class for certain if its best score leads every other by more than both scores can be off. "
         "Rows above the line are certain; of those below nothing is proven, most agree all the same."
@@ -135,7 +135,7 @@ def _influence(report: Plain) -> str:
         return ""
     rows = [
         (
-            one["client"] + (" (forgotten since)" if one["forgotten since"] else ""),
+            one["client"] + (" (forgotten since)" if one["forgotten_since"] else ""),
             one["rows"],
             number(one["distance"]),
             number(one["bound"]),
@@ -153,14 +153,14 @@ def _influence(report: Plain) -> str:
 
 def _classes(report: Plain) -> str:
     parts = []
-    for one in report["judged"]:
-        heads = list(one["by class"])
+    for place, one in enumerate(report["judged"], start=1):
+        heads = list(one["by_class"])
         rows = [
             (shares[0]["name"], shares[0]["count"], *(interval(share) for share in shares))
-            for shares in zip(*one["by class"].values(), strict=True)
+            for shares in zip(*one["by_class"].values(), strict=True)
         ]
-        parts += [f"### On {text(one['name'])}", _picture(report, f"classes {one['name']}")]
-        parts += [_picture(report, f"confusion {one['name']}")]
+        parts += [f"### On {text(one['name'])}", _picture(report, f"classes_{place}")]
+        parts += [_picture(report, f"confusion_{place}")]
         parts.append(table(("class", "rows", *heads), rows[:SHOWN]))
     return section("Classes", *parts) if parts else ""
 
@@ -192,7 +192,7 @@ def _certificate(page: Plain, run: str) -> str:
         ("who can check it", said["checkable_by"]),
         ("with what", WITH_WHAT.get(said["checkable_by"], "")),
         ("how", code(f"probekit verify {run}/states/{page['state']:04d}/certificate.json --run {run}")),
-        ("signed by", code(page["signed by"]) if page["signed by"] else "nobody"),
+        ("signed by", code(page["signed_by"]) if page["signed_by"] else "nobody"),
         ("digest", code(page["digest"])),
     ]
     paper = [
@@ -265,12 +265,12 @@ def _setting(report: Plain) -> str:
 
 
 def _inputs(report: Plain) -> str:
-    rows = [(text(name), code(_flat(value))) for name, value in report["inputs"].items()]
+    rows = [(text(name.replace("_", " ")), code(_flat(value))) for name, value in report["inputs"].items()]
     return section("What this report was made from", table(("input", "digest"), rows, raw=True))
 
 
 def _left_out(report: Plain) -> str:
-    told = [f"{name}: {why}" for name, why in report["left out"].items()]
+    told = [f"{name.replace('_', ' ')}: {why}" for name, why in report["left_out"].items()]
     return section("Left out", _list(told)) if told else ""
 
 

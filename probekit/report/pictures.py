@@ -7,7 +7,6 @@ without pyplot, and settings hold while a picture is written.
 from __future__ import annotations
 
 import math
-import re
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -51,7 +50,7 @@ def draw(report: Plain, folder: Path) -> dict[str, dict[str, str]]:
     """Write every picture that the report has values for; gives their files, texts and sha256 by key."""
     written: dict[str, dict[str, str]] = {}
     for number, (key, (make, alt)) in enumerate(_figures(report).items(), start=1):
-        name = f"{number:02d}-{re.sub('[^a-z0-9]+', '-', key.lower()).strip('-')[:60]}.svg"
+        name = f"{number:02d}-{key.replace('_', '-')}.svg"
         with rc_context(SETTINGS), warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="Glyph .* missing")  # the viewer's font may well have it
             make().savefig(folder / name, format="svg", metadata={"Date": None, "Creator": None})
@@ -69,12 +68,12 @@ def _figures(report: Plain) -> dict[str, tuple[Any, str]]:
     clients = report["influence"]["clients"]
     if clients:
         found["influence"] = (lambda: influence(clients), "How far the head moves without each client")
-    for one in report["judged"]:
+    for place, one in enumerate(report["judged"], start=1):
         name = one["name"]
         if one["margins"] is not None:
-            found[f"margins {name}"] = (lambda one=one: margins(one), f"Margins of {name} against the lead needed")
-        found[f"classes {name}"] = (lambda one=one: classes(one), f"Accuracy of each class on {name}")
-        found[f"confusion {name}"] = (lambda one=one: confusion(one), f"True against given classes on {name}")
+            found[f"margins_{place}"] = (lambda one=one: margins(one), f"Margins of {name} against the lead needed")
+        found[f"classes_{place}"] = (lambda one=one: classes(one), f"Accuracy of each class on {name}")
+        found[f"confusion_{place}"] = (lambda one=one: confusion(one), f"True against given classes on {name}")
     return found
 
 
@@ -104,7 +103,7 @@ def comparison(measures: Sequence[Plain]) -> Figure:
 
 def _group(one: Plain) -> str:
     name = _label(one["measure"], 60).replace(" on ", "\non ", 1).replace(", ", ",\n", 1)
-    apart = one["difference to retraining"]
+    apart = one["difference_to_retraining"]
     return name if apart is None else f"{name}\n|after - retrained| = {100 * apart:.2f} points"
 
 
@@ -139,12 +138,12 @@ def distances(stages: Sequence[Plain]) -> Figure:
 
 def influence(clients: Sequence[Plain]) -> Figure:
     """How far the head moves without each client: exactly, and at most."""
-    shown = [one for place, one in enumerate(clients) if place < MOST_BARS or one["forgotten since"]]
+    shown = [one for place, one in enumerate(clients) if place < MOST_BARS or one["forgotten_since"]]
     shown = shown[: 2 * MOST_BARS][::-1]
     figure, axes = _figure(6.5, 1.5 + 0.28 * len(shown))
     for place, one in enumerate(shown):
         if _positive(one["distance"]):
-            inside = "white" if one["forgotten since"] else BLUE
+            inside = "white" if one["forgotten_since"] else BLUE
             axes.plot(one["distance"], place, "o", color=BLUE, markerfacecolor=inside, markersize=8)
         if _positive(one["bound"]):
             axes.plot(one["bound"], place, "|", color=ORANGE, markersize=13, markeredgewidth=3)
@@ -161,7 +160,7 @@ def influence(clients: Sequence[Plain]) -> Figure:
     if len(clients) > len(shown):
         axes.set_title(f"{len(shown)} of {len(clients)} clients: those that matter most, and the forgotten")
     axes.plot([], [], "o", color=BLUE, label="exactly (leave-one-out)")
-    if any(one["forgotten since"] for one in shown):
+    if any(one["forgotten_since"] for one in shown):
         axes.plot([], [], "o", color=BLUE, markerfacecolor="white", label="forgotten since")
     axes.plot([], [], "|", color=ORANGE, markersize=10, markeredgewidth=3, linestyle="", label="bound")
     figure.legend(loc="outside upper left", ncols=3)
@@ -196,27 +195,27 @@ def margins(judged: Plain) -> Figure:
 
 def classes(judged: Plain) -> Figure:
     """The accuracy of each class: for every head or, of many classes, of the current head where it is worst."""
-    heads = list(judged["by class"])
+    heads = list(judged["by_class"])
     current = next(label for label in heads if label != "before")
-    order = list(range(len(judged["by class"][current])))
+    order = list(range(len(judged["by_class"][current])))
     if len(order) > GROUPED:
         heads = [current]
         order.sort(
-            key=lambda k: (judged["by class"][current][k]["value"] is None, judged["by class"][current][k]["value"])
+            key=lambda k: (judged["by_class"][current][k]["value"] is None, judged["by_class"][current][k]["value"])
         )
         order = order[:MOST_BARS]
-    names = [_label(judged["by class"][current][k]["name"]) for k in order]
+    names = [_label(judged["by_class"][current][k]["name"]) for k in order]
     height = 3.4 + (1.2 if _turned(names) else 0.0)
     figure, axes = _figure(max(5.5, 1.5 + 0.22 * len(order) * (len(heads) + 1)), height)
     width = 0.84 / len(heads)
     for place, label in enumerate(heads):
-        values = [judged["by class"][label][k]["value"] or 0.0 for k in order]
+        values = [judged["by_class"][label][k]["value"] or 0.0 for k in order]
         x = np.arange(len(order)) + (place - (len(heads) - 1) / 2) * width
         axes.bar(x, values, 0.92 * width, color=COLOURS[label], hatch=HATCHES[label], edgecolor="white")
     axes.set_xticks(range(len(order)), names, **_turned(names))
     axes.set_xlabel("class")
-    if len(order) < len(judged["by class"][current]):
-        axes.set_title(f"the worst {len(order)} of {len(judged['by class'][current])} classes")
+    if len(order) < len(judged["by_class"][current]):
+        axes.set_title(f"the worst {len(order)} of {len(judged['by_class'][current])} classes")
     _shares(axes)
     _legend(figure, heads)
     return figure

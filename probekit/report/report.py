@@ -6,19 +6,24 @@ import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+from filelock import FileLock
 
 from probekit.certificates.certificate import Certificate
 from probekit.certificates.checks import Check
 from probekit.certificates.margins import Margins
+from probekit.errors import InputError
 from probekit.evaluation.backdoor import BackdoorSuccess
 from probekit.evaluation.metrics import Confusion, Share
+from probekit.files import new_folder, storing, write_text
 from probekit.unlearning.triage import Influence
 from probekit.values import Json
 
-FORMAT = 1
+FORMAT = 2
+PAGE, VALUES = "report.md", "report.json"
 DRAWN = 2000
 """How many rows' margins are told one by one; all of them are counted."""
 BEFORE, AFTER, RETRAINED, TRAINED = "before", "after", "retrained", "trained"
@@ -81,6 +86,19 @@ class Page:
     checks: Sequence[Check]
 
 
+@dataclass(frozen=True)
+class LedgerLine:
+    """An entry of the ledger, with what was done in words."""
+
+    number: int
+    time: str
+    action: str
+    state: int
+    what: str
+    digest: str
+    previous: str
+
+
 @dataclass(frozen=True, eq=False)
 class Report:
     """All that a report tells. `influence` is of the clients of state `influence_state`."""
@@ -94,36 +112,58 @@ class Report:
     influence: Sequence[Influence] = ()
     influence_state: int | None = None
     pages: Sequence[Page] = ()
-    ledger: Sequence[Mapping[str, Json]] = ()
+    ledger: Sequence[LedgerLine] = ()
     left_out: Mapping[str, str] = field(default_factory=dict)
 
+    @property
+    def plain(self) -> Plain:
+        """All of it in plain values: what JSON holds, and what Markdown and pictures are made from."""
+        stages = self.stages
+        now = set(stages[-1].counts)
+        found: Plain = {
+            "format": FORMAT,
+            "run": self.run,
+            "unlearned": bool(self.pages) or any(entry.action == "unlearn" for entry in self.ledger),
+            "state": stages[-1].state,
+            "inputs": dict(self.inputs),
+            "comparison": comparison(stages, names=[one.name for one in self.judged]),
+            "stages": [asdict(one) for one in stages],
+            "judged": [_judged(one) for one in self.judged],
+            "influence": {
+                "state": self.influence_state,
+                "clients": [{**asdict(one), "forgotten_since": one.client not in now} for one in self.influence],
+            },
+            "certificates": [_page(one) for one in self.pages],
+            "ledger": [asdict(entry) for entry in self.ledger],
+            "config": dict(self.config),
+            "environment": dict(self.environment),
+            "left_out": dict(self.left_out),
+            "pictures": {},
+        }
+        cleaned: Plain = json.loads(json.dumps(_finite(found), default=_number))
+        return cleaned
 
-def plain(report: Report) -> Plain:
-    """The report in plain values: what JSON holds, and what Markdown and pictures are made from."""
-    stages = report.stages
-    now = set(stages[-1].counts)
-    found: Plain = {
-        "format": FORMAT,
-        "run": report.run,
-        "unlearned": bool(report.pages) or any(entry["action"] == "unlearn" for entry in report.ledger),
-        "state": stages[-1].state,
-        "inputs": dict(report.inputs),
-        "comparison": comparison(stages, names=[one.name for one in report.judged]),
-        "stages": [asdict(one) for one in stages],
-        "judged": [_judged(one) for one in report.judged],
-        "influence": {
-            "state": report.influence_state,
-            "clients": [{**asdict(one), "forgotten since": one.client not in now} for one in report.influence],
-        },
-        "certificates": [_page(one) for one in report.pages],
-        "ledger": [dict(entry) for entry in report.ledger],
-        "config": dict(report.config),
-        "environment": dict(report.environment),
-        "left out": dict(report.left_out),
-        "pictures": {},
-    }
-    cleaned: Plain = json.loads(json.dumps(_finite(found), default=_number))
-    return cleaned
+    def write(self, folder: Path | str) -> Plain:
+        """Write Markdown, JSON and pictures; an old report stands until the new one is whole. Gives plain values."""
+        from probekit.report.pages import markdown
+        from probekit.report.pictures import draw
+
+        value, folder = self.plain, Path(folder).absolute()
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        # not the names of unfinished files in a run: a run that recovers takes those for its own
+        new, lock = (folder.parent / f".{folder.name}.{word}" for word in ("new", "lock"))
+        with storing(folder.parent), FileLock(lock), new_folder(folder, aside=new):
+            refuse_other(folder)
+            value["pictures"] = draw(value, new)
+            write_text(new / VALUES, json_text(value))
+            write_text(new / PAGE, markdown(value))
+        return value
+
+
+def refuse_other(folder: Path) -> None:
+    """Refuse a folder that holds anything but a report."""
+    if folder.exists() and not (folder / VALUES).is_file() and (not folder.is_dir() or any(folder.iterdir())):
+        raise InputError(f"{folder} exists and is not a report. Choose another folder, or remove it.")
 
 
 def json_text(report: Mapping[str, Any]) -> str:
@@ -148,7 +188,7 @@ def comparison(stages: Sequence[StateReport], *, names: Iterable[str]) -> list[P
         {
             "measure": title,
             "heads": {label: None if share is None else asdict(share) for label, share in shares.items()},
-            "difference to retraining": _difference(list(shares.values())[-2:]) if RETRAINED in heads else None,
+            "difference_to_retraining": _difference(list(shares.values())[-2:]) if RETRAINED in heads else None,
         }
         for title, shares in rows
     ]
@@ -175,8 +215,8 @@ def _judged(one: Judged) -> Plain:
         "digest": one.digest,
         "meaning": one.meaning,
         "rows": one.rows,
-        "left out": one.left_out,
-        "by class": {label: [asdict(share) for share in shares] for label, shares in one.by_class.items()},
+        "left_out": one.left_out,
+        "by_class": {label: [asdict(share) for share in shares] for label, shares in one.by_class.items()},
         "confusion": asdict(one.confusion),
         "margins": None,
         "why": one.why,
@@ -186,8 +226,8 @@ def _judged(one: Judged) -> Plain:
         told["margins"] = {
             "rows": len(margins.lead),
             "certified": margins.certified,
-            "median lead": float(np.median(margins.lead)),
-            "median needed": float(np.median(margins.needed)),
+            "median_lead": float(np.median(margins.lead)),
+            "median_needed": float(np.median(margins.needed)),
             "points": [
                 [float(f"{lead:.6g}"), float(f"{need:.6g}")]
                 for lead, need in zip(margins.lead[places], margins.needed[places], strict=True)
@@ -200,7 +240,7 @@ def _page(one: Page) -> Plain:
     return {
         "state": one.state,
         "digest": one.certificate.digest,
-        "signed by": one.signature["key"] if one.signature else None,
+        "signed_by": one.signature["key"] if one.signature else None,
         "certificate": one.certificate.plain,
         "checks": [asdict(check) for check in one.checks],
     }

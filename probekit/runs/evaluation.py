@@ -1,35 +1,35 @@
-"""How good a run's head is on some rows, in plain values: the work of `probekit evaluate`."""
+"""How good a run's head is on some rows, and how well a trigger works on it."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any, Self
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from probekit.cache import DiskStore
 from probekit.errors import CacheError, InputError, MismatchError, NotFoundError
-from probekit.evaluation.few_shot import few_shot
-from probekit.evaluation.metrics import (
-    Interval,
-    accuracy,
-    accuracy_by_class,
-    accuracy_by_client,
-    calibration,
-    confusion,
-)
+from probekit.evaluation import metrics
+from probekit.evaluation.few_shot import FewShot, few_shot
+from probekit.evaluation.metrics import Calibration, Confusion, Interval, Share, accuracy
 from probekit.federated.trained import Trained
 from probekit.linear.neighbours import KnnOptions, knn_predict
 from probekit.linear.ridge import penalty_of
 from probekit.models.heads import Head, NetworkHead
 from probekit.models.serving import predict, scores
+from probekit.runs.backdoor import BackdoorComparison, compare_backdoor
 from probekit.runs.folder import RunFolder
-from probekit.runs.training import usable
-from probekit.runs.unlearning import Rows, rows_at
+from probekit.runs.result import Result
+from probekit.runs.rows import RunRows, rows_at, usable
+from probekit.runs.snapshot import snapshot
 from probekit.values import EmbeddingSet
+
+if TYPE_CHECKING:
+    from probekit.runs.run import Run
 
 TEST, SERVER, TRAINING = "test", "server", "training"
 MEANING = {
@@ -44,18 +44,50 @@ Indices = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class EvaluationOptions:
-    """What to compute besides the usual."""
+class KnnAccuracy:
+    """How good a vote of the nearest training rows is."""
 
-    interval: Interval = field(default_factory=Interval)
-    neighbours: int | None = None
-    shots: Sequence[int] = ()
-    draws: int = 5
+    neighbours: int
+    metric: str
+    temperature: float | None
+    accuracy: Share
 
 
 @dataclass(frozen=True)
-class Subject:
-    """Rows to judge a head on: what they are, and who holds them where that is known."""
+class SetEvaluation:
+    """A head on one set. `also_trained_on`: how many of its rows were trained on; None: not known."""
+
+    set: str
+    kind: str
+    meaning: str
+    rows: int
+    left_out: int
+    also_trained_on: int | None
+    accuracy: Share
+    by_class: tuple[Share, ...]
+    by_client: tuple[Share, ...]
+    calibration: Calibration | None
+    confusion: Confusion
+    pretrained: Share | None = None
+    knn: KnnAccuracy | None = None
+    few_shot: tuple[FewShot, ...] = ()
+
+
+@dataclass(frozen=True)
+class EvaluationResult(Result):
+    """The head of a state on every set that was asked for."""
+
+    run: Path
+    state: int
+    method: str
+    head: str
+    results: tuple[SetEvaluation, ...]
+    backdoor: BackdoorComparison | None = None
+
+
+@dataclass(frozen=True)
+class EvaluationSet:
+    """Rows to evaluate a head on: what they are, and who holds them where that is known."""
 
     name: str
     kind: str
@@ -76,7 +108,7 @@ class Subject:
 
 
 @dataclass(frozen=True, eq=False)
-class Judge:
+class Evaluator:
     """A run's state (None: the current one), and its training rows where a question needs them."""
 
     run: RunFolder
@@ -84,15 +116,15 @@ class Judge:
     trained: Trained
     state: int | None = None
 
-    def own(self) -> Subject:
+    def own(self) -> EvaluationSet:
         """The server's rows or, without any, the rows that were trained on."""
         name = str(self.run.inputs["name"])
         embeddings, partition = self._rows()
         if len(partition.server):
-            return Subject.server(name, embeddings.select(partition.server), self.trained)
-        return Subject(name, TRAINING, *self.held())
+            return EvaluationSet.server(name, embeddings.select(partition.server), self.trained)
+        return EvaluationSet(name, TRAINING, *self.held())
 
-    def named(self, name: str) -> Subject:
+    def named(self, name: str) -> EvaluationSet:
         """A set of the cache."""
         digest = self.store.sets.resolve(name)
         whole = self.store.open(digest)
@@ -100,12 +132,12 @@ class Judge:
         left_out = len(whole) - len(rows)
         _check_classes(self.trained.head, rows, name)
         if digest == self.run.inputs["set"]:
-            return Subject(name, TRAINING, rows, self.run.partition().clients, left_out)
+            return EvaluationSet(name, TRAINING, rows, self.run.partition().clients, left_out)
         places: dict[str, Indices] = {}
         if rows.clients is not None:
             owners = np.asarray(list(rows.clients), dtype=str)
             places = {str(client): np.flatnonzero(owners == client) for client in np.unique(owners)}
-        return Subject(name, TEST, rows, places, left_out)
+        return EvaluationSet(name, TEST, rows, places, left_out)
 
     def held(self) -> tuple[EmbeddingSet, dict[str, Indices]]:
         """The rows that the state was trained on, in order, and where each client's are among them."""
@@ -114,42 +146,38 @@ class Judge:
         rows = np.sort(np.concatenate(list(clients.values())))
         return embeddings.select(rows), {name: np.flatnonzero(np.isin(rows, held)) for name, held in clients.items()}
 
-    def _rows(self) -> Rows:
-        return rows_at(self.run, self.store, self.run.state if self.state is None else self.state)
+    def _rows(self) -> RunRows:
+        return rows_at(self.run, self.store, self.state)
 
-    def verdict(self, subject: Subject, wishes: EvaluationOptions) -> dict[str, Any]:
-        """All that is to be said of the head on these rows."""
-        labels, classes = subject.rows.labels, self.trained.head.classes
-        found = scores(self.trained.head, subject.rows)
+    def evaluate(self, subject: EvaluationSet, how: Interval) -> SetEvaluation:
+        """Everything about the head on these rows."""
+        labels, head = subject.rows.labels, self.trained.head
+        found = scores(head, subject.rows)
         guesses = np.asarray(np.argmax(found, axis=1), np.int64)
-        how = wishes.interval
-        by_client = accuracy_by_client(guesses, labels, clients=subject.clients, interval=how)
-        calibrated = calibration(found, labels, seed=how.seed) if len(labels) > 1 else None
-        value: dict[str, Any] = {
-            "set": subject.name,
-            "kind": subject.kind,
-            "meaning": subject.meaning,
-            "rows": len(labels),
-            "left out": subject.left_out,
-            "also trained on": self._seen(subject),
-            "accuracy": asdict(accuracy(guesses, labels, interval=how)),
-            "by class": [asdict(one) for one in accuracy_by_class(guesses, labels, classes=classes, interval=how)],
-            "by client": [asdict(one) for one in by_client],
-            "calibration": asdict(calibrated) if calibrated else None,
-            "confusion": asdict(confusion(guesses, labels, classes=classes)),
-        }
-        if isinstance(self.trained.head, NetworkHead):
-            from probekit.models.networks import pretrained
+        return SetEvaluation(
+            subject.name,
+            subject.kind,
+            subject.meaning,
+            len(labels),
+            subject.left_out,
+            self._seen(subject),
+            accuracy(guesses, labels, interval=how),
+            tuple(metrics.accuracy_by_class(guesses, labels, classes=head.classes, interval=how)),
+            tuple(metrics.accuracy_by_client(guesses, labels, clients=subject.clients, interval=how)),
+            metrics.calibration(found, labels, seed=how.seed) if len(labels) > 1 else None,
+            metrics.confusion(guesses, labels, classes=head.classes),
+            self._pretrained(subject, how),
+        )
 
-            before = predict(pretrained(self.trained.head), subject.rows)
-            value["pretrained"] = asdict(accuracy(before, labels, interval=how))
-        if wishes.neighbours is not None:
-            value["knn"] = self._knn(subject, wishes.neighbours, how)
-        if wishes.shots:
-            value["few-shot"] = self._shots(subject, wishes)
-        return value
+    def _pretrained(self, subject: EvaluationSet, interval: Interval) -> Share | None:
+        """How good a network was before any client trained it."""
+        if not isinstance(self.trained.head, NetworkHead):
+            return None
+        from probekit.models.networks import pretrained
 
-    def _seen(self, subject: Subject) -> int | None:
+        return accuracy(predict(pretrained(self.trained.head), subject.rows), subject.rows.labels, interval=interval)
+
+    def _seen(self, subject: EvaluationSet) -> int | None:
         """How many of the rows are samples that were trained on; None where the training rows are gone."""
         try:
             known = set(self.held()[0].ids)
@@ -157,14 +185,16 @@ class Judge:
             return None
         return sum(sample in known for sample in subject.rows.ids)
 
-    def _knn(self, subject: Subject, neighbours: int, interval: Interval) -> dict[str, Any]:
-        train = self._training_rows(subject, "knn")
+    def knn(self, subject: EvaluationSet, neighbours: int, interval: Interval) -> KnnAccuracy:
+        """How good a vote of the nearest training rows is."""
+        train, rows = self._training_rows(subject, "knn"), subject.rows
         options = KnnOptions(neighbours=neighbours)
         threads = os.cpu_count() or 1
-        guesses = knn_predict(train.to_numpy(), train.labels, subject.rows.to_numpy(), options=options, threads=threads)
-        return {**asdict(options), **asdict(accuracy(guesses, subject.rows.labels, interval=interval))}
+        guesses = knn_predict(train.to_numpy(), train.labels, rows.to_numpy(), options=options, threads=threads)
+        return KnnAccuracy(**vars(options), accuracy=accuracy(guesses, rows.labels, interval=interval))
 
-    def _shots(self, subject: Subject, wishes: EvaluationOptions) -> list[dict[str, Any]]:
+    def few_shot(self, subject: EvaluationSet, shots: Sequence[int], draws: int, seed: int) -> tuple[FewShot, ...]:
+        """How good heads of few training rows of every class are."""
         if isinstance(self.trained.head, NetworkHead):
             raise InputError("`shots` draws curves of heads in closed form; a whole network has none. Leave it out.")
         train, trained = self._training_rows(subject, "shots"), self.trained
@@ -174,19 +204,70 @@ class Judge:
             subject.rows,
             design=trained.design,
             ridge=penalty_of(trained.ridge, trained.scaling, rows) / rows,
-            shots=wishes.shots,
-            draws=wishes.draws,
-            seed=wishes.interval.seed,
+            shots=shots,
+            draws=draws,
+            seed=seed,
         )
-        return [asdict(point) for point in curve]
+        return tuple(curve)
 
-    def _training_rows(self, subject: Subject, flag: str) -> EmbeddingSet:
+    def _training_rows(self, subject: EvaluationSet, option: str) -> EmbeddingSet:
         if subject.kind == TRAINING:
             raise InputError(
-                f"`{flag}` learns from the training rows and cannot be judged on them. Name a test set, or train with "
-                "`server_share` so that the server has rows of its own."
+                f"`{option}` learns from the training rows and cannot be judged on them. Name a test set, or train "
+                "with `server_share` so that the server has rows of its own."
             )
         return self.held()[0]
+
+
+def evaluate(
+    run: Run,
+    *sets: str,
+    state: int | None = None,
+    knn: int | None = None,
+    shots: Sequence[int] = (),
+    draws: int = 5,
+    triggered: str | None = None,
+    target: int = 0,
+    confidence: float = 0.95,
+    seed: int = 0,
+) -> EvaluationResult:
+    """Accuracy with an interval, per class and client, calibration and confusion on sets of the cache.
+
+    sets: none: the server's rows, else the training rows.
+    knn: also a vote of this many nearest training rows.
+    shots, draws: also heads of so few training rows of every class, drawn this often.
+    triggered, target: also how often a trigger gives this class, here and retrained.
+    """
+    folder, store, how = run.folder, run.store, Interval(confidence, seed=seed)
+    trained = folder.trained(state)
+    evaluator = Evaluator(folder, store, trained, state)
+    results = []
+    for subject in [evaluator.named(name) for name in sets] or [evaluator.own()]:
+        near = None if knn is None else evaluator.knn(subject, knn, how)
+        few = evaluator.few_shot(subject, shots, draws, seed) if shots else ()
+        results.append(replace(evaluator.evaluate(subject, how), knn=near, few_shot=few))
+    backdoor = None
+    if triggered is not None:
+        retrained, pictures = snapshot(folder, store, state).reference(), store.open(triggered)
+        backdoor = compare_backdoor(trained.head, retrained, pictures, target=target, interval=how)
+    number = run.state if state is None else state
+    return EvaluationResult(run.path, number, trained.method, trained.head.digest, tuple(results), backdoor)
+
+
+def find_sets(run: RunFolder, store: DiskStore, names: Sequence[str]) -> tuple[list[EvaluationSet], str]:
+    """The test sets or, where none is named, the server's rows; or none, and why."""
+    if names:
+        evaluator = Evaluator(run, store, run.trained())
+        return [evaluator.named(name) for name in dict.fromkeys(names)], ""
+    try:
+        embeddings, partition = rows_at(run, store)
+    except (NotFoundError, MismatchError) as error:
+        return [], f"No test set was named, and the run's own rows are not at hand. {error}"
+    if not len(partition.server):
+        hint = f"Name a set: `probekit report {run.path} --test SET`."
+        return [], f"No test set was named and the server has no rows of its own. {hint}"
+    rows = embeddings.select(partition.server)
+    return [EvaluationSet.server("the server's rows", rows, run.trained())], ""
 
 
 def _check_classes(head: Head, rows: EmbeddingSet, name: str) -> None:

@@ -31,12 +31,15 @@ class Fitted:
     condition: float | None = None
 
 
-def rounds_told(method: FedAvg, trained: Trained) -> dict[str, Json]:
-    """The options of FedAvg as they were in the end."""
-    told: dict[str, Json] = {
-        name: getattr(method, name) for name in TrainOptions.names(ROUNDS) if name not in ("preset", "optimiser")
-    }
-    return {**told, "optimiser": method.optimiser.name, "learning_rate": trained.learning_rate}
+def resolved(options: TrainOptions, method: object, trained: Trained) -> dict[str, Json]:
+    """The options with everything filled in that they had left open."""
+    kept = "statistics" if trained.statistics is not None else "gradients" if trained.gradients else "nothing"
+    found: dict[str, Json] = {**options.plain, "clients": len(trained.counts), "ridge": trained.ridge, "keep": kept}
+    names = [name for name in options.names(ROUNDS) if name not in ("preset", "optimiser")]
+    found |= {name: getattr(method, name, found[name]) for name in names}
+    if isinstance(method, FedAvg):
+        found |= {"optimiser": method.optimiser.name, "learning_rate": trained.learning_rate}
+    return found
 
 
 @contextmanager
@@ -54,7 +57,7 @@ def method_of(options: TrainOptions) -> ClosedForm | FedAvg:
         parsed = weight if weight in (None, "balanced") else _numbers(str(weight))
         return ClosedForm(options.fit_view, parsed, options.normalise_classes)
     base = FedAvg.preset(options.preset) if options.preset else FedAvg()
-    names = [name for name in TrainOptions.names(ROUNDS) if name not in ("optimiser", "preset", "keep_history")]
+    names = [name for name in options.names(ROUNDS) if name not in ("optimiser", "preset", "keep_history")]
     given: dict[str, Any] = {name: getattr(options, name) for name in names if getattr(options, name) is not None}
     if options.local_steps is not None:
         given["local_epochs"] = None

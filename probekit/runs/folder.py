@@ -16,16 +16,17 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from filelock import Timeout
 from numpy.typing import NDArray
 
 from probekit import __version__
+from probekit.cache import DiskStore
 from probekit.errors import CorruptError, MismatchError, NotFoundError
 from probekit.federated.trained import Trained
-from probekit.files import ASIDE, storing, sync_folder, write_json
+from probekit.files import ASIDE, new_folder, replaced, restore_folder, storing, sync_folder, write_json
 from probekit.models.heads import Head
 from probekit.registry import nearest
 from probekit.runs import ledger
@@ -36,20 +37,15 @@ from probekit.runs.layout import (
     PARTITION,
     SCHEMA,
     lock_of,
-    old,
     read_note,
     read_partition,
     refuse_taken,
-    restore,
     state_folder,
     write_partition,
 )
 from probekit.runs.ledger import Event, LedgerEntry
 from probekit.runs.states import StateFolder, write_state
 from probekit.values import EmbeddingSet, Json, Partition
-
-if TYPE_CHECKING:
-    from probekit.cache import DiskStore
 
 
 @dataclass(frozen=True)
@@ -76,9 +72,9 @@ class RunFolder:
     def open(cls, path: Path | str) -> RunFolder:
         """The run in a folder."""
         path = Path(path)
-        if not (path / NOTE).is_file() and old(path).exists():
+        if not (path / NOTE).is_file() and replaced(path).exists():
             with lock_of(path):
-                restore(path)
+                restore_folder(path)
         if not (path / NOTE).is_file():
             near = [str(found.parent) for found in sorted(path.parent.glob(f"*/{NOTE}"))]
             hint = nearest(str(path), near) if near else "`probekit train` makes one."
@@ -205,6 +201,12 @@ class RunFolder:
                 if path.name != f"partition-{written}.safetensors":
                     path.unlink()
 
+    def fork(self, path: Path) -> RunFolder:
+        """A copy of the run as it is now, under another name."""
+        with self.lock(), _appearing(path) as aside:
+            shutil.copytree(self.path, aside, dirs_exist_ok=True)
+        return RunFolder.open(path)
+
     def _enter(self, event: Event, outputs: Mapping[str, Json]) -> None:
         entry = ledger.follow(self.entries()[-1], event, outputs)
         ledger.append(self.path / LEDGER, entry)
@@ -243,23 +245,21 @@ class RunFolder:
 
 def create(path: Path, material: RunContents, *, force: bool = False) -> RunFolder:
     """Write a new run: it appears whole under its name, or not at all."""
+    with _appearing(path, force=force) as aside:
+        _write(aside, material)
+    return RunFolder.open(path)
+
+
+@contextmanager
+def _appearing(path: Path, *, force: bool = False) -> Iterator[Path]:
+    """A folder to fill, which is then the run of that name; under its lock, so that it replaces no other."""
     with storing(path.parent):
         path.parent.mkdir(parents=True, exist_ok=True)
         with lock_of(path):
-            restore(path)
+            restore_folder(path)
             refuse_taken(path, force=force)
-            aside = path.parent / f"{ASIDE}{path.name}"
-            shutil.rmtree(aside, ignore_errors=True)
-            try:
-                _write(aside, material)
-                if path.exists():
-                    path.rename(old(path))
-                aside.rename(path)
-            finally:
-                shutil.rmtree(aside, ignore_errors=True)
-            sync_folder(path.parent)
-            shutil.rmtree(old(path), ignore_errors=True)
-    return RunFolder.open(path)
+            with new_folder(path, aside=path.absolute().parent / f"{ASIDE}{path.name}") as aside:
+                yield aside
 
 
 def _write(folder: Path, material: RunContents) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 
@@ -21,9 +23,38 @@ from probekit.linear.ridge import penalty_of
 from probekit.linear.spectrum import condition, effective_dimension
 from probekit.linear.views import system_of
 from probekit.models.heads import head_of
-from probekit.runs.fitting import Fitted, design_of, method_of, rounds_told, timed
+from probekit.runs.fitting import Fitted, design_of, method_of, resolved, timed
 from probekit.runs.options import TrainOptions
+from probekit.runs.result import Result
 from probekit.values import EmbeddingSet, Json, Partition
+
+
+@dataclass(frozen=True)
+class RidgeChoice(Result):
+    """How a ridge was chosen: by which errors, among how many from the lowest to the highest, and with what error."""
+
+    by: str
+    candidates: int
+    lowest: float
+    highest: float
+    squared_error: float
+    wrong_share: float | None
+    at_edge: bool
+
+    @classmethod
+    def of(cls, choice: Choice) -> Self:
+        """What is worth telling of a choice."""
+        found = choice.validation
+        best = int(np.argmin(found.squared))
+        return cls(
+            found.scheme,
+            len(found.ridges),
+            float(found.ridges[0]),
+            float(found.ridges[-1]),
+            float(found.squared[best]),
+            None if found.wrong is None else float(found.wrong[best]),
+            choice.at_edge,
+        )
 
 
 def fit_head(
@@ -34,7 +65,7 @@ def fit_head(
     method = method_of(options)
     choice = None
     if chooses(options, method):
-        with timed(timings, "choose the ridge"):
+        with timed(timings, "choose_ridge"):
             fitted = method if isinstance(method, ClosedForm) else ClosedForm()
             how = str(options.ridge or "auto")
             choice = choose(
@@ -44,7 +75,14 @@ def fit_head(
         progress = watch("rounds") if watch is not None else None
         trained = _fit(options, embeddings, divided, design=design, choice=choice, progress=progress)
     effective, condition = _spectrum(trained, method, choice)
-    return Fitted(trained, _resolved(options, method, trained), choice, effective, condition)
+    config: dict[str, Json] = {
+        **resolved(options, method, trained),
+        "ridge_by": options.ridge if options.ridge is not None else "default",
+        "scaling": trained.scaling,
+        "intercept": trained.design.intercept,
+        "grid": trained.design.grid,
+    }
+    return Fitted(trained, config, choice, effective, condition)
 
 
 def chooses(options: TrainOptions, method: ClosedForm | FedAvg) -> bool:
@@ -110,34 +148,3 @@ def _spectrum(
     penalty = penalty_of(trained.ridge, trained.scaling, system.weight)
     found = condition(values, penalty)
     return effective_dimension(values, penalty), found if math.isfinite(found) else None
-
-
-def told(choice: Choice) -> dict[str, Json]:
-    """A choice of ridge in plain values."""
-    found = choice.validation
-    best = int(np.argmin(found.squared))
-    return {
-        "by": found.scheme,
-        "candidates": len(found.ridges),
-        "from": float(found.ridges[0]),
-        "to": float(found.ridges[-1]),
-        "squared_error": float(found.squared[best]),
-        "wrong_share": None if found.wrong is None else float(found.wrong[best]),
-        "at_edge": choice.at_edge,
-    }
-
-
-def _resolved(options: TrainOptions, method: ClosedForm | FedAvg, trained: Trained) -> dict[str, Json]:
-    """The options with everything filled in that they had left open."""
-    kept = "statistics" if trained.statistics is not None else "gradients" if trained.gradients else "nothing"
-    return {
-        **options.plain,
-        **(rounds_told(method, trained) if isinstance(method, FedAvg) else {}),
-        "clients": len(trained.counts),
-        "ridge": trained.ridge,
-        "ridge_by": options.ridge if options.ridge is not None else "default",
-        "scaling": trained.scaling,
-        "intercept": trained.design.intercept,
-        "grid": trained.design.grid,
-        "keep": kept,
-    }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from probekit.values import Json, Partition
 
 SCHEMA = 1
 NOTE, LEDGER, PARTITION = "run.json", "ledger.jsonl", "partition.safetensors"
+REFERENCES = "references"
 FIELDS = ("config", "inputs", "partition", "state", "ledger")
 
 
@@ -70,18 +70,6 @@ def lock_of(path: Path) -> FileLock:
 def checkpoint_path(path: Path) -> Path:
     """Where it stands how far an unfinished training for this run is."""
     return path.absolute().parent / f".{path.name}.training"
-
-
-def old(path: Path) -> Path:
-    """Where a run that is being replaced stands for a moment."""
-    return path.absolute().parent / f".old-{path.name}"
-
-
-def restore(path: Path) -> None:
-    """Undo or finish a replacement that was killed in between."""
-    if old(path).exists() and not path.exists():
-        old(path).rename(path)
-    shutil.rmtree(old(path), ignore_errors=True)
 
 
 def refuse_taken(path: Path, *, force: bool) -> None:

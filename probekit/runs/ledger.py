@@ -46,6 +46,12 @@ class LedgerEntry:
         return digest(vars(self))
 
     @property
+    def state(self) -> int:
+        """The number of the state that the run was in afterwards."""
+        number: Any = self.outputs["state"]
+        return int(number)
+
+    @property
     def line(self) -> bytes:
         """The entry as it stands in the file."""
         return canonical({**vars(self), "digest": self.digest}).encode() + b"\n"

@@ -1,37 +1,44 @@
-"""Whose rows are looked for in which heads, and how well they are found: the work of `probekit audit membership`."""
+"""Whose rows are looked for in which heads, and how well they are found."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from probekit.cache import DiskStore
 from probekit.errors import InputError, NotFoundError
-from probekit.evaluation.membership import RATES, Shadows, judge, likelihood_scores, loss_scores
+from probekit.evaluation.membership import RATES, AttackResult, Shadows, judge, likelihood_scores, loss_scores
 from probekit.federated.trained import Trained
 from probekit.linear.statistics import statistics
 from probekit.models.heads import Head, NetworkHead
 from probekit.models.serving import predict
 from probekit.registry import nearest
-from probekit.runs.evaluation import TRAINING, Judge
+from probekit.runs.evaluation import TRAINING, Evaluator
 from probekit.runs.folder import RunFolder
+from probekit.runs.result import Result
+from probekit.runs.rows import RunRows, requests, rows_at
 from probekit.runs.snapshot import snapshot
-from probekit.runs.unlearning import UNLEARN, Rows, rows_at
 from probekit.unlearning.exact import refit
-from probekit.unlearning.request import UnlearnRequest
 from probekit.unlearning.tree import StatisticsTree
 from probekit.values import EmbeddingSet
 
 if TYPE_CHECKING:
-    from probekit.cache import DiskStore
+    from probekit.runs.run import Run
 
 PARTS, DRAW_STREAM = 16, 61
-ATTACKS = ("loss", "likelihood ratio")
 RETRAINED = "retrained without"
 LEAST = 2 * PARTS
+MEANS = (
+    "0.5 means that members and others cannot be told apart, 1 that they always can. Far below 0.5 they are told "
+    "apart, too, as rows that fit worse.",
+    "After unlearning, what counts is the difference to the retrained head, which never saw the forgotten. It need not "
+    "be at 0.5: a client's pictures may be unlike the unseen ones.",
+)
 USED_ROWS = (
     "FedRemoval took its step with the server's rows, so its heads have seen something of them. Name another set as "
     "unseen."
@@ -40,17 +47,91 @@ USED_ROWS = (
 Indices = NDArray[np.int64]
 
 
-def refuse_network(trained: Trained) -> None:
-    """Refuse a head that no shadow can be solved for."""
+@dataclass(frozen=True)
+class RowGroup:
+    """Rows of one kind: what they are, and how many."""
+
+    what: str
+    rows: int
+
+
+@dataclass(frozen=True)
+class AttackOutcome:
+    """How well forgotten and retained rows are told from unseen ones; None: there is no retrained head."""
+
+    forgotten: AttackResult
+    retained: AttackResult
+    difference_to_retraining: float | None = None
+
+    def beside(self, retrained: AttackOutcome) -> AttackOutcome:
+        """The same with the difference to the retrained head."""
+        return replace(self, difference_to_retraining=abs(self.forgotten.auc - retrained.forgotten.auc))
+
+
+@dataclass(frozen=True)
+class HeadMembership:
+    """Both attacks on a head, and how many of the forgotten rows it was trained on."""
+
+    head: str
+    digest: str
+    forgotten_rows_in_training: int
+    loss: AttackOutcome
+    likelihood_ratio: AttackOutcome
+
+
+@dataclass(frozen=True)
+class MembershipResult(Result):
+    """Every head of a run under attack. `purged`: clients whose rows are no longer there to be looked for;
+    `seen`: how many unseen rows were left out because they were trained on."""
+
+    run: Path
+    forgotten: RowGroup
+    retained: RowGroup
+    unseen: RowGroup
+    purged: tuple[str, ...]
+    seen: int
+    heads: tuple[HeadMembership, ...]
+    meaning: tuple[str, ...]
+
+
+def membership(
+    run: Run,
+    *,
+    client: str | None = None,
+    unseen: str | None = None,
+    most: int = 1000,
+    shadows: int = 16,
+    seed: int = 0,
+) -> MembershipResult:
+    """Attack every head: are a client's rows (None: all forgotten ones), and retained ones, told from unseen ones?
+
+    By the loss of a row, and by the likelihood ratio of its errors with and without it, beside retraining.
+    unseen: a set that was never trained on; none: the server's rows.
+    most: at most this many rows of each kind, drawn at random.
+    """
+    folder, store = run.folder, run.store
+    trained = folder.trained()
     if isinstance(trained.head, NetworkHead):
         raise InputError(
             "The attack compares with shadow heads in closed form, and a whole network has none. `probekit report` "
             "tells how far the network is from the retrained one."
         )
+    found = _groups(folder, store, client, unseen=unseen, most=most, seed=seed)
+    attack = _Attack.on(found, trained, shadows=shadows, seed=seed)
+    return MembershipResult(
+        run.path,
+        RowGroup(found.what, len(found.forgotten)),
+        RowGroup("retained clients", len(found.retained)),
+        RowGroup(found.unseen_name, len(found.unseen)),
+        found.purged,
+        found.seen,
+        attack.judge_all(_heads(folder, store, found, client)),
+        (*MEANS, *([found.note] if found.note else [])),
+    )
 
 
 @dataclass(frozen=True, eq=False)
-class Groups:
+class _Groups:
     """The rows that are looked for, rows that are certainly in, and rows that are certainly not.
 
     `purged`: clients whose rows are no longer there to be looked for. `seen`: how many unseen rows were left out
@@ -67,16 +148,16 @@ class Groups:
     note: str = ""
 
 
-def groups(
+def _groups(
     run: RunFolder, store: DiskStore, client: str | None, *, unseen: str | None = None, most: int = 1000, seed: int = 0
-) -> Groups:
+) -> _Groups:
     """Forgotten, retained and unseen rows of a run, at most so many of each."""
     what, forgotten, purged = _forgotten(run, store, client)
-    embeddings, partition = rows_at(run, store, run.state)
+    embeddings, partition = rows_at(run, store)
     stay = [partition.clients[name] for name in run.trained().counts if name in partition.clients and name != client]
     if not stay:
         raise InputError("No other client is retained to compare with.")
-    name, others, seen = _unseen(run, store, unseen, (embeddings, partition))
+    name, others, seen = _unseen(run, store, unseen, RunRows(embeddings, partition))
     generator = np.random.Generator(np.random.PCG64([seed, DRAW_STREAM]))
 
     def some(rows: EmbeddingSet) -> EmbeddingSet:
@@ -85,7 +166,7 @@ def groups(
 
     retained = embeddings.select(np.sort(np.concatenate(stay)))
     stepped = unseen is None and any(run.trained(number).method.startswith("fedremoval") for number in run.states())
-    return Groups(
+    return _Groups(
         what, some(forgotten), some(retained), some(others), name, purged, seen, note=USED_ROWS if stepped else ""
     )
 
@@ -93,7 +174,7 @@ def groups(
 def _forgotten(run: RunFolder, store: DiskStore, client: str | None) -> tuple[str, EmbeddingSet, tuple[str, ...]]:
     """The rows of a client or, where none is named, of all that was forgotten; and whose are purged."""
     embeddings, partition, counts = run.embeddings(store), run.partition(), run.trained().counts
-    asked = _requests(run)
+    asked = requests(run)
     named = {name for one in asked for name in one.clients}
     purged = tuple(sorted(name for name in named if name not in partition.clients))
     if client is not None:
@@ -124,12 +205,7 @@ def _forgotten(run: RunFolder, store: DiskStore, client: str | None) -> tuple[st
     return " and ".join(what), embeddings.select(every), purged
 
 
-def _requests(run: RunFolder) -> list[UnlearnRequest]:
-    plain: list[Any] = [entry.details["request"] for entry in run.entries() if entry.action == UNLEARN]
-    return [UnlearnRequest.from_plain(one) for one in plain]
-
-
-def _unseen(run: RunFolder, store: DiskStore, name: str | None, held: Rows) -> tuple[str, EmbeddingSet, int]:
+def _unseen(run: RunFolder, store: DiskStore, name: str | None, held: RunRows) -> tuple[str, EmbeddingSet, int]:
     """Rows that were never trained on, and how many of a named set were."""
     embeddings, partition = held
     if name is None:
@@ -138,7 +214,7 @@ def _unseen(run: RunFolder, store: DiskStore, name: str | None, held: Rows) -> t
                 f"The server of {run.path} has no rows, so unseen ones are missing. Name a set with `unseen`."
             )
         return "the server's own", embeddings.select(partition.server), 0
-    subject = Judge(run, store, run.trained()).named(name)
+    subject = Evaluator(run, store, run.trained()).named(name)
     if subject.kind == TRAINING:
         raise InputError(f"{name} is what {run.path} was trained on: nothing of it is unseen. Name another set.")
     predict(run.head(), subject.rows)  # embeddings of another encoding are refused
@@ -150,7 +226,7 @@ def _unseen(run: RunFolder, store: DiskStore, name: str | None, held: Rows) -> t
     return name, subject.rows.select(fresh), len(subject.rows) - len(fresh)
 
 
-def heads(run: RunFolder, store: DiskStore, found: Groups, client: str | None) -> Iterator[tuple[str, Head, int]]:
+def _heads(run: RunFolder, store: DiskStore, found: _Groups, client: str | None) -> Iterator[tuple[str, Head, int]]:
     """Every head that is still there, then the retrained one; and how many forgotten rows it was trained on."""
     for number in run.states():
         trained = run.trained(number)
@@ -165,17 +241,17 @@ def heads(run: RunFolder, store: DiskStore, found: Groups, client: str | None) -
 
 
 @dataclass(frozen=True, eq=False)
-class Attack:
+class _Attack:
     """Both attacks on these rows. The shadows' data are all rows of the three groups, dealt into parts."""
 
-    groups: Groups
+    groups: _Groups
     rows: NDArray[Any]
     labels: Indices
     part_of: Indices
     shadows: Shadows
 
     @classmethod
-    def on(cls, found: Groups, trained: Trained, *, shadows: int = 16, seed: int = 0) -> Attack:
+    def on(cls, found: _Groups, trained: Trained, *, shadows: int = 16, seed: int = 0) -> _Attack:
         """The attacks for a run's design and ridge."""
         sets = (found.forgotten, found.retained, found.unseen)
         rows = np.concatenate([one.to_numpy() for one in sets])
@@ -188,33 +264,29 @@ class Attack:
         ridge = trained.ridge
         return cls(found, rows, labels, dealt, Shadows(parts, ridge, trained.scaling, count=shadows, seed=seed))
 
-    def judge_all(self, every: Iterable[tuple[str, Head, int]]) -> list[dict[str, Any]]:
+    def judge_all(self, every: Iterable[tuple[str, Head, int]]) -> tuple[HeadMembership, ...]:
         """Every head judged, beside the last one if that is the retrained one."""
-        found = [
-            {"head": name, "digest": head.digest, "forgotten rows in training": members, **self.judge(head)}
-            for name, head, members in every
-        ]
-        last = found[-1] if found[-1]["head"] == RETRAINED else None
-        for one in found:
-            for attack in ATTACKS:
-                area = one[attack]["forgotten"]["auc"]
-                apart = None if last is None else abs(area - last[attack]["forgotten"]["auc"])
-                one[attack]["difference to retraining"] = apart
-        return found
+        found = [self.judge(*one) for one in every]
+        best = found[-1]
+        if best.head != RETRAINED:
+            return tuple(found)
+        return tuple(
+            replace(
+                one,
+                loss=one.loss.beside(best.loss),
+                likelihood_ratio=one.likelihood_ratio.beside(best.likelihood_ratio),
+            )
+            for one in found
+        )
 
-    def judge(self, head: Head) -> dict[str, Any]:
+    def judge(self, name: str, head: Head, members: int) -> HeadMembership:
         """How well forgotten and retained rows are told from unseen ones, by each attack."""
         ratio = likelihood_scores(head, self.rows, self.labels, shadows=self.shadows, part_of=self.part_of)
-        return {
-            ATTACKS[0]: self._told(loss_scores(head, self.rows, self.labels)),
-            ATTACKS[1]: self._told(ratio),
-        }
+        loss = loss_scores(head, self.rows, self.labels)
+        return HeadMembership(name, head.digest, members, self._outcome(loss), self._outcome(ratio))
 
-    def _told(self, scores: NDArray[np.float64]) -> dict[str, Any]:
+    def _outcome(self, scores: NDArray[np.float64]) -> AttackOutcome:
         sizes = [len(one) for one in (self.groups.forgotten, self.groups.retained)]
         forgotten, retained, unseen = np.split(scores, np.cumsum(sizes))
         rates: Sequence[float] = [rate for rate in RATES if rate * len(unseen) >= 1] or RATES[-1:]
-        return {
-            name: asdict(judge(members, unseen, rates=rates))
-            for name, members in (("forgotten", forgotten), ("retained", retained))
-        }
+        return AttackOutcome(judge(forgotten, unseen, rates=rates), judge(retained, unseen, rates=rates))

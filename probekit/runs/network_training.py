@@ -12,12 +12,12 @@ from probekit.errors import InputError, NotFoundError
 from probekit.federated.fedavg import FedAvg
 from probekit.federated.network import FederatedCg
 from probekit.federated.pretraining import Pretraining
-from probekit.federated.trained import Trained, Watch
+from probekit.federated.trained import Watch
 from probekit.federated.whole import WholeNetwork, train_network
 from probekit.runs.checkpoint import TrainingCheckpoint
-from probekit.runs.fitting import Fitted, method_of, rounds_told, timed
+from probekit.runs.fitting import Fitted, method_of, resolved, timed
 from probekit.runs.options import TrainOptions
-from probekit.values import EmbeddingSet, Json, Partition
+from probekit.values import EmbeddingSet, Partition
 
 NETWORK_RIDGE = 0.01
 
@@ -88,20 +88,21 @@ def fit_network(
         options.network_weights,
         options.seed,
     )
+    method = network_method(options)
     with timed(timings, "train"):
         trained = train_network(
             embeddings,
             divided,
             ridge=NETWORK_RIDGE if options.number is None else options.number,
             options=network,
-            method=network_method(options),
+            method=method,
             keep=options.keep or "gradients",
             pretraining=watch("pretraining") if watch is not None else None,
             progress=watch("rounds") if watch is not None else None,
             standing=before,
             save=checkpoint.save,
         )
-    return Fitted(trained, resolved(options, trained))
+    return Fitted(trained, resolved(options, method, trained))
 
 
 def network_method(options: TrainOptions) -> FedAvg | FederatedCg:
@@ -112,12 +113,3 @@ def network_method(options: TrainOptions) -> FedAvg | FederatedCg:
         return found
     given = {name: getattr(options, name) for name in ("rounds", "tolerance") if getattr(options, name) is not None}
     return FederatedCg(**given)
-
-
-def resolved(options: TrainOptions, trained: Trained) -> dict[str, Json]:
-    """The options with everything filled in that they had left open."""
-    method = network_method(options)
-    plain: dict[str, Json] = {"rounds": method.rounds, "tolerance": method.tolerance}
-    more = rounds_told(method, trained) if isinstance(method, FedAvg) else plain
-    kept = "gradients" if trained.gradients is not None else "nothing"
-    return {**options.plain, **more, "clients": len(trained.counts), "ridge": trained.ridge, "keep": kept}

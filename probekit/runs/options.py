@@ -1,9 +1,10 @@
-"""The options of a training run: one value, checked once, that the flags of `probekit train` are made from."""
+"""The options of training and of unlearning: values that are checked once, and that the flags are made from."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import Field, asdict, dataclass, field, fields
+from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 from probekit.errors import InputError
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
 
 WHO, FIT, ROUNDS = "Who holds what", "The head", "FedAvg (with --method fedavg)"
 ATTACK = "A backdoor to try unlearning on"
+NOISE = "A guarantee for the released head: (epsilon, delta)"
 NETWORK = "A whole network instead of a head (with --backend jvp)"
 SOLVED = ("fit_view", "class_weight", "normalise_classes")
 OF_HEADS = (*SOLVED, "scaling", "intercept", "view", "arithmetic", "grid", "keep_history", "objective_noise")
@@ -35,103 +37,93 @@ def info_of(one: Field[Any]) -> OptionInfo:
     return found
 
 
-def _option(default: Any, text: str | None = None, panel: str | None = None, *choices: str, **more: Any) -> Any:
+def _option(default: Any, text: str | None = None, *choices: str, panel: str | None = None, **more: Any) -> Any:
     return field(default=default, metadata={"info": OptionInfo(text, choices, panel, **more)})
+
+
+_who, _fit, _rounds, _attack, _network, _noise = (
+    partial(_option, panel=panel) for panel in (WHO, FIT, ROUNDS, ATTACK, NETWORK, NOISE)
+)
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainOptions:
     """How a run is trained. Each field is a flag of `probekit train`; None leaves the choice to the method."""
 
-    clients: int | None = _option(
-        None, "How many (default: 10, or as many as the column or the classes say).", WHO, minimum=1
-    )
-    partition: str = _option("iid", "iid, dirichlet:ALPHA, shards:K, column:client_id, classes.", WHO)
-    server_share: float = _option(0.0, "The server's own part of the rows; no client gets it.", WHO)
-    server_choice: str = _option("random", "How it is drawn.", WHO, "random", "representative")
+    clients: int | None = _who(None, "How many (default: 10, or as many as the column or the classes say).", minimum=1)
+    partition: str = _who("iid", "iid, dirichlet:ALPHA, shards:K, column:client_id, classes.")
+    server_share: float = _who(0.0, "The server's own part of the rows; no client gets it.")
+    server_choice: str = _who("random", "How it is drawn.", "random", "representative")
     seed: int = _option(0, "Random seed.", minimum=0)
     method: str = _option(
-        "closed-form",
-        "One round of statistics; rounds of local steps; one pooled logistic head (no exact unlearning); of a whole "
-        "network cg, conjugate gradients across the clients, or fedavg.",
-        None,
+        *(
+            "closed-form",
+            "One round of statistics; rounds of local steps; one pooled logistic head (no exact "
+            "unlearning); of a whole network cg, conjugate gradients across the clients, or fedavg.",
+        ),
         *("closed-form", "cg", "fedavg", "logistic"),
     )
-    ridge: float | str | None = _option(
+    ridge: float | str | None = _fit(
         None,
         "A number, auto:loo (each row left out), auto:kfold, auto:clients. Default: auto:loo; logistic: 1; a whole "
         "network: 0.01.",
-        FIT,
     )
-    scaling: str = _option("mean", "mean: penalty = rows x ridge; sum: penalty = ridge.", FIT, "mean", "sum")
-    intercept: str | None = _option(
-        None, "Default: penalised, as in the paper; logistic: free.", FIT, "penalised", "free", "none"
+    scaling: str = _fit("mean", "mean: penalty = rows x ridge; sum: penalty = ridge.", "mean", "sum")
+    intercept: str | None = _fit(
+        None, "Default: penalised, as in the paper; logistic: free.", "penalised", "free", "none"
     )
-    view: str = _option("raw", "Rows as they are, or of norm 1.", FIT, "raw", "l2")
-    fit_view: str = _option(
-        "none", "From the summed statistics, so it is forgotten with them.", FIT, "none", "centre", "standardise"
+    view: str = _fit("raw", "Rows as they are, or of norm 1.", "raw", "l2")
+    fit_view: str = _fit(
+        "none", "From the summed statistics, so it is forgotten with them.", "none", "centre", "standardise"
     )
-    class_weight: str | None = _option(None, "balanced, or one number per class: 1,2,1.", FIT)
-    normalise_classes: bool = _option(False, "Each class's column of norm 1.", FIT)
-    arithmetic: str = _option("float64", "exact: sums are bit-identical in any order.", FIT, "float64", "fast", "exact")
-    grid: float | None = _option(None, "Step of exact arithmetic (default: from the server's rows).", FIT)
+    class_weight: str | None = _fit(None, "balanced, or one number per class: 1,2,1.")
+    normalise_classes: bool = _fit(False, "Each class's column of norm 1.")
+    arithmetic: str = _fit("float64", "exact: sums are bit-identical in any order.", "float64", "fast", "exact")
+    grid: float | None = _fit(None, "Step of exact arithmetic (default: from the server's rows).")
     keep: str | None = _option(
-        None,
-        "What the server keeps of each client (default: statistics; fedavg: gradients).",
-        None,
+        *(None, "What the server keeps of each client (default: statistics; fedavg: gradients)."),
         *("statistics", "gradients", "nothing"),
     )
-    objective_noise: float | None = _option(
+    objective_noise: float | None = _fit(
         None,
         "Sigma of a secret linear term in the objective, which hides what a removal leaves behind: (epsilon, delta) by "
         "objective perturbation. Closed form, a ridge on everything.",
-        FIT,
     )
-    rounds: int | None = _option(None, "Default: 100.", ROUNDS, minimum=1)
-    local_steps: int | None = _option(None, "Default: 10.", ROUNDS, minimum=1)
-    local_epochs: int | None = _option(None, "Instead of steps.", ROUNDS, minimum=1)
-    batch_size: int | None = _option(None, "Default: all rows of the client.", ROUNDS, minimum=1)
-    learning_rate: float | None = _option(None, "Default: 1 / the largest curvature.", ROUNDS)
-    optimiser: str | None = _option(None, None, ROUNDS, "sgd", "momentum", "adam")
-    weights: str | None = _option(None, "A client's share.", ROUNDS, "size", "uniform")
-    participation: float | None = _option(None, "Share of the clients in each round.", ROUNDS)
-    server_learning_rate: float | None = _option(None, None, ROUNDS)
-    init: str | None = _option(None, None, ROUNDS, "zeros", "random")
-    tolerance: float | None = _option(None, "Stop when a round changes less than this.", ROUNDS)
-    preset: str | None = _option(
-        None,
-        "The paper's own code: Adam forgotten every round, uniform weights, random start, ridge 0.",
-        ROUNDS,
-        "f2l2",
+    rounds: int | None = _rounds(None, "Default: 100.", minimum=1)
+    local_steps: int | None = _rounds(None, "Default: 10.", minimum=1)
+    local_epochs: int | None = _rounds(None, "Instead of steps.", minimum=1)
+    batch_size: int | None = _rounds(None, "Default: all rows of the client.", minimum=1)
+    learning_rate: float | None = _rounds(None, "Default: 1 / the largest curvature.")
+    optimiser: str | None = _rounds(None, None, "sgd", "momentum", "adam")
+    weights: str | None = _rounds(None, "A client's share.", "size", "uniform")
+    participation: float | None = _rounds(None, "Share of the clients in each round.")
+    server_learning_rate: float | None = _rounds(None, None)
+    init: str | None = _rounds(None, None, "zeros", "random")
+    tolerance: float | None = _rounds(None, "Stop when a round changes less than this.")
+    preset: str | None = _rounds(
+        None, "The paper's own code: Adam forgotten every round, uniform weights, random start, ridge 0.", "f2l2"
     )
-    keep_history: bool = _option(False, "Keep every round's uploads.", ROUNDS)
-    poison: str | None = _option(None, "For trials: this client's rows carry a trigger and the target label.", ATTACK)
-    triggered: str | None = _option(None, "The same set, extracted with --trigger.", ATTACK)
-    target: int = _option(0, "Backdoor target class.", ATTACK, minimum=0)
-    poison_fraction: float = _option(1.0, "How much of the client is poisoned.", ATTACK)
+    keep_history: bool = _rounds(False, "Keep every round's uploads.")
+    poison: str | None = _attack(None, "For trials: this client's rows carry a trigger and the target label.")
+    triggered: str | None = _attack(None, "The same set, extracted with --trigger.")
+    target: int = _attack(0, "Backdoor target class.", minimum=0)
+    poison_fraction: float = _attack(1.0, "How much of the client is poisoned.")
     backend: str = _option(
-        "embeddings",
-        "jvp: a whole network, linearized around weights pretrained on the server's rows.",
-        None,
+        *("embeddings", "jvp: a whole network, linearized around weights pretrained on the server's rows."),
         *("embeddings", "jvp"),
     )
-    network: str = _option("mlp", "mlp, mlp-large, cnn, lenet, resnet, vit, or py:module:factory.", NETWORK)
-    split: str | None = _option(None, "Of a data set that is named instead of a set.", NETWORK)
-    subset: str | None = _option(
-        None, "Train these parameters only: a pattern of names, or how many last layers.", NETWORK
-    )
-    centre: str = _option(
-        "wp",
-        "What the ridge pulls to: the pretrained weights, or zero as in the paper.",
-        NETWORK,
-        *("wp", "zero"),
+    network: str = _network("mlp", "mlp, mlp-large, cnn, lenet, resnet, vit, or py:module:factory.")
+    split: str | None = _network(None, "Of a data set that is named instead of a set.")
+    subset: str | None = _network(None, "Train these parameters only: a pattern of names, or how many last layers.")
+    centre: str = _network(
+        *("wp", "What the ridge pulls to: the pretrained weights, or zero as in the paper.", "wp", "zero"),
         aliases=("center",),
     )
-    precision: str = _option("float64", "To train in.", NETWORK, "float64", "float32")
-    network_weights: str | None = _option(None, "A safetensors file, instead of pretraining.", NETWORK)
-    pretrain_epochs: int = _option(50, None, NETWORK, minimum=1)
-    pretrain_batch: int = _option(32, None, NETWORK, minimum=1)
-    pretrain_rate: float = _option(1e-3, None, NETWORK)
+    precision: str = _network("float64", "To train in.", "float64", "float32")
+    network_weights: str | None = _network(None, "A safetensors file, instead of pretraining.")
+    pretrain_epochs: int = _network(50, None, minimum=1)
+    pretrain_batch: int = _network(32, None, minimum=1)
+    pretrain_rate: float = _network(1e-3, None)
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> Self:
@@ -249,3 +241,25 @@ class TrainOptions:
     def plain(self) -> dict[str, Json]:
         """All of it in plain values."""
         return dict(asdict(self))
+
+
+@dataclass(frozen=True, kw_only=True)
+class UnlearnOptions:
+    """How a request is carried out. Each field but the last is a flag of `probekit unlearn`.
+
+    `key`: an Ed25519 private key (PEM) that signs the certificate.
+    """
+
+    method: str = _option(
+        "auto",
+        "auto, exact, fedremoval[:cholesky|cg|adam|f2l2], fedremoval-line, fedremoval-pcg:ROUNDS, retrain, "
+        "retrain-fedavg. A whole network has no exact, and fedremoval[:dual|pcg|cg|adam|f2l2]. f2l2 repeats the "
+        "published code, its mistakes included: the ridge is replaced by a weight decay of 0.01 and missing from the "
+        "gradient, the start is random, 400 steps end wherever they are.",
+    )
+    server_only: bool = _option(False, "Ask no client, not even for a gradient to certify the result.")
+    test: str | None = _option(None, "A set on which to count the certified agreement.")
+    sigma: float | None = _noise(None, "Noise, fixed in advance, on every released parameter.")
+    epsilon: float = _noise(1.0, "The guarantee that the noise is to give.")
+    delta: float = _noise(1e-5)
+    key: bytes | None = None

@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from probekit.cache import DiskStore
 from probekit.errors import InputError
 from probekit.runs.folder import RunFolder
-from probekit.runs.layout import checkpoint_path
+from probekit.runs.layout import REFERENCES, checkpoint_path, state_folder
 from probekit.runs.ledger import Event
-from probekit.runs.unlearning import PURGE, UNLEARN, requests_since_purge, rows_now
-from probekit.unlearning.request import UnlearnRequest
-from probekit.values import Json
+from probekit.runs.result import Result, to_plain
+from probekit.runs.rows import PURGE, UNLEARN, rows_at
 
 if TYPE_CHECKING:
-    from probekit.cache import DiskStore
+    from probekit.runs.run import Run
 
-REFERENCES = "references"
 UNREACHED = (
     "copies of this run, exports and backups",
     "heads and certificates that were handed out before",
@@ -28,83 +28,75 @@ UNREACHED = (
     "the ledger and the certificate, which name what was forgotten by client and sample id",
 )
 TERM_STAYS = (
-    "the secret linear term of the objective (kept/objective.safetensors), which later removals need; no row had a "
-    "say in it"
+    "the secret linear term of the objective (kept/objective.safetensors), which later removals need; it "
+    "does not depend on any row"
 )
 
 
-def forgotten_clients(run: RunFolder) -> list[str]:
-    """The clients that the run was trained with and no longer has."""
-    return [name for name in run.partition().clients if name not in run.trained().counts]
+@dataclass(frozen=True)
+class PurgedRows:
+    """Rows erased from the cache, bytes searched for what is left of them, and where something is."""
+
+    rows: int
+    searched: int
+    remains: tuple[str, ...]
 
 
-def purge_run(run: RunFolder, store: DiskStore | None = None) -> dict[str, Any]:
-    """Remove earlier states (heads, statistics, gradients, history); with a store, the forgotten rows there too.
+@dataclass(frozen=True)
+class PurgeResult(Result):
+    """What was removed from a run and, where asked for, from the cache; and what cannot be reached from here."""
 
-    Gives what was removed and what cannot be reached from here.
-    """
-    with run.lock():
-        entries = requests_since_purge(run.entries())
-        if not entries:
-            done = any(entry.action == PURGE for entry in run.entries())
+    run: Path
+    removed: tuple[str, ...]
+    cache: PurgedRows | None
+    unreached: tuple[str, ...]
+
+
+def purge(run: Run, *, rows: bool = False) -> PurgeResult:
+    """Remove earlier states (heads, statistics, gradients, history); with `rows`, forgotten rows in the cache too."""
+    folder = run.folder
+    with folder.lock():
+        actions = [entry.action for entry in folder.entries()]
+        done = PURGE in actions
+        last = max((place for place, action in enumerate(actions) if action == PURGE), default=-1)
+        if UNLEARN not in actions[last + 1 :]:
             raise InputError(
                 f"There is nothing to purge in {run.path}: "
                 + ("it was purged already." if done else "nothing was unlearned yet.")
             )
+        cached = _purge_cache(folder, run.store) if rows else None
+        old = [state_folder(run.path, number) for number in folder.states() if number != run.state]
         removed: list[str] = []
-        cached = _purge_cache(run, store) if store is not None else None
-        for number in run.states():
-            if number != run.state:
-                folder = run.path / "states" / f"{number:04d}"
-                removed += sorted(str(path.relative_to(run.path)) for path in folder.rglob("*") if path.is_file())
-                shutil.rmtree(folder)
-        for told in (run.path / "report", run.path / REFERENCES):
-            if told.exists():
-                removed += sorted(str(path.relative_to(run.path)) for path in told.rglob("*") if path.is_file())
-                shutil.rmtree(told)
+        for place in (*old, run.path / "report", run.path / REFERENCES):
+            if place.exists():
+                removed += sorted(str(path.relative_to(run.path)) for path in place.rglob("*") if path.is_file())
+                shutil.rmtree(place)
         unfinished = checkpoint_path(run.path)
         if unfinished.exists():
             removed.append(unfinished.name)
             unfinished.unlink()
-        details: dict[str, Json] = {"removed": list(removed), "cache": cached}
-        run.record(Event(PURGE, {"state": run.state}, details))
-        stays = [TERM_STAYS] if run.at().objective() is not None else []
-        return {"removed": removed, "cache": cached, "unreached": [*UNREACHED, *stays]}
+        folder.record(Event(PURGE, {"state": run.state}, {"removed": removed, "cache": to_plain(cached)}))
+        stays = [TERM_STAYS] if folder.at().objective() is not None else []
+        return PurgeResult(run.path, tuple(removed), cached, (*UNREACHED, *stays))
 
 
-def _purge_cache(run: RunFolder, store: DiskStore) -> dict[str, Json]:
+def _purge_cache(run: RunFolder, store: DiskStore) -> PurgedRows:
     """Give the run a set of its retained rows only, then erase the forgotten samples from the whole cache."""
-    from probekit.cache.removal import purge
+    from probekit.cache.removal import purge as erase
 
-    whole, partition = run.embeddings(store), run.partition()
-    left, divided = rows_now(run, store)
+    whole = run.embeddings(store)
+    left, divided = rows_at(run, store)
     keep = np.sort(np.concatenate([divided.server, *(divided.clients[name] for name in run.trained().counts)]))
     stays = {left.ids[row] for row in keep.tolist()}
     gone = sorted({sample for sample in whole.ids if sample not in stays})
     rest = left.select(keep)
-    place = {int(row): number for number, row in enumerate(keep)}
-    held = {name: _placed(divided.clients[name], place) for name in run.trained().counts}
+    held = {name: np.searchsorted(keep, divided.clients[name]) for name in run.trained().counts}
+    server = np.searchsorted(keep, divided.server)
     sealed = store.seal(rest)
     name = f"{run.path.name}-retained"
     store.sets.give_name(name, sealed.digest)
-    run.rebase(
-        sealed, name, type(partition)(held, _placed(divided.server, place), len(rest), partition.scheme, partition.seed)
-    )
+    run.rebase(sealed, name, replace(run.partition(), clients=held, server=server, rows=len(rest)))
     if not gone:
-        return {"rows": 0, "searched": 0, "remains": []}
-    outcome = purge(store, samples=gone)
-    return {"rows": outcome.rows, "searched": outcome.searched, "remains": list(outcome.remains)}
-
-
-def _placed(rows: Any, place: dict[int, int]) -> Any:
-    return np.array([place[int(row)] for row in rows], dtype=np.int64)
-
-
-def all_requests(run: RunFolder) -> list[UnlearnRequest]:
-    """Everything that was ever asked for, in order."""
-    return [UnlearnRequest.from_plain(entry.details["request"]) for entry in run.entries() if entry.action == UNLEARN]  # type: ignore[arg-type]
-
-
-def run_files(run: RunFolder) -> list[Path]:
-    """Every file of a run."""
-    return sorted(path for path in run.path.rglob("*") if path.is_file())
+        return PurgedRows(0, 0, ())
+    outcome = erase(store, samples=gone)
+    return PurgedRows(outcome.rows, outcome.searched, tuple(outcome.remains))

@@ -1,4 +1,4 @@
-"""From a run folder to the values of its report: the work of `probekit report`, without pictures or printing."""
+"""From a run folder to the values of its report."""
 
 from __future__ import annotations
 
@@ -11,43 +11,43 @@ import numpy as np
 from probekit.cache import DiskStore
 from probekit.certificates.certify import Known, known_at, objective_of
 from probekit.certificates.margins import margins
-from probekit.errors import InputError, MismatchError, NotFoundError
+from probekit.errors import InputError, MismatchError, VerificationError
 from probekit.evaluation.backdoor import backdoor_success
 from probekit.evaluation.metrics import accuracy, accuracy_by_class, confusion
 from probekit.files import read_json, sha256_file
 from probekit.models.heads import Head
 from probekit.models.serving import predict
-from probekit.report.report import AFTER, BEFORE, RETRAINED, TRAINED, Judged, Measured, Page, Report, StateReport
-from probekit.runs import proofs
-from probekit.runs.evaluation import Judge, Subject
+from probekit.report.report import (
+    AFTER,
+    BEFORE,
+    RETRAINED,
+    TRAINED,
+    Judged,
+    LedgerLine,
+    Measured,
+    Page,
+    Report,
+    StateReport,
+)
+from probekit.runs.evaluation import EvaluationSet, find_sets
 from probekit.runs.folder import RunFolder
 from probekit.runs.layout import NOTE
+from probekit.runs.ledger import LedgerEntry
+from probekit.runs.rows import PURGE, UNLEARN, usable
 from probekit.runs.snapshot import Snapshot, snapshot
-from probekit.runs.training import usable
-from probekit.runs.unlearning import UNLEARN, rows_at
+from probekit.runs.verification import certificate_of, evidence_for
+from probekit.unlearning.request import asked
 from probekit.unlearning.triage import Influence, influences
 from probekit.values import EmbeddingSet, Json
 
-NO_ROWS = "No test set was named and the server has no rows of its own"
 NO_BOUND = "The ridge is 0 or rounding is as large as the smallest curvature: no bound holds."
-JUDGED = "accuracy, margins and classes"
-
-
-@dataclass(frozen=True)
-class ReportOptions:
-    """What a report is to be judged on; `from_rows`: retrain from the cached rows even where statistics are kept."""
-
-    tests: Sequence[str] = ()
-    triggered: str | None = None
-    target: int | None = None
-    from_rows: bool = False
 
 
 @dataclass(frozen=True, eq=False)
-class Yardstick:
+class _TestData:
     """The rows that every head is judged on, and the triggered pictures with the class they are to be given."""
 
-    subjects: Sequence[Subject]
+    subjects: Sequence[EvaluationSet]
     triggered: EmbeddingSet | None = None
     target: int = 0
 
@@ -60,116 +60,107 @@ class Yardstick:
 
 
 @dataclass(frozen=True, eq=False)
-class Examined:
-    """A state, its retrained head, what is known of the loss at its own head, and all that as told."""
+class _Examined:
+    """A state, its retrained head, what is known of the loss at its own head, and what the report says."""
 
-    stage: Snapshot
+    snapshot: Snapshot
     retrained: Head | None
     known: Known | None
-    told: StateReport
+    report: StateReport
     page: Page | None
 
 
-def gather(run: RunFolder, store: DiskStore, wanted: ReportOptions) -> Report:
-    """All that can be told of a run. Its ledger and certificates are checked on the way."""
+def report(
+    run: RunFolder,
+    store: DiskStore,
+    tests: Sequence[str] = (),
+    *,
+    triggered: str | None = None,
+    target: int | None = None,
+    from_rows: bool = False,
+) -> Report:
+    """Everything about a run. Its ledger and certificates are checked on the way."""
     entries, left_out = run.entries(), dict[str, str]()
-    yardstick = Yardstick(subjects(run, store, wanted, left_out), *_triggered(run, store, wanted, left_out))
+    sets, why = find_sets(run, store, tests)
+    if why:
+        left_out["evaluation"] = why
+    data = _TestData(sets, *_triggered(run, store, triggered, target, left_out))
     first = last = None
-    told: list[StateReport] = []
+    states: list[StateReport] = []
     pages: list[Page] = []
     for number in run.states():
-        here = snapshot(run, store, number, from_rows=wanted.from_rows)
-        sets = [one.rows for one in yardstick.subjects]
-        last = _examine(here, yardstick, proofs.page(run, here, entries, sets=sets))
+        here = snapshot(run, store, number, from_rows=from_rows)
+        last = _examine(here, data, _page(here, [one.rows for one in sets]))
         first = first or last
-        told.append(last.told)
+        states.append(last.report)
         pages += [last.page] if last.page is not None else []
     assert first is not None
     assert last is not None
-    gone = [one for one in entries if one.action == UNLEARN and one.outputs.get("state") not in run.states()]
+    gone = [one for one in entries if one.action == UNLEARN and one.state not in run.states()]
     if gone:
-        left_out["purged states"] = f"{len(gone)} states that requests made are purged; the ledger still names them."
+        left_out["purged_states"] = f"{len(gone)} states that requests made are purged; the ledger still names them."
     return Report(
         run=str(run.path),
-        inputs=_inputs(run, store, yardstick, wanted),
+        inputs=_inputs(run, data, triggered),
         config=run.config,
         environment=read_json(run.path / "environment.json"),
-        stages=told,
-        judged=[_judged(one, first, last) for one in yardstick.subjects],
-        influence=_influence(first.stage, left_out),
-        influence_state=first.stage.number,
+        stages=states,
+        judged=[_judged(one, first, last) for one in data.subjects],
+        influence=_influence(first.snapshot, left_out),
+        influence_state=first.snapshot.number,
         pages=pages,
-        ledger=[proofs.told(entry) for entry in entries],
+        ledger=[_ledger_line(entry) for entry in entries],
         left_out=left_out,
     )
 
 
-def subjects(run: RunFolder, store: DiskStore, wanted: ReportOptions, left_out: dict[str, str]) -> list[Subject]:
-    """The test sets or, where none is named, the server's rows, where there are any."""
-    if wanted.tests:
-        judge = Judge(run, store, run.trained())
-        return [judge.named(name) for name in dict.fromkeys(wanted.tests)]
-    try:
-        embeddings, partition = rows_at(run, store, run.state)
-    except (NotFoundError, MismatchError) as error:
-        left_out[JUDGED] = f"No test set was named, and the run's own rows are not at hand. {error}"
-        return []
-    if not len(partition.server):
-        left_out[JUDGED] = f"{NO_ROWS}. Name a set: `probekit report {run.path} --test SET`."
-        return []
-    return [Subject.server("the server's rows", embeddings.select(partition.server), run.trained())]
-
-
 def _triggered(
-    run: RunFolder, store: DiskStore, wanted: ReportOptions, left_out: dict[str, str]
+    run: RunFolder, store: DiskStore, name: str | None, target: int | None, left_out: dict[str, str]
 ) -> tuple[EmbeddingSet | None, int]:
     """The triggered pictures and the class they are to be given: the one named or, in a poisoned run, that run's."""
-    target = wanted.target
+    if name is None and target is None:
+        left_out["backdoor_success"] = "No triggered pictures were named."
+        return None, 0
     if target is None and run.config.get("poison") is not None:
         target = run.config["target"]
-    if wanted.triggered is None and wanted.target is None:
-        left_out["backdoor success"] = (
-            "No triggered pictures were named (`triggered`, and `target` with the number of its class)."
-        )
-        return None, 0
-    if wanted.triggered is None or target is None:
+    if name is None or target is None:
         raise InputError("Backdoor success needs both: `triggered`, a set, and `target` with the number of its class.")
-    rows, _ = usable(store.open(wanted.triggered))
+    rows, _ = usable(store.open(name))
     if rows.spec.trigger is None:
         raise MismatchError(
-            f"{wanted.triggered} holds pictures without a trigger, on which a backdoor cannot show. Extract the test "
+            f"{name} holds pictures without a trigger, on which a backdoor cannot show. Extract the test "
             "pictures with `trigger`."
         )
     return rows, target
 
 
-def _examine(here: Snapshot, yardstick: Yardstick, page: Page | None) -> Examined:
+def _examine(here: Snapshot, data: _TestData, page: Page | None) -> _Examined:
     """A state beside the head that retraining on its rows gives."""
     trained, (retrained, missing) = here.trained, here.retrained()
     known, unbounded = _known(here, trained.head)
     bound = known.weights if known is not None else None
     if page is not None:
         bound, unbounded = page.certificate.bounds.weights, page.certificate.bounds.why
-    told = StateReport(
+    said = StateReport(
         here.number,
         trained.method,
         trained.counts,
-        yardstick.measure(trained.head),
+        data.measure(trained.head),
         bound=bound,
         why=" ".join(dict.fromkeys(part for part in (missing, unbounded) if part)),
     )
     if retrained is not None:
         own, _ = _known(here, retrained)
         distance = float(np.linalg.norm(trained.head.params - retrained.params))
-        told = replace(
-            told,
-            retrained=yardstick.measure(retrained),
+        said = replace(
+            said,
+            retrained=data.measure(retrained),
             source=here.source,
             distance=distance,
             relative=distance / float(np.linalg.norm(retrained.params)),
             own_bound=own.weights if own is not None else None,
         )
-    return Examined(here, retrained, known, told, page)
+    return _Examined(here, retrained, known, said, page)
 
 
 def _known(here: Snapshot, head: Head) -> tuple[Known | None, str]:
@@ -192,17 +183,17 @@ def _known(here: Snapshot, head: Head) -> tuple[Known | None, str]:
     return (found, "") if found is not None and found.weights is not None else (None, NO_BOUND)
 
 
-def _judged(subject: Subject, first: Examined, last: Examined) -> Judged:
+def _judged(subject: EvaluationSet, first: _Examined, last: _Examined) -> Judged:
     """The classes by head, and the current head's confusion and margins."""
-    rows, head = subject.rows, last.stage.trained.head
+    rows, head = subject.rows, last.snapshot.trained.head
     heads: dict[str, Head | None] = {AFTER: head, RETRAINED: last.retrained}
     if first is not last:
-        heads = {BEFORE: first.stage.trained.head, **heads}
-    elif last.stage.number == 1:
+        heads = {BEFORE: first.snapshot.trained.head, **heads}
+    elif last.snapshot.number == 1:
         heads = {TRAINED: head, RETRAINED: last.retrained}
     found = None
     if last.known is not None:
-        found = margins(head, rows, design=last.stage.trained.design, known=last.known)
+        found = margins(head, rows, design=last.snapshot.trained.design, known=last.known)
     return Judged(
         subject.name,
         rows.digest,
@@ -216,7 +207,7 @@ def _judged(subject: Subject, first: Examined, last: Examined) -> Judged:
         },
         confusion(predict(head, rows), rows.labels, classes=head.classes),
         found,
-        last.told.why if found is None else "",
+        last.report.why if found is None else "",
     )
 
 
@@ -227,24 +218,57 @@ def _influence(here: Snapshot, left_out: dict[str, str]) -> tuple[Influence, ...
             raise InputError(here.why)
         return influences(here.with_statistics)
     except InputError as error:
-        left_out["influence of each client"] = str(error)
+        left_out["influence"] = str(error)
         return ()
 
 
-def _inputs(run: RunFolder, store: DiskStore, yardstick: Yardstick, wanted: ReportOptions) -> dict[str, Json]:
+def _inputs(run: RunFolder, data: _TestData, triggered: str | None) -> dict[str, Json]:
     """The digests of all that the report was made from."""
+    made = {entry.state: entry.outputs["trained"] for entry in run.entries() if "trained" in entry.outputs}
     found: dict[str, Json] = {
-        NOTE: sha256_file(run.path / NOTE),
+        "run": sha256_file(run.path / NOTE),
         "ledger": run.entries()[-1].digest,
-        "training set": run.inputs["set"],
+        "training_set": run.inputs["set"],
         "partition": run.inputs["partition"],
+        "states": {str(number): made[number] for number in run.states()},
+        "test_sets": {one.name: one.rows.digest for one in data.subjects},
     }
-    for number in run.states():
-        made: Any = [
-            one.outputs for one in run.entries() if one.outputs.get("state") == number and "trained" in one.outputs
-        ]
-        found[f"state {number}"] = made[-1]["trained"]
-    found |= {f"rows of {one.name}": one.rows.digest for one in yardstick.subjects}
-    if yardstick.triggered is not None:
-        found[f"triggered pictures of {wanted.triggered}"] = yardstick.triggered.digest
+    if data.triggered is not None:
+        found["triggered"] = {str(triggered): data.triggered.digest}
     return found
+
+
+def _page(here: Snapshot, sets: Sequence[EmbeddingSet]) -> Page | None:
+    """The certificate of a state, checked with all that is at hand; None where nothing was unlearned in it.
+
+    One that does not hold, or is not the ledger's, is refused: a report of it would lend it weight.
+    """
+    run, found = here.run, certificate_of(here.run, here.number)
+    if found is None:
+        return None
+    said = found.certificate
+    wanted = said.agreement.set_digest if said.agreement is not None else None
+    evaluation = next((one for one in sets if one.digest == wanted), None)
+    evidence = evidence_for(run, here.number, here.trained, said, rows=here.rows, evaluation=evaluation)
+    checks = found.check(evidence).checks
+    failed = [one for one in checks if not one.passed]
+    if failed:
+        raise VerificationError(
+            f"The certificate of state {here.number} does not hold: {failed[0].name} is claimed to be "
+            f"{failed[0].claimed}, found {failed[0].found}. `probekit verify {found.path} --run {run.path}` tells more."
+        )
+    return Page(here.number, said, found.signature, checks)
+
+
+def _ledger_line(entry: LedgerEntry) -> LedgerLine:
+    """An entry of the ledger as a line of a table."""
+    details: Any = entry.details
+    inputs: Any = entry.inputs
+    what = ""
+    if entry.action == "train":
+        what = f"set {inputs.get('name')}, {inputs.get('count')} rows"
+    elif entry.action == UNLEARN:
+        what = f"{asked(details['request'])}, by {details['method']}"
+    elif entry.action == PURGE:
+        what = f"{len(details['removed'])} files removed" + (", rows in the cache too" if details["cache"] else "")
+    return LedgerLine(entry.number, entry.time, entry.action, entry.state, what, entry.digest, entry.previous)

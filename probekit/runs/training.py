@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from probekit.cache import DiskStore
 from probekit.errors import InputError
 from probekit.evaluation.backdoor import poison
 from probekit.federated.choice import Choice
 from probekit.federated.partition import parse_scheme, partition
-from probekit.federated.trained import Trained, Watch
+from probekit.federated.trained import Ability, Trained, Watch
+from probekit.linear.logistic import NO_EXACT_UNLEARNING
+from probekit.models.heads import NetworkHead
 from probekit.runs.fitting import timed
 from probekit.runs.folder import RunContents, RunFolder, create
-from probekit.runs.head_training import fit_head, told
+from probekit.runs.head_training import RidgeChoice, fit_head
 from probekit.runs.layout import refuse_taken
 from probekit.runs.options import TrainOptions
+from probekit.runs.result import Result, to_plain
+from probekit.runs.rows import usable
 from probekit.unlearning.request import known_clients
-from probekit.values import UNLABELLED, EmbeddingSet, Json, Partition
+from probekit.values import EmbeddingSet, Json, Partition
 
 DEFAULT_CLIENTS = 10
 CHOSEN_RIDGE = (
@@ -29,35 +33,64 @@ CHOSEN_RIDGE = (
 )
 
 
-@dataclass(frozen=True)
-class TrainResult:
-    """A finished run and what is worth telling of it."""
+@dataclass(frozen=True, eq=False)
+class TrainResult(Result):
+    """A finished run and what is worth telling of it; `left_out` rows had no label or no embedding."""
 
-    run: RunFolder
+    folder: RunFolder
     trained: Trained
-    embeddings: EmbeddingSet
-    partition: Partition
     left_out: int
-    choice: Choice | None
+    ridge_chosen: RidgeChoice | None
+    condition_number: float | None
     effective_dimension: float | None
-    condition: float | None
-    timings: dict[str, float] = field(default_factory=dict)
+    seconds: Mapping[str, float]
 
+    @property
+    def can_unlearn(self) -> Mapping[str, Ability]:
+        """What can be unlearned by which method; a logistic head only by training again."""
+        found = self.trained.can_unlearn()
+        if self.trained.method != "logistic":
+            return found
+        return {name: one if name == "retrain" else Ability(False, NO_EXACT_UNLEARNING) for name, one in found.items()}
 
-def usable(embeddings: EmbeddingSet) -> tuple[EmbeddingSet, NDArray[np.int64] | None]:
-    """The rows with a label and an embedding, and their numbers (None: all rows are so)."""
-    good = embeddings.labels != UNLABELLED
-    if embeddings.masked is not None:
-        good &= ~embeddings.masked
-    if good.all() and len(good):
-        return embeddings, None
-    if not good.any():
-        raise InputError(
-            f"No row can be used: of {len(embeddings)} rows none has both a label and an embedding. Extract a data set "
-            "that has labels (`label_column`)."
-        )
-    rows = np.flatnonzero(good).astype(np.int64)
-    return embeddings.select(rows), rows
+    @property
+    def kind(self) -> str:
+        """A head, or which network."""
+        if not isinstance(self.trained.head, NetworkHead):
+            return "head"
+        return f"network {self.trained.head.network.name}, linearized ({self.trained.params.size} parameters)"
+
+    @property
+    def plain(self) -> dict[str, Any]:
+        """All of it as JSON has it."""
+        trained, partition, inputs = self.trained, self.folder.partition(), self.folder.inputs
+        sent, solution = trained.total_traffic, trained.solution
+        return {
+            "run": str(self.folder.path),
+            "state": self.folder.state,
+            "set": inputs["name"],
+            "backbone": trained.head.recipe["backbone"],
+            "kind": self.kind,
+            "rows": inputs["count"],
+            "dimension": trained.head.dimension,
+            "parameters": trained.params.size,
+            "classes": len(trained.head.classes),
+            "partition": {"scheme": partition.scheme, "seed": partition.seed},
+            "clients": dict(trained.counts),
+            "server_rows": len(partition.server),
+            **{name: getattr(trained, name) for name in ("method", "ridge", "scaling", "rounds", "learning_rate")},
+            "solver": solution.method,
+            "note": solution.note,
+            "residual": solution.residual,
+            "loss": [trained.losses[0], trained.losses[-1]] if trained.losses else None,
+            "bytes_up": sent.up,
+            "bytes_down": sent.down,
+            "traffic": to_plain(trained.traffic),
+            "history_bytes": trained.history.size if trained.history else 0,
+            "can_unlearn": to_plain(self.can_unlearn),
+            "head": trained.head.digest,
+            **{name: to_plain(value) for name, value in vars(self).items() if name not in ("folder", "trained")},
+        }
 
 
 def train_run(
@@ -113,18 +146,9 @@ def train_run(
         run = create(path, material, force=force)
     if checkpoint is not None:
         checkpoint.remove()
+    chosen = None if fitted.choice is None else RidgeChoice.of(fitted.choice)
     left_out = len(whole) - len(embeddings)
-    return TrainResult(
-        run,
-        trained,
-        embeddings,
-        divided,
-        left_out,
-        fitted.choice,
-        fitted.effective_dimension,
-        fitted.condition,
-        timings,
-    )
+    return TrainResult(run, trained, left_out, chosen, fitted.condition, fitted.effective_dimension, timings)
 
 
 def poisoned(
@@ -176,7 +200,7 @@ def _described(trained: Trained, embeddings: EmbeddingSet, choice: Choice | None
     spec = embeddings.spec
     more: dict[str, Json] = {"backbone": spec.backbone, "spec": spec.identity, "dataset": embeddings.source}
     if choice is not None:
-        more["ridge_chosen"] = told(choice)
+        more["ridge_chosen"] = RidgeChoice.of(choice).plain
         if trained.objective is not None:
             note = f"{trained.solution.note} {CHOSEN_RIDGE}"
             trained = replace(trained, solution=replace(trained.solution, note=note))

@@ -1,251 +1,244 @@
-"""From a run and a request to its next state, with a certificate: the work of `probekit unlearn`, without printing."""
+"""From a run and a request to its next state, with a certificate."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from probekit.certificates.certificate import Certificate, certificate_text, signed_bytes
+from probekit.cache import DiskStore
+from probekit.certificates.certificate import Certificate, certificate_text, read_certificate, signed_bytes
 from probekit.certificates.certify import certify
 from probekit.certificates.privacy import check_budget, guarantee
 from probekit.custody.signatures import sign
 from probekit.errors import InputError, MismatchError, NotFoundError
 from probekit.federated.trained import Trained, Watch, unwatched
+from probekit.linear.logistic import NO_EXACT_UNLEARNING
 from probekit.linear.objective import SIGMA
-from probekit.models.heads import Head, NetworkHead
+from probekit.models.heads import NetworkHead
 from probekit.runs.fitting import method_of
 from probekit.runs.folder import RunFolder
-from probekit.runs.ledger import Event, LedgerEntry
-from probekit.runs.options import TrainOptions
+from probekit.runs.layout import state_folder
+from probekit.runs.ledger import Event
+from probekit.runs.options import TrainOptions, UnlearnOptions
+from probekit.runs.result import Result, to_plain
+from probekit.runs.rows import UNLEARN, RunRows, full_ids, read_request, rows_at
 from probekit.unlearning.choice import choose
-from probekit.unlearning.method import Material, Unlearned, method, require
+from probekit.unlearning.method import Material, Unlearned, available, require
+from probekit.unlearning.method import method as find_method
 from probekit.unlearning.remainder import remaining_rows
-from probekit.unlearning.request import Held, Relabelled, UnlearnRequest
+from probekit.unlearning.request import UnlearnRequest, asked
 from probekit.unlearning.retained import LocalClients, answering
-from probekit.values import EmbeddingSet, Json, Partition
+from probekit.values import Json
 
 if TYPE_CHECKING:
-    from probekit.cache import DiskStore
+    from probekit.runs.run import Run
 
 CERTIFICATE = "certificate.json"
-UNLEARN, PURGE = "unlearn", "purge"
-
-Rows = tuple[EmbeddingSet, Partition]
 
 
 @dataclass(frozen=True)
-class Noise:
-    """The guarantee that noise is to give: by `sigma`, fixed in advance, or by the run's own linear term."""
+class UnlearnPlan(Result):
+    """What a request would do: by which method and why, what that needs, what of it is missing, who stays."""
 
-    sigma: float | None = None
-    epsilon: float = 1.0
-    delta: float = 1e-5
-
-
-NO_NOISE = Noise()
-
-
-@dataclass(frozen=True)
-class UnlearnOptions:
-    """How a request is to be carried out. `ask`: may the retained clients be asked (here: their cached rows)?"""
-
-    method: str = "auto"
-    ask: bool = True
-    evaluation: EmbeddingSet | None = None
-    key: bytes | None = None
-    noise: Noise = NO_NOISE
+    run: Path
+    state: int
+    request: UnlearnRequest
+    already_done: bool
+    method: str
+    why: str
+    needs: tuple[str, ...]
+    missing: tuple[str, ...]
+    retained: tuple[str, ...]
 
 
 @dataclass(frozen=True, eq=False)
-class UnlearnResult:
-    """A request that was carried out, now or earlier."""
+class UnlearnResult(Result):
+    """A request that was carried out, now or earlier: then nothing was `unlearned` and nothing changed."""
 
+    run: Path
     state: int
+    request: UnlearnRequest
     certificate: Certificate
     path: Path
-    request: UnlearnRequest
     why: str = ""
     unlearned: Unlearned | None = None
 
     @property
-    def earlier(self) -> bool:
+    def asked(self) -> str:
+        """The request in words."""
+        return asked(self.request.plain)
+
+    @property
+    def already_done(self) -> bool:
         """Whether there was nothing left to do."""
         return self.unlearned is None
 
-
-def read_request(
-    clients: Sequence[str] = (),
-    *,
-    samples: Sequence[str] = (),
-    relabelled: Sequence[str] = (),
-    added: Sequence[str] = (),
-) -> UnlearnRequest:
-    """The request in these texts: a sample is ID or CLIENT/ID, a relabelled one ID=LABEL or CLIENT/ID=LABEL."""
-    held = [Held(*_held(text)) for text in samples]
-    changed = []
-    for text in relabelled:
-        name, equals, label = text.rpartition("=")
-        if not equals or not label.isdecimal():
-            raise InputError(f"A relabelled sample is written ID=NUMBER; found {text!r}.")
-        sample, client = _held(name)
-        changed.append(Relabelled(sample, int(label), client))
-    return UnlearnRequest(tuple(clients), tuple(held), tuple(changed), tuple(added))
-
-
-def _held(text: str) -> tuple[str, str | None]:
-    client, slash, sample = text.rpartition("/")
-    return sample, client if slash else None
-
-
-def full_ids(request: UnlearnRequest, embeddings: EmbeddingSet) -> UnlearnRequest:
-    """The request with beginnings of ids and names of rows made into ids."""
-    known = set(embeddings.ids)
-    named = dict(zip(embeddings.names or (), embeddings.ids, strict=False))
-
-    def full(text: str) -> str:
-        if text in known:
-            return text
-        matches = {sample for sample in known if len(text) >= 8 and sample.startswith(text.lower())} or {
-            named[name] for name in (text,) if name in named
+    @property
+    def plain(self) -> dict[str, Any]:
+        """What was done and what is proven of it."""
+        said: Any = self.certificate.plain
+        value: dict[str, Any] = {
+            "run": str(self.run),
+            "state": self.state,
+            "already_done": self.already_done,
+            "request": self.request.plain,
+            "why": self.why,
+            **{name: said[name] for name in ("method", "retained", "bounds", "residual", "agreement", "privacy")},
+            **{name: said[name] for name in ("checkable_by", "warnings")},
+            "certificate": str(self.path),
+            "certificate_digest": self.certificate.digest,
+            "head": self.certificate.after["head"],
+            "cost": None if self.unlearned is None else to_plain(self.unlearned.cost),
+            "note": "" if self.unlearned is None else self.unlearned.note,
         }
-        if len(matches) != 1:
-            raise InputError(
-                f"{text!r} means {len(matches)} samples of this run; give a full id (`probekit cache info SET --rows`)."
-            )
-        return matches.pop()
-
-    samples = tuple(Held(full(one.sample), one.client) for one in request.samples)
-    changed = tuple(Relabelled(full(one.sample), one.label, one.client) for one in request.relabelled)
-    return UnlearnRequest(request.clients, samples, changed, request.added)
+        return value
 
 
-def rows_now(run: RunFolder, store: DiskStore) -> Rows:
-    """The run's rows as they stand."""
-    return rows_at(run, store, run.state)
+def plan(
+    run: Run,
+    client: str | None = None,
+    *,
+    clients: Sequence[str] = (),
+    samples: Sequence[str] = (),
+    relabel: Mapping[str, int] | Sequence[str] = (),
+    add: Sequence[str] = (),
+    method: str = "auto",
+    server_only: bool = False,
+) -> UnlearnPlan:
+    """What `unlearn` with the same arguments would do, need and change, and why; nothing changes."""
+    request = read_request(_names(client, clients), samples=samples, relabelled=relabel, added=add)
+    before, rows, request, done = _look(run.folder, run.store, request)
+    if done is not None:
+        said = done.certificate
+        return UnlearnPlan(run.path, done.state, request, True, said.method, "", (), (), tuple(said.retained))
+    name, why, material = _prepare(
+        run.folder, before, request, UnlearnOptions(method=method, server_only=server_only), rows
+    )
+    needs = find_method(name).needs
+    missing = tuple(sorted(needs - available(before, material)))
+    stay = request.remaining(before)
+    return UnlearnPlan(run.path, run.state, request, False, name, why, tuple(sorted(needs)), missing, stay)
 
 
-def rows_at(run: RunFolder, store: DiskStore, number: int) -> Rows:
-    """The run's rows as they stood in a state: the cached set without the samples that were taken out until then.
-
-    A client that was forgotten still holds its rows there: a state's `counts` say whose it was trained on.
-    """
-    embeddings, partition, trained, entries = run.embeddings(store), run.partition(), run.trained(number), run.entries()
-    rebased = max((n for n, one in enumerate(entries) if one.action == PURGE and one.details["cache"]), default=-1)
-    for entry in entries[rebased + 1 :]:
-        if entry.action != UNLEARN or _number(entry.outputs["state"]) > number:
-            continue
-        request = UnlearnRequest.from_plain(_plain(entry))
-        if request.by_row:
-            rows_only = UnlearnRequest((), request.samples, request.relabelled)
-            everyone = replace(trained, counts={name: len(held) for name, held in partition.clients.items()})
-            rest = remaining_rows(everyone, rows_only, Material(embeddings, partition))
-            embeddings, partition = rest.embeddings, rest.partition
-    return embeddings, partition
-
-
-def requests_since_purge(entries: Sequence[LedgerEntry]) -> list[LedgerEntry]:
-    """The unlearning entries whose traces were not yet removed."""
-    last = max((place for place, entry in enumerate(entries) if entry.action == PURGE), default=-1)
-    return [entry for entry in entries[last + 1 :] if entry.action == UNLEARN]
-
-
-def _plain(entry: LedgerEntry) -> Any:
-    return entry.details["request"]
-
-
-def _number(value: Any) -> int:
-    return int(value)
-
-
-def unlearn_run(
-    run: RunFolder, store: DiskStore, request: UnlearnRequest, wanted: UnlearnOptions, *, watch: Watch = unwatched
+def unlearn(
+    run: Run,
+    client: str | None = None,
+    *,
+    clients: Sequence[str] = (),
+    samples: Sequence[str] = (),
+    relabel: Mapping[str, int] | Sequence[str] = (),
+    add: Sequence[str] = (),
+    watch: Watch = unwatched,
+    **options: Any,
 ) -> UnlearnResult:
-    """Make the run's next state without the forgotten, and certify it: the run is the old one or the new one."""
+    """Forget clients or samples, put labels right, or take clients back in: the next state, with a certificate.
+
+    samples: ids, beginnings of ids or names of rows, wherever they are held; or CLIENT/ID.
+    relabel: class numbers by sample, or texts ID=NUMBER.
+    options: the fields of `UnlearnOptions`: method, server_only, test, key, sigma, epsilon, delta.
+
+    Doing the same again changes nothing. Interrupted, the run is as it was before.
+    """
+    request = read_request(_names(client, clients), samples=samples, relabelled=relabel, added=add)
+    return carry_out(run.folder, run.store, request, UnlearnOptions(**options), watch=watch)
+
+
+def _names(client: str | None, clients: Sequence[str]) -> tuple[str, ...]:
+    return (*clients, *([client] if client is not None else []))
+
+
+def carry_out(
+    run: RunFolder, store: DiskStore, request: UnlearnRequest, options: UnlearnOptions, *, watch: Watch = unwatched
+) -> UnlearnResult:
+    """Make the run's next state and certify it: the run is the old one or the new one."""
+    evaluation = store.open(options.test) if options.test is not None else None
     with run.lock():
-        before = run.trained()
-        refuse_logistic(before)
-        _refuse_both(before, wanted.noise)
-        rows = _rows_if_any(run, store)
-        if rows is not None and request.by_row:
-            request = full_ids(request, rows[0])
-        done = _earlier(run, before, request)
+        before, rows, request, done = _look(run, store, request)
+        _refuse_both(before, options)
         if done is not None:
             return done
-        request.remaining(before)
-        name, why = wanted.method, "Asked for."
-        whole = isinstance(before.head, NetworkHead)
-        if name == "auto":
-            online = whole and wanted.ask and rows is not None
-            name, why = choose(before, online=online, rows=request.by_row and rows is not None, request=request)
-        needed = whole or request.by_row or bool(request.added) or _asks(name) or wanted.ask
-        material = replace(_material(run, rows, needed=needed), watch=watch)
-        unlearner = method(name)
+        name, why, material = _prepare(run, before, request, options, rows)
+        material, unlearner = replace(material, watch=watch), find_method(name)
         require(unlearner, before, material)
         unlearned = unlearner.unlearn(before, request, material)
-        clients = _clients(unlearned, request, before, material) if wanted.ask else None
-        certificate = certify(before, unlearned, clients=clients, evaluation=wanted.evaluation)
-        certificate = _covered(certificate, wanted.noise)
-        signature = None if wanted.key is None else sign(signed_bytes(certificate), wanted.key)
-        event = Event(UNLEARN, _inputs(run, before), _details(request, unlearned, certificate, why))
+        clients = None if options.server_only else _clients(unlearned, request, before, material)
+        certificate = _covered(certify(before, unlearned, clients=clients, evaluation=evaluation), options)
+        signature = None if options.key is None else sign(signed_bytes(certificate), options.key)
+        inputs: Mapping[str, Json] = {"state": run.state, "head": before.head.digest}
+        event = Event(UNLEARN, inputs, _details(request, unlearned, certificate, why))
         text = certificate_text(certificate, signature=signature)
         number = run.write_state(unlearned.trained_after, event, texts={CERTIFICATE: text})
-        return UnlearnResult(number, certificate, certificate_path(run, number), request, why, unlearned)
+        path = certificate_path(run, number)
+        return UnlearnResult(run.path, number, request, certificate, path, why, unlearned)
 
 
-def _refuse_both(before: Trained, noise: Noise) -> None:
-    if before.objective is not None and noise.sigma is not None:
+def _look(
+    run: RunFolder, store: DiskStore, request: UnlearnRequest
+) -> tuple[Trained, RunRows | None, UnlearnRequest, UnlearnResult | None]:
+    """The run as it is, its rows where they are at hand, the request with full ids, and whether it was done before."""
+    before = run.trained()
+    refuse_logistic(before)
+    rows = _rows_if_any(run, store)
+    if rows is not None and request.by_row:
+        request = full_ids(request, rows.embeddings)
+    return before, rows, request, _earlier(run, before, request)
+
+
+def _prepare(
+    run: RunFolder, before: Trained, request: UnlearnRequest, options: UnlearnOptions, rows: RunRows | None
+) -> tuple[str, str, Material]:
+    """The method, why it is taken, and what it may use."""
+    request.remaining(before)
+    name, why = options.method, "Asked for."
+    network, ask = isinstance(before.head, NetworkHead), not options.server_only
+    if name == "auto":
+        online = network and ask and rows is not None
+        name, why = choose(before, online=online, rows=request.by_row and rows is not None, request=request)
+    needed = network or request.by_row or bool(request.added) or ask or name.startswith(("fedremoval-", "retrain"))
+    fitted = method_of(TrainOptions.of({**run.config, "ridge": None, "method": run.config["method"]}))
+    embeddings, partition = rows if rows is not None and needed else (None, None)
+    return name, why, Material(embeddings, partition, options=fitted)
+
+
+def _refuse_both(before: Trained, options: UnlearnOptions) -> None:
+    if before.objective is not None and options.sigma is not None:
         raise InputError(
             "This run was trained with objective noise, whose guarantee the certificate states; noise on the head too "
             "(`sigma`) would be another. Leave `sigma` out: the head is released as it is."
         )
 
 
-def _covered(certificate: Certificate, noise: Noise) -> Certificate:
+def _covered(certificate: Certificate, options: UnlearnOptions) -> Certificate:
     """The certificate with its (epsilon, delta); what is too large for the noise is refused, and nothing changes."""
+    wanted = {"epsilon": options.epsilon, "delta": options.delta}
     if SIGMA in certificate.objective:
-        return replace(certificate, privacy=guarantee(certificate, epsilon=noise.epsilon, delta=noise.delta).plain)
-    if noise.sigma is None:
+        return replace(certificate, privacy=guarantee(certificate, **wanted).plain)
+    if options.sigma is None:
         return certificate
     bound = certificate.bounds.weights
     if bound is None:
         raise InputError(f"(epsilon, delta) needs a certified distance, and there is none. {certificate.bounds.why}")
-    budget = check_budget(bound, noise.sigma, epsilon=noise.epsilon, delta=noise.delta)
-    return replace(certificate, privacy=budget.plain)
+    return replace(certificate, privacy=check_budget(bound, options.sigma, **wanted).plain)
 
 
 def refuse_logistic(trained: Trained) -> None:
     """Refuse a head that no method here can take a client out of."""
     if trained.method == "logistic":
-        from probekit.linear.logistic import NO_EXACT_UNLEARNING
-
         raise InputError(f"{NO_EXACT_UNLEARNING} Train a ridge head (`method=closed-form`) to be able to unlearn.")
 
 
 def certificate_path(run: RunFolder, state: int) -> Path:
     """Where the certificate of a state stands."""
-    return run.path / "states" / f"{state:04d}" / CERTIFICATE
+    return state_folder(run.path, state) / CERTIFICATE
 
 
-def _asks(name: str) -> bool:
-    return name.startswith(("fedremoval-", "retrain"))
-
-
-def _rows_if_any(run: RunFolder, store: DiskStore) -> Rows | None:
+def _rows_if_any(run: RunFolder, store: DiskStore) -> RunRows | None:
     try:
-        return rows_now(run, store)
+        return rows_at(run, store)
     except (NotFoundError, MismatchError):
         return None
-
-
-def _material(run: RunFolder, rows: Rows | None, *, needed: bool) -> Material:
-    options = method_of(TrainOptions.of({**run.config, "ridge": None, "method": run.config["method"]}))
-    if rows is None or not needed:
-        return Material(options=options)
-    return Material(rows[0], rows[1], options=options)
 
 
 def _clients(unlearned: Unlearned, request: UnlearnRequest, before: Trained, material: Material) -> LocalClients | None:
@@ -264,18 +257,11 @@ def _earlier(run: RunFolder, before: Trained, request: UnlearnRequest) -> Unlear
     )
     for entry in reversed(run.entries()):
         if entry.action == UNLEARN and entry.details["request digest"] == request.digest and not undone:
-            state = _number(entry.outputs["state"])
-            path = certificate_path(run, state)
+            path = certificate_path(run, entry.state)
             if not path.exists():
-                raise InputError(f"This was done in state {state}, which was purged since. The ledger says so.")
-            from probekit.certificates.certificate import read_certificate
-
-            return UnlearnResult(state, read_certificate(path.read_text())[0], path, request)
+                raise InputError(f"This was done in state {entry.state}, which was purged since. The ledger says so.")
+            return UnlearnResult(run.path, entry.state, request, read_certificate(path.read_text())[0], path)
     return None
-
-
-def _inputs(run: RunFolder, before: Trained) -> dict[str, Json]:
-    return {"state": run.state, "head": before.head.digest}
 
 
 def _details(request: UnlearnRequest, unlearned: Unlearned, certificate: Certificate, why: str) -> dict[str, Json]:
@@ -288,8 +274,3 @@ def _details(request: UnlearnRequest, unlearned: Unlearned, certificate: Certifi
         "warnings": list(unlearned.warnings),
         "certificate": certificate.digest,
     }
-
-
-def distance(one: Head, other: Head) -> float:
-    """The relative Frobenius distance of two heads."""
-    return float(np.linalg.norm(one.params - other.params) / np.linalg.norm(other.params))

@@ -42,9 +42,9 @@ def test_twins_across_clients_are_counted_for_each(probekit: Probekit, run: str)
     assert found[0, 1]["same_sample"]
     assert not found[3, 5]["same_sample"]
     assert value["clients"] == [
-        {"client": "a", "rows": 20, "stay known": 2, "the very same sample": 1},
-        {"client": "b", "rows": 20, "stay known": 2, "the very same sample": 2},
-        {"client": "c", "rows": 20, "stay known": 1, "the very same sample": 0},
+        {"client": "a", "rows": 20, "stay_known": 2, "same_sample": 1},
+        {"client": "b", "rows": 20, "stay_known": 2, "same_sample": 2},
+        {"client": "c", "rows": 20, "stay_known": 1, "same_sample": 0},
     ]
     assert {tuple(one["holders"]): one["pairs"] for one in value["between"]} == {("a", "b"): 2, ("a", "c"): 1}
 
@@ -63,8 +63,8 @@ def test_twins_in_a_test_set(probekit: Probekit, run: str, shelve: Shelve) -> No
     shelve("test", embeddings=test, labels=np.arange(10) % 3)
     _, value, _ = probekit("audit", "duplicates", run, "--test", "test")
     assert {(pair["row"], pair["other_row"]) for pair in value["test"]["pairs"]} == {(7, 0), (8, 1)}
-    assert (value["test"]["rows with a twin"], value["test"]["rows"]) == (2, 10)
-    assert value["test"]["by client"] == {"b": 1, "c": 1}
+    assert (value["test"]["rows_with_a_twin"], value["test"]["rows"]) == (2, 10)
+    assert value["test"]["by_client"] == {"b": 1, "c": 1}
     shelve("other", seed=1, dimension=30, spec=spec(weights="1" * 64))
     code, value, _ = probekit("audit", "duplicates", run, "--test", "other")
     assert (code, "encoded differently" in value["error"]["message"]) == (4, True)

@@ -175,7 +175,7 @@ def test_purging_a_client_leaves_no_byte_of_its_rows(command: Command, extracted
     outcome = command("cache", "purge", "--client", "c1", "--set", extracted, "--json")
     assert outcome.code == 0
     assert outcome.value["rows"] == 6
-    assert outcome.value["still found in"] == []
+    assert outcome.value["still_found_in"] == []
     kept = b"".join(path.read_bytes() for path in DiskStore().root.rglob("*") if path.is_file())
     assert not any(row in kept for row in doomed)
     left = command("cache", "info", extracted, "--json").value
@@ -199,7 +199,7 @@ def test_a_purge_that_leaves_something_fails_its_check(
     (DiskStore().root / "forgotten-copy").write_bytes(b"before" + row + b"after")
     outcome = command("cache", "purge", "--client", "c1", "--set", extracted, "--json")
     assert outcome.code == 6
-    assert any("forgotten-copy" in found for found in outcome.value["still found in"])
+    assert any("forgotten-copy" in found for found in outcome.value["still_found_in"])
 
 
 @pytest.mark.parametrize(

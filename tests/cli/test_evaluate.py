@@ -36,11 +36,11 @@ def test_a_test_set_is_judged(probekit: Probekit, shelve: Shelve) -> None:
     [result] = value["results"]
     found = guesses(test.embeddings[np.arange(70)])
     right = found == test.labels
-    assert (result["kind"], result["rows"], result["also trained on"]) == ("test", 70, 0)
+    assert (result["kind"], result["rows"], result["also_trained_on"]) == ("test", 70, 0)
     assert result["accuracy"]["hits"] == right.sum()
     assert result["accuracy"]["low"] < right.mean() < result["accuracy"]["high"]
-    assert [one["hits"] for one in result["by class"]] == [int(right[test.labels == k].sum()) for k in range(3)]
-    assert {one["name"]: one["hits"] for one in result["by client"]} == {
+    assert [one["hits"] for one in result["by_class"]] == [int(right[test.labels == k].sum()) for k in range(3)]
+    assert {one["name"]: one["hits"] for one in result["by_client"]} == {
         "x": int(right[::2].sum()),
         "y": int(right[1::2].sum()),
     }
@@ -58,14 +58,14 @@ def test_without_a_set_the_server_judges_and_without_a_server_it_is_training_acc
     probekit("train", "small", "--clients", "4", "--server-share", "0.2", "--run", "r")
     [result] = probekit("evaluate", "r")[1]["results"]
     rows = RunFolder.open("r").partition().server
-    assert (result["kind"], result["rows"], result["also trained on"]) == ("server", 18, 0)
+    assert (result["kind"], result["rows"], result["also_trained_on"]) == ("server", 18, 0)
     assert result["accuracy"]["hits"] == (guesses(embeddings.embeddings[rows]) == embeddings.labels[rows]).sum()
     probekit("train", "small", "--clients", "4", "--partition", "dirichlet:0.3", "--run", "s")
     [result] = probekit("evaluate", "s")[1]["results"]
     assert (result["kind"], result["rows"]) == ("training", 90)
     right = guesses(embeddings.embeddings[np.arange(90)], run="s") == embeddings.labels
     partition = RunFolder.open("s").partition()
-    assert {one["name"]: one["hits"] for one in result["by client"]} == {
+    assert {one["name"]: one["hits"] for one in result["by_client"]} == {
         name: int(right[held].sum()) for name, held in partition.clients.items()
     }
     shown = command("evaluate", "s", "--cache", str(store.root)).out
@@ -79,7 +79,7 @@ def test_the_training_set_by_name_is_still_training(probekit: Probekit, shelve: 
     probekit("train", "small", "--clients", "4", "--run", "r")
     [result] = probekit("evaluate", "r", "small")[1]["results"]
     assert result["kind"] == "training"
-    assert len(result["by client"]) == 4
+    assert len(result["by_client"]) == 4
 
 
 def test_test_rows_that_were_trained_on_are_counted(probekit: Probekit, shelve: Shelve) -> None:
@@ -89,7 +89,7 @@ def test_test_rows_that_were_trained_on_are_counted(probekit: Probekit, shelve: 
     shelve("test", embeddings=np.vstack([rows[:7], rows[:13] + 1]), labels=np.arange(20) % 3)
     probekit("train", "small", "--clients", "4", "--ridge", "1", "--run", "r")
     [result] = probekit("evaluate", "r", "test")[1]["results"]
-    assert (result["kind"], result["also trained on"]) == ("test", 7)
+    assert (result["kind"], result["also_trained_on"]) == ("test", 7)
 
 
 def test_unusable_test_rows_are_left_out(probekit: Probekit, shelve: Shelve) -> None:
@@ -99,7 +99,7 @@ def test_unusable_test_rows_are_left_out(probekit: Probekit, shelve: Shelve) -> 
     shelve("test", rows=40, seed=1, labels=labels)
     probekit("train", "small", "--run", "r")
     [result] = probekit("evaluate", "r", "test")[1]["results"]
-    assert (result["rows"], result["left out"]) == (35, 5)
+    assert (result["rows"], result["left_out"]) == (35, 5)
 
 
 def test_neighbours_and_few_shots(probekit: Probekit, shelve: Shelve) -> None:
@@ -112,10 +112,10 @@ def test_neighbours_and_few_shots(probekit: Probekit, shelve: Shelve) -> None:
     one, other = (s.embeddings[np.arange(len(s))].astype(np.float64) for s in (train, test))
     unit = [rows / np.linalg.norm(rows, axis=1, keepdims=True) for rows in (one, other)]
     nearest = train.labels[np.argmax(unit[1] @ unit[0].T, axis=1)]
-    assert result["knn"]["hits"] == (nearest == test.labels).sum()
-    assert [point["shots"] for point in result["few-shot"]] == [1, 8]
-    assert all(len(point["accuracies"]) == 3 for point in result["few-shot"])
-    assert result["few-shot"][1]["mean"] > 0.5
+    assert result["knn"]["accuracy"]["hits"] == (nearest == test.labels).sum()
+    assert [point["shots"] for point in result["few_shot"]] == [1, 8]
+    assert all(len(point["accuracies"]) == 3 for point in result["few_shot"])
+    assert result["few_shot"][1]["mean"] > 0.5
 
 
 @pytest.mark.parametrize("flag", [("--knn", "3"), ("--shots", "1")])
@@ -174,11 +174,11 @@ def test_forgotten_samples_are_not_among_the_rows_of_a_state(probekit: Probekit,
     partition = RunFolder.open("r").partition()
     for state, left in ((1, 90), (2, 81), (3, 81 - len(partition.clients["2"]))):
         [result] = probekit("evaluate", "r", "--state", str(state))[1]["results"]
-        assert (result["kind"], result["rows"], result["also trained on"]) == ("training", left, left)
-        counts = {one["name"]: one["count"] for one in result["by client"]}
+        assert (result["kind"], result["rows"], result["also_trained_on"]) == ("training", left, left)
+        counts = {one["name"]: one["count"] for one in result["by_client"]}
         assert counts == dict(RunFolder.open("r").trained(state).counts)
         [result] = probekit("evaluate", "r", "small", "--state", str(state))[1]["results"]
-        assert (result["rows"], result["also trained on"]) == (90, left)
+        assert (result["rows"], result["also_trained_on"]) == (90, left)
     rest = np.setdiff1d(np.arange(90), [*gone, *partition.clients["2"]])
     right = guesses(small.embeddings[rest]) == small.labels[rest]
     [result] = probekit("evaluate", "r")[1]["results"]
@@ -208,8 +208,8 @@ def test_a_trigger_is_judged_beside_the_retrained_head_of_that_state(probekit: P
         )
         assert code == 0, said
         wanted = float((given[triggered.labels != 1] == 1).mean())
-        assert value["backdoor"]["retrained"]["excluding target"] == pytest.approx(wanted)
-        assert value["backdoor"]["difference to retraining"] == 0
+        assert value["backdoor"]["retrained"]["excluding_target"]["value"] == pytest.approx(wanted)
+        assert value["backdoor"]["difference_to_retraining"] == 0
         seen.add(wanted)
     assert len(seen) == 3
 
@@ -221,7 +221,7 @@ def test_a_run_whose_set_is_gone_can_still_be_tested(probekit: Probekit, shelve:
     remove_set(store, "small")
     code, value, _ = probekit("evaluate", "r", "test")
     assert code == 0
-    assert value["results"][0]["also trained on"] is None
+    assert value["results"][0]["also_trained_on"] is None
     code, value, _ = probekit("evaluate", "r", "test", "--knn", "1")
     assert code == 3
     assert "Extract it again" in value["error"]["message"]

@@ -58,7 +58,7 @@ def test_each_client_is_left_out_exactly(run: str, probekit: Probekit, store: Di
         assert one["relative"] == pytest.approx(distance / float(np.linalg.norm(now)), rel=1e-6)
         assert distance <= one["bound"] * (1 + 1e-9)
         right = (np.argmax(X @ rest, axis=1) == test.labels).mean()
-        assert one["accuracy without"] == pytest.approx(right)
+        assert one["accuracy_without"] == pytest.approx(right)
         assert one["change"] == pytest.approx(right - value["accuracy"])
     distances = [one["distance"] for one in value["clients"]]
     assert distances == sorted(distances, reverse=True)
@@ -71,7 +71,7 @@ def test_the_server_judges_where_no_set_is_named(run: str, probekit: Probekit, s
     embeddings = RunFolder.open(run).embeddings(store)
     right = np.argmax(columns(embeddings.to_numpy()[rows]) @ RunFolder.open(run).head().params, axis=1)
     assert value["accuracy"] == pytest.approx((right == embeddings.labels[rows]).mean())
-    assert "the server's rows" in value["judged on"]
+    assert "the server's rows" in value["judged_on"]
 
 
 @pytest.mark.parametrize("keep", ["gradients", "nothing"])
@@ -79,9 +79,9 @@ def test_what_was_not_kept_is_made_of_the_rows(run: str, probekit: Probekit, sto
     options = ("--partition", "column:client_id", "--ridge", str(RIDGE), "--keep", keep)
     assert probekit("train", "rows", *options, "--run", "other")[0] == 0
     code, value, _ = probekit("audit", "influence", "other")
-    assert (code, value["computed from"]) == (0, "the cached rows")
-    assert all(one["distance"] is not None and one["accuracy without"] is None for one in value["clients"])
-    assert "server has no rows" in value["judged on"]
+    assert (code, value["computed_from"]) == (0, "the cached rows")
+    assert all(one["distance"] is not None and one["accuracy_without"] is None for one in value["clients"])
+    assert "server has no rows" in value["judged_on"]
     remove_set(store, "rows")
     code, value, _ = probekit("audit", "influence", "other")
     if keep == "nothing":

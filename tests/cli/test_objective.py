@@ -12,11 +12,10 @@ from numpy.typing import NDArray
 
 from probekit.cache import DiskStore
 from probekit.models.serving import load_head
-from probekit.runs.backdoor import retrained_head
 from probekit.runs.folder import RunFolder
+from probekit.runs.rows import rows_at
 from probekit.runs.snapshot import snapshot
 from probekit.runs.tensors import put_objective
-from probekit.runs.unlearning import rows_now
 from tests.cli.shelves import Probekit, Shelve
 from tests.cli.shelves import probekit as probekit
 from tests.cli.shelves import shelve as shelve
@@ -58,7 +57,7 @@ def term_of(run: Path) -> Array:
 def minimum(run: Path, store: DiskStore) -> Array:
     """The minimum of the perturbed objective over the rows as they stand, from the explicit matrix."""
     opened = RunFolder.open(run)
-    embeddings, partition = rows_now(opened, store)
+    embeddings, partition = rows_at(opened, store)
     held = np.concatenate([partition.clients[name] for name in opened.trained().counts])
     X, Y = columns(embeddings.to_numpy()[held].astype(np.float64)), one_hot(embeddings.labels[held], 3)
     penalty = 0.01 * len(held) * np.eye(X.shape[1])
@@ -251,7 +250,7 @@ def test_evaluation_and_report_retrain_with_the_term(trained: Path, probekit: Pr
             head, why = snapshot(run, store, number, from_rows=from_rows).retrained()
             assert head is not None, why
             np.testing.assert_allclose(head.params, run.head(number).params, rtol=0, atol=1e-10)
-        head = retrained_head(run, store, run.trained(number), state=number)
+        head = snapshot(run, store, number).reference()
         np.testing.assert_allclose(head.params, run.head(number).params, rtol=0, atol=1e-10)
     code, _, said = probekit("evaluate", str(trained), "test")
     assert code == 0, said

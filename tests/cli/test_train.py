@@ -54,7 +54,7 @@ def test_the_server_keeps_its_share_to_itself(probekit: Probekit, shelve: Shelve
     arguments = ("--server-share", "0.2", "--server-choice", "representative", "--clients", "4", "--seed", "7")
     code, value, _ = probekit("train", "small", "--ridge", "0.05", "--run", "r", *arguments)
     assert code == 0
-    assert value["server rows"] == 18
+    assert value["server_rows"] == 18
     run = RunFolder.open("r")
     held = np.sort(np.concatenate(list(run.partition().clients.values())))
     assert len(held) == 72
@@ -63,8 +63,8 @@ def test_the_server_keeps_its_share_to_itself(probekit: Probekit, shelve: Shelve
     assert server is not None
     assert server.statistics is not None
     assert server.statistics.count == 18
-    assert value["can unlearn"]["exact"]["possible"]
-    assert value["can unlearn"]["fedremoval"]["possible"]
+    assert value["can_unlearn"]["exact"]["possible"]
+    assert value["can_unlearn"]["fedremoval"]["possible"]
 
 
 @pytest.mark.parametrize("how", ["auto", "auto:loo", "auto:kfold", "auto:clients"])
@@ -72,8 +72,8 @@ def test_a_chosen_ridge_is_told_with_how(probekit: Probekit, shelve: Shelve, how
     embeddings = shelve("small")
     code, value, _ = probekit("train", "small", "--clients", "5", "--ridge", how, "--run", "r")
     assert code == 0
-    assert value["ridge chosen"]["candidates"] == 45
-    assert value["ridge chosen"]["by"]
+    assert value["ridge_chosen"]["candidates"] == 45
+    assert value["ridge_chosen"]["by"]
     assert RunFolder.open("r").config["ridge_by"] == how
     assert np.allclose(RunFolder.open("r").head().params, oracle(embeddings, np.arange(90), value["ridge"]), atol=1e-9)
 
@@ -94,7 +94,7 @@ def test_the_chosen_ridge_leaves_each_row_out_best(probekit: Probekit, shelve: S
         return total / (40 * 3)
 
     best = error(value["ridge"])
-    assert np.isclose(best, value["ridge chosen"]["squared_error"], rtol=1e-6)
+    assert np.isclose(best, value["ridge_chosen"]["squared_error"], rtol=1e-6)
     assert best < error(value["ridge"] / 4)
     assert best < error(value["ridge"] * 4)
 
@@ -106,9 +106,9 @@ def test_system_figures_are_those_of_the_matrix(probekit: Probekit, shelve: Shel
     columns = np.hstack([embeddings.embeddings[np.arange(90)].astype(np.float64), np.ones((90, 1))])
     for found in (value, chosen):
         matrix = columns.T @ columns + 90 * found["ridge"] * np.eye(6)
-        assert np.isclose(found["condition number"], np.linalg.cond(matrix))
+        assert np.isclose(found["condition_number"], np.linalg.cond(matrix))
         trace = np.trace(np.linalg.solve(matrix, columns.T @ columns))
-        assert np.isclose(found["effective dimension"], trace)
+        assert np.isclose(found["effective_dimension"], trace)
 
 
 def test_rows_that_cannot_be_used_are_left_out_with_a_note(probekit: Probekit, shelve: Shelve) -> None:
@@ -119,7 +119,7 @@ def test_rows_that_cannot_be_used_are_left_out_with_a_note(probekit: Probekit, s
     embeddings = shelve("small", labels=labels, masked=masked)
     code, value, said = probekit("train", "small", "--ridge", "0.05", "--run", "r")
     assert code == 0
-    assert (value["rows"], value["left out"]) == (87, 3)
+    assert (value["rows"], value["left_out"]) == (87, 3)
     assert "3 rows without a label or an embedding were left out" in said
     good = np.setdiff1d(np.arange(90), [3, 7, 80])
     assert np.allclose(RunFolder.open("r").head().params, oracle(embeddings, good, 0.05), atol=1e-10)
@@ -131,9 +131,9 @@ def test_fedavg_goes_to_the_closed_form_and_says_what_it_sent(probekit: Probekit
     code, value, _ = probekit("train", "small", *arguments, "--tolerance", "1e-14", "--run", "r")
     assert code == 0
     assert np.allclose(RunFolder.open("r").head().params, oracle(embeddings, np.arange(90), 0.05), atol=1e-6)
-    assert value["bytes up"] == 8 * 18 * (4 * value["rounds"] + 4 + 4)
+    assert value["bytes_up"] == 8 * 18 * (4 * value["rounds"] + 4 + 4)
     assert value["loss"][0] > value["loss"][1]
-    assert value["can unlearn"]["exact"]["possible"] is False
+    assert value["can_unlearn"]["exact"]["possible"] is False
 
 
 def test_fedavg_options_reach_the_method(probekit: Probekit, shelve: Shelve) -> None:
@@ -141,8 +141,8 @@ def test_fedavg_options_reach_the_method(probekit: Probekit, shelve: Shelve) -> 
     arguments = ["--method", "fedavg", "--preset", "f2l2", "--rounds", "3", "--batch-size", "4", "--clients", "4"]
     code, value, _ = probekit("train", "small", *arguments, "--keep-history", "--run", "r")
     assert code == 0
-    assert (value["rounds"], value["ridge"], value["learning rate"]) == (3, 0.0, 1e-4)
-    assert value["history bytes"] == 8 * 18 * (3 * 4 + 3 + 1)
+    assert (value["rounds"], value["ridge"], value["learning_rate"]) == (3, 0.0, 1e-4)
+    assert value["history_bytes"] == 8 * 18 * (3 * 4 + 3 + 1)
     config = RunFolder.open("r").config
     assert (config["optimiser"], config["weights"], config["init"]) == ("adam", "uniform", "random")
     history = RunFolder.open("r").trained().history
@@ -156,9 +156,9 @@ def test_a_logistic_head_says_that_it_cannot_be_unlearned(probekit: Probekit, sh
     embeddings = shelve("small")
     code, value, _ = probekit("train", "small", "--method", "logistic", "--run", "r")
     assert code == 0
-    possible = {name: able["possible"] for name, able in value["can unlearn"].items()}
+    possible = {name: able["possible"] for name, able in value["can_unlearn"].items()}
     assert [name for name, able in possible.items() if able] == ["retrain"]
-    assert "no sufficient statistics" in value["can unlearn"]["exact"]["why"]
+    assert "no sufficient statistics" in value["can_unlearn"]["exact"]["why"]
     rows = embeddings.embeddings[np.arange(90)].astype(np.float64)
     model = LogisticRegression(C=1.0, tol=1e-10, max_iter=10_000).fit(rows, embeddings.labels)
     assert np.allclose(RunFolder.open("r").head().params[:-1].T, model.coef_, atol=1e-5)
@@ -203,7 +203,7 @@ def test_a_toml_file_gives_the_options_and_flags_overrule_it(
     )
     code, value, _ = probekit("train", "--config", "run.toml", "--clients", "5")
     assert code == 0
-    assert (value["ridge"], len(value["clients"]), value["server rows"]) == (0.25, 5, 9)
+    assert (value["ridge"], len(value["clients"]), value["server_rows"]) == (0.25, 5, 9)
     assert value["run"] == "from-file"
     (tmp_path / "wrong.toml").write_text("[train]\nrigde = 1\n")
     code, value, _ = probekit("train", "small", "--config", "wrong.toml")

@@ -19,7 +19,8 @@ from probekit.custody.signatures import new_private_key, public_key_of
 from probekit.federated.local import train
 from probekit.models.serving import load_head
 from probekit.runs.folder import RunFolder
-from probekit.runs.unlearning import UnlearnOptions, read_request, rows_now, unlearn_run
+from probekit.runs.rows import rows_at
+from probekit.runs.run import Run
 from probekit.values import Partition
 from tests.cli.shelves import Probekit, Shelve
 from tests.cli.shelves import probekit as probekit
@@ -58,7 +59,7 @@ def test_a_client_is_forgotten_exactly_and_the_certificate_holds(
     store: DiskStore,
 ) -> None:
     code, value, _ = probekit("unlearn", str(trained), "--client", "2", "--test", "test")
-    assert (code, value["state"], value["method"], value["already done"]) == (0, 2, "exact", False)
+    assert (code, value["state"], value["method"], value["already_done"]) == (0, 2, "exact", False)
     head = load_head(trained / "states" / "0002" / "head")
     np.testing.assert_allclose(head.params, retrained(trained, store, without={"2"}).params, rtol=0, atol=1e-12)
     assert head.recipe["backbone"] == "test:pixels"
@@ -72,7 +73,7 @@ def test_a_client_is_forgotten_exactly_and_the_certificate_holds(
 def test_the_same_request_again_changes_nothing(trained: Path, probekit: Probekit) -> None:
     probekit("unlearn", str(trained), "--client", "2")
     code, value, _ = probekit("unlearn", str(trained), "--client", "2")
-    assert (code, value["already done"], value["state"]) == (0, True, 2)
+    assert (code, value["already_done"], value["state"]) == (0, True, 2)
     assert RunFolder.open(trained).state == 2
 
 
@@ -83,7 +84,7 @@ def test_a_client_returns(trained: Path, probekit: Probekit) -> None:
     assert (code, value["state"]) == (0, 3), said
     np.testing.assert_allclose(load_head(trained / "states" / "0003" / "head").params, before.params, atol=1e-12)
     code, value, _ = probekit("unlearn", str(trained), "--client", "2")
-    assert (code, value["already done"], value["state"]) == (0, False, 4)
+    assert (code, value["already_done"], value["state"]) == (0, False, 4)
 
 
 def test_samples_go_and_stay_gone(trained: Path, probekit: Probekit, store: DiskStore) -> None:
@@ -93,7 +94,7 @@ def test_samples_go_and_stay_gone(trained: Path, probekit: Probekit, store: Disk
     for row in (first, second):
         code, value, said = probekit("unlearn", str(trained), "--sample", embeddings.ids[row][:12])
         assert code == 0, said
-    left, divided = rows_now(RunFolder.open(trained), store)
+    left, divided = rows_at(RunFolder.open(trained), store)
     assert {embeddings.ids[first], embeddings.ids[second]}.isdisjoint(left.ids)
     assert len(divided.clients["1"]) == len(partition.clients["1"]) - 2
     assert value["retained"]["1"] == len(partition.clients["1"]) - 2
@@ -119,7 +120,7 @@ def test_a_label_is_put_right(trained: Path, probekit: Probekit, store: DiskStor
     wrong = (int(embeddings.labels[row]) + 1) % 3
     code, value, said = probekit("unlearn", str(trained), "--relabel", f"{embeddings.ids[row]}={wrong}")
     assert (code, value["method"]) == (0, "exact"), said
-    left, divided = rows_now(RunFolder.open(trained), store)
+    left, divided = rows_at(RunFolder.open(trained), store)
     want = train(left, divided, ridge=0.01).head
     np.testing.assert_allclose(load_head(trained / "states" / "0002" / "head").params, want.params, atol=1e-12)
 
@@ -166,7 +167,7 @@ def test_server_only_certifies_nothing_and_says_so(probekit: Probekit, shelve: S
     options = ("--clients", "4", "--ridge", "0.01", "--keep", "gradients", "--server-share", "0.2")
     assert probekit("train", "rows", *options, "--run", run)[0] == 0
     code, value, _ = probekit("unlearn", run, "--client", "0", "--server-only")
-    assert (code, value["bounds"]["weights"], value["checkable by"]) == (0, None, "server alone")
+    assert (code, value["bounds"]["weights"], value["checkable_by"]) == (0, None, "server alone")
     assert "gradient round" in value["bounds"]["why"]
 
 
@@ -293,7 +294,7 @@ def test_purging_twice_or_too_early(trained: Path, probekit: Probekit) -> None:
 
 
 def _forget(path: Path, root: Path) -> None:
-    unlearn_run(RunFolder.open(path), DiskStore(root), read_request(["2"]), UnlearnOptions())
+    Run.open(path, store=DiskStore(root)).unlearn("2")
 
 
 def test_killed_while_unlearning_the_run_is_the_old_or_the_new_one(

@@ -14,13 +14,13 @@ from probekit.evaluation.metrics import Confusion, Share, share
 from probekit.report.report import (
     DRAWN,
     Judged,
+    LedgerLine,
     Measured,
     Report,
     StateReport,
     compared,
     comparison,
     json_text,
-    plain,
 )
 from probekit.unlearning.triage import Influence
 
@@ -56,9 +56,9 @@ def test_the_current_head_is_measured_by_the_head_retrained_on_the_same_rows() -
         "after": 14,
         "retrained": 17,
     }
-    assert accuracy["difference to retraining"] == pytest.approx(3 / 20)
+    assert accuracy["difference_to_retraining"] == pytest.approx(3 / 20)
     assert [one["hits"] for one in every["heads"].values()] == [17, 3, 5]
-    assert excluding["difference to retraining"] == pytest.approx(2 / 20)  # lower than retraining is a deviation too
+    assert excluding["difference_to_retraining"] == pytest.approx(2 / 20)  # lower than retraining is a deviation too
 
 
 def test_without_an_earlier_state_or_a_retrained_head_there_is_less_to_compare() -> None:
@@ -66,15 +66,15 @@ def test_without_an_earlier_state_or_a_retrained_head_there_is_less_to_compare()
     assert list(compared([LAST])) == ["after", "retrained"]
     alone = replace(LAST, retrained=None)
     assert list(compared([FIRST, alone])) == ["before", "after"]
-    assert comparison([FIRST, alone], names=["t"])[0]["difference to retraining"] is None
+    assert comparison([FIRST, alone], names=["t"])[0]["difference_to_retraining"] is None
     empty = replace(LAST, now=Measured("h", {"t": hits(0, 0)}))
-    assert comparison([empty], names=["t"])[0]["difference to retraining"] is None
+    assert comparison([empty], names=["t"])[0]["difference_to_retraining"] is None
 
 
 def test_forgotten_clients_are_marked() -> None:
     influence = (Influence("a", 5, 2.0, 1.0), Influence("b", 7, None, 0.5))
-    value = plain(report(FIRST, LAST, influence=influence, influence_state=1))
-    assert {one["client"]: one["forgotten since"] for one in value["influence"]["clients"]} == {"a": True, "b": False}
+    value = report(FIRST, LAST, influence=influence, influence_state=1).plain
+    assert {one["client"]: one["forgotten_since"] for one in value["influence"]["clients"]} == {"a": True, "b": False}
 
 
 @pytest.mark.parametrize("rows", [1, 7, DRAWN, 3 * DRAWN + 1])
@@ -82,7 +82,7 @@ def test_all_rows_are_counted_and_few_are_told(rows: int) -> None:
     random = np.random.default_rng(rows)
     margins = Margins(random.random(rows), random.random(rows))
     judged = Judged("t", "d", "a test", rows, 0, {}, Confusion(("x",), ((rows,),)), margins)
-    told = plain(report(LAST, judged=[judged]))["judged"][0]["margins"]
+    told = report(LAST, judged=[judged]).plain["judged"][0]["margins"]
     certain = sum(bool(lead > need) for lead, need in zip(margins.lead, margins.needed, strict=True))
     assert (told["rows"], told["certified"]) == (rows, certain)
     assert len(told["points"]) == min(rows, DRAWN)
@@ -92,9 +92,9 @@ def test_all_rows_are_counted_and_few_are_told(rows: int) -> None:
 
 def test_json_holds_what_plain_values_say_and_no_infinity() -> None:
     stage = replace(LAST, bound=float("inf"), own_bound=float("nan"), distance=np.float64(0.5))
-    value = plain(report(stage))
+    value = report(stage).plain
     assert json.loads(json_text(value)) == value
     assert (value["stages"][0]["bound"], value["stages"][0]["own_bound"]) == (None, None)
     assert value["stages"][0]["distance"] == 0.5
     assert value["unlearned"] is False
-    assert plain(report(stage, ledger=[{"action": "unlearn"}]))["unlearned"] is True
+    assert report(stage, ledger=[LedgerLine(1, "", "unlearn", 2, "", "", "")]).plain["unlearned"] is True

@@ -16,7 +16,7 @@ from probekit.models.heads import NetworkHead
 from probekit.models.networks import inputs_of, linearized
 from probekit.models.serving import load_head
 from probekit.runs.folder import RunFolder
-from probekit.runs.unlearning import rows_at
+from probekit.runs.rows import rows_at
 
 RIDGE = 0.05
 QUICK = ("--backend", "jvp", "--server-share", "0.2", "--clients", "3", "--pretrain-epochs", "3")

@@ -15,7 +15,7 @@ from probekit.federated.whole import Standing
 from probekit.runs import ledger
 from probekit.runs.checkpoint import TrainingCheckpoint
 from probekit.runs.folder import RunFolder
-from probekit.runs.unlearning import UnlearnOptions, read_request, unlearn_run
+from probekit.runs.run import Run
 from tests.cli.conftest import Command
 from tests.cli.networks.shop import (
     FIRST,
@@ -131,7 +131,7 @@ def _killed(path: Path, root: Path, before: str) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
     setattr(runs if before == "sync_folder" else ledger, before, die)
-    unlearn_run(RunFolder.open(path), DiskStore(root), read_request(["1"]), UnlearnOptions("fedremoval:dual"))
+    Run.open(path, store=DiskStore(root)).unlearn("1", method="fedremoval:dual")
 
 
 @pytest.mark.parametrize("before", ["sync_folder", "append"])

@@ -32,10 +32,10 @@ def test_evaluate_tells_states_apart(poisoned: Path, probekit: Probekit) -> None
         assert value["results"][0]["accuracy"]["value"] > 0.8
         found = value["backdoor"]
         if success is not None:
-            assert found["head"]["excluding target"] > success
+            assert found["head"]["excluding_target"]["value"] > success
         else:
-            assert found["head"]["excluding target"] < 0.2
-        assert found["difference to retraining"] < 0.05
+            assert found["head"]["excluding_target"]["value"] < 0.2
+        assert found["difference_to_retraining"] < 0.05
     assert len(list((poisoned / "references").iterdir())) == 2
 
 
@@ -111,7 +111,7 @@ def test_audits_work_or_say_why_not(trained: Path, probekit: Probekit) -> None:
     assert (code, value.get("across")) == (0, []), said
     code, value, said = probekit("audit", "influence", trained)
     assert code == 0, said
-    assert "bounds only" in value["computed from"]
+    assert "bounds only" in value["computed_from"]
     assert {one["client"]: one["distance"] for one in value["clients"]} == dict.fromkeys(("0", "1", "2"))
     before = network_head(trained).params
     for one in value["clients"]:

@@ -47,7 +47,7 @@ def test_a_data_set_is_read_into_the_cache_once(
     first = command("train", data, *FIRST, "--run", "one", *base)
     assert first.code == 0, first.err
     assert "Reading the pictures" in first.err
-    assert (first.value["backbone"], first.value["rows"], first.value["server rows"]) == ("pixels:12", 90, 18)
+    assert (first.value["backbone"], first.value["rows"], first.value["server_rows"]) == ("pixels:12", 90, 18)
     seen, canary = sum(encoded), sum(encoded) - 90
     assert 0 < canary < 10
     again = command("train", data, *FIRST, "--run", "two", *base)

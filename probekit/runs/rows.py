@@ -1,0 +1,124 @@
+"""The rows of a run: those that can be used, those of a state, and the samples that a request means."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from probekit.cache import DiskStore
+from probekit.errors import InputError
+from probekit.runs.folder import RunFolder
+from probekit.runs.ledger import LedgerEntry
+from probekit.unlearning.method import Material
+from probekit.unlearning.remainder import remaining_rows
+from probekit.unlearning.request import Held, Relabelled, UnlearnRequest
+from probekit.values import UNLABELLED, EmbeddingSet, Partition
+
+UNLEARN, PURGE = "unlearn", "purge"
+SHORTEST = 8
+"""How much of an id has to be given."""
+
+
+class RunRows(NamedTuple):
+    """Rows of a cached set, and who holds them."""
+
+    embeddings: EmbeddingSet
+    partition: Partition
+
+
+def usable(embeddings: EmbeddingSet) -> tuple[EmbeddingSet, NDArray[np.int64] | None]:
+    """The rows with a label and an embedding, and their numbers (None: all rows are so)."""
+    good = embeddings.labels != UNLABELLED
+    if embeddings.masked is not None:
+        good &= ~embeddings.masked
+    if good.all() and len(good):
+        return embeddings, None
+    if not good.any():
+        raise InputError(
+            f"No row can be used: of {len(embeddings)} rows none has both a label and an embedding. Extract a data set "
+            "that has labels (`label_column`)."
+        )
+    rows = np.flatnonzero(good).astype(np.int64)
+    return embeddings.select(rows), rows
+
+
+def request_of(entry: LedgerEntry) -> UnlearnRequest:
+    """What a ledger entry says was asked for."""
+    plain: Any = entry.details["request"]
+    return UnlearnRequest.from_plain(plain)
+
+
+def requests(run: RunFolder) -> list[UnlearnRequest]:
+    """Everything that was ever asked for, in order."""
+    return [request_of(entry) for entry in run.entries() if entry.action == UNLEARN]
+
+
+def rows_at(run: RunFolder, store: DiskStore, state: int | None = None) -> RunRows:
+    """The run's rows as they stood in a state: the cached set without the samples that were taken out until then.
+
+    A client that was forgotten still holds its rows there: a state's `counts` say whose it was trained on.
+    """
+    number = run.state if state is None else state
+    embeddings, partition, trained, entries = run.embeddings(store), run.partition(), run.trained(number), run.entries()
+    rebased = max((n for n, one in enumerate(entries) if one.action == PURGE and one.details["cache"]), default=-1)
+    for entry in entries[rebased + 1 :]:
+        if entry.action != UNLEARN or entry.state > number:
+            continue
+        request = request_of(entry)
+        if request.by_row:
+            rows_only = UnlearnRequest((), request.samples, request.relabelled)
+            everyone = replace(trained, counts={name: len(held) for name, held in partition.clients.items()})
+            rest = remaining_rows(everyone, rows_only, Material(embeddings, partition))
+            embeddings, partition = rest.embeddings, rest.partition
+    return RunRows(embeddings, partition)
+
+
+def read_request(
+    clients: Sequence[str] = (),
+    *,
+    samples: Sequence[str] = (),
+    relabelled: Mapping[str, int] | Sequence[str] = (),
+    added: Sequence[str] = (),
+) -> UnlearnRequest:
+    """The request in these texts: a sample is ID or CLIENT/ID, a relabelled one ID=LABEL or CLIENT/ID=LABEL."""
+    changed = []
+    if isinstance(relabelled, Mapping):
+        relabelled = [f"{name}={label}" for name, label in relabelled.items()]
+    for text in relabelled:
+        name, equals, label = text.rpartition("=")
+        if not equals or not label.isdecimal():
+            raise InputError(f"A relabelled sample is written ID=NUMBER; found {text!r}.")
+        sample, client = _held(name)
+        changed.append(Relabelled(sample, int(label), client))
+    return UnlearnRequest(tuple(clients), tuple(Held(*_held(text)) for text in samples), tuple(changed), tuple(added))
+
+
+def _held(text: str) -> tuple[str, str | None]:
+    client, slash, sample = text.rpartition("/")
+    return sample, client if slash else None
+
+
+def full_ids(request: UnlearnRequest, embeddings: EmbeddingSet) -> UnlearnRequest:
+    """The request with beginnings of ids and names of rows made into ids."""
+    known = set(embeddings.ids)
+    named = dict(zip(embeddings.names or (), embeddings.ids, strict=False))
+
+    def full(text: str) -> str:
+        if text in known:
+            return text
+        matches = {sample for sample in known if len(text) >= 8 and sample.startswith(text.lower())} or {
+            named[name] for name in (text,) if name in named
+        }
+        if len(matches) != 1:
+            raise InputError(
+                f"{text!r} means {len(matches)} samples of this run; give a full id (`probekit cache info SET --rows`)."
+            )
+        return matches.pop()
+
+    samples = tuple(Held(full(one.sample), one.client) for one in request.samples)
+    changed = tuple(Relabelled(full(one.sample), one.label, one.client) for one in request.relabelled)
+    return UnlearnRequest(request.clients, samples, changed, request.added)

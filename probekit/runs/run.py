@@ -1,0 +1,133 @@
+"""A run: what was trained, by whom, on which rows, every request since, and what is proven of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+from probekit.cache import DiskStore
+from probekit.federated.trained import Progress as Progress
+from probekit.federated.trained import Trained
+from probekit.federated.trained import Watch as Watch
+from probekit.models.heads import Head
+from probekit.models.serving import save_head
+from probekit.runs.duplicates import DuplicatesResult, duplicates
+from probekit.runs.evaluation import evaluate
+from probekit.runs.folder import RunFolder
+from probekit.runs.influence import influence
+from probekit.runs.layout import NOTE
+from probekit.runs.membership import MembershipResult, membership
+from probekit.runs.options import TrainOptions
+from probekit.runs.purging import purge
+from probekit.runs.result import Result
+from probekit.runs.training import TrainResult, train_run
+from probekit.runs.unlearning import plan, unlearn
+from probekit.runs.verification import verify
+
+if TYPE_CHECKING:
+    from probekit.report.report import Report
+
+
+@dataclass(frozen=True)
+class AuditResult(Result):
+    """What would mislead in a run's rows, and what its heads leak of them."""
+
+    duplicates: DuplicatesResult
+    membership: MembershipResult
+
+
+class Run:
+    """A run folder and the cache that its rows are in. `training` is what training gave, in the `Run` that trained.
+
+    Most verbs are functions in modules of their own, whose first argument is the run.
+    """
+
+    plan, unlearn, verify, purge = plan, unlearn, verify, purge
+    evaluate, influence, duplicates, membership = evaluate, influence, duplicates, membership
+
+    def __init__(self, folder: RunFolder, store: DiskStore, *, training: TrainResult | None = None) -> None:
+        self.folder, self.store, self.training = folder, store, training
+
+    def __repr__(self) -> str:
+        return f"Run({str(self.path)!r}, state {self.state})"
+
+    @classmethod
+    def train(
+        cls,
+        path: Path | str,
+        embeddings: str,
+        options: TrainOptions | None = None,
+        *,
+        store: DiskStore | None = None,
+        force: bool = False,
+        watch: Watch | None = None,
+        note: Callable[[str], None] | None = None,
+        **more: Any,
+    ) -> Self:
+        """Train on a set of the cache and keep everything in a new run folder.
+
+        embeddings: the set's name, or how its digest begins; for a whole network also a data set.
+        options: or the fields of `TrainOptions` as keywords.
+        store: the cache; the user's own where none is given.
+        force: replace a finished run in that folder.
+        watch, note: told of progress, and of remarks on the way.
+        """
+        chosen = TrainOptions(**more) if options is None else options
+        store = store or DiskStore()
+        result = train_run(Path(path), embeddings, chosen, store=store, force=force, watch=watch, note=note)
+        return cls(result.folder, store, training=result)
+
+    @classmethod
+    def open(cls, path: Path | str, *, store: DiskStore | None = None) -> Self:
+        """The run in a folder."""
+        return cls(RunFolder.open(path), store or DiskStore())
+
+    @classmethod
+    def list(cls, folder: Path | str, *, store: DiskStore | None = None) -> Sequence[Self]:
+        """Every run in a folder, by name."""
+        return [cls.open(found.parent, store=store) for found in sorted(Path(folder).glob(f"*/{NOTE}"))]
+
+    @property
+    def path(self) -> Path:
+        """The run's folder."""
+        return self.folder.path
+
+    @property
+    def state(self) -> int:
+        """The number of the current state: 1 after training, one more after every request."""
+        return self.folder.state
+
+    def head(self, state: int | None = None) -> Head:
+        """The head of a state (None: of the current one)."""
+        return self.folder.head(state)
+
+    def trained(self, state: int | None = None) -> Trained:
+        """The head of a state with all that the server kept."""
+        return self.folder.trained(state)
+
+    def release(self, folder: Path | str, *, sigma: float, state: int | None = None) -> None:
+        """Write a head with noise of this size on every parameter: what an (epsilon, delta) guarantee is of."""
+        from probekit.certificates.privacy import release
+
+        save_head(release(self.head(state), sigma), Path(folder))
+
+    def audit(self, *, client: str | None = None, test: str | None = None) -> AuditResult:
+        """Duplicates and membership, for one client or for all; `test` is compared with and taken as unseen."""
+        return AuditResult(self.duplicates(client=client, test=test), self.membership(client=client, unseen=test))
+
+    def report(self, tests: Sequence[str] = (), **options: Any) -> Report:
+        """Everything about the run, its ledger and certificates checked; `.write(folder)` makes pages of it.
+
+        tests: sets to judge on; none: the server's rows.
+        options: triggered and target, as for `evaluate`; from_rows: retrain from the cached rows even where statistics
+        are kept.
+        """
+        from probekit.runs.reporting import report  # which draws
+
+        return report(self.folder, self.store, tests, **options)
+
+    def fork(self, path: Path | str) -> Self:
+        """A copy of the run as it is now, under another name."""
+        return type(self)(self.folder.fork(Path(path)), self.store)
