@@ -32,11 +32,12 @@ from probekit.federated.partition import partition
 from probekit.federated.task import design_for
 from probekit.federated.trained import ServerSet, Trained
 from probekit.linear.design import ClientStats
+from probekit.linear.spectrum import rows_effective_dimension
 from probekit.models.serving import predict
 from probekit.unlearning.method import Cost, Material, Unlearned, method
 from probekit.unlearning.request import UnlearnRequest
 from probekit.unlearning.retained import RetainedClients, from_rows, mean_ridge
-from probekit.unlearning.step import effective_dimension, plan_for
+from probekit.unlearning.step import plan_for
 from probekit.values import EmbeddingSet, Partition
 
 TARGET = 0
@@ -227,7 +228,7 @@ def preamble(case: Case, name: str, shares: Sequence[float]) -> str:
         f"{sum(counts.values())} rows of {case.trained.design.dimension} numbers, {counts[case.request.clients[0]]} of "
         f"them poisoned; ridge {case.trained.ridge:.3g}; {len(case.sets.test)} test pictures, of which "
         f"{1 - others / len(case.sets.test):.1%} are of the target class (the base rate of `all`). The retained rows "
-        f"have an effective dimension of {effective_dimension(merged, ridge):.0f}. Up and down are what a removal "
+        f"have an effective dimension of {rows_effective_dimension(merged, ridge):.0f}. Up and down are what a removal "
         f"sends; `exact` sends nothing because training sent {_size(case.retrained.cost.up // len(rest.counts))} of "
         "statistics per client.",
         "",

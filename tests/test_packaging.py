@@ -8,7 +8,6 @@ import re
 import shutil
 import subprocess
 import sys
-import sysconfig
 import tarfile
 import tomllib
 import zipfile
@@ -193,7 +192,7 @@ def elsewhere(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     install = ["-m", "pip", "--python", str(python), "install", "--quiet", "--no-deps", "--no-index", str(wheel)]
     subprocess.run([sys.executable, *install], check=True)
     [own] = (folder / "venv").glob("lib/python*/site-packages")
-    libraries = dict.fromkeys([sysconfig.get_path("purelib"), sysconfig.get_path("platlib")])
+    libraries = [path for path in sys.path if path.endswith(("site-packages", "dist-packages"))]
     (own / "libraries.pth").write_text("\n".join(libraries) + "\n")
     for name in ("tests", "examples"):
         shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))

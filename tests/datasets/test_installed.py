@@ -337,7 +337,10 @@ def test_the_real_set_is_fetched_whole(
         if shutil.which(tool) is None:
             pytest.skip(f"{tool} is not installed")
     monkeypatch.setattr(sources, "SYSTEM_FASHION", _Missing("/usr/share/datasets/fashion-mnist"))
-    installed.install(name, tmp_path)
+    try:
+        installed.install(name, tmp_path)
+    except OfflineError as error:
+        pytest.skip(f"{name} cannot be had here: {error}")
     train, test = (installed.read(name, tmp_path, split=split) for split in ("train", "test"))
     assert (len(train), len(test)) == (50000 if name == "cifar10" else 60000, 10000)
     assert train[0].content().size == size
