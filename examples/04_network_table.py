@@ -106,7 +106,7 @@ def main() -> None:
     head = RunFolder.open(base).head()
     assert isinstance(head, NetworkHead)
     print(
-        f"{name}: {trained['kind']}, {trained['server rows']} server rows, ridge {trained['ridge']}; trained in "
+        f"{name}: {trained['kind']}, {trained['server_rows']} server rows, ridge {trained['ridge']}; trained in "
         f"{trained['rounds']} rounds to a residual of {trained['residual']:.2g}, {trained['seconds']['train']:.0f} s\n"
     )
     print("| | accuracy | backdoor, all | backdoor, others | distance | proven | certain rows | rounds | up | s |")

@@ -12,14 +12,14 @@ from tests.shape import Measure, measure
 # one; in the end every limit is the target that `python tests/shape.py` prints beside it.
 LIMITS = {
     "lines": 18_444,  # where it began: new code may stand beside old for some commits
-    "kinds": 39,
+    "kinds": 36,
     "backends": 3,
     "cycles": 2,
     "circular": 6,
     "flat": 5,
     "twice": 10,
-    "long": 1,
-    "banned": 11,
+    "long": 0,
+    "banned": 0,
 }
 
 PLANTED = {
