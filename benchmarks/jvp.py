@@ -23,12 +23,12 @@ from torch.func import functional_call, jvp, vjp
 
 from probekit.datasets.installed import is_installed
 from probekit.errors import SolverError
-from probekit.federated.pretraining import Pretraining, pretrain
 from probekit.files import default_root
 from probekit.jacobian.curvature import CurvatureSolver
 from probekit.jacobian.linearize import Linearized, LinearizedRows, linearize
 from probekit.linear.solvers import ConjugateGradient, Operator, residual_of
 from probekit.models.networks import network
+from probekit.models.pretraining import Pretraining, pretrain
 
 SHAPE, CLASSES, ROWS, FEW = (1, 28, 28), 10, 6000, 600
 Array = NDArray[np.float64]

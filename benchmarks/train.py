@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from scipy import linalg
 from sklearn.linear_model import RidgeClassifier, RidgeClassifierCV
 
-from probekit.federated.server import merge
-from probekit.linear.design import ClientStats, Design, LinearFit
+from probekit.federated.summation import StatisticsTree
+from probekit.linear.design import Design, LinearFit
 from probekit.linear.leaveout import choose_ridge
 from probekit.linear.path import decompose
 from probekit.linear.ridge import fit
@@ -124,12 +124,12 @@ def merging() -> None:
     """50 clients' uploads to one head: sums and one solve, against AFL's pairwise law."""
     rows, labels = made(50_000, seed=2)
     design = Design(DIMENSION, CLASSES, intercept="none")
-    parts = [statistics(rows[c::50], labels[c::50], design) for c in range(50)]
+    parts = {str(c): statistics(rows[c::50], labels[c::50], design) for c in range(50)}
     identity = ALPHA * np.eye(DIMENSION)
-    uploads = [(linalg.solve(p.gram + identity, p.moment, assume_a="pos"), p.gram + identity) for p in parts]
+    uploads = [(linalg.solve(p.gram + identity, p.moment, assume_a="pos"), p.gram + identity) for p in parts.values()]
 
-    def ours(stats: list[ClientStats] = parts) -> Array:
-        return fit(merge(stats), ALPHA, scaling="sum").params[:-1]
+    def ours() -> Array:
+        return fit(StatisticsTree.of(parts).total, ALPHA, scaling="sum").params[:-1]
 
     columns = rows.astype(np.float64)
     truth = linalg.solve(columns.T @ columns + identity, columns.T @ np.eye(CLASSES)[labels], assume_a="pos")

@@ -18,17 +18,17 @@ from numpy.typing import NDArray
 from sklearn.linear_model import RidgeClassifier
 from threadpoolctl import threadpool_limits
 
-from probekit.federated.client import penalty
-from probekit.federated.local import train
+from probekit.federated.summation import StatisticsTree
 from probekit.federated.trained import Trained
+from probekit.federated.training import train
 from probekit.linear.design import ClientStats, Design
 from probekit.linear.ridge import fit
 from probekit.linear.statistics import statistics
-from probekit.unlearning.exact import Exact
-from probekit.unlearning.fedremoval import FedRemoval
-from probekit.unlearning.method import NOTHING, Material
+from probekit.unlearning.method import Material
+from probekit.unlearning.methods.exact import Exact
+from probekit.unlearning.methods.fedremoval import FedRemoval
+from probekit.unlearning.removal import Removal
 from probekit.unlearning.request import UnlearnRequest
-from probekit.unlearning.tree import StatisticsTree
 from probekit.values import EmbeddingSet, EncodingSpec, Partition
 
 CLIENTS, EACH, SERVER = 50, 4_000, 5_000
@@ -43,23 +43,22 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True)
 class Setting:
-    """The rows, the trained run with its tree of sums, and the retained normal equations to judge results by."""
+    """The rows, the run with its tree of sums, and the retained normal equations to judge results by."""
 
     embeddings: EmbeddingSet
     trained: Trained
-    tree: StatisticsTree
     retained: ClientStats
     removals: list[float] = field(default_factory=list)
 
     def residual(self, params: Array) -> str:
         """|(G + P) W - C| / |C| of the retained rows."""
         wanted = self.retained.moment
-        found = self.retained.gram @ params + penalty(self.trained.design, RIDGE) * params
+        found = self.retained.gram @ params + self.trained.problem.penalty(RIDGE) * params
         return f"{np.linalg.norm(found - wanted) / np.linalg.norm(wanted):.2g}"
 
     def forget(self, client: str) -> Trained:
         """The run without a client, as `probekit unlearn` makes it: head, counts, statistics and what follows."""
-        return Exact().unlearn(self.trained, UnlearnRequest((client,)), Material(tree=self.tree)).trained_after
+        return Exact().unlearn(Removal(self.trained, UnlearnRequest((client,)))).trained_after
 
     def sample(self) -> None:
         """Time ten removals of different clients; called around every rival, so that a slow machine slows both."""
@@ -91,10 +90,9 @@ def prepared() -> Setting:
     divided = Partition(held, np.arange(ROWS, ROWS + SERVER), ROWS + SERVER, "by hand", 0)
     design = Design(DIMENSION, CLASSES, intercept="free")
     trained = train(embeddings, divided, ridge=RIDGE, scaling="sum", design=design, keep="statistics")
-    tree = StatisticsTree.of(trained.statistics or {})
-    assert tree.total.count == ROWS  # sums are made when asked for: now
+    assert StatisticsTree.of(trained.statistics or {}).total.count == ROWS  # sums are made when asked for: now
     retained = statistics(embeddings.embeddings[:KEPT], embeddings.labels[:KEPT], design)
-    return Setting(embeddings, trained, tree, retained)
+    return Setting(embeddings, trained, retained)
 
 
 def against(setting: Setting, name: str, rival: Any, *, bar: float, runs: int = 3, **told: Any) -> None:
@@ -165,10 +163,10 @@ def stream(setting: Setting) -> None:
     """
     generator = np.random.default_rng(1)
     known = setting.trained.statistics or {}
-    trained, tree = setting.trained, setting.tree
+    trained = setting.trained
 
     def run(requests: int) -> None:
-        nonlocal trained, tree
+        nonlocal trained
         for _ in range(requests):
             absent = [name for name in known if name not in trained.counts]
             if absent and generator.random() < len(absent) / 20:
@@ -176,15 +174,14 @@ def stream(setting: Setting) -> None:
                 request, arriving = UnlearnRequest(added=(name,)), {name: known[name]}
             else:
                 request, arriving = UnlearnRequest((str(generator.choice([*trained.counts])),)), {}
-            done = Exact().unlearn(trained, request, Material(tree=tree, arriving=arriving))
-            trained, tree = done.trained_after, done.tree or tree
+            trained = Exact().unlearn(Removal(trained, request, Material(arriving=arriving))).trained_after
 
     own, theirs = 0.0, []
     for _ in range(4):
         with threadpool_limits(1):
             own += seconds(lambda: run(STREAM // 4))
         theirs.append(seconds(lambda: retrained(setting)))
-    anew = sum((known[name] for name in trained.counts), ClientStats.zero(trained.design))
+    anew = sum((known[name] for name in trained.counts), ClientStats.zero(trained.problem.design))
     truth = fit(anew, RIDGE, scaling="sum").params
     error = np.linalg.norm(trained.params - truth) / np.linalg.norm(truth)
     report(
@@ -203,7 +200,7 @@ if __name__ == "__main__":
     fast = min(seconds(lambda: retrained(here, "fast")) for _ in range(2))
     against(here, "retraining from the rows", lambda: retrained(here), bar=30.0, fast_arithmetic=round(fast, 3))
     against(here, "scikit-learn's refit", lambda: refitted(here), bar=50.0)
-    gram = seconds(lambda: FedRemoval("f2l2").unlearn(here.trained, UnlearnRequest((GONE,)), NOTHING))
+    gram = seconds(lambda: FedRemoval("f2l2").unlearn(Removal(here.trained, UnlearnRequest((GONE,)))))
     beside = {"our_f2l2": round(gram, 3), "residual_of_doing_nothing": here.residual(here.trained.params)}
     against(here, "400 Adam steps on 5,000 rows", lambda: scheduled(here), bar=100.0, runs=2, **beside)
     stream(here)

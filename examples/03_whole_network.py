@@ -11,10 +11,10 @@ import numpy as np
 from sklearn.datasets import load_digits
 
 import probekit
-from probekit.federated.network import FederatedCg
-from probekit.federated.pretraining import Pretraining
+from probekit.federated.in_process import InProcess
+from probekit.federated.methods.cg import FederatedCg
+from probekit.models.pretraining import Pretraining
 from probekit.unlearning.method import Material
-from probekit.unlearning.retained import answering
 
 GONE = "0"
 
@@ -44,7 +44,7 @@ def main() -> None:
 
     request, material = probekit.UnlearnRequest((GONE,)), Material(train, partition)
     held = {name: rows for name, rows in partition.clients.items() if name != GONE}
-    clients = answering(trained.head, train, held, trained.design)
+    clients = InProcess.of(trained.problem, train, held)
     retrained = probekit.unlearn(trained, request, method="retrain", material=material).trained_after
     print(f"{'':22}{'accuracy':>9}{'distance':>10}{'bound':>9}{'certified':>10}")
     for name in ("fedremoval", "fedremoval-line", "fedremoval-pcg:5", "fedremoval-pcg:40", "retrain"):
