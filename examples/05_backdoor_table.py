@@ -26,18 +26,17 @@ from probekit.errors import InputError
 from probekit.evaluation.backdoor import backdoor_success, poison
 from probekit.evaluation.metrics import accuracy
 from probekit.federated.client import client_statistics
-from probekit.federated.fedavg import FedAvg
-from probekit.federated.local import train
+from probekit.federated.methods.fedavg import FedAvg
 from probekit.federated.partition import partition
-from probekit.federated.task import design_for
 from probekit.federated.trained import ServerSet, Trained
+from probekit.federated.training import design_for, train
 from probekit.linear.design import ClientStats
-from probekit.linear.spectrum import rows_effective_dimension
 from probekit.models.serving import predict
 from probekit.unlearning.method import Cost, Material, Unlearned, method
+from probekit.unlearning.removal import Removal
 from probekit.unlearning.request import UnlearnRequest
-from probekit.unlearning.retained import RetainedClients, from_rows, mean_ridge
-from probekit.unlearning.step import plan_for
+from probekit.unlearning.retained import RetainedClients, mean_ridge
+from probekit.unlearning.step import effective_dimension, plan_for
 from probekit.values import EmbeddingSet, Partition
 
 TARGET = 0
@@ -138,9 +137,9 @@ def make_case(
     rows = poison(sets.train, sets.train_triggered, rows=divided.clients[bad], target=TARGET)
     trained = train(rows, divided, ridge=ridge, design=design_for(rows, view=view), keep="statistics")
     request = UnlearnRequest((bad,))
-    retrained = method("retrain").unlearn(trained, request, Material(rows, divided))
+    retrained = method("retrain").unlearn(Removal(trained, request, Material(rows, divided)))
     held = {name: own for name, own in divided.clients.items() if name != bad}
-    online = from_rows(rows, held, trained.design)
+    online = InProcess.of(trained.problem, rows, held)
     return Case(sets, rows, divided, trained, retrained, online, request, FedAvg(rounds=rounds))
 
 
@@ -154,7 +153,7 @@ def server_set(case: Case, share: float) -> ServerSet:
     if wanted < len(largest):
         labels = case.embeddings.labels[largest]
         rows = largest[partition(labels, "iid", clients=1, server_share=wanted / len(largest)).server]
-    return ServerSet(client_statistics(case.embeddings, rows, case.trained.design), rows)
+    return ServerSet(client_statistics(case.embeddings, rows, case.trained.problem.design), rows)
 
 
 def forget(case: Case, name: str, *, server: ServerSet | None = None) -> Unlearned:
@@ -163,8 +162,8 @@ def forget(case: Case, name: str, *, server: ServerSet | None = None) -> Unlearn
     bare = replace(case.trained, statistics=None, server=server)
     material = Material(case.embeddings, case.partition, options=case.fedavg if name == "retrain-fedavg" else None)
     if server is not None:
-        return method(name).unlearn(bare, case.request, Material(clients=case.online))
-    return method(name).unlearn(case.trained if name == "exact" else bare, case.request, material)
+        return method(name).unlearn(Removal(bare, case.request, Material(clients=case.online)))
+    return method(name).unlearn(Removal(case.trained if name == "exact" else bare, case.request, material))
 
 
 def nothing_done(case: Case) -> Unlearned:
@@ -225,10 +224,10 @@ def preamble(case: Case, name: str, shares: Sequence[float]) -> str:
     lines = [
         f"### {name}, {len(counts)} clients",
         "",
-        f"{sum(counts.values())} rows of {case.trained.design.dimension} numbers, {counts[case.request.clients[0]]} of "
+        f"{sum(counts.values())} rows of {case.trained.problem.design.dimension} numbers, {counts[case.request.clients[0]]} of "
         f"them poisoned; ridge {case.trained.ridge:.3g}; {len(case.sets.test)} test pictures, of which "
         f"{1 - others / len(case.sets.test):.1%} are of the target class (the base rate of `all`). The retained rows "
-        f"have an effective dimension of {rows_effective_dimension(merged, ridge):.0f}. Up and down are what a removal "
+        f"have an effective dimension of {effective_dimension(merged, ridge):.0f}. Up and down are what a removal "
         f"sends; `exact` sends nothing because training sent {_size(case.retrained.cost.up // len(rest.counts))} of "
         "statistics per client.",
         "",
