@@ -25,18 +25,19 @@ from probekit.certificates.certify import certify
 from probekit.errors import InputError
 from probekit.evaluation.backdoor import backdoor_success, poison
 from probekit.evaluation.metrics import accuracy
-from probekit.federated.client import client_statistics
+from probekit.federated.in_process import InProcess
 from probekit.federated.methods.fedavg import FedAvg
 from probekit.federated.partition import partition
+from probekit.federated.summation import StatisticsTree
 from probekit.federated.trained import ServerSet, Trained
 from probekit.federated.training import design_for, train
 from probekit.linear.design import ClientStats
+from probekit.linear.spectrum import rows_effective_dimension
 from probekit.models.serving import predict
 from probekit.unlearning.method import Cost, Material, Unlearned, method
+from probekit.unlearning.methods.fedremoval import server_plan
 from probekit.unlearning.removal import Removal
 from probekit.unlearning.request import UnlearnRequest
-from probekit.unlearning.retained import RetainedClients, mean_ridge
-from probekit.unlearning.step import effective_dimension, plan_for
 from probekit.values import EmbeddingSet, Partition
 
 TARGET = 0
@@ -92,7 +93,7 @@ class Case:
     partition: Partition
     trained: Trained
     retrained: Unlearned
-    online: RetainedClients
+    online: InProcess
     request: UnlearnRequest
     fedavg: FedAvg
 
@@ -153,7 +154,7 @@ def server_set(case: Case, share: float) -> ServerSet:
     if wanted < len(largest):
         labels = case.embeddings.labels[largest]
         rows = largest[partition(labels, "iid", clients=1, server_share=wanted / len(largest)).server]
-    return ServerSet(client_statistics(case.embeddings, rows, case.trained.problem.design), rows)
+    return ServerSet(case.trained.problem.hold(case.embeddings, rows).statistics, rows)
 
 
 def forget(case: Case, name: str, *, server: ServerSet | None = None) -> Unlearned:
@@ -219,21 +220,20 @@ def preamble(case: Case, name: str, shares: Sequence[float]) -> str:
     counts = case.trained.counts
     others = int((case.sets.test_triggered.labels != TARGET).sum())
     rest = case.retrained.trained_after
-    ridge = mean_ridge(rest, sum(rest.counts.values()))
-    merged = sum(case.retained.values(), ClientStats.zero(rest.design))
+    merged, ridge = StatisticsTree.of(case.retained).total, rest.mean_ridge(rest.rows)
     lines = [
         f"### {name}, {len(counts)} clients",
         "",
-        f"{sum(counts.values())} rows of {case.trained.problem.design.dimension} numbers, {counts[case.request.clients[0]]} of "
+        f"{sum(counts.values())} rows of {case.sets.test.dimension} numbers, {counts[case.request.clients[0]]} of "
         f"them poisoned; ridge {case.trained.ridge:.3g}; {len(case.sets.test)} test pictures, of which "
         f"{1 - others / len(case.sets.test):.1%} are of the target class (the base rate of `all`). The retained rows "
-        f"have an effective dimension of {effective_dimension(merged, ridge):.0f}. Up and down are what a removal "
+        f"have an effective dimension of {rows_effective_dimension(merged, ridge):.0f}. Up and down are what a removal "
         f"sends; `exact` sends nothing because training sent {_size(case.retrained.cost.up // len(rest.counts))} of "
         "statistics per client.",
         "",
     ]
     for share in shares:
-        plan = plan_for(server_set(case, share).statistics, ridge)
+        plan = server_plan(Removal(replace(case.trained, server=server_set(case, share)), case.request))
         verdict = "too few for one step" if plan.warnings else "enough for one step"
         lines.append(
             f"Server set of {share:.0%}: {plan.server_rows} rows, effective dimension "

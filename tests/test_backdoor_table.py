@@ -15,6 +15,7 @@ import pytest
 
 from probekit.cache import DiskStore
 from probekit.errors import InputError
+from probekit.federated.message import Ask
 from probekit.models.serving import predict
 from tests.unlearning.conftest import embedding_set
 
@@ -107,13 +108,21 @@ def test_rounds_bring_the_head_to_retraining(rows: list[Any]) -> None:
 
 
 def test_what_is_sent_is_counted(case: Any, rows: list[Any]) -> None:
-    block = 13 * 4 * 8 * 3  # the parameters or a gradient of three retained clients
-    sent = {row.method: (row.up, row.down) for row in rows if row.server_rows != 30}
-    assert sent["fedremoval"] == sent["fedremoval:f2l2"] == (block, block)
-    assert sent["fedremoval-line"] == (block + 3 * 8, 2 * block)
-    assert sent["fedremoval-pcg:1"] == (3 * block, 3 * block)
-    assert sent["retrain"] == (3 * 8 * (13 * 14 // 2 + 13 * 4 + 4), 0)
-    assert sent["retrain-fedavg"] == (5 * block, 6 * block)
+    sent = {row.method: (row.up, row.down, row.rounds) for row in rows if row.server_rows != 30}
+    params = {"params": case.trained.params}
+    down = 3 * Ask("gradient", params).size  # the parameters to three retained clients
+    up = sum(one.size for one in case.online.ask("gradient", params).each())
+    assert up == pytest.approx(3 * 13 * 4 * 8, rel=0.5)
+    assert sent["fedremoval"] == sent["fedremoval:f2l2"] == (up, down, 1)
+    line = sent["fedremoval-line"]
+    assert up < line[0] < up + 3 * 200
+    assert line[1:] == (down + 3 * Ask("form", params).size, 2)
+    assert sent["fedremoval-pcg:1"] == (3 * up, 3 * down, 3)
+    statistics = sum(one.size for one in case.online.ask("statistics").each())
+    assert statistics == pytest.approx(3 * 8 * (13 * 14 // 2 + 13 * 4 + 4), rel=0.5)
+    assert sent["retrain"] == (statistics, 3 * Ask("statistics").size, 1)
+    assert sent["retrain-fedavg"][0] > 5 * up
+    assert sent["retrain-fedavg"][2] == 1 + 5 + 2  # the rate, the rounds, the residual at both ends
 
 
 def test_no_more_is_certified_than_is_true(script: ModuleType, case: Any, sets: Any, rows: list[Any]) -> None:

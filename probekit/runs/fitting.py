@@ -147,9 +147,9 @@ def _resolved(options: TrainOptions, trainer: Any, trained: Trained) -> dict[str
     """The options with everything filled in that they had left open."""
     own: dict[str, Json] = {}
     for one in fields(trainer):
-        value = getattr(trainer, one.name)
-        if hasattr(options, one.name) and isinstance(value, str | float | int | bool | None):
-            own[one.name] = value
+        name, value = RENAMED.get(one.name, one.name), getattr(trainer, one.name)
+        if hasattr(options, name) and isinstance(value, str | float | int | bool | None):
+            own[name] = value
     if hasattr(trainer, "optimiser"):
         own["optimiser"] = trainer.optimiser.name
     if trained.learning_rate is not None:
