@@ -161,12 +161,8 @@ class Removal:
         material = self.material
         if material.embeddings is None or material.partition is None or not material.ask:
             return Nobody()
-        known = material.partition.clients
-        gone = (
-            self.rest.gone
-            if self.request.by_row
-            else {name: known[name] for name in self.request.clients if name in known}
-        )
+        known, leaving = material.partition.clients, self.request.clients
+        gone = self.rest.gone if self.request.by_row else {name: known[name] for name in leaving if name in known}
         return InProcess.of(self.problem, material.embeddings, gone) if gone else Nobody()
 
     @cached_property

@@ -113,7 +113,7 @@ def test_a_client_that_returns_undoes_its_removal(run: Run) -> None:
         assert dict(back.counts) == dict(run.trained.counts)
     with pytest.raises(InputError, match="Cannot add client 9"):
         Exact().unlearn(Removal(gone, UnlearnRequest(added=("9",)), run.material))
-    with pytest.raises(InputError, match="Cannot add client 1: it has neither statistics"):
+    with pytest.raises(InputError, match="Cannot add client 1: it needs its statistics"):
         Exact().unlearn(Removal(gone, UnlearnRequest(added=("1",))))
 
 
