@@ -35,19 +35,16 @@ REMEDIES = {
     ("online", "gradient"): ROWS,
     ("online", "fit"): ROWS,
     ("target", "fit"): "the forgotten client online, or its cached rows",
-    (
-        "trainer",
-        "local_steps",
-    ): "FedAvg options, which only a run trained by FedAvg has: train by fedavg, or use retrain",
+    ("trainer", "local_steps"): (
+        "FedAvg options, which only a run trained by FedAvg has: train by fedavg, or use retrain"
+    ),
     ("problem", "quadratic"): "a ridge loss of a head or of a linearized network",
-    (
-        "problem",
-        "plain",
-    ): "a head without feature scaling, class weights or normalised classes; of others use exact or retrain",
-    (
-        "problem",
-        "statistics",
-    ): "a head on embeddings, whose minimum follows from sums; of a network use fedremoval-pcg or retrain",
+    ("problem", "plain"): (
+        "a head without feature scaling, class weights or normalised classes; of others use exact or retrain"
+    ),
+    ("problem", "statistics"): (
+        "a head on embeddings, whose minimum follows from sums; of a network use fedremoval-pcg or retrain"
+    ),
 }
 """What methods need, each with where it comes from. A method's own need may bring its remedy as a third entry."""
 

@@ -169,14 +169,15 @@ def test_what_can_be_done_is_computed_from_the_registry(monkeypatch: pytest.Monk
     assert all("at least two" in why for why in alone.values())
 
 
-@pytest.mark.parametrize("kind", ["statistics", "gradients", "nothing", "network"])
+@pytest.mark.parametrize("kind", ["statistics", "gradients", "nothing", "logistic", "network"])
 @pytest.mark.parametrize("given", ["nothing", "rows", "online", "server only"])
 def test_what_is_said_to_be_possible_is_and_nothing_else(kind: str, given: str) -> None:
     if kind == "network":
         trained, request, rows, _ = case(kind)
         clients = Removal(trained, request, rows).online
     else:
-        run = make_run(keep=kind)
+        free: dict[str, Any] = {"keep": "nothing", "method": kind, "ridge": 1.0, "design": {"intercept": "free"}}
+        run = make_run(**free) if kind == "logistic" else make_run(keep=kind)
         trained, request, rows, clients = run.trained, UnlearnRequest.of(["0"]), run.material, run.online("0")
     material = {
         "nothing": Material(),
