@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from probekit.errors import InputError, MismatchError
 from probekit.federated.federation import Federation, Nobody, Traffic
-from probekit.federated.in_process import FirstOf, InProcess, KeptGradients
+from probekit.federated.in_process import FirstOf, InProcess
 from probekit.federated.loss import CommonLoss
 from probekit.federated.server import client_weights
 from probekit.federated.summation import StatisticsTree
@@ -22,10 +22,11 @@ from probekit.linear.design import ClientStats, Solution
 from probekit.models.heads import Head
 from probekit.protocols import Watch
 from probekit.registry import spec_of
-from probekit.unlearning.method import NOTHING, REMEDIES, ROWS, Cost, Material, Unlearned
+from probekit.unlearning.method import NOTHING, ROWS, Cost, Material, Unlearned
 from probekit.unlearning.request import UnlearnRequest
 from probekit.unlearning.rows import Remainder, remaining_rows
 from probekit.unlearning.soundness import refuse_unsound
+from probekit.unlearning.sources import kept_clients, online_clients, remaining_server, server_holding
 from probekit.values import Json
 
 Array = NDArray[np.float64]
@@ -118,40 +119,12 @@ class Removal:
     @cached_property
     def online(self) -> Federation:
         """The retained clients themselves: those given, else from their cached rows."""
-        if self.material.clients is not None:
-            if set(self.material.clients.clients) != set(self.left):
-                raise MismatchError(
-                    f"The clients that answer are {', '.join(sorted(self.material.clients.clients))}; those retained "
-                    f"are {', '.join(sorted(self.left))}. Ask the retained ones."
-                )
-            return self.material.clients
-        embeddings, held = self.material.embeddings, self.held
-        if embeddings is None or held is None or not self.material.ask:
-            return Nobody()
-        if self.request.by_row:
-            embeddings, held = self.rest.embeddings, self.rest.partition.clients
-        rows = {name: own for name, own in held.items() if len(own)}
-        return InProcess.of(self.problem, embeddings, rows) if rows else Nobody()
+        return online_clients(self)
 
     @cached_property
     def retained(self) -> Federation:
         """The retained clients, as they can be asked: from what was kept, else online."""
-        return FirstOf(self.problem, [*self._kept(), self.online], self.counts)
-
-    def _kept(self) -> list[Federation]:
-        """What the server kept; clients that are given answer instead of their statistics."""
-        before, found = self.before, list[Federation]()
-        if before.statistics is not None and self.material.clients is None:
-            same = {name: before.statistics[name] for name in self.left if name in before.statistics}
-            same = {name: one for name, one in same.items() if name not in self.changed}
-            holdings = {name: self.problem.hold_statistics(one) for name, one in {**same, **self.arriving}.items()}
-            found.append(InProcess(self.problem, holdings, local=True))
-        elif before.gradients is not None and not self.request.by_row and not self.request.added:
-            extra = self.problem.penalty(before.mean_ridge(before.rows)) * before.params
-            own = {name: before.gradients.aggregate[name] - extra for name in self.left}
-            sizes = {name: before.counts[name] for name in self.left}
-            found.append(KeptGradients(self.problem, before.params, own, sizes))
-        return found
+        return FirstOf(self.problem, [*kept_clients(self), self.online], self.counts)
 
     @cached_property
     def target(self) -> Federation:
@@ -168,34 +141,18 @@ class Removal:
     @cached_property
     def server_set(self) -> ServerSet | None:
         """The server's own rows after the request, with statistics made anew where one of them was forgotten."""
-        server = self.before.server
-        if server is None or not self.request.by_row or self.held is None:
-            return server
-        rows = self.rest.partition.server
-        if not len(rows):
-            return None
-        if not self.rest.server_changed or server.statistics is None:
-            return replace(server, rows=rows)
-        return ServerSet(self.problem.hold(self.rest.embeddings, rows).statistics, rows)
+        return remaining_server(self)
 
     @cached_property
     def server(self) -> Any:
         """What the server holds itself: from its statistics or, where a problem has none, from its rows."""
-        found, material = self.server_set, self.material
-        if found is not None and found.statistics is not None:
-            return self.problem.hold_statistics(found.statistics)
-        if found is None or material.embeddings is None or material.partition is None:
-            raise InputError(f"The server's curvature needs {REMEDIES['server', 'rows']}.")
-        embeddings, rows = material.embeddings, material.partition.server
-        if self.request.by_row:
-            embeddings, rows = self.rest.embeddings, found.rows
-        return self.problem.hold(embeddings, rows, share=0.5, name="the server")
+        return server_holding(self)
 
     @cached_property
     def counts(self) -> dict[str, int]:
         """How many rows each client has afterwards."""
         if self.material.clients is not None:
-            return {name: self.material.clients.counts[name] for name in self.left}
+            return {name: self.online.counts[name] for name in self.left}
         known = dict(self.before.counts)
         if self.held is not None:
             rows = self.rest.partition.clients if self.request.by_row else self.held
