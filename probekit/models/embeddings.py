@@ -35,7 +35,7 @@ class EmbeddingsBackend:
             if not len(partition.server):
                 raise InputError(
                     "Exact arithmetic on raw rows needs the step of its grid, and the server has no rows to take it "
-                    "from. Add server_share=0.1, view=l2 (which needs none) or grid with a power of two."
+                    "from. Add `server_share=0.1`, `view=l2` (which needs none) or `grid` with a power of two."
                 )
             grid = step_for(embeddings.embeddings[partition.server])
         classes = len(embeddings.class_names) or int(embeddings.labels.max(initial=UNLABELLED)) + 1

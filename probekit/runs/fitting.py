@@ -24,11 +24,10 @@ from probekit.models.optimiser import Optimiser
 from probekit.models.problem import backend_named
 from probekit.protocols import Watch, unwatched
 from probekit.runs.checkpoint import TrainingCheckpoint, TrainingState
-from probekit.runs.options import TrainOptions
+from probekit.runs.options import RENAMED, TrainOptions
 from probekit.values import EmbeddingSet, Json, Partition
 
-RENAMED = {"view": "fit_view"}
-"""Options of trainers that have another name among the options of a training."""
+OPTIONS = {own: name for name, own in RENAMED.items()}
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,7 +100,7 @@ def fit(
 def trainer_of(options: TrainOptions) -> Any:
     """The trainer that the options name, with those of them that are its own."""
     trainer = trainer_named(options.method or backend_named(options.backend).trainer)
-    names = {one.name: RENAMED.get(one.name, one.name) for one in fields(trainer)}
+    names = {one.name: OPTIONS.get(one.name, one.name) for one in fields(trainer)}
     given: dict[str, Any] = {own: getattr(options, name, None) for own, name in names.items()}
     given = {own: value for own, value in given.items() if value is not None and own != "ridge"}
     if options.preset is not None:
@@ -147,7 +146,7 @@ def _resolved(options: TrainOptions, trainer: Any, trained: Trained) -> dict[str
     """The options with everything filled in that they had left open."""
     own: dict[str, Json] = {}
     for one in fields(trainer):
-        name, value = RENAMED.get(one.name, one.name), getattr(trainer, one.name)
+        name, value = OPTIONS.get(one.name, one.name), getattr(trainer, one.name)
         if hasattr(options, name) and isinstance(value, str | float | int | bool | None):
             own[name] = value
     if hasattr(trainer, "optimiser"):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import Field, asdict, dataclass, field, fields
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
@@ -16,6 +16,8 @@ WHO, FIT, ROUNDS = "Who holds what", "The head", "FedAvg (with --method fedavg)"
 ATTACK = "A backdoor to try unlearning on"
 NOISE = "A guarantee for the released head: (epsilon, delta)"
 NETWORK = "A whole network instead of a head (with --backend jvp)"
+RENAMED = {"fit_view": "view"}
+"""Options that trainers have by another name."""
 SOLVED = ("fit_view", "class_weight", "normalise_classes")
 OF_HEADS = (*SOLVED, "scaling", "intercept", "view", "arithmetic", "grid", "objective_noise")
 
@@ -188,12 +190,11 @@ class TrainOptions:
 
         backend = backend_named(self.backend)
         others = tuple(name for name in (*OF_HEADS, *self.names(NETWORK)) if name not in backend.options)
-        self._refuse(others, f"is no option of the backend {self.backend}: choose another `backend`, or leave it out")
+        self._refuse(others, lambda name: f"is no option of the backend {self.backend}")
         trainer = trainer_named(self.method or backend.trainer)
         own = {one.name for one in fields(trainer)} | ({"preset"} if hasattr(trainer, "preset") else set())
-        own |= {"fit_view"} if "view" in own else set()
-        others = tuple(name for name in (*self.names(ROUNDS), *SOLVED) if name not in own)
-        self._refuse(others, f"is no option of training by {trainer.name}: choose another `method`, or leave it out")
+        others = tuple(name for name in (*self.names(ROUNDS), *SOLVED) if RENAMED.get(name, name) not in own)
+        self._refuse(others, lambda name: f"is no option of training by {trainer.name}{_owners(name)}")
         if self.auto and not (backend.ridge is None and "statistics" in trainer.keeps):
             raise InputError(
                 f"The ridge of {trainer.name} with the backend {self.backend} is a number; found "
@@ -203,12 +204,12 @@ class TrainOptions:
             able = ", ".join((*trainer.keeps, "nothing"))
             raise InputError(f"Training by {trainer.name} can keep {able}; found `keep={self.keep}`.")
 
-    def _refuse(self, names: tuple[str, ...], why: str) -> None:
+    def _refuse(self, names: tuple[str, ...], why: Callable[[str], str]) -> None:
         plain = TrainOptions.__dataclass_fields__
         for name in names:
             value = getattr(self, name)
             if value != plain[name].default:
-                raise InputError(f"`{name}` {why}; found `{name}={value}`.")
+                raise InputError(f"`{name}` {why(name)}; found `{name}={value}`. Leave it out.")
 
     @property
     def label(self) -> str:
@@ -233,6 +234,15 @@ class TrainOptions:
     def plain(self) -> dict[str, Json]:
         """All of it in plain values."""
         return dict(asdict(self))
+
+
+def _owners(name: str) -> str:
+    """A clause that says which training methods have an option."""
+    from probekit.registry import trainers
+
+    own = RENAMED.get(name, name)
+    found = [one for one in trainers.names() if own in getattr(trainers.get(one), "__dataclass_fields__", {})]
+    return f"; it belongs to `method={' or '.join(found)}`" if found else ""
 
 
 @dataclass(frozen=True, kw_only=True)

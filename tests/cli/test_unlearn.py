@@ -148,7 +148,7 @@ def test_every_method_is_certified_by_a_gradient_round(
 def test_auto_takes_what_was_kept_and_says_why(probekit: Probekit, shelve: Shelve, tmp_path: Path) -> None:
     shelve("rows", rows=160)
     base = ("train", "rows", "--clients", "4", "--ridge", "0.01")
-    for keep, share, method in (("gradients", "0.2", "fedremoval"), ("statistics", "0", "exact")):
+    for keep, share, method in (("gradients", "0.2", "fedremoval-pcg:10"), ("statistics", "0", "exact")):
         run = str(tmp_path / keep)
         assert probekit(*base, "--keep", keep, "--server-share", share, "--run", run)[0] == 0
         code, value, _ = probekit("unlearn", run, "--client", "0")
