@@ -28,8 +28,8 @@ LAYERS = (
 """A module may import from its own layer and from those before it."""
 
 TORCH_AT_THE_TOP = (
-    *("probekit.backbones", "probekit.jacobian", "probekit.models.networks", "probekit.unlearning.network"),
-    *("probekit.federated.network", "probekit.federated.pretraining", "probekit.federated.whole"),
+    *("probekit.backbones", "probekit.jacobian", "probekit.federated.networks"),
+    *(f"probekit.models.{name}" for name in ("jvp", "network_holding", "network_problem", "networks", "pretraining")),
 )
 TORCH_INSIDE = ("probekit.encoding.loading", "probekit.values", "probekit.cli.doctor")
 LOADED_LATE = ("probekit.datasets.hub", "probekit.datasets.huggingface")
