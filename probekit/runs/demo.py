@@ -85,7 +85,7 @@ def run_demo(store: DiskStore, folder: Path, *, progress: Callable[[str, Progres
         result = done.get(name)
         if result is None or result.unlearned is None:
             return DemoLine(name, right, worked, float(apart))
-        bound, cost = result.certificate.bounds.weights, result.unlearned.cost
+        bound, cost = result.certificate.bounds.weights, result.cost
         warnings = result.unlearned.warnings
         return DemoLine(name, right, worked, float(apart), bound, verified[name], cost.seconds, warnings)
 
