@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -283,3 +284,13 @@ def _length(data: Dataset) -> int | None:
 def _batch_size(backbone: Backbone) -> int:
     """A size that keeps the device busy: the same on every run, as sizes may move the last bits."""
     return 32 if getattr(backbone, "device", "cpu") == "cpu" else 128
+
+
+def set_name(
+    dataset: str, split: str | None, backbone: str, *, trigger: str | None = None, limit: int | None = None
+) -> str:
+    """A name for the set made of what it is: digits-efficientnet-lite0."""
+    parts = [dataset.partition(":")[2] or dataset, split, backbone.partition(":")[2] or backbone, trigger]
+    parts.append(f"first{limit}" if limit else None)
+    slug = "-".join(re.sub(r"[^A-Za-z0-9._]+", "-", part).strip("-.") for part in parts if part)
+    return slug[-100:].lstrip("-._")
