@@ -13,7 +13,7 @@ from probekit.cli.output import Console, Output, facts, table
 
 if TYPE_CHECKING:
     from probekit.cache import DiskStore
-    from probekit.encoding.extract import Progress
+    from probekit.encoding.extract import ExtractProgress
     from probekit.protocols import Backbone
     from probekit.values import EmbeddingSet
 
@@ -97,9 +97,9 @@ def extract(
         for line in differences(spec, store.specs()):
             output.note(line)
     with output.bar("encoding") as bar:
-        last: list[Progress] = []
+        last: list[ExtractProgress] = []
 
-        def progress(now: Progress) -> None:
+        def progress(now: ExtractProgress) -> None:
             last[:] = [now]
             bar(now.rows, now.total, f"{now.reused} reused")
 
@@ -135,7 +135,7 @@ def _show(
     name: str,
     embeddings: EmbeddingSet,
     encoder: Backbone,
-    done: Progress,
+    done: ExtractProgress,
     timings: dict[str, float],
     store: DiskStore,
 ) -> None:
