@@ -17,7 +17,7 @@ from probekit.values import EncodingSpec, canonical
 
 
 @dataclass(frozen=True)
-class Problem:
+class Finding:
     """Something in the cache that is not as it was written, and what to do."""
 
     where: str
@@ -79,18 +79,18 @@ def explain(spec: EncodingSpec, others: Sequence[EncodingSpec]) -> list[str]:
     return lines
 
 
-def verify(store: DiskStore, *, repair: bool = False) -> tuple[list[Problem], int]:
+def verify(store: DiskStore, *, repair: bool = False) -> tuple[list[Finding], int]:
     """Hash everything again; gives what is wrong and how many files were read.
 
     With `repair`, damaged files of rows are moved to `damaged/`; the next extract encodes what they held.
     """
-    problems: list[Problem] = []
+    problems: list[Finding] = []
     files = 0
     for entry in store.entries():
         for path, problem in _files(entry):
             files += 1
             if problem:
-                problems.append(Problem(str(path.relative_to(store.root)), problem, _REMEDY))
+                problems.append(Finding(str(path.relative_to(store.root)), problem, _REMEDY))
                 if repair:
                     _set_aside(store, entry, path)
     for digest in store.sets.digests():
@@ -98,7 +98,7 @@ def verify(store: DiskStore, *, repair: bool = False) -> tuple[list[Problem], in
         problem = _check_set(store, digest)
         if problem:
             remedy = "Run its extract command again, or `probekit cache rm` it."
-            problems.append(Problem(f"sets/{digest}", problem, remedy))
+            problems.append(Finding(f"sets/{digest}", problem, remedy))
     return problems, files
 
 

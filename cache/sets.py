@@ -22,16 +22,7 @@ from numpy.typing import NDArray
 from probekit.cache.entry import check_schema
 from probekit.cache.ids import HexIds, pack
 from probekit.errors import CorruptError, InputError, NotFoundError
-from probekit.files import (
-    ASIDE,
-    checked_digest,
-    map_tensors,
-    new_folder,
-    read_json,
-    storing,
-    write_json,
-    write_tensors,
-)
+from probekit.files import ASIDE, checked_digest, map_tensors, new_folder, read_json, storing, write_json, write_tensors
 from probekit.registry import nearest
 from probekit.values import SCHEMA, EmbeddingSet, Rows, Skipped
 

@@ -12,7 +12,7 @@ from probekit.cli.allocator import keep_freed_memory
 from probekit.cli.output import Console, Output, facts, section
 
 if TYPE_CHECKING:
-    from probekit.encoding.extract import Progress
+    from probekit.encoding.extract import ExtractProgress
     from probekit.runs.demo import DemoResult
 
 
@@ -31,7 +31,7 @@ def demo(
 
     with output.bar("encoding") as bar:
 
-        def watch(name: str, now: Progress) -> None:
+        def watch(name: str, now: ExtractProgress) -> None:
             bar(now.rows, now.total, f"{name}: {now.reused} reused")
 
         result = run_demo(output.store, runs, progress=watch)

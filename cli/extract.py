@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,9 +13,9 @@ from probekit.cli.output import Console, Output, facts, table
 
 if TYPE_CHECKING:
     from probekit.cache import DiskStore
-    from probekit.encoding.extract import Progress
+    from probekit.encoding.extract import ExtractProgress
     from probekit.protocols import Backbone
-    from probekit.values import EmbeddingSet, EncodingSpec
+    from probekit.values import EmbeddingSet
 
 DEFAULT_BACKBONE = "packaged:efficientnet-lite0"
 Panel = "Data set"
@@ -81,7 +80,7 @@ def extract(
         from probekit.datasets import Columns
         from probekit.datasets import dataset as find_dataset
         from probekit.encoding.extract import extract as run
-        from probekit.encoding.extract import spec_of
+        from probekit.encoding.extract import set_name, spec_of
         from probekit.evaluation.backdoor import trigger as find_trigger
 
         store = output.store
@@ -93,11 +92,14 @@ def extract(
         spec = spec_of(encoder, dtype=dtype, trigger=paste)
     loaded = time.perf_counter()
     if explain:
-        _explain(output, store, spec)
-    with output.bar("encoding") as bar:
-        last: list[Progress] = []
+        from probekit.cache.audit import explain as differences
 
-        def progress(now: Progress) -> None:
+        for line in differences(spec, store.specs()):
+            output.note(line)
+    with output.bar("encoding") as bar:
+        last: list[ExtractProgress] = []
+
+        def progress(now: ExtractProgress) -> None:
             last[:] = [now]
             bar(now.rows, now.total, f"{now.reused} reused")
 
@@ -112,7 +114,7 @@ def extract(
             on_error=on_error,
             trigger=paste,
         )
-    name = name or default_name(dataset, split, backbone, trigger=trigger, limit=limit)
+    name = name or set_name(dataset, split, backbone, trigger=trigger, limit=limit)
     digest = embeddings.digest
     store.sets.give_name(name, digest)
     timings = {"load": round(loaded - began, 3), "encode": round(time.perf_counter() - loaded, 3)}
@@ -128,27 +130,12 @@ def _batch_size(text: str) -> int | None:
     return int(text)
 
 
-def default_name(dataset: str, split: str | None, backbone: str, *, trigger: str | None, limit: int | None) -> str:
-    """A name for the set made of what it is: digits-efficientnet-lite0."""
-    parts = [dataset.partition(":")[2] or dataset, split, backbone.partition(":")[2] or backbone, trigger]
-    parts.append(f"first{limit}" if limit else None)
-    slug = "-".join(re.sub(r"[^A-Za-z0-9._]+", "-", part).strip("-.") for part in parts if part)
-    return slug[-100:].lstrip("-._")
-
-
-def _explain(output: Output, store: DiskStore, spec: EncodingSpec) -> None:
-    from probekit.cache.audit import explain
-
-    for line in explain(spec, store.specs()):
-        output.note(line)
-
-
 def _show(
     output: Output,
     name: str,
     embeddings: EmbeddingSet,
     encoder: Backbone,
-    done: Progress,
+    done: ExtractProgress,
     timings: dict[str, float],
     store: DiskStore,
 ) -> None:

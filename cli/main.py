@@ -24,7 +24,7 @@ COMMANDS = {
     "unlearn": ("probekit.cli.unlearn:unlearn", "Forget clients or samples, with a certificate."),
     "verify": ("probekit.cli.verify:verify", "Check a certificate by computing everything again."),
     "report": ("probekit.cli.report:report", "Write a report of a run: Markdown, JSON and pictures."),
-    "purge": ("probekit.cli.purge:purge", "Remove from a run, and the cache, what knew the forgotten."),
+    "purge": ("probekit.cli.purge:purge", "Remove from a run, and the cache, data derived from forgotten clients."),
     "audit": ("probekit.cli.audit:app", "Look closer: duplicates, influence of clients, membership."),
     "demo": ("probekit.cli.demo:demo", "Do the main job on an embedded default: no download."),
     "doctor": ("probekit.cli.doctor:doctor", "Look at the installation and say what is missing."),
@@ -86,7 +86,7 @@ app = typer.Typer(
     name="probekit",
     cls=OnDemand,
     suggest_commands=False,  # click does
-    help="Linear probes on frozen foundation models, trained across clients and taken back with proof.",
+    help="Linear probes on frozen foundation models, trained across clients, with certified unlearning.",
     no_args_is_help=True,
     rich_markup_mode=MARKUP,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -109,7 +109,7 @@ def root(
         typer.Option("--version", "-V", callback=_version, is_eager=True, help="Show the version and stop."),
     ] = False,
 ) -> None:
-    """Linear probes on frozen foundation models, trained across clients and taken back with proof."""
+    """Linear probes on frozen foundation models, trained across clients, with certified unlearning."""
 
 
 def run(arguments: list[str]) -> int:

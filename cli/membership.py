@@ -40,9 +40,9 @@ def membership(
 def _show(console: Console, result: MembershipResult) -> None:
     seen = {
         "run": str(result.run),
-        "forgotten": f"{result.forgotten.rows} rows of {result.forgotten.what}",
-        "retained": f"{result.retained.rows} rows",
-        "unseen": f"{result.unseen.rows} rows of {result.unseen.what}",
+        "forgotten": f"{result.rows['forgotten']} rows of {result.forgotten}",
+        "retained": f"{result.rows['retained']} rows",
+        "unseen": f"{result.rows['unseen']} rows of {result.unseen}",
     }
     if result.purged:
         gone = ", ".join(result.purged)

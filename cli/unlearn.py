@@ -111,12 +111,11 @@ def _show(console: Console, result: UnlearnResult, purged: PurgeResult | None) -
             f"{privacy['sigma']:g}, which covers {covers} of up to {privacy['largest_bound']:.3g}; found "
             f"{privacy['bound']:.3g}. Its caveats stand in the certificate"
         )
-    if done is not None:
-        cost = done.cost
-        seen["cost"] = (
-            f"{cost.rounds} rounds, {size(cost.up)} up, {size(cost.down)} down, "
-            f"{cost.flops / 1e9:.3g} GFLOP, {cost.seconds:.3f} s"
-        )
+    cost = result.cost
+    seen["cost"] = (
+        f"{cost.rounds} rounds, {size(cost.up)} up, {size(cost.down)} down, {cost.flops / 1e9:.3g} GFLOP, "
+        f"{cost.seconds:.3f} s"
+    )
     seen["certificate"] = f"{result.path}; checkable by: {said.checkable_by}"
     seen["check it"] = f"probekit verify {result.path} --run {result.run}"
     if purged is not None:

@@ -10,29 +10,26 @@ pixels#rgb; TRIGGER is square:size=5, square:size=7 and square:size=10,margin=2)
     probekit extract packaged:NAME --split test --backbone VIEW --name NAME-test-triggered --trigger TRIGGER
     python examples/04_network_table.py NAME
 
-Training, unlearning and verification are the command line's own; minutes for MNIST and Fashion-MNIST on two cores,
-hours for CIFAR-10's CNN (--precision float32 --rounds 300). What a command said stands beside its run, as NAME.json: a
-table that was interrupted goes on from there; another --runs begins anew.
+Every head is a run of its own below --runs: minutes for MNIST and Fashion-MNIST on two cores, hours for CIFAR-10's CNN
+(--precision float32 --rounds 300). A table that was interrupted goes on from the runs that are there; another --runs
+begins anew.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import shutil
-import subprocess
-import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
+from probekit import Run, TrainOptions
 from probekit.cache import DiskStore
 from probekit.evaluation.backdoor import backdoor_success
 from probekit.models.heads import Head, NetworkHead
 from probekit.models.networks import pretrained
 from probekit.models.serving import predict
-from probekit.runs.folder import RunFolder
 from probekit.values import EmbeddingSet
 
 NETWORKS = {"mnist": "mlp", "fashion-mnist": "mlp", "cifar10": "cnn"}
@@ -48,28 +45,9 @@ METHODS = (
 TARGET = 0
 
 
-def told(kept: Path, *arguments: str) -> dict[str, Any]:
-    """What a command says in JSON, or said when it was first run."""
-    if not kept.exists():
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        whole = json.dumps({"command": arguments, "said": _said(*arguments)})
-        kept.with_suffix(".new").write_text(whole)
-        kept.with_suffix(".new").replace(kept)
-    found = json.loads(kept.read_text())
-    if tuple(found["command"]) != arguments:
-        raise SystemExit(f"{kept} was made with other options: {' '.join(found['command'])}. Take another --runs.")
-    said: dict[str, Any] = found["said"]
-    return said
-
-
-def _said(*arguments: str) -> dict[str, Any]:
-    """What a command says in JSON."""
-    command = [sys.executable, "-m", "probekit", *arguments, "--json"]
-    done = subprocess.run(command, text=True, capture_output=True, check=False)
-    if done.returncode not in (0, 6):
-        raise SystemExit(f"{' '.join(arguments)} ended with {done.returncode}: {done.stdout}{done.stderr}")
-    found: dict[str, Any] = json.loads(done.stdout)
-    return {**found, "exit": done.returncode}
+def opened(path: Path, store: DiskStore, make: Callable[[Path], Run]) -> Run:
+    """The run in a folder, made if it is not there."""
+    return Run.open(path, store=store) if path.exists() else make(path)
 
 
 def judged(head: Head, test: EmbeddingSet, triggered: EmbeddingSet) -> str:
@@ -86,53 +64,60 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("name", choices=list(NETWORKS))
     parser.add_argument("--runs", type=Path, default=Path("runs"))
-    parser.add_argument("--ridge", default="0.01")
-    parser.add_argument("--rounds", default="200")
-    parser.add_argument("--epochs", default="50")
-    parser.add_argument("--server-share", default="0.1")
+    parser.add_argument("--ridge", type=float, default=0.01)
+    parser.add_argument("--rounds", type=int, default=200)
+    parser.add_argument("--epochs", type=int, default=50)
+    parser.add_argument("--server-share", type=float, default=0.1)
     parser.add_argument("--precision", default="float64", help="To train in; removals are always in float64.")
     parser.add_argument("--methods", nargs="*", default=METHODS)
     given = parser.parse_args()
     name, store = given.name, DiskStore()
     test, triggered = store.open(f"{name}-test"), store.open(f"{name}-test-triggered")
-    base = given.runs / f"{name}-networks"
-    trained = told(
-        base.with_suffix(".json"),
-        *("train", f"{name}-train", "--backend", "jvp", "--network", NETWORKS[name], "--clients", "5"),
-        *("--server-share", given.server_share, "--ridge", given.ridge, "--rounds", given.rounds),
-        *("--pretrain-epochs", given.epochs, "--poison", "0", "--triggered", f"{name}-train-triggered"),
-        *("--precision", given.precision, "--run", str(base), "--force"),
+    options = TrainOptions(
+        backend="jvp",
+        network=NETWORKS[name],
+        clients=5,
+        server_share=given.server_share,
+        ridge=given.ridge,
+        rounds=given.rounds,
+        pretrain_epochs=given.epochs,
+        precision=given.precision,
+        poison="0",
+        triggered=f"{name}-train-triggered",
     )
-    head = RunFolder.open(base).head()
-    assert isinstance(head, NetworkHead)
+    base = opened(
+        given.runs / f"{name}-networks", store, lambda path: Run.train(path, f"{name}-train", options, store=store)
+    )
+    trained = base.trained(1)
+    other = [key for key, value in options.plain.items() if value is not None and base.folder.config[key] != value]
+    if other:
+        raise SystemExit(f"{base.path} was trained with another {other[0]}. Take another --runs.")
+    assert isinstance(trained.head, NetworkHead)
+    seconds = json.loads((base.path / "timings.json").read_text())["train"]
     print(
-        f"{name}: {trained['kind']}, {trained['server_rows']} server rows, ridge {trained['ridge']}; trained in "
-        f"{trained['rounds']} rounds to a residual of {trained['residual']:.2g}, {trained['seconds']['train']:.0f} s\n"
+        f"{name}: network {trained.head.network.name}, linearized ({trained.params.size} parameters), "
+        f"{len(base.folder.partition().server)} server rows, ridge {trained.ridge}; trained in {trained.rounds} rounds "
+        f"to a residual of {trained.solution.residual:.2g}, {seconds:.0f} s\n"
     )
     print("| | accuracy | backdoor, all | backdoor, others | distance | proven | certain rows | rounds | up | s |")
     print("|---|---|---|---|---|---|---|---|---|---|")
-    print(f"| pretrained (w_p) | {judged(pretrained(head), test, triggered)} | | | | | | |")
-    heads, lines = {"trained": head}, {}
+    print(f"| pretrained (w_p) | {judged(pretrained(trained.head), test, triggered)} | | | | | | |")
+    heads: dict[str, Head] = {"trained": trained.head}
+    lines = {}
     for method in dict.fromkeys((*given.methods, "retrain")):
-        run = given.runs / f"{name}-networks-{method.replace(':', '-')}"
-        answer = run.with_suffix(".json")
-        if not answer.exists():
-            shutil.rmtree(run, ignore_errors=True)
-            shutil.copytree(base, run)
-        done = told(answer, "unlearn", str(run), "--client", "0", "--method", method, "--test", f"{name}-test")
-        proof = run.with_suffix(".verified.json")
-        checked = told(proof, "verify", done["certificate"], "--run", str(run), "--test", f"{name}-test")
-        assert checked["verified"], checked
-        heads[method], lines[method] = RunFolder.open(run).head(), done
+        run = opened(given.runs / f"{name}-networks-{method.replace(':', '-')}", store, base.fork)
+        lines[method] = run.unlearn("0", method=method, test=f"{name}-test")
+        assert run.verify(test=f"{name}-test").verified, run
+        heads[method] = run.head()
     best = heads["retrain"].params
     for method, one in heads.items():
-        away = f"{np.linalg.norm(one.params - best):.3g}"
-        line = f"| {method} | {judged(one, test, triggered)} | {away} |"
+        line = f"| {method} | {judged(one, test, triggered)} | {np.linalg.norm(one.params - best):.3g} |"
         if method in lines:
-            cost, bound, agreed = (lines[method][key] for key in ("cost", "bounds", "agreement"))
-            sure = "" if agreed is None else f"{agreed['certified'] / agreed['rows']:.1%}"
-            line += f" {bound['weights']:.3g} | {sure} | {cost['rounds']} | {cost['up'] / 1e6:.1f} MB |"
-            line += f" {cost['seconds']:.0f} |"
+            said, cost = lines[method].certificate, lines[method].cost
+            agreed = said.agreement
+            sure = "" if agreed is None else f"{agreed.certified / agreed.rows:.1%}"
+            line += f" {said.bounds.weights:.3g} | {sure} | {cost.rounds} | {cost.up / 1e6:.1f} MB |"
+            line += f" {cost.seconds:.0f} |"
         else:
             line += " | | | | |"
         print(line)

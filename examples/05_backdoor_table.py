@@ -14,23 +14,26 @@ are made once, by these commands (NAME and SIZE are fashion-mnist and 7, then ci
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
+import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 
 import numpy as np
 
+from probekit import Run, TrainOptions
 from probekit.cache import DiskStore
 from probekit.certificates.certify import certify
 from probekit.errors import InputError
-from probekit.evaluation.backdoor import backdoor_success, poison
+from probekit.evaluation.backdoor import backdoor_success
 from probekit.evaluation.metrics import accuracy
 from probekit.federated.in_process import InProcess
 from probekit.federated.methods.fedavg import FedAvg
 from probekit.federated.partition import partition
 from probekit.federated.summation import StatisticsTree
 from probekit.federated.trained import ServerSet, Trained
-from probekit.federated.training import design_for, train
 from probekit.linear.design import ClientStats
 from probekit.linear.spectrum import rows_effective_dimension
 from probekit.models.serving import predict
@@ -69,6 +72,8 @@ COLUMNS = (
 class Sets:
     """The four embedding sets of a data set: pictures as they are and with the trigger, to train on and to test."""
 
+    store: DiskStore
+    name: str
     train: EmbeddingSet
     train_triggered: EmbeddingSet
     test: EmbeddingSet
@@ -78,7 +83,7 @@ class Sets:
     def opened(cls, store: DiskStore, name: str) -> Sets:
         """The sets of this name in a cache."""
         parts = ("train", "train-triggered", "test", "test-triggered")
-        return cls(*(store.open(f"{name}-{part}") for part in parts))
+        return cls(store, name, *(store.open(f"{name}-{part}") for part in parts))
 
 
 @dataclass(frozen=True)
@@ -89,6 +94,7 @@ class Case:
     """
 
     sets: Sets
+    run: Run
     embeddings: EmbeddingSet
     partition: Partition
     trained: Trained
@@ -124,6 +130,7 @@ class Row:
 
 def make_case(
     sets: Sets,
+    runs: Path,
     *,
     clients: int,
     share: float,
@@ -132,16 +139,31 @@ def make_case(
     rounds: int = 50,
     seed: int = 0,
 ) -> Case:
-    """Divide the rows, poison the last client, train, and retrain without it for comparison."""
-    divided = partition(sets.train.labels, "iid", clients=clients, server_share=share, seed=seed)
+    """Divide the rows, poison the last client, train, and retrain without it for comparison; as runs in a folder."""
     bad = str(clients - 1)
-    rows = poison(sets.train, sets.train_triggered, rows=divided.clients[bad], target=TARGET)
-    trained = train(rows, divided, ridge=ridge, design=design_for(rows, view=view), keep="statistics")
-    request = UnlearnRequest((bad,))
-    retrained = method("retrain").unlearn(Removal(trained, request, Material(rows, divided)))
+    options = TrainOptions(
+        clients=clients,
+        server_share=share,
+        view=view,
+        ridge=ridge,
+        seed=seed,
+        poison=bad,
+        triggered=f"{sets.name}-train-triggered",
+        target=TARGET,
+    )
+    run = Run.train(runs / f"{sets.name}-{clients}", f"{sets.name}-train", options, store=sets.store, force=True)
+    retrained = unlearned(run, bad, "retrain")
+    rows, divided, trained = run.folder.embeddings(sets.store), run.folder.partition(), run.trained()
     held = {name: own for name, own in divided.clients.items() if name != bad}
     online = InProcess.of(trained.problem, rows, held)
-    return Case(sets, rows, divided, trained, retrained, online, request, FedAvg(rounds=rounds))
+    return Case(sets, run, rows, divided, trained, retrained, online, UnlearnRequest((bad,)), FedAvg(rounds=rounds))
+
+
+def unlearned(run: Run, client: str, method: str) -> Unlearned:
+    """A copy of the run without a client."""
+    done = run.fork(run.path.with_name(f"{run.path.name}-{method}"), force=True).unlearn(client, method=method)
+    assert done.unlearned is not None
+    return done.unlearned
 
 
 def server_set(case: Case, share: float) -> ServerSet:
@@ -160,11 +182,13 @@ def server_set(case: Case, share: float) -> ServerSet:
 def forget(case: Case, name: str, *, server: ServerSet | None = None) -> Unlearned:
     """The run without the poisoned client. Only `exact` finds statistics; FedRemoval has to ask the clients online,
     so that what it sends is counted."""
+    if name == "exact":
+        return unlearned(case.run, case.request.clients[0], name)
     bare = replace(case.trained, statistics=None, server=server)
     material = Material(case.embeddings, case.partition, options=case.fedavg if name == "retrain-fedavg" else None)
     if server is not None:
         return method(name).unlearn(Removal(bare, case.request, Material(clients=case.online)))
-    return method(name).unlearn(Removal(case.trained if name == "exact" else bare, case.request, material))
+    return method(name).unlearn(Removal(bare, case.request, material))
 
 
 def nothing_done(case: Case) -> Unlearned:
@@ -283,11 +307,12 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="one JSON object per row instead of tables")
     asked = parser.parse_args()
     ridge = asked.ridge if asked.ridge.startswith("auto") else float(asked.ridge)
-    for name in asked.datasets:
+    for name, clients in itertools.product(asked.datasets, asked.clients):
         sets = Sets.opened(DiskStore(asked.cache), name)
-        for clients in asked.clients:
+        with tempfile.TemporaryDirectory() as runs:
             case = make_case(
                 sets,
+                Path(runs),
                 clients=clients,
                 share=max(asked.server_shares),
                 view=asked.view,

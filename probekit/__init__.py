@@ -1,4 +1,4 @@
-"""probekit: linear probes on frozen foundation models, trained across clients and taken back with proof."""
+"""probekit: linear probes on frozen foundation models, trained across clients, with certified unlearning."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any

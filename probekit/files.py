@@ -160,9 +160,7 @@ def _header(tensors: Mapping[str, tuple[np.dtype[Any], tuple[int, ...]]], note: 
 
 
 def write_tensors(
-    folder: Path,
-    tensors: Mapping[str, tuple[tuple[int, ...], np.dtype[Any], Iterable[NDArray[Any]]]],
-    note: Json,
+    folder: Path, tensors: Mapping[str, tuple[tuple[int, ...], np.dtype[Any], Iterable[NDArray[Any]]]], note: Json
 ) -> str:
     """Write a safetensors file named by the sha256 of its bytes; gives that sha256.
 

@@ -37,17 +37,25 @@ def script() -> ModuleType:
 
 
 @pytest.fixture(scope="module")
-def sets(script: ModuleType) -> Any:
+def sets(script: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Any:
     """Clean and triggered sets: the trigger moves every embedding along one direction."""
+    store = DiskStore(tmp_path_factory.mktemp("cache"))
     every = embedding_set(900, 12, 4)
     moved = every.to_numpy() + 6.0 * np.eye(12)[-1]
     pasted = replace(every, spec=replace(every.spec, trigger="square:test"), embeddings=moved)
-    return script.Sets(*(one.select(rows) for rows in np.split(np.arange(900), [600]) for one in (every, pasted)))
+    for part, rows in zip(("train", "test"), np.split(np.arange(900), [600]), strict=True):
+        for ending, one in (("", every), ("-triggered", pasted)):
+            found = one.select(rows)
+            store.save(found.spec, found.ids, found.to_numpy())
+            store.sets.give_name(f"made-{part}{ending}", store.seal(found).digest)
+    return script.Sets.opened(store, "made")
 
 
 @pytest.fixture(scope="module")
-def case(script: ModuleType, sets: Any) -> Any:
-    return script.make_case(sets, clients=4, share=max(SHARES), view="raw", ridge=1e-3, rounds=5)
+def case(script: ModuleType, sets: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    return script.make_case(
+        sets, tmp_path_factory.mktemp("runs"), clients=4, share=max(SHARES), view="raw", ridge=1e-3, rounds=5
+    )
 
 
 @pytest.fixture(scope="module")
@@ -147,15 +155,10 @@ def test_the_table_reads_as_markdown(script: ModuleType, case: Any, rows: list[A
 
 
 def test_the_script_reads_sets_by_name(
-    script: ModuleType, sets: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    script: ModuleType, sets: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    store = DiskStore(tmp_path)
-    for part in ("train", "train_triggered", "test", "test_triggered"):
-        found = getattr(sets, part)
-        store.save(found.spec, found.ids, found.to_numpy())
-        store.sets.give_name(f"made-{part.replace('_', '-')}", store.seal(found).digest)
     flags = "--datasets made --clients 3 --server-shares 0.1 --methods fedremoval-line --rounds 2 --view raw --json"
-    monkeypatch.setattr(sys, "argv", [str(SCRIPT), "--cache", str(tmp_path), *flags.split()])
+    monkeypatch.setattr(sys, "argv", [str(SCRIPT), "--cache", str(sets.store.root), *flags.split()])
     script.main()
     told = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [one["method"] for one in told] == ["before", "exact", "retrain", "retrain-fedavg", "fedremoval-line"]

@@ -5,12 +5,18 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
+
+from probekit.cache import DiskStore
+from tests.unlearning.conftest import embedding_set
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 PLUGIN = EXAMPLES / "02_own_backbone"
@@ -72,3 +78,41 @@ def test_own_backbone_is_found_checked_and_used(installed: Path) -> None:
 def test_own_backbone_imports_nothing_of_ours() -> None:
     assert "import probekit" not in (PLUGIN / "probekit_colours.py").read_text()
     assert "from probekit" not in (PLUGIN / "probekit_colours.py").read_text()
+
+
+def test_python_alone_trains_forgets_verifies_evaluates_reports_and_purges(tmp_path: Path) -> None:
+    script = EXAMPLES / "08_python_only.py"
+    assert len(script.read_text().splitlines()) <= 60
+    for name in ("typer", "rich", "click"):
+        (tmp_path / f"{name}.py").write_text(f"raise ImportError('{name} is not here')")
+    shown = run(script, tmp_path / "runs", PYTHONPATH=str(tmp_path))
+    assert "verified: True (19 checks)" in shown
+    assert "files and 244 rows" in shown
+    assert (tmp_path / "runs/report/report.md").is_file()
+
+
+def test_the_network_table_goes_on_from_the_runs_that_are_there(tmp_path: Path) -> None:
+    store = DiskStore(tmp_path / "cache")
+    every = embedding_set(260, 12, 4)
+    moved = every.to_numpy() + np.float32(6) * np.eye(12, dtype=np.float32)[-1]
+    pasted = replace(every, spec=replace(every.spec, trigger="square:test"), embeddings=moved)
+    for name, rows in (("train", np.arange(200)), ("test", np.arange(200, 260))):
+        for ending, one in (("", every), ("-triggered", pasted)):
+            part = one.select(rows)
+            store.save(part.spec, part.ids, part.to_numpy())
+            store.sets.give_name(f"mnist-{name}{ending}", store.seal(part).digest)
+    script, runs = EXAMPLES / "04_network_table.py", tmp_path / "runs"
+    flags = ("mnist", "--runs", runs, "--epochs", 2, "--rounds", 30, "--server-share", 0.2, "--methods", "fedremoval")
+    shown = run(script, *flags, PROBEKIT_CACHE=str(store.root)).splitlines()
+    assert "40 server rows" in shown[0]
+    assert [line.split("|")[1].strip() for line in shown[4:]] == [
+        "pretrained (w_p)",
+        "trained",
+        "fedremoval",
+        "retrain",
+    ]
+    shutil.rmtree(runs / "mnist-networks-fedremoval")
+    assert [line.rpartition("|")[0].rpartition("|")[0] for line in shown] == [
+        line.rpartition("|")[0].rpartition("|")[0]
+        for line in run(script, *flags, PROBEKIT_CACHE=str(store.root)).splitlines()
+    ]

@@ -14,10 +14,10 @@ LIMITS = {
     "lines": 18_444,  # where it began: new code may stand beside old for some commits
     "kinds": 36,
     "backends": 3,
-    "cycles": 2,
-    "circular": 6,
+    "cycles": 1,
+    "circular": 2,
     "flat": 5,
-    "twice": 10,
+    "twice": 6,
     "long": 0,
     "banned": 0,
 }

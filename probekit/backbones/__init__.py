@@ -10,11 +10,7 @@ register_backbone = registry.backbones.register
 
 
 def backbone(
-    name: str | object,
-    *,
-    preset: str = "native",
-    device: str | None = None,
-    precision: str | None = None,
+    name: str | object, *, preset: str = "native", device: str | None = None, precision: str | None = None
 ) -> Backbone:
     """The backbone of this name, or made of this object.
 

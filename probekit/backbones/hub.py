@@ -53,11 +53,7 @@ def _translated(cause: BaseException, reference: Reference) -> ProbekitError | N
         TimeoutError,
     )
     # transformers and huggingface_hub speak httpx or requests, depending on their versions
-    if isinstance(cause, offline) or type(cause).__name__ in (
-        "ConnectError",
-        "ConnectTimeout",
-        "ReadTimeout",
-    ):
+    if isinstance(cause, offline) or type(cause).__name__ in ("ConnectError", "ConnectTimeout", "ReadTimeout"):
         return OfflineError(
             f"Cannot load {reference}: its files are not in the local cache and the hub cannot be reached. "
             "Run once "

@@ -19,7 +19,7 @@ from torch import nn
 from probekit.backbones import hub, huggingface_views
 from probekit.backbones.huggingface_views import View
 from probekit.backbones.module import FrozenModule
-from probekit.backbones.preprocessing import Preprocess, chosen, described
+from probekit.backbones.preprocessing import Preprocess, choose_preprocess, picture_preprocess
 from probekit.errors import InputError, NotFoundError
 from probekit.protocols import Reference
 from probekit.values import Json, canonical
@@ -45,7 +45,7 @@ def load(reference: Reference) -> FrozenModule:
         module = _module(reference, view, source=source, revision=revision, config=config)
         return FrozenModule(
             module,
-            chosen(reference.preset, native, size=size),
+            choose_preprocess(reference.preset, native, size=size),
             name=str(reference),
             view=name,
             read=view.read,
@@ -164,12 +164,8 @@ def _native(processor: Any, *, packed: bool) -> tuple[Preprocess, tuple[int, int
     lineage = {kind.__name__ for kind in type(processor).__mro__}
     fast = type(processor).__name__.endswith("Fast") or "TorchvisionBackend" in lineage
     backend = "torchvision" if fast else "pillow"
-    values: dict[str, Json] = {
-        "library": "transformers",
-        "processor": type(processor).__name__,
-        "backend": backend,
-    }
-    native = described(ProcessorCall(processor, packed), **values, **stated)
+    values: dict[str, Json] = {"library": "transformers", "processor": type(processor).__name__, "backend": backend}
+    native = picture_preprocess(ProcessorCall(processor, packed), **values, **stated)
     return native, None if packed else _size(stated)
 
 
@@ -191,8 +187,8 @@ def _architecture(view: View, config: Any) -> str:
         parts = [config.vision_config] if "qformer" in view.unused else [config.vision_config, config.qformer_config]
     else:
         parts = [getattr(config, "vision_config", config)]
-    described = [{key: value for key, value in part.to_dict().items() if key not in INCIDENTAL} for part in parts]
-    return canonical({"library": "transformers", "model": view.model, "parts": [_plain(part) for part in described]})
+    stated = [{key: value for key, value in part.to_dict().items() if key not in INCIDENTAL} for part in parts]
+    return canonical({"library": "transformers", "model": view.model, "parts": [_plain(part) for part in stated]})
 
 
 def _plain(entries: dict[str, Any]) -> dict[str, Any]:

@@ -128,10 +128,7 @@ _siglip = Family(
     others=("text_model.", "logit_", "classifier."),
 )
 _siglip2 = Family(
-    views={
-        "pooled": View("Siglip2VisionModel", _packed_pooled),
-        "mean": View("Siglip2VisionModel", _packed_mean),
-    },
+    views={"pooled": View("Siglip2VisionModel", _packed_pooled), "mean": View("Siglip2VisionModel", _packed_mean)},
     others=("text_model.", "logit_", "classifier."),
     packed=True,
 )
@@ -141,14 +138,7 @@ _vit = Family(
         "mean": View("ViTModel", _patch_mean, options={"add_pooling_layer": False}),
         "pooled": View("ViTModel", _pooled, options={"add_pooling_layer": True}),
     },
-    others=(
-        "classifier.",
-        "pooler.",
-        "vit.pooler.",
-        "decoder.",
-        "embeddings.mask_token",
-        "vit.embeddings.mask_token",
-    ),
+    others=("classifier.", "pooler.", "vit.pooler.", "decoder.", "embeddings.mask_token", "vit.embeddings.mask_token"),
 )
 _blip2 = Family(
     views={

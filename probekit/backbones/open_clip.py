@@ -23,7 +23,7 @@ from open_clip.transform import PreprocessCfg, image_transform_v2
 
 from probekit.backbones import hub, open_clip_files
 from probekit.backbones.module import FrozenModule
-from probekit.backbones.preprocessing import Preprocess, chosen, described
+from probekit.backbones.preprocessing import Preprocess, choose_preprocess, picture_preprocess
 from probekit.errors import InputError, NotFoundError
 from probekit.protocols import Reference
 from probekit.registry import nearest
@@ -131,7 +131,7 @@ def _frozen(reference: Reference, model: Any, config: dict[str, Any]) -> FrozenM
         tower.proj = None
     return FrozenModule(
         tower,
-        chosen(reference.preset, native, size=size),
+        choose_preprocess(reference.preset, native, size=size),
         name=str(reference),
         view=view,
         read=available[view],
@@ -146,7 +146,7 @@ def _native(model: Any) -> tuple[Preprocess, tuple[int, int]]:
     size = stated["size"]
     height, width = (size, size) if isinstance(size, int) else (int(size[0]), int(size[1]))
     crop: dict[str, Json] = {"shortest": "centre", "longest": "centre, padded", "squash": "none"}
-    values = described(
+    values = picture_preprocess(
         transform,
         library="open_clip",
         size=[height, width],

@@ -12,7 +12,7 @@ from torch import nn
 
 from probekit.backbones import hub
 from probekit.backbones.module import FrozenModule
-from probekit.backbones.preprocessing import Described, chosen, described
+from probekit.backbones.preprocessing import StatedPreprocess, choose_preprocess, picture_preprocess
 from probekit.errors import InputError, NotFoundError
 from probekit.protocols import Reference
 from probekit.registry import nearest
@@ -34,7 +34,7 @@ def load(reference: Reference) -> FrozenModule:
     with hub.translating(reference):
         return FrozenModule(
             _efficientnet_lite0(),
-            chosen(reference.preset, native(), size=(SIZE, SIZE)),
+            choose_preprocess(reference.preset, native(), size=(SIZE, SIZE)),
             name=str(reference),
             view="pooled",
             read=_pooled,
@@ -77,9 +77,9 @@ class CentreSquare:
         return torch.from_numpy(np.array(resized)).permute(2, 0, 1).contiguous().float().div(255).sub(MEAN).div(STD)
 
 
-def native() -> Described:
+def native() -> StatedPreprocess:
     """The preprocessing that the weights were trained for."""
-    return described(
+    return picture_preprocess(
         CentreSquare(),
         library="probekit",
         size=[SIZE, SIZE],

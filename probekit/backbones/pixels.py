@@ -12,7 +12,7 @@ from PIL import Image
 from torch import nn
 
 from probekit.backbones.module import FrozenModule
-from probekit.backbones.preprocessing import described
+from probekit.backbones.preprocessing import picture_preprocess
 from probekit.errors import InputError
 from probekit.protocols import Reference
 
@@ -23,7 +23,7 @@ LARGEST = 512
 
 
 @dataclass(frozen=True)
-class Square:
+class PixelValues:
     """A picture as values between 0 and 1, one channel after another, squashed unless it has that size already."""
 
     side: int
@@ -49,7 +49,7 @@ def load(reference: Reference) -> FrozenModule:
     values |= {"grey": "ITU-R 601"} if view == "grey" else {"channels": 3, "order": "channels first"}
     return FrozenModule(
         nn.Identity(),
-        described(Square(side, MODES[view]), **values),
+        picture_preprocess(PixelValues(side, MODES[view]), **values),
         name=_name(view, side),
         view=view,
         architecture=f"pixels {side} x {side} {view}",

@@ -26,7 +26,7 @@ class Preprocess(Protocol):
 
 
 @dataclass(frozen=True)
-class Described:
+class StatedPreprocess:
     """Any callable with the plain values that describe it. Pictures reach it as RGB, their alpha dropped."""
 
     transform: Callable[[Any], Any]
@@ -36,10 +36,10 @@ class Described:
         return self.transform(pictures.rgb(sample) if isinstance(sample, Image.Image) else sample)
 
 
-def described(transform: Callable[[Any], Any], **values: Json) -> Described:
+def picture_preprocess(transform: Callable[[Any], Any], **values: Json) -> StatedPreprocess:
     """A picture transform and its values, with what is true of all of them added and None left out."""
     stated = {name: value for name, value in values.items() if value is not None}
-    return Described(transform, {"colour": "RGB", "alpha": "dropped", **stated})
+    return StatedPreprocess(transform, {"colour": "RGB", "alpha": "dropped", **stated})
 
 
 @dataclass(frozen=True)
@@ -76,11 +76,7 @@ class Preset:
         scaled = torch.from_numpy(np.array(picture)).permute(2, 0, 1).contiguous().float().div(255)
         if self.resized == "tensor":
             scaled = torch.nn.functional.interpolate(
-                scaled[None],
-                size=(self.size, self.size),
-                mode="bilinear",
-                align_corners=False,
-                antialias=True,
+                scaled[None], size=(self.size, self.size), mode="bilinear", align_corners=False, antialias=True
             )[0]
         if self.mean is None or self.std is None:
             return scaled
@@ -106,7 +102,7 @@ def preset(name: str) -> Preset:
     return PRESETS[name]
 
 
-def chosen(name: str, native: Preprocess, *, size: tuple[int, int] | None) -> Preprocess:
+def choose_preprocess(name: str, native: Preprocess, *, size: tuple[int, int] | None) -> Preprocess:
     """The model's own preprocessing or the preset asked for; `size` is the height and width it takes."""
     if name == NATIVE:
         return native

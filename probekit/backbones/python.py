@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from probekit.backbones.module import FrozenModule, stacked
-from probekit.backbones.preprocessing import NATIVE, Described, Preprocess, described, preset
+from probekit.backbones.preprocessing import NATIVE, Preprocess, StatedPreprocess, picture_preprocess, preset
 from probekit.errors import InputError, NotFoundError
 from probekit.protocols import Backbone, Reference
 from probekit.registry import nearest
@@ -120,7 +120,9 @@ def as_backbone(
                 "set its attribute `preprocess` to a function from a picture to a tensor, or choose a preset."
             )
         return FrozenModule(thing, own, name=label, view=VIEW, kind=kind, collate=_collated)
-    stated = _stated(preprocess or getattr(thing, "preprocess", None), kind) or described(_itself, by="the function")
+    stated = _stated(preprocess or getattr(thing, "preprocess", None), kind) or picture_preprocess(
+        _itself, by="the function"
+    )
     given = fingerprint or getattr(thing, "fingerprint", None)
     return FunctionBackbone(
         thing, stated, name=label, fingerprint=_hexadecimal(given or _source_digest(thing)), kind=kind
@@ -140,12 +142,12 @@ def _collated(batch: Any) -> Any:
 def _stated(preprocess: Any, kind: str) -> Preprocess | None:
     """The preprocessing with values that describe it: its own, or the digest of its source."""
     if preprocess is None:
-        return None if kind == "image" else Described(_itself, {"given": f"{kind} as it is"})
+        return None if kind == "image" else StatedPreprocess(_itself, {"given": f"{kind} as it is"})
     if isinstance(getattr(preprocess, "values", None), Mapping):
         stated: Preprocess = preprocess
         return stated
     values: dict[str, Json] = {"function": _qualified(preprocess), "source": _source_digest(preprocess)}
-    return described(preprocess, **values) if kind == "image" else Described(preprocess, values)
+    return picture_preprocess(preprocess, **values) if kind == "image" else StatedPreprocess(preprocess, values)
 
 
 def _qualified(function: Any) -> str:
@@ -182,13 +184,7 @@ class FunctionBackbone:
     view = VIEW
 
     def __init__(
-        self,
-        function: Callable[[Any], Any],
-        preprocess: Preprocess,
-        *,
-        name: str,
-        fingerprint: str,
-        kind: str,
+        self, function: Callable[[Any], Any], preprocess: Preprocess, *, name: str, fingerprint: str, kind: str
     ) -> None:
         self.function, self.preprocess = function, preprocess
         self.name, self.fingerprint, self.kind = name, fingerprint, kind

@@ -15,7 +15,7 @@ import torch
 
 from probekit.backbones import hub
 from probekit.backbones.module import FrozenModule
-from probekit.backbones.preprocessing import Preprocess, chosen, described
+from probekit.backbones.preprocessing import Preprocess, choose_preprocess, picture_preprocess
 from probekit.errors import InputError, NotFoundError
 from probekit.protocols import Reference
 from probekit.registry import nearest
@@ -36,7 +36,7 @@ def load(reference: Reference) -> FrozenModule:
         native, size = _native(model)
         return FrozenModule(
             model,
-            chosen(reference.preset, native, size=size),
+            choose_preprocess(reference.preset, native, size=size),
             name=str(reference),
             view="pooled",
             architecture=f"timm\n{arch}\n{model}",
@@ -94,7 +94,7 @@ def _native(model: Any) -> tuple[Preprocess, tuple[int, int]]:
     data: Any = timm.data
     stated = data.resolve_model_data_config(model)
     _, height, width = stated["input_size"]
-    native = described(
+    native = picture_preprocess(
         data.create_transform(**stated, is_training=False),
         library="timm",
         size=[height, width],

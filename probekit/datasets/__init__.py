@@ -3,55 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
 from probekit import registry
-from probekit.datasets.table import Head
+from probekit.datasets.options import Columns, DatasetOptions
+from probekit.datasets.table import FirstRows
 from probekit.errors import InputError
 from probekit.protocols import Dataset
 
-__all__ = ["Columns", "Options", "dataset"]
-
-
-@dataclass(frozen=True)
-class Columns:
-    """The columns to read where a dataset has columns; None: found by type and name."""
-
-    image: str | None = None
-    label: str | None = None
-    client: str | None = None
-    text: str | None = None
-
-
-@dataclass(frozen=True)
-class Options:
-    """What a loader is told besides the name. A plugin is a function `load(name: str, options) -> Dataset`.
-
-    `streaming` allows rows to be read in passing, without a length; a loader that needs no such help may
-    ignore it.
-    """
-
-    split: str | None = None
-    columns: Columns = Columns()
-    streaming: bool = False
-
-    def refuse(self, *names: str, source: str) -> None:
-        """Refuse options that mean nothing to this source, rather than ignore them."""
-        given = {
-            "split": self.split is not None,
-            "columns": self.columns != Columns(),
-            "text": self.columns.text is not None,
-        }
-        for name in names:
-            if given[name]:
-                noun = {
-                    "split": "splits to choose from",
-                    "columns": "columns to name",
-                    "text": "column of texts",
-                }[name]
-                raise InputError(f"{source} has no {noun}. Leave that option out.")
+__all__ = ["Columns", "DatasetOptions", "dataset"]
 
 
 def dataset(
@@ -68,12 +29,12 @@ def dataset(
     plugin's own. An object is a Hugging Face dataset, a sequence of contents or of (content, label) pairs, or
     already a Dataset.
     """
-    options = Options(split=split, columns=columns or Columns(), streaming=streaming)
+    options = DatasetOptions(split=split, columns=columns or Columns(), streaming=streaming)
     found = _named(name, options) if isinstance(name, str) else _wrapped(name, options)
-    return found if limit is None else Head(found, limit)
+    return found if limit is None else FirstRows(found, limit)
 
 
-def _named(name: str, options: Options) -> Dataset:
+def _named(name: str, options: DatasetOptions) -> Dataset:
     if not name.strip():
         raise InputError("An empty name names no dataset. Write for example digits or folder:PATH.")
     scheme, colon, rest = name.partition(":")
@@ -90,7 +51,7 @@ def _named(name: str, options: Options) -> Dataset:
     return cast(Dataset, found)
 
 
-def _wrapped(rows: object, options: Options) -> Dataset:
+def _wrapped(rows: object, options: DatasetOptions) -> Dataset:
     if _is_dataset(rows):
         options.refuse("split", "columns", source="A dataset that is given as an object")
         return cast(Dataset, rows)

@@ -16,7 +16,7 @@ from typing import IO, Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from probekit.datasets import Options
+from probekit.datasets.options import DatasetOptions
 from probekit.datasets.table import Mapped, Table, choose_split, classify, client_names, picture, vector
 from probekit.errors import InputError, NotFoundError
 
@@ -37,7 +37,7 @@ def vector_reader(matrix: NDArray[Any], row: int) -> Callable[[], Any]:
     return partial(vector, row, matrix[row])
 
 
-def load_idx(name: str, options: Options) -> Table:
+def load_idx(name: str, options: DatasetOptions) -> Table:
     """The pictures of an idx file with its labels beside it, or of one split in a folder of such files."""
     options.refuse("columns", source=f"idx:{name}")
     path = Path(name).expanduser()
@@ -130,7 +130,7 @@ def _times(shape: Sequence[int]) -> str:
     return " x ".join(str(size) for size in shape)
 
 
-def load_npz(name: str, options: Options) -> Table:
+def load_npz(name: str, options: DatasetOptions) -> Table:
     """Pictures (N x H x W [x 3] bytes) or rows of numbers (N x d) from a file that np.savez wrote.
 
     Arrays are found by name: images, x, data or embeddings; labels, y or targets; client_ids; class_names.
@@ -186,7 +186,7 @@ def _array(file: Mapping[str, NDArray[Any]], key: str, *, path: Path) -> NDArray
     return np.asarray(array, dtype=array.dtype.newbyteorder("="))
 
 
-def _npz_keys(known: Sequence[str], options: Options, *, source: str) -> tuple[str | None, dict[str, str]]:
+def _npz_keys(known: Sequence[str], options: DatasetOptions, *, source: str) -> tuple[str | None, dict[str, str]]:
     """The split that is read and the array that holds each noun."""
     columns = options.columns
     named = {"image": columns.image, "label": columns.label, "client": columns.client}
@@ -203,7 +203,7 @@ def _npz_keys(known: Sequence[str], options: Options, *, source: str) -> tuple[s
     if found["image"] is None:
         raise InputError(
             f"{source} must have an array named {', '.join(CONTENTS)}; found {', '.join(known) or 'none'}. "
-            "Name it with --image-column."
+            "Name it with Columns(image=...), --image-column."
         )
     return split, {noun: key for noun, key in found.items() if key is not None}
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from probekit.datasets import Columns
+from probekit.datasets.options import Columns
 from probekit.errors import InputError
 
 IMAGE_NAMES = ("image", "img", "picture", "jpg", "jpeg", "png", "webp")
@@ -16,7 +16,7 @@ CLIENT_NAME = "client_id"
 
 
 @dataclass(frozen=True)
-class Chosen:
+class ChosenColumns:
     """What is read: the kind of the content and the columns it, the label and the client stand in."""
 
     kind: str
@@ -26,7 +26,7 @@ class Chosen:
     class_names: tuple[str, ...] = ()
 
 
-def choose(features: Mapping[str, Any], wanted: Columns, *, source: str) -> Chosen:
+def choose(features: Mapping[str, Any], wanted: Columns, *, source: str) -> ChosenColumns:
     """The columns asked for, and the rest found by type, then by name. What is ambiguous is refused."""
     for column in (wanted.image, wanted.label, wanted.client, wanted.text):
         if column is not None and column not in features:
@@ -36,7 +36,7 @@ def choose(features: Mapping[str, Any], wanted: Columns, *, source: str) -> Chos
     label = wanted.label or _label(features, wanted, source=source)
     kind, content = _content(features, wanted, label, source=source)
     client = wanted.client or (CLIENT_NAME if CLIENT_NAME in features else None)
-    return Chosen(kind, content, label, client, _class_names(features, label, source=source))
+    return ChosenColumns(kind, content, label, client, _class_names(features, label, source=source))
 
 
 def _content(features: Mapping[str, Any], wanted: Columns, label: str | None, *, source: str) -> tuple[str, str]:
@@ -50,16 +50,16 @@ def _content(features: Mapping[str, Any], wanted: Columns, label: str | None, *,
         return "text", wanted.text
     typed = [name for name, feature in features.items() if _is_image(feature)]
     named = [name for name in features if name.lower() in IMAGE_NAMES and _may_be_image(features[name])]
-    image = _one(typed or named, IMAGE_NAMES, flag="--image-column", source=source)
+    image = _one(typed or named, IMAGE_NAMES, noun="image", source=source)
     if image is not None:
         return "image", image
     texts = [name for name in features if name.lower() in TEXT_NAMES and _is_text(features[name]) and name != label]
-    text = _one(texts, (), flag="--text-column", source=source)
+    text = _one(texts, (), noun="text", source=source)
     if text is not None:
         return "text", text
     raise InputError(
         f"{source} has no column of pictures and none of texts that is known by its name; found "
-        f"{', '.join(features)}. Name one with --image-column or --text-column."
+        f"{', '.join(features)}. Name one with Columns(image=...) or Columns(text=...): --image-column, --text-column."
     )
 
 
@@ -67,16 +67,19 @@ def _label(features: Mapping[str, Any], wanted: Columns, *, source: str) -> str 
     free = [name for name in features if name not in (wanted.image, wanted.text, wanted.client)]
     typed = [name for name in free if hasattr(features[name], "names")]
     named = [name for name in free if name.lower() in LABEL_NAMES and type(features[name]).__name__ == "Value"]
-    return _one(typed or named, LABEL_NAMES, flag="--label-column", source=source)
+    return _one(typed or named, LABEL_NAMES, noun="label", source=source)
 
 
-def _one(candidates: Sequence[str], names: Sequence[str], *, flag: str, source: str) -> str | None:
+def _one(candidates: Sequence[str], names: Sequence[str], *, noun: str, source: str) -> str | None:
     """The only candidate, or the only one whose name says so; None if there is none at all."""
     if len(candidates) > 1:
-        told = [name for name in candidates if name.lower() in names]
-        if len(told) != 1:
-            raise InputError(f"{source} could be read from the columns {', '.join(candidates)}: choose with {flag}.")
-        candidates = told
+        usual = [name for name in candidates if name.lower() in names]
+        if len(usual) != 1:
+            raise InputError(
+                f"{source} could be read from the columns {', '.join(candidates)}: choose with Columns({noun}=...), "
+                f"--{noun}-column."
+            )
+        candidates = usual
     return candidates[0] if candidates else None
 
 

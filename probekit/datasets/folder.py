@@ -9,7 +9,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from probekit.datasets import Options, pictures
+from probekit.datasets import pictures
+from probekit.datasets.options import DatasetOptions
 from probekit.datasets.table import Table, choose_split, classify, client_names
 from probekit.errors import InputError, NotFoundError
 
@@ -21,7 +22,7 @@ SPLITS = frozenset({"train", "training", "test", "testing", "val", "valid", "val
 METADATA = "metadata.csv"
 
 
-def load(name: str, options: Options) -> Table:
+def load(name: str, options: DatasetOptions) -> Table:
     """The pictures under a folder in the order of their paths, hidden ones left out.
 
     A sub-folder is a class, also an empty one; a folder that holds only splits is read at one of them. A file
@@ -128,7 +129,7 @@ def _plain(values: Sequence[str]) -> Sequence[int | str | None]:
         return values
 
 
-def _metadata(root: Path, options: Options, *, names: Sequence[str], source: str) -> dict[str, list[str]]:
+def _metadata(root: Path, options: DatasetOptions, *, names: Sequence[str], source: str) -> dict[str, list[str]]:
     """The columns `label` and `client` of metadata.csv, in the order of the pictures; empty if missing."""
     path, columns = root / METADATA, options.columns
     chosen = [name for name in (columns.image, columns.label, columns.client) if name is not None]

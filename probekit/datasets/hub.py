@@ -90,7 +90,7 @@ def _builder(files: Sequence[str]) -> str:
 
 
 def read(place: Place, *, streaming: bool, split: str | None) -> Any:
-    """What the library makes of a place, with its errors told in our words."""
+    """What the library makes of a place, with its errors in our words."""
     with _silently(), _translated(place):
         if place.is_saved:
             return datasets.load_from_disk(place.path)
@@ -121,13 +121,13 @@ def _translated(place: Place) -> Iterator[None]:
     except datasets.exceptions.DatasetNotFoundError as error:
         raise NotFoundError(f"There is no dataset {place.name!r} to be had: {error}") from error
     except Exception as error:
-        told = _told(place, error)
-        if told is None:
+        ours = _translation(place, error)
+        if ours is None:
             raise
-        raise told from error
+        raise ours from error
 
 
-def _told(place: Place, error: Exception) -> ProbekitError | None:
+def _translation(place: Place, error: Exception) -> ProbekitError | None:
     text = " ".join(str(error.__cause__ or error).split())
     if isinstance(error, ConnectionError) or type(error).__module__.partition(".")[0] in NETWORK:
         return OfflineError(

@@ -16,15 +16,16 @@ import pyarrow.compute as pc
 from datasets.utils.file_utils import xopen
 from numpy.typing import NDArray
 
-from probekit.datasets import Options, hub, pictures
-from probekit.datasets.columns import Chosen, choose
+from probekit.datasets import hub, pictures
+from probekit.datasets.columns import ChosenColumns, choose
+from probekit.datasets.options import DatasetOptions
 from probekit.datasets.table import Table, choose_split, class_number, classify, client_name, client_names
 from probekit.errors import InputError, NotFoundError, SampleError
 from probekit.protocols import Dataset, Sample
 from probekit.values import UNLABELLED
 
 
-def load(name: str, options: Options) -> Dataset:
+def load(name: str, options: DatasetOptions) -> Dataset:
     """The dataset of a hub name `NAME[@REVISION][:CONFIG]`, of a local folder, or of a file or pattern."""
     place = hub.locate(name)
     sliced = options.split if re.search(r"[\[+]", options.split or "") and not options.streaming else None
@@ -33,7 +34,7 @@ def load(name: str, options: Options) -> Dataset:
     return _rows(part, options, source=f"hf:{name}" + (f"[{split}]" if split else ""), folder=place.folder)
 
 
-def wrap(data: Any, options: Options) -> Dataset:
+def wrap(data: Any, options: DatasetOptions) -> Dataset:
     """The dataset of a `datasets.Dataset`, an `IterableDataset` or a dictionary of either."""
     if not isinstance(data, datasets.Dataset | datasets.IterableDataset | dict):
         raise InputError(f"Wanted a Hugging Face dataset, found {type(data).__name__}. Load it with load_dataset.")
@@ -52,7 +53,7 @@ def _part(found: Any, wanted: str | None, *, source: str) -> tuple[Any, str | No
     return found, own
 
 
-def _rows(data: Any, options: Options, *, source: str, folder: Path | None) -> Dataset:
+def _rows(data: Any, options: DatasetOptions, *, source: str, folder: Path | None) -> Dataset:
     if isinstance(data, datasets.IterableDataset):
         return _stream(data, options, source=source, folder=folder)
     if not len(data):
@@ -72,7 +73,7 @@ def _rows(data: Any, options: Options, *, source: str, folder: Path | None) -> D
     return Table(source, chosen.kind, reader, labels, class_names, names=names, clients=clients)
 
 
-def _undecoded(data: Any, chosen: Chosen) -> Any:
+def _undecoded(data: Any, chosen: ChosenColumns) -> Any:
     """The same rows with pictures left as bytes or paths, so that a broken one harms nobody else."""
     if chosen.kind != "image":
         return data
@@ -87,7 +88,7 @@ def _values(data: Any, column: str) -> NDArray[Any] | list[Any]:
     return list(values.to_pylist())
 
 
-def _names(data: Any, chosen: Chosen, folder: Path | None) -> list[str] | None:
+def _names(data: Any, chosen: ChosenColumns, folder: Path | None) -> list[str] | None:
     """What the rows call themselves, if each has its own name: a webdataset's key, or a picture's path."""
     if "__key__" in data.features:
         names = _values(data, "__key__")
@@ -101,11 +102,11 @@ def _names(data: Any, chosen: Chosen, folder: Path | None) -> list[str] | None:
     return [Path(name).as_posix().removeprefix(top) for name in names]
 
 
-def _reader(data: Any, chosen: Chosen, folder: Path | None, row: int) -> Callable[[], Any]:
+def _reader(data: Any, chosen: ChosenColumns, folder: Path | None, row: int) -> Callable[[], Any]:
     return partial(_fetched, data, chosen, folder, row)
 
 
-def _fetched(data: Any, chosen: Chosen, folder: Path | None, row: int) -> Any:
+def _fetched(data: Any, chosen: ChosenColumns, folder: Path | None, row: int) -> Any:
     return _content(chosen.kind, data[row][chosen.content], folder)
 
 
@@ -132,7 +133,7 @@ class Stream:
     kind: str
     class_names: tuple[str, ...]
     rows: Any
-    chosen: Chosen
+    chosen: ChosenColumns
     folder: Path | None
 
     def __len__(self) -> int:
@@ -156,7 +157,7 @@ class Stream:
         )
 
 
-def _stream(data: Any, options: Options, *, source: str, folder: Path | None) -> Stream:
+def _stream(data: Any, options: DatasetOptions, *, source: str, folder: Path | None) -> Stream:
     data = data.with_format(None)
     # A stream may learn its columns from its first rows only; the library has no public way to ask for that.
     data = data if data.features is not None else data._resolve_features()

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import numpy as np
 
-from probekit.datasets import Options, sources
+from probekit.datasets import sources
 from probekit.datasets.arrays import picture_reader
+from probekit.datasets.options import DatasetOptions
 from probekit.datasets.table import Mapped, Table, choose_split, classify
 from probekit.errors import CorruptError, NotFoundError, StorageError
 from probekit.files import default_root, new_file, new_folder
@@ -33,18 +34,7 @@ class Facts:
 
 
 NUMERALS = tuple("0123456789")
-CLOTHES = (
-    "T-shirt/top",
-    "Trouser",
-    "Pullover",
-    "Dress",
-    "Coat",
-    "Sandal",
-    "Shirt",
-    "Sneaker",
-    "Bag",
-    "Ankle boot",
-)
+CLOTHES = ("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot")
 THINGS = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 SETS = {
     "mnist": Facts(
@@ -71,7 +61,7 @@ SETS = {
 }
 
 
-def load(name: str, options: Options) -> Table:
+def load(name: str, options: DatasetOptions) -> Table:
     """A packaged set by name: `digits`, or one that was installed in the default cache."""
     options.refuse("columns", source=f"packaged:{name}")
     if name == "digits":

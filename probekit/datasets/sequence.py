@@ -11,13 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from probekit.datasets import Options, pictures
+from probekit.datasets import pictures
+from probekit.datasets.options import DatasetOptions
 from probekit.datasets.table import Table, classify, picture, vector
 from probekit.errors import InputError, SampleError
 from probekit.values import UNLABELLED
 
 
-def wrap(rows: Sequence[Any], options: Options) -> Table:
+def wrap(rows: Sequence[Any], options: DatasetOptions) -> Table:
     """The dataset of a sequence of contents or of (content, label) tuples. Paths and bytes are pictures."""
     name = f"python:{type(rows).__name__}"
     options.refuse("split", "columns", source=f"A {type(rows).__name__}")
@@ -30,7 +31,7 @@ def wrap(rows: Sequence[Any], options: Options) -> Table:
         found = first[0] if paired else first
         raise InputError(
             "A sample must be a PIL picture, encoded bytes, a Path, a text, an array of H x W [x 3] bytes or "
-            f"a row of numbers; found {_described(found)}. "
+            f"a row of numbers; found {_description(found)}. "
             "For separate arrays pass list(zip(pictures, labels))."
         )
     labels, class_names = _labels(rows, source=name) if paired else (np.full(len(rows), UNLABELLED), ())
@@ -50,7 +51,7 @@ def _kind(content: Any) -> str | None:
     return None
 
 
-def _described(content: Any) -> str:
+def _description(content: Any) -> str:
     if isinstance(content, np.ndarray):
         return f"an array of {content.dtype} with shape {content.shape}"
     return f"a {type(content).__name__}"
@@ -67,7 +68,7 @@ def _labels(rows: Sequence[Any], *, source: str) -> tuple[NDArray[np.int64], tup
         pair = rows[row]
         if not isinstance(pair, tuple) or len(pair) != 2:
             raise InputError(
-                f"{source}, row {row}: wanted a (content, label) pair as in row 0; found {_described(pair)}."
+                f"{source}, row {row}: wanted a (content, label) pair as in row 0; found {_description(pair)}."
             )
         values.append(pair[1].item() if hasattr(pair[1], "item") else pair[1])
     return classify(values, class_names, source=source)
@@ -86,7 +87,7 @@ def _fetched(rows: Sequence[Any], paired: bool, kind: str, row: int) -> Any:
 
 def _content(kind: str, row: int, content: Any) -> Any:
     if _kind(content) != kind:
-        raise SampleError(f"Row {row}: wanted content of kind {kind} as in row 0; found {_described(content)}.")
+        raise SampleError(f"Row {row}: wanted content of kind {kind} as in row 0; found {_description(content)}.")
     if isinstance(content, Image.Image):
         return pictures.checked(content)
     if isinstance(content, bytes | Path):

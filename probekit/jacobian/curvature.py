@@ -24,7 +24,7 @@ WAYS = ("auto", "dual", "pcg", "cg")
 DUAL_MOST = 12_000
 """The largest dual that is factored unasked: beyond it the iterations are faster."""
 SPAN_MOST = 4_000
-"""The most directions that a preconditioner's subspace has, unless told."""
+"""The most directions that a preconditioner's subspace has, unless given."""
 
 Array = NDArray[np.float64]
 

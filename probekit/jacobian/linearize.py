@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from probekit.errors import InputError
-from probekit.jacobian.batches import Plan, plan_batches
+from probekit.jacobian.batches import BatchPlan, plan_batches
 from probekit.jacobian.inspection import inspect, refuse_modes
 from probekit.jacobian.memory import Prediction
 from probekit.jacobian.tape import Fresh, Tape, Tensors
@@ -151,7 +151,7 @@ class LinearizedRows:
     inputs: Tensor
     centre: str
     classes: int
-    plan: Plan
+    plan: BatchPlan
 
     @property
     def count(self) -> int:

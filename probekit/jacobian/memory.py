@@ -1,4 +1,4 @@
-"""How much memory a computation will take, told before it runs, and how much is free."""
+"""How much memory a computation will take, predicted before it runs, and how much is free."""
 
 from __future__ import annotations
 

@@ -55,12 +55,7 @@ def refined_choice(ridges: Array, errors: Callable[[Array, str], Validation]) ->
 
 
 def leave_one_out(
-    path: RidgePath,
-    rows: Rows,
-    labels: NDArray[Any],
-    *,
-    ridges: Array | None = None,
-    dtype: DTypeLike = np.float64,
+    path: RidgePath, rows: Rows, labels: NDArray[Any], *, ridges: Array | None = None, dtype: DTypeLike = np.float64
 ) -> Validation:
     """The error of leaving each row out in turn, for every ridge. Rows are those the path was made from.
 

@@ -115,12 +115,7 @@ def knn_predict(
 
 
 def duplicates_across(
-    embeddings: EmbeddingSet,
-    partition: Partition,
-    *,
-    threshold: float = 0.99,
-    limit: int = 100_000,
-    threads: int = 1,
+    embeddings: EmbeddingSet, partition: Partition, *, threshold: float = 0.99, limit: int = 100_000, threads: int = 1
 ) -> tuple[Pair, ...]:
     """The pairs of rows of different holders (clients, the server) that are the same sample or nearly so.
 

@@ -1,6 +1,6 @@
 """The secret linear term of objective perturbation (Guo et al., ICML 2020): what it needs, and how it is drawn.
 
-minimise 1/2 |X W - Y|^2 + penalty/2 |W|^2 + <B, W>, B of independent N(0, sigma^2), drawn once and told to nobody.
+minimise 1/2 |X W - Y|^2 + penalty/2 |W|^2 + <B, W>, B of independent N(0, sigma^2), drawn once and kept secret.
 """
 
 from __future__ import annotations

@@ -111,9 +111,7 @@ class Cholesky:
             factor = linalg.cho_factor(matrix, lower=True, check_finite=False)
         except linalg.LinAlgError:
             return Eigen(tolerance=self.tolerance).solve(
-                matrix,
-                rhs,
-                note="The matrix is not positive definite: solved by eigenvectors instead of Cholesky.",
+                matrix, rhs, note="The matrix is not positive definite: solved by eigenvectors instead of Cholesky."
             )
         value: Array = linalg.cho_solve(factor, rhs, check_finite=False)
         for _ in range(self.refinements):

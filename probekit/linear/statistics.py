@@ -123,10 +123,7 @@ def _seen(found: NDArray[Any], numbers: NDArray[np.int64], design: Design, *, bu
 
 def _round(block: NDArray[np.float64], numbers: NDArray[np.int64], design: Design) -> None:
     _refuse_rows(
-        ~np.asarray(np.isfinite(block).all(axis=1)),
-        numbers,
-        "is not finite",
-        "Leave it out or encode it again.",
+        ~np.asarray(np.isfinite(block).all(axis=1)), numbers, "is not finite", "Leave it out or encode it again."
     )
     block /= design.grid
     np.rint(block, out=block)

@@ -171,5 +171,5 @@ def _transformed(
         last = (high - low) * counts + low * total
         gram = np.block([[gram, sums[:, None]], [sums[None], np.array([[total]])]])
         moment = np.vstack([moment, last])
-    aims = low + (high - low) * np.eye(len(counts)) - frame.mean_target
-    return replace(frame, gram=gram, moment=moment, weight=total, energy=float(counts @ (aims**2).sum(axis=1)))
+    each = low + (high - low) * np.eye(len(counts)) - frame.mean_target
+    return replace(frame, gram=gram, moment=moment, weight=total, energy=float(counts @ (each**2).sum(axis=1)))

@@ -11,7 +11,7 @@ import numpy as np
 from probekit.backbones import backbone
 from probekit.cache import DiskStore
 from probekit.datasets import dataset
-from probekit.encoding.extract import Progress, extract
+from probekit.encoding.extract import ExtractProgress, extract
 from probekit.evaluation.backdoor import backdoor_success, trigger
 from probekit.evaluation.metrics import accuracy
 from probekit.models.heads import Head
@@ -59,7 +59,7 @@ class DemoResult(Result):
     runs: tuple[str, ...]
 
 
-def run_demo(store: DiskStore, folder: Path, *, progress: Callable[[str, Progress], None]) -> DemoResult:
+def run_demo(store: DiskStore, folder: Path, *, progress: Callable[[str, ExtractProgress], None]) -> DemoResult:
     """Extract, train with a poisoned client, see the backdoor work, forget that client in three ways, verify each."""
     seconds: dict[str, float] = {}
     with timed(seconds, "extract"):
@@ -85,7 +85,7 @@ def run_demo(store: DiskStore, folder: Path, *, progress: Callable[[str, Progres
         result = done.get(name)
         if result is None or result.unlearned is None:
             return DemoLine(name, right, worked, float(apart))
-        bound, cost = result.certificate.bounds.weights, result.unlearned.cost
+        bound, cost = result.certificate.bounds.weights, result.cost
         warnings = result.unlearned.warnings
         return DemoLine(name, right, worked, float(apart), bound, verified[name], cost.seconds, warnings)
 
@@ -101,13 +101,15 @@ def run_demo(store: DiskStore, folder: Path, *, progress: Callable[[str, Progres
     )
 
 
-def _sets(store: DiskStore, progress: Callable[[str, Progress], None]) -> tuple[dict[str, EmbeddingSet], int, int]:
+def _sets(
+    store: DiskStore, progress: Callable[[str, ExtractProgress], None]
+) -> tuple[dict[str, EmbeddingSet], int, int]:
     """Training and test pictures, as they are and with the trigger; how many were encoded and how many reused."""
-    encoder, found, last = backbone(BACKBONE, device="auto"), {}, dict[str, Progress]()
+    encoder, found, last = backbone(BACKBONE, device="auto"), {}, dict[str, ExtractProgress]()
     for split in ("train", "test"):
         for name, paste in ((split, None), (f"{split}-triggered", trigger(TRIGGER))):
 
-            def watch(now: Progress, name: str = name) -> None:
+            def watch(now: ExtractProgress, name: str = name) -> None:
                 last[name] = now
                 progress(name, now)
 

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from probekit import __version__
 from probekit.cache import DiskStore
-from probekit.errors import CorruptError, MismatchError, NotFoundError
+from probekit.errors import CorruptError, InputError, MismatchError, NotFoundError
 from probekit.federated.trained import Trained
 from probekit.files import ASIDE, new_folder, replaced, restore_folder, storing, sync_folder, write_json
 from probekit.models.heads import Head
@@ -201,9 +201,11 @@ class RunFolder:
                 if path.name != f"partition-{written}.safetensors":
                     path.unlink()
 
-    def fork(self, path: Path) -> RunFolder:
+    def fork(self, path: Path, *, force: bool = False) -> RunFolder:
         """A copy of the run as it is now, under another name."""
-        with self.lock(), _appearing(path) as aside:
+        if path.absolute() == self.path.absolute():
+            raise InputError(f"{path} cannot be copied onto itself. Choose another folder.")
+        with self.lock(), _appearing(path, force=force) as aside:
             shutil.copytree(self.path, aside, dirs_exist_ok=True)
         return RunFolder.open(path)
 

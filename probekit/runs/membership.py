@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -47,14 +47,6 @@ Indices = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class RowGroup:
-    """Rows of one kind: what they are, and how many."""
-
-    what: str
-    rows: int
-
-
-@dataclass(frozen=True)
 class AttackOutcome:
     """How well forgotten and retained rows are told from unseen ones; None: there is no retrained head."""
 
@@ -80,13 +72,14 @@ class HeadMembership:
 
 @dataclass(frozen=True)
 class MembershipResult(Result):
-    """Every head of a run under attack. `purged`: clients whose rows are no longer there to be looked for;
-    `seen`: how many unseen rows were left out because they were trained on."""
+    """Every head of a run under attack. `forgotten` and `unseen` say what these rows are, `rows` how many there are of
+    each kind. `purged`: clients whose rows are no longer there to be looked for; `seen`: how many unseen rows were left
+    out because they were trained on."""
 
     run: Path
-    forgotten: RowGroup
-    retained: RowGroup
-    unseen: RowGroup
+    forgotten: str
+    unseen: str
+    rows: Mapping[str, int]
     purged: tuple[str, ...]
     seen: int
     heads: tuple[HeadMembership, ...]
@@ -119,9 +112,9 @@ def membership(
     attack = _Attack.on(found, trained, shadows=shadows, seed=seed)
     return MembershipResult(
         run.path,
-        RowGroup(found.what, len(found.forgotten)),
-        RowGroup("retained clients", len(found.retained)),
-        RowGroup(found.unseen_name, len(found.unseen)),
+        found.what,
+        found.unseen_name,
+        {name: len(getattr(found, name)) for name in ("forgotten", "retained", "unseen")},
         found.purged,
         found.seen,
         attack.judge_all(_heads(folder, store, found, client)),

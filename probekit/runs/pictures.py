@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -30,12 +29,11 @@ def pictures(
             "`probekit cache ls` shows the sets; packaged:mnist, say, is a data set."
         )
     from probekit.datasets import dataset
-    from probekit.encoding.extract import extract
+    from probekit.encoding.extract import extract, set_name
 
     data = dataset(name, split=options.split)
     backbone = _pixels_for(data)
-    plain = re.sub(r"[^A-Za-z0-9._]+", "-", f"{name.partition(':')[2]}-{options.split or ''}-{backbone}")
-    made = plain[-100:].lstrip("-._").rstrip("-")
+    made = set_name(name, options.split, backbone.replace(":", "-"))
     if made not in names and note is not None:
         note(f"Reading the pictures of {name} as {backbone} into the cache, as {made}.")
     store.sets.give_name(made, extract(backbone, data, store=store).digest)

@@ -1,4 +1,4 @@
-"""Removing from a run, and from the cache, what still knows the forgotten."""
+"""Removing from a run, and from the cache, what was derived from the forgotten."""
 
 from __future__ import annotations
 

@@ -19,7 +19,6 @@ from probekit.runs.evaluation import evaluate
 from probekit.runs.folder import RunFolder
 from probekit.runs.influence import influence
 from probekit.runs.layout import NOTE
-from probekit.runs.membership import MembershipResult, membership
 from probekit.runs.options import TrainOptions
 from probekit.runs.purging import purge
 from probekit.runs.result import Result
@@ -29,6 +28,7 @@ from probekit.runs.verification import verify
 
 if TYPE_CHECKING:
     from probekit.report.report import Report
+    from probekit.runs.membership import MembershipResult
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Run:
     """
 
     plan, unlearn, verify, purge = plan, unlearn, verify, purge
-    evaluate, influence, duplicates, membership = evaluate, influence, duplicates, membership
+    evaluate, influence, duplicates = evaluate, influence, duplicates
 
     def __init__(self, folder: RunFolder, store: DiskStore, *, training: TrainResult | None = None) -> None:
         self.folder, self.store, self.training = folder, store, training
@@ -114,6 +114,15 @@ class Run:
 
         save_head(release(self.head(state), sigma), Path(folder))
 
+    def membership(self, **options: Any) -> MembershipResult:
+        """Attack every head: are a client's rows (none named: all forgotten ones) told from unseen ones?
+
+        options: client, unseen, most, shadows, seed, as `probekit.runs.membership.membership` has them.
+        """
+        from probekit.runs.membership import membership  # which needs scipy.stats
+
+        return membership(self, **options)
+
     def audit(self, *, client: str | None = None, test: str | None = None) -> AuditResult:
         """Duplicates and membership, for one client or for all; `test` is compared with and taken as unseen."""
         return AuditResult(self.duplicates(client=client, test=test), self.membership(client=client, unseen=test))
@@ -129,6 +138,6 @@ class Run:
 
         return report(self.folder, self.store, tests, **options)
 
-    def fork(self, path: Path | str) -> Self:
-        """A copy of the run as it is now, under another name."""
-        return type(self)(self.folder.fork(Path(path)), self.store)
+    def fork(self, path: Path | str, *, force: bool = False) -> Self:
+        """A copy of the run as it is now, under another name; with `force` it replaces a run of that name."""
+        return type(self)(self.folder.fork(Path(path), force=force), self.store)

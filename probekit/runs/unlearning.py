@@ -24,7 +24,7 @@ from probekit.runs.options import TrainOptions, UnlearnOptions
 from probekit.runs.result import Result, to_plain
 from probekit.runs.rows import UNLEARN, RunRows, full_ids, read_request, rows_at
 from probekit.unlearning.choice import carried_out, choose
-from probekit.unlearning.method import Material, Unlearned, missing, needs_in_words
+from probekit.unlearning.method import Cost, Material, Unlearned, missing, needs_in_words
 from probekit.unlearning.method import method as find_method
 from probekit.unlearning.removal import Removal
 from probekit.unlearning.request import UnlearnRequest, asked
@@ -60,6 +60,7 @@ class UnlearnResult(Result):
     request: UnlearnRequest
     certificate: Certificate
     path: Path
+    cost: Cost
     why: str = ""
     unlearned: Unlearned | None = None
 
@@ -88,7 +89,7 @@ class UnlearnResult(Result):
             "certificate": str(self.path),
             "certificate_digest": self.certificate.digest,
             "head": self.certificate.after["head"],
-            "cost": None if self.unlearned is None else to_plain(self.unlearned.cost),
+            "cost": to_plain(self.cost),
             "note": "" if self.unlearned is None else self.unlearned.note,
         }
         return value
@@ -169,7 +170,7 @@ def carry_out(
         text = certificate_text(certificate, signature=signature)
         number = run.write_state(unlearned.trained_after, event, texts={CERTIFICATE: text})
         path = certificate_path(run, number)
-        return UnlearnResult(run.path, number, request, certificate, path, why, unlearned)
+        return UnlearnResult(run.path, number, request, certificate, path, unlearned.cost, why, unlearned)
 
 
 def _look(
@@ -180,7 +181,7 @@ def _look(
     refuse_unable(before)
     rows = _rows_if_any(run, store)
     if rows is not None and request.by_row:
-        request = full_ids(request, rows.embeddings)
+        request = full_ids(request, run.embeddings(store))  # which has those that are forgotten already
     return before, rows, request, _earlier(run, before, request)
 
 
@@ -253,7 +254,9 @@ def _earlier(run: RunFolder, before: Trained, request: UnlearnRequest) -> Unlear
             path = certificate_path(run, entry.state)
             if not path.exists():
                 raise InputError(f"This was done in state {entry.state}, which was purged since. The ledger says so.")
-            return UnlearnResult(run.path, entry.state, request, read_certificate(path.read_text())[0], path)
+            cost: Any = entry.details["cost"]
+            said, _ = read_certificate(path.read_text())
+            return UnlearnResult(run.path, entry.state, request, said, path, Cost(**cost))
     return None
 
 

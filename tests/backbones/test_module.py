@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from probekit.backbones.module import FrozenModule, available, weights_digest
-from probekit.backbones.preprocessing import Described
+from probekit.backbones.preprocessing import StatedPreprocess
 from probekit.errors import InputError
 from probekit.protocols import Backbone, Placeable
 
@@ -20,7 +20,7 @@ def same(sample: object) -> object:
 
 
 def frozen(module: nn.Module, **options: object) -> FrozenModule:
-    preprocess = Described(same, {"given": "as it is"})
+    preprocess = StatedPreprocess(same, {"given": "as it is"})
     return FrozenModule(module, preprocess, name="mine", view="output", kind="array", **options)  # type: ignore[arg-type]
 
 

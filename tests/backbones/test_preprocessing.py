@@ -12,7 +12,7 @@ import probekit.backbones.torchvision_operators  # noqa: F401
 # isort: split
 from torchvision import transforms
 
-from probekit.backbones.preprocessing import PRESETS, Described, chosen, described, preset
+from probekit.backbones.preprocessing import PRESETS, StatedPreprocess, choose_preprocess, picture_preprocess, preset
 from probekit.datasets import pictures
 from probekit.errors import InputError
 from probekit.values import canonical
@@ -47,16 +47,16 @@ def test_presets_say_what_they_do_and_differ() -> None:
 
 
 def test_native_is_the_models_own_and_presets_replace_it() -> None:
-    native = described(transforms.ToTensor(), size=[224, 224], crop=None)
-    assert chosen("native", native, size=(384, 384)) is native
-    assert chosen("f2l2-flowers", native, size=(224, 224)) is PRESETS["f2l2-flowers"]
+    native = picture_preprocess(transforms.ToTensor(), size=[224, 224], crop=None)
+    assert choose_preprocess("native", native, size=(384, 384)) is native
+    assert choose_preprocess("f2l2-flowers", native, size=(224, 224)) is PRESETS["f2l2-flowers"]
     assert native.values == {"colour": "RGB", "alpha": "dropped", "size": [224, 224]}
 
 
 @pytest.mark.parametrize("size", [(384, 384), (224, 192), None])
 def test_a_preset_of_another_size_is_refused(size: tuple[int, int] | None) -> None:
     with pytest.raises(InputError, match="224 x 224, but this backbone takes"):
-        chosen("f2l2-imagenet", described(transforms.ToTensor()), size=size)
+        choose_preprocess("f2l2-imagenet", picture_preprocess(transforms.ToTensor()), size=size)
 
 
 def test_an_unknown_preset_names_the_known_ones() -> None:
@@ -65,6 +65,6 @@ def test_an_unknown_preset_names_the_known_ones() -> None:
 
 
 def test_pictures_reach_a_transform_as_rgb_and_all_else_as_it_is() -> None:
-    seen = Described(lambda sample: sample, {})
+    seen = StatedPreprocess(lambda sample: sample, {})
     assert seen(Image.new("LA", (2, 2))).mode == "RGB"
     assert seen("a text") == "a text"

@@ -57,7 +57,7 @@ def test_the_loss_attack_against_pairs_counted_by_hand(run: str, probekit: Probe
             wanted = area(scores(params, embeddings.to_numpy()[rows], embeddings.labels[rows]), others)
             assert told["loss"][name]["auc"] == pytest.approx(wanted, abs=1e-6)
     assert [one["forgotten_rows_in_training"] for one in value["heads"]] == [len(gone), 0, 0]
-    assert (value["unseen"], value["seen"]) == ({"what": "unseen", "rows": 150}, 0)
+    assert (value["unseen"], value["rows"]["unseen"], value["seen"]) == ("unseen", 150, 0)
 
 
 @pytest.mark.parametrize("attack", ["loss", "likelihood_ratio"])
@@ -76,12 +76,12 @@ def test_members_are_found_and_what_was_forgotten_exactly_is_not(run: str, probe
 
 def test_the_servers_rows_are_unseen_but_not_by_fedremoval(run: str, probekit: Probekit) -> None:
     _, value, _ = probekit("audit", "membership", run)
-    assert (value["unseen"]["what"], value["unseen"]["rows"]) == ("the server's own", 48)
+    assert (value["unseen"], value["rows"]["unseen"]) == ("the server's own", 48)
     assert len(value["meaning"]) == 2
     probekit("unlearn", run, "--client", "1", "--method", "fedremoval")
     _, value, _ = probekit("audit", "membership", run)
     assert "Name another set as unseen" in value["meaning"][-1]
-    assert value["forgotten"]["what"] == "client 1 and client 2"
+    assert value["forgotten"] == "client 1 and client 2"
     assert [one["forgotten_rows_in_training"] for one in value["heads"]] == [96, 48, 0, 0]
 
 
@@ -91,7 +91,7 @@ def test_a_client_that_is_still_there(run: str, probekit: Probekit) -> None:
     assert [one["forgotten_rows_in_training"] for one in value["heads"]] == [48, 48, 0]
     assert value["heads"][1]["loss"]["forgotten"]["low"] > 0.5
     assert value["heads"][2]["loss"]["forgotten"]["low"] < 0.5
-    assert value["retained"]["rows"] == 96
+    assert value["rows"]["retained"] == 96
 
 
 def test_single_samples_that_were_forgotten(probekit: Probekit, shelve: Shelve) -> None:
@@ -102,8 +102,8 @@ def test_single_samples_that_were_forgotten(probekit: Probekit, shelve: Shelve) 
     assert probekit("unlearn", "run", *samples)[0] == 0
     code, value, _ = probekit("audit", "membership", "run")
     assert code == 0
-    assert (value["forgotten"], value["purged"]) == ({"what": "single samples", "rows": 20}, [])
-    assert value["retained"]["rows"] == 192 - 20
+    assert (value["forgotten"], value["rows"]["forgotten"], value["purged"]) == ("single samples", 20, [])
+    assert value["rows"]["retained"] == 192 - 20
     assert [one["forgotten_rows_in_training"] for one in value["heads"]] == [20, 0, 0]
 
 
@@ -117,7 +117,7 @@ def test_rows_of_a_purged_client_are_not_available(run: str, probekit: Probekit)
     assert probekit("unlearn", run, "--client", "1")[0] == 0
     code, value, _ = probekit("audit", "membership", run)
     assert code == 0
-    assert (value["forgotten"], value["purged"]) == ({"what": "client 1", "rows": 48}, ["2", "3"])
+    assert (value["forgotten"], value["rows"]["forgotten"], value["purged"]) == ("client 1", 48, ["2", "3"])
 
 
 def test_rows_that_were_trained_on_are_not_unseen(
@@ -143,14 +143,14 @@ def test_rows_that_were_trained_on_are_not_unseen(
     }
     seen = sum(sample in held for sample in store.open("mixed").ids)
     assert 0 < seen < 40
-    assert (value["unseen"], value["seen"]) == ({"what": "mixed", "rows": 80 - seen}, seen)
+    assert (value["unseen"], value["rows"]["unseen"], value["seen"]) == ("mixed", 80 - seen, seen)
     code, value, _ = probekit("audit", "membership", "other", "--unseen", "first")
     assert (code, "nothing of it is unseen" in value["error"]["message"]) == (2, True)
 
 
 def test_few_rows_of_many_and_the_same_twice(run: str, probekit: Probekit) -> None:
     one = probekit("audit", "membership", run, "--most", "30", "--seed", "4")[1]
-    assert (one["forgotten"]["rows"], one["retained"]["rows"], one["unseen"]["rows"]) == (30, 30, 30)
+    assert one["rows"] == {"forgotten": 30, "retained": 30, "unseen": 30}
     assert one == probekit("audit", "membership", run, "--most", "30", "--seed", "4")[1]
     other = probekit("audit", "membership", run, "--most", "30", "--seed", "5")[1]
     assert one["heads"][0]["loss"]["forgotten"]["auc"] != other["heads"][0]["loss"]["forgotten"]["auc"]

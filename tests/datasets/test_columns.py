@@ -50,16 +50,28 @@ def test_columns_are_found_by_type_then_by_name(
 @pytest.mark.parametrize(
     ("features", "wanted", "message"),
     [
-        ({"a": Image(), "b": Image()}, Columns(), "columns a, b: choose with --image-column"),
-        ({"image": Image(), "img": Image()}, Columns(), "columns image, img: choose with --image-column"),
-        ({"image": Image(), "p": CLASS, "q": CLASS}, Columns(), "columns p, q: choose with --label-column"),
+        ({"a": Image(), "b": Image()}, Columns(), r"columns a, b: choose with Columns\(image=...\), --image-column"),
+        (
+            {"image": Image(), "img": Image()},
+            Columns(),
+            r"columns image, img: choose with Columns\(image=...\), --image-column",
+        ),
+        (
+            {"image": Image(), "p": CLASS, "q": CLASS},
+            Columns(),
+            r"columns p, q: choose with Columns\(label=...\), --label-column",
+        ),
         (
             {"image": Image(), "label": NUMBER, "class": NUMBER},
             Columns(),
-            "label, class: choose with --label-column",
+            r"label, class: choose with Columns\(label=...\), --label-column",
         ),
-        ({"text": TEXT, "caption": TEXT}, Columns(), "text, caption: choose with --text-column"),
-        ({"a": NUMBER, "b": TEXT}, Columns(), "found a, b. Name one with --image-column or --text-column"),
+        ({"text": TEXT, "caption": TEXT}, Columns(), r"text, caption: choose with Columns\(text=...\), --text-column"),
+        (
+            {"a": NUMBER, "b": TEXT},
+            Columns(),
+            r"found a, b. Name one with Columns\(image=...\) or Columns\(text=...\): --image-column",
+        ),
         ({"image": Image()}, Columns(label="y"), "no column 'y'; found image"),
         ({"image": Image(), "n": NUMBER}, Columns(image="n"), "column 'n' holds .* not pictures"),
         ({"image": Image(), "n": NUMBER}, Columns(text="n"), "column 'n' holds .* not texts"),

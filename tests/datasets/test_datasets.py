@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from probekit import registry
-from probekit.datasets import Columns, Options, dataset
+from probekit.datasets import Columns, DatasetOptions, dataset
 from probekit.errors import InputError, NotFoundError
 from probekit.protocols import Dataset, Sample
 
@@ -35,10 +35,10 @@ class Words:
 
 
 @pytest.fixture
-def seen(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Options]]:
-    calls: list[tuple[str, Options]] = []
+def seen(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, DatasetOptions]]:
+    calls: list[tuple[str, DatasetOptions]] = []
 
-    def load(name: str, options: Options) -> Dataset:
+    def load(name: str, options: DatasetOptions) -> Dataset:
         calls.append((name, options))
         return Words(name)
 
@@ -46,19 +46,19 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Options]]:
     return calls
 
 
-def test_a_plugin_is_told_the_rest_of_the_name_and_the_options(seen: list[tuple[str, Options]]) -> None:
+def test_a_plugin_is_told_the_rest_of_the_name_and_the_options(seen: list[tuple[str, DatasetOptions]]) -> None:
     found = dataset("words:a:b", split="test", columns=Columns(label="l"), streaming=True)
-    assert seen == [("a:b", Options("test", Columns(label="l"), True))]
+    assert seen == [("a:b", DatasetOptions("test", Columns(label="l"), True))]
     assert found[0].content() == "a:b"
     assert dataset("words").name == ""
 
 
-def test_a_limit_keeps_the_first_rows(seen: list[tuple[str, Options]]) -> None:
+def test_a_limit_keeps_the_first_rows(seen: list[tuple[str, DatasetOptions]]) -> None:
     assert [sample.name for sample in dataset("words:x", limit=2)] == ["0", "1"]
     assert dataset("words:x", limit=2).name == "x[:2]"
 
 
-def test_a_loader_that_gives_no_dataset_is_refused(seen: list[tuple[str, Options]]) -> None:
+def test_a_loader_that_gives_no_dataset_is_refused(seen: list[tuple[str, DatasetOptions]]) -> None:
     with pytest.raises(InputError, match=r"The loader of 'broken' must give a dataset .* found list"):
         dataset("broken:")
 

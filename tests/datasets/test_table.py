@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from probekit.datasets.table import (
-    Head,
+    FirstRows,
     Mapped,
     Table,
     choose_split,
@@ -122,7 +122,7 @@ def test_columns_of_another_length_are_refused() -> None:
 
 @given(rows=st.integers(1, 8), limit=st.integers(1, 10))
 def test_a_head_is_the_first_rows(rows: int, limit: int) -> None:
-    head = Head(_table(rows), limit)
+    head = FirstRows(_table(rows), limit)
     assert len(head) == min(rows, limit)
     assert [sample.name for sample in head] == [f"n{row}" for row in range(rows)][:limit]
     assert head[-1].name == f"n{min(rows, limit) - 1}"
@@ -132,7 +132,7 @@ def test_a_head_is_the_first_rows(rows: int, limit: int) -> None:
 @pytest.mark.parametrize("limit", [0, -1])
 def test_a_head_of_nothing_is_refused(limit: int) -> None:
     with pytest.raises(InputError, match=f"at least one row; found {limit}"):
-        Head(_table(), limit)
+        FirstRows(_table(), limit)
 
 
 def test_a_mapped_array_travels_as_its_path(tmp_path: Path) -> None:

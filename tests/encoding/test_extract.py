@@ -14,7 +14,7 @@ from PIL import Image
 import probekit
 from probekit.cache import DiskStore
 from probekit.cache.memory import MemoryStore
-from probekit.encoding.extract import Progress, extract, spec_of
+from probekit.encoding.extract import ExtractProgress, extract, spec_of
 from probekit.errors import InputError, MismatchError, NotFoundError, SampleError
 from probekit.evaluation.backdoor import Square, trigger
 from probekit.protocols import Sample
@@ -51,7 +51,7 @@ def test_duplicates_are_encoded_once() -> None:
 def test_what_the_cache_holds_is_not_encoded_again(store: DiskStore) -> None:
     backbone = PixelBackbone()
     extract(backbone, pairs(20), store=store)
-    seen: list[Progress] = []
+    seen: list[ExtractProgress] = []
     again = extract(backbone, pairs(20), store=store, progress=seen.append)
     assert (seen[-1].encoded, seen[-1].reused, seen[-1].rows) == (0, 20, 20)
     grown = extract(backbone, pairs(25), store=store, progress=seen.append)
@@ -62,10 +62,10 @@ def test_what_the_cache_holds_is_not_encoded_again(store: DiskStore) -> None:
 def test_ten_thousand_rows_under_new_names_and_a_thousand_new_ones(store: DiskStore, tmp_path: Path) -> None:
     """The numbers of the promise: identical content encodes nothing, new rows encode exactly themselves."""
     pixels = np.random.default_rng(0).integers(0, 256, (11_000, 4, 4), dtype=np.uint8)
-    seen: list[Progress] = []
+    seen: list[ExtractProgress] = []
     backbone = PixelBackbone(cells=2)
 
-    def run(images: NDArray[np.uint8]) -> Progress:
+    def run(images: NDArray[np.uint8]) -> ExtractProgress:
         np.savez(tmp_path / f"{len(seen)}.npz", images=images, labels=np.zeros(len(images), dtype=np.int64))
         extract(backbone, f"npz:{tmp_path / f'{len(seen)}.npz'}", store=store, progress=seen.append, num_workers=0)
         return seen[-1]
@@ -137,9 +137,9 @@ class Broken:
 
 
 def test_a_bad_sample_is_raised_by_name_and_the_others_are_kept(store: DiskStore) -> None:
-    with pytest.raises(SampleError, match=r"row-6.*truncated.*--on-error skip"):
+    with pytest.raises(SampleError, match=r'row-6.*truncated.*on_error="skip"'):
         extract(PixelBackbone(), Broken(bad=6), store=store, batch_size=2)
-    seen: list[Progress] = []
+    seen: list[ExtractProgress] = []
     extract(PixelBackbone(), Broken(bad=6), store=store, batch_size=2, on_error="skip", progress=seen.append)
     assert (seen[-1].encoded, seen[-1].reused) == (1, 6)
 
@@ -198,7 +198,7 @@ class Small(PixelBackbone):
 def test_a_batch_of_our_choosing_shrinks_until_it_fits() -> None:
     found = extract(Small(), pairs(40))
     np.testing.assert_array_equal(found.to_numpy(), expected(PixelBackbone(), range(40)))
-    with pytest.raises(InputError, match="smaller --batch-size"):
+    with pytest.raises(InputError, match="smaller `batch_size`"):
         extract(Small(), pairs(40), batch_size=16)
 
 
@@ -231,7 +231,7 @@ def test_streams_have_no_length() -> None:
 def test_bad_arguments() -> None:
     with pytest.raises(InputError, match="raise, skip, mask"):
         extract(PixelBackbone(), pairs(2), on_error="ignore")
-    with pytest.raises(InputError, match="batch-size"):
+    with pytest.raises(InputError, match="batch_size"):
         extract(PixelBackbone(), pairs(2), batch_size=0)
     with pytest.raises(InputError, match="float32"):
         extract(PixelBackbone(), pairs(2), dtype="int8")

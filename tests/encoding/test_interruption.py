@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from probekit.cache import DiskStore
 from probekit.cache.audit import verify
-from probekit.encoding.extract import Progress, extract
+from probekit.encoding.extract import ExtractProgress, extract
 from probekit.errors import StorageError
 from tests.conftest import PixelBackbone, pairs, tree
 
@@ -38,7 +38,7 @@ class Slow(PixelBackbone):
 
 def work(root: Path, *, workers: int = 0, report: Path | None = None) -> None:
     """The same command, again and again."""
-    seen: list[Progress] = []
+    seen: list[ExtractProgress] = []
     store = DiskStore(root)
     settings = {"batch_size": 8, "save_rows": 8, "num_workers": workers}
     found = extract(Slow(), pairs(ROWS), store=store, progress=seen.append, **settings)  # type: ignore[arg-type]
