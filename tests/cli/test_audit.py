@@ -7,11 +7,10 @@ import pytest
 from numpy.typing import NDArray
 
 from probekit.cache import DiskStore
-from tests.cli.conftest import Command
-from tests.cli.shelves import Probekit, Shelve
-from tests.cli.shelves import probekit as probekit
-from tests.cli.shelves import shelve as shelve
+from tests.cli.conftest import Command, Probekit
 from tests.conftest import spec
+from tests.shelves import Shelve
+from tests.shelves import shelve as shelve
 
 OWNERS = ("a", "b", "c") * 20
 

@@ -12,11 +12,10 @@ from probekit.cache import DiskStore
 from probekit.cache.removal import remove_set
 from probekit.runs.folder import RunFolder
 from probekit.runs.ledger import Event
-from tests.cli.conftest import Command
-from tests.cli.shelves import Probekit, Shelve
-from tests.cli.shelves import probekit as probekit
-from tests.cli.shelves import shelve as shelve
+from tests.cli.conftest import Command, Probekit
 from tests.conftest import spec
+from tests.shelves import Shelve
+from tests.shelves import shelve as shelve
 
 
 def guesses(rows: np.ndarray, *, run: str = "r") -> np.ndarray:

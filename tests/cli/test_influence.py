@@ -11,12 +11,11 @@ from numpy.typing import NDArray
 from probekit.cache import DiskStore
 from probekit.cache.removal import remove_set
 from probekit.runs.folder import RunFolder
-from tests.cli.conftest import Command
-from tests.cli.shelves import Probekit, Shelve, rows_around_centres
-from tests.cli.shelves import probekit as probekit
-from tests.cli.shelves import shelve as shelve
+from tests.cli.conftest import Command, Probekit
 from tests.conftest import spec
 from tests.oracles import columns, least_squares, one_hot
+from tests.shelves import Shelve, rows_around_centres
+from tests.shelves import shelve as shelve
 
 RIDGE = 0.01
 

@@ -9,12 +9,11 @@ import pytest
 
 from probekit.cache import DiskStore
 from probekit.runs.folder import RunFolder
-from tests.cli.conftest import Command
-from tests.cli.shelves import Probekit, Shelve
-from tests.cli.shelves import probekit as probekit
-from tests.cli.shelves import shelve as shelve
+from tests.cli.conftest import Command, Probekit
 from tests.conftest import spec
 from tests.oracles import columns, least_squares, one_hot
+from tests.shelves import Shelve
+from tests.shelves import shelve as shelve
 
 RIDGE = 1e-4
 OVERFITTED = {"rows": 240, "dimension": 60}

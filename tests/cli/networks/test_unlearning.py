@@ -20,6 +20,7 @@ from probekit.runs import ledger
 from probekit.runs.folder import RunFolder
 from probekit.runs.rows import rows_at
 from probekit.values import Partition
+from tests.cli.conftest import Probekit
 from tests.cli.networks.shop import (
     FIRST,
     RIDGE,
@@ -29,7 +30,6 @@ from tests.cli.networks.shop import (
     network_head,
     sentence,
 )
-from tests.cli.shelves import Probekit
 
 
 def test_auto_asks_the_clients_and_the_certificate_holds(trained: Path, probekit: Probekit, shop: Shop) -> None:
