@@ -1,14 +1,18 @@
-"""`probekit audit duplicates`: planted twins are found, counted where they matter, and nothing else is."""
+"""Duplicates: planted twins are found, counted where they matter, and nothing else is."""
 
 from __future__ import annotations
+
+import re
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from probekit import Run
 from probekit.cache import DiskStore
-from tests.cli.conftest import Command, Probekit
+from probekit.errors import CacheError, InputError, NotFoundError
 from tests.conftest import spec
+from tests.runs.conftest import Opened
 from tests.shelves import Shelve
 from tests.shelves import shelve as shelve
 
@@ -25,17 +29,15 @@ def planted() -> NDArray[np.float32]:
 
 
 @pytest.fixture
-def run(probekit: Probekit, shelve: Shelve) -> str:
+def run(shelve: Shelve, store: DiskStore) -> str:
     """A run whose clients share samples."""
     shelve("small", embeddings=planted(), labels=np.arange(60) % 3, clients=OWNERS)
-    code, value, _ = probekit("train", "small", "--partition", "column:client_id", "--ridge", "1", "--run", "r")
-    assert code == 0, value
+    Run.train("r", "small", partition="column:client_id", ridge=1, store=store)
     return "r"
 
 
-def test_twins_across_clients_are_counted_for_each(probekit: Probekit, run: str) -> None:
-    code, value, _ = probekit("audit", "duplicates", run)
-    assert code == 0
+def test_twins_across_clients_are_counted_for_each(opened: Opened, run: str) -> None:
+    value = opened(run).duplicates().plain
     found = {(pair["row"], pair["other_row"]): pair for pair in value["across"]}
     assert set(found) == {(0, 1), (0, 4), (3, 5)}
     assert found[0, 1]["same_sample"]
@@ -48,37 +50,31 @@ def test_twins_across_clients_are_counted_for_each(probekit: Probekit, run: str)
     assert {tuple(one["holders"]): one["pairs"] for one in value["between"]} == {("a", "b"): 2, ("a", "c"): 1}
 
 
-def test_one_client_alone(probekit: Probekit, run: str) -> None:
-    _, value, _ = probekit("audit", "duplicates", run, "--client", "b")
+def test_one_client_alone(opened: Opened, run: str) -> None:
+    value = opened(run).duplicates(client="b").plain
     assert [(pair["row"], pair["other_row"]) for pair in value["across"]] == [(0, 1), (0, 4)]
     assert [one["client"] for one in value["clients"]] == ["b"]
-    code, value, _ = probekit("audit", "duplicates", run, "--client", "d")
-    assert (code, "no client 'd'" in value["error"]["message"]) == (3, True)
+    with pytest.raises(NotFoundError, match=re.escape("no client 'd'")):
+        opened(run).duplicates(client="d")
 
 
-def test_twins_in_a_test_set(probekit: Probekit, run: str, shelve: Shelve) -> None:
+def test_twins_in_a_test_set(opened: Opened, run: str, shelve: Shelve) -> None:
     rows = planted()
     test = np.vstack([rows[[7, 8]] * 3, np.random.default_rng(1).normal(size=(8, 30)).astype(np.float32)])
     shelve("test", embeddings=test, labels=np.arange(10) % 3)
-    _, value, _ = probekit("audit", "duplicates", run, "--test", "test")
+    value = opened(run).duplicates(test="test").plain
     assert {(pair["row"], pair["other_row"]) for pair in value["test"]["pairs"]} == {(7, 0), (8, 1)}
     assert (value["test"]["rows_with_a_twin"], value["test"]["rows"]) == (2, 10)
     assert value["test"]["by_client"] == {"b": 1, "c": 1}
     shelve("other", seed=1, dimension=30, spec=spec(weights="1" * 64))
-    code, value, _ = probekit("audit", "duplicates", run, "--test", "other")
-    assert (code, "encoded differently" in value["error"]["message"]) == (4, True)
+    with pytest.raises(CacheError, match=re.escape("encoded differently")):
+        opened(run).duplicates(test="other")
 
 
-def test_threshold_and_limit(probekit: Probekit, run: str) -> None:
-    assert len(probekit("audit", "duplicates", run, "--threshold", "1")[1]["across"]) == 2
-    assert len(probekit("audit", "duplicates", run, "--threshold", "0.3")[1]["across"]) > 3
-    code, value, _ = probekit("audit", "duplicates", run, "--threshold", "0.3", "--limit", "2")
-    assert (code, "More than 2 pairs" in value["error"]["message"]) == (2, True)
-    assert probekit("audit", "duplicates", run, "--threshold", "2")[0] == 2
-
-
-def test_people_see_it(command: Command, run: str, store: DiskStore) -> None:
-    shown = command("audit", "duplicates", run, "--cache", str(store.root), "--test", "small").out
-    assert "stay known when it leaves" in shown
-    assert "same sample" in shown
-    assert "flatters" in " ".join(shown.split())
+def test_threshold_and_limit(opened: Opened, run: str) -> None:
+    assert len(opened(run).duplicates(threshold=1).plain["across"]) == 2
+    assert len(opened(run).duplicates(threshold=0.3).plain["across"]) > 3
+    with pytest.raises(InputError, match=re.escape("More than 2 pairs")):
+        opened(run).duplicates(threshold=0.3, limit=2)
+    with pytest.raises(InputError):
+        opened(run).duplicates(threshold=2)
