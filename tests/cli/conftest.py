@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from probekit.cache import DiskStore
+
 with warnings.catch_warnings():
     # typer 0.20 imports what click 8.5 deprecates
     warnings.simplefilter("ignore", DeprecationWarning)
@@ -41,6 +43,7 @@ class Outcome:
 
 
 Command = Callable[..., Outcome]
+Probekit = Callable[..., tuple[int, dict[str, Any], str]]
 
 
 @pytest.fixture
@@ -134,3 +137,15 @@ def extracted(command: Command, backbone: str, dataset: str) -> str:
     """The name of a set that is in the cache."""
     assert command("extract", dataset, "-b", backbone, "--name", "tiny", "-q").code == 0
     return "tiny"
+
+
+@pytest.fixture
+def probekit(store: DiskStore, command: Command, monkeypatch: pytest.MonkeyPatch) -> Probekit:
+    """The command line with this cache and JSON: its exit code, its value, and its words on stderr."""
+    monkeypatch.setenv("COLUMNS", "10000")  # rich breaks sentences where a terminal would end
+
+    def call(*arguments: str) -> tuple[int, dict[str, Any], str]:
+        outcome = command(*arguments, "--cache", str(store.root), "--json")
+        return outcome.code, outcome.value, outcome.err
+
+    return call

@@ -16,10 +16,10 @@ from probekit.runs.folder import RunFolder
 from probekit.runs.rows import rows_at
 from probekit.runs.snapshot import snapshot
 from probekit.runs.tensors import put_objective
-from tests.cli.shelves import Probekit, Shelve
-from tests.cli.shelves import probekit as probekit
-from tests.cli.shelves import shelve as shelve
+from tests.cli.conftest import Probekit
 from tests.oracles import columns, one_hot
+from tests.shelves import Shelve
+from tests.shelves import shelve as shelve
 
 OPTIONS = ("--clients", "4", "--server-share", "0.2", "--ridge", "0.01")
 SIGMA = 2.0

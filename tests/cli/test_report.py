@@ -24,12 +24,11 @@ from probekit.report import pictures
 from probekit.report.pages import markdown
 from probekit.runs import unlearning
 from probekit.runs.folder import RunFolder
-from tests.cli.conftest import Command
-from tests.cli.shelves import Probekit, Shelve, rows_around_centres
-from tests.cli.shelves import probekit as probekit
-from tests.cli.shelves import shelve as shelve
+from tests.cli.conftest import Command, Probekit
 from tests.conftest import spec, tree
 from tests.oracles import columns, least_squares, one_hot
+from tests.shelves import Shelve, rows_around_centres
+from tests.shelves import shelve as shelve
 
 RIDGE = 0.01
 OPTIONS = ("--clients", "4", "--server-share", "0.25", "--ridge", str(RIDGE))

@@ -18,10 +18,9 @@ from probekit.cli.main import run as run_command
 from probekit.errors import NotFoundError
 from probekit.runs.folder import RunFolder
 from probekit.values import EmbeddingSet
-from tests.cli.conftest import Command
-from tests.cli.shelves import Probekit, Shelve
-from tests.cli.shelves import probekit as probekit
-from tests.cli.shelves import shelve as shelve
+from tests.cli.conftest import Command, Probekit
+from tests.shelves import Shelve
+from tests.shelves import shelve as shelve
 
 FORK = multiprocessing.get_context("fork")
 

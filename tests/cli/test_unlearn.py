@@ -22,9 +22,9 @@ from probekit.runs.folder import RunFolder
 from probekit.runs.rows import rows_at
 from probekit.runs.run import Run
 from probekit.values import Partition
-from tests.cli.shelves import Probekit, Shelve
-from tests.cli.shelves import probekit as probekit
-from tests.cli.shelves import shelve as shelve
+from tests.cli.conftest import Probekit
+from tests.shelves import Shelve
+from tests.shelves import shelve as shelve
 
 
 @pytest.fixture

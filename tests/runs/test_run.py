@@ -13,9 +13,9 @@ import pytest
 from probekit import Run, TrainOptions
 from probekit.cache import DiskStore
 from probekit.errors import InputError, NotFoundError
-from tests.cli.shelves import Shelve
-from tests.cli.shelves import shelve as shelve
 from tests.conftest import tree
+from tests.shelves import Shelve
+from tests.shelves import shelve as shelve
 
 
 @pytest.fixture

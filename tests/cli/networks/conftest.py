@@ -12,14 +12,13 @@ import pytest
 import torch
 
 from probekit.cli.main import run
-from tests.cli.conftest import Command
+from tests.cli.conftest import Command, Probekit
 from tests.cli.networks.shop import (
     FACTORIES,
     FIRST,
     Shop,
     save,
 )
-from tests.cli.shelves import Probekit
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -15,7 +15,7 @@ from probekit.runs import ledger
 from probekit.runs.checkpoint import TrainingCheckpoint, TrainingState
 from probekit.runs.folder import RunFolder
 from probekit.runs.run import Run
-from tests.cli.conftest import Command
+from tests.cli.conftest import Command, Probekit
 from tests.cli.networks.shop import (
     FIRST,
     FORK,
@@ -24,7 +24,6 @@ from tests.cli.networks.shop import (
     minimum,
     network_head,
 )
-from tests.cli.shelves import Probekit
 
 
 @pytest.mark.parametrize("place", ["certify", "train"])

@@ -10,7 +10,7 @@ import numpy as np
 
 from probekit.cache import DiskStore
 from probekit.runs.folder import RunFolder
-from tests.cli.conftest import Command
+from tests.cli.conftest import Command, Probekit
 from tests.cli.networks.shop import (
     Shop,
     certificate,
@@ -18,7 +18,6 @@ from tests.cli.networks.shop import (
     network_head,
     sentence,
 )
-from tests.cli.shelves import Probekit
 
 
 def test_evaluate_tells_states_apart(poisoned: Path, probekit: Probekit) -> None:

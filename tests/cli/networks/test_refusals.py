@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
+from tests.cli.conftest import Probekit
 from tests.cli.networks.shop import (
     FACTORIES,
     FIRST,
@@ -17,7 +18,6 @@ from tests.cli.networks.shop import (
     Shop,
     sentence,
 )
-from tests.cli.shelves import Probekit
 
 REFUSED: dict[str, tuple[tuple[str, ...], int, str]] = {
     "a ridge of 0": (("--ridge", "0"), 2, "needs a ridge above 0"),

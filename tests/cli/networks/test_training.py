@@ -18,7 +18,7 @@ from probekit.cache import DiskStore
 from probekit.models.serving import predict
 from probekit.runs.folder import RunFolder
 from probekit.runs.options import TrainOptions
-from tests.cli.conftest import Command
+from tests.cli.conftest import Command, Probekit
 from tests.cli.networks.shop import (
     FIRST,
     RIDGE,
@@ -29,7 +29,6 @@ from tests.cli.networks.shop import (
     pictures,
     save,
 )
-from tests.cli.shelves import Probekit
 
 
 def test_a_data_set_is_read_into_the_cache_once(

@@ -21,6 +21,7 @@ from probekit.models.serving import load_head, predict
 from probekit.runs import ledger
 from probekit.runs.folder import RunFolder
 from probekit.runs.rows import rows_at
+from tests.cli.conftest import Probekit
 from tests.cli.networks.shop import (
     FIRST,
     RIDGE,
@@ -30,7 +31,6 @@ from tests.cli.networks.shop import (
     network_head,
     sentence,
 )
-from tests.cli.shelves import Probekit
 
 
 def test_auto_asks_the_clients_and_the_certificate_holds(trained: Path, probekit: Probekit, shop: Shop) -> None:

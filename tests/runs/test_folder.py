@@ -44,8 +44,8 @@ from probekit.runs.ledger import Event
 from probekit.runs.options import TrainOptions
 from probekit.runs.training import train_run
 from probekit.unlearning.choice import can_unlearn
-from tests.cli.shelves import Shelve
-from tests.cli.shelves import shelve as shelve
+from tests.shelves import Shelve
+from tests.shelves import shelve as shelve
 
 FORK = multiprocessing.get_context("fork")
 CONFIGS: dict[str, dict[str, Any]] = {

@@ -1,4 +1,4 @@
-"""A cache with small sets in it, and the commands that read it."""
+"""Small sets to put into a cache."""
 
 from __future__ import annotations
 
@@ -12,11 +12,9 @@ from numpy.typing import NDArray
 
 from probekit.cache import DiskStore
 from probekit.values import EmbeddingSet
-from tests.cli.conftest import Command
 from tests.conftest import spec
 
 Shelve = Callable[..., EmbeddingSet]
-Probekit = Callable[..., tuple[int, dict[str, Any], str]]
 
 
 def rows_around_centres(
@@ -65,15 +63,3 @@ def shelve(store: DiskStore) -> Shelve:
         return sealed
 
     return put
-
-
-@pytest.fixture
-def probekit(store: DiskStore, command: Command, monkeypatch: pytest.MonkeyPatch) -> Probekit:
-    """The command line with this cache and JSON: its exit code, its value, and its words on stderr."""
-    monkeypatch.setenv("COLUMNS", "10000")  # rich breaks sentences where a terminal would end
-
-    def call(*arguments: str) -> tuple[int, dict[str, Any], str]:
-        outcome = command(*arguments, "--cache", str(store.root), "--json")
-        return outcome.code, outcome.value, outcome.err
-
-    return call
