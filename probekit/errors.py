@@ -6,6 +6,7 @@ ProbekitError                    exit code 1
 ├── NotFoundError                3   an unknown name, a missing file
 │   ├── OfflineError             3   something that would have to be downloaded, and cannot be
 │   ├── MissingClientsError      3   clients that had to answer and did not
+│   │   └── RefusedError         3   a client that declines to answer
 │   └── Pending                  3   clients that have not answered yet; the same command goes on when they have
 ├── CacheError                   4   the cache cannot be used as it is
 │   ├── CorruptError             4   bytes that are not the bytes that were written
@@ -45,6 +46,10 @@ class OfflineError(NotFoundError):
 
 class MissingClientsError(NotFoundError):
     """Clients that had to answer a question and did not."""
+
+
+class RefusedError(MissingClientsError):
+    """A client that could answer and declines to."""
 
 
 class Pending(NotFoundError):  # noqa: N818

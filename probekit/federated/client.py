@@ -28,14 +28,24 @@ Found = tuple[dict[str, NDArray[Any]], dict[str, float]]
 
 def answer(ask: Ask, holding: Any, memory: Memory, *, name: str = "") -> tuple[Answer, Memory]:
     """A client's answer, and what it remembers afterwards. What it cannot answer raises MissingClientsError."""
-    if ask.kind not in holding.offers:
-        raise MissingClientsError(f"it has nothing to answer {ask.kind!r} from.")
-    if ask.problem and ask.problem != holding.problem.digest:
-        raise MissingClientsError("it was asked about another problem than it was given.")
+    why = unable(ask, holding)
+    if why:
+        raise MissingClientsError(why)
     chosen = selected(ask, holding)
     arrays, values = QUESTIONS[ask.kind](ask, chosen, name)
     symmetric = tuple(one for one in ("gram",) if one in arrays)
     return Answer(name, chosen.count, arrays, values, symmetric), memory
+
+
+def unable(ask: Ask, holding: Any) -> str:
+    """Why a question cannot be answered from this holding; empty where it can."""
+    if ask.kind not in holding.offers:
+        return f"it has nothing to answer {ask.kind!r} from."
+    if ask.problem and ask.problem != holding.problem.digest:
+        return "it was asked about another problem than it was given."
+    if ask.rows.kind != "own" and not hasattr(holding, "ids"):
+        return "it knows sums of its rows, not which rows they are of."
+    return ""
 
 
 def selected(ask: Ask, holding: Any) -> Any:

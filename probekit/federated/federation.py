@@ -13,7 +13,15 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from probekit.errors import InputError, MissingClientsError, ProbekitError
+from probekit.errors import (
+    Cancelled,
+    CorruptError,
+    InputError,
+    MissingClientsError,
+    Pending,
+    ProbekitError,
+    RefusedError,
+)
 from probekit.federated.message import OWN, Answer, Ask, Selection
 from probekit.federated.summation import Sum, fold, least_rows, order, trie
 from probekit.values import Json
@@ -95,11 +103,11 @@ class Answers:
     def _refuse_few(self, found: int) -> None:
         wanted = found + len(self.missing) if self.at_least is None else self.at_least
         if found < wanted:
-            name, why = next(iter(self.missing.items()))
-            more = f" and {len(self.missing) - 1} more" if len(self.missing) > 1 else ""
+            first = "".join(f" Client {name}: {one.reason}, {one.why}" for name, one in [*self.missing.items()][:1])
+            more = f" {len(self.missing) - 1} more are missing." if len(self.missing) > 1 else ""
             raise MissingClientsError(
-                f"{wanted} clients had to answer, {found} did. Client {name}{more}: {why.reason}, {why.why} "
-                "Ask again when they can, or ask for fewer (at_least)."
+                f"{wanted} clients had to answer, {found} did.{first}{more} Ask again when they can, or ask for fewer "
+                "(at_least)."
             )
 
 
@@ -143,43 +151,129 @@ class Nobody:
         raise MissingClientsError(f"Nobody is there to answer {kind!r}. Give clients, their rows or what was kept.")
 
 
-def checked(answer: Answer, ask: Ask) -> str:
-    """What is wrong with an answer, in itself; empty where nothing is."""
+ARRAYS = {
+    "statistics": ("class_counts", "gram", "moment"),
+    "gradient": ("gradient",),
+    "product": ("product",),
+    "form": (),
+    "scales": (),
+    "fit": ("params",),
+    "leave-out": ("squared", "wrong"),
+    "evaluate": ("confusion",),
+}
+"""What the answer to each of our own questions consists of; a plugin's questions are its own matter."""
+
+
+def checked(answer: Answer, ask: Ask, shape: tuple[int, int]) -> str:
+    """What is wrong with an answer, in itself; empty where nothing is. `shape` is that of the parameters."""
     if answer.count < 0:
         return f"it speaks of {answer.count} rows."
-    for name, array in answer.arrays.items():
-        if not np.isfinite(array).all():
-            return f"{name} holds NaN or infinity."
-        like = ask.arrays.get("params")
-        if name in ("params", "gradient", "product") and like is not None and array.shape != like.shape:
-            return f"{name} has shape {array.shape}, the question {like.shape}."
     if not all(np.isfinite(value) for value in answer.values.values()):
         return "a value is NaN or infinite."
+    if ask.kind in ARRAYS and tuple(sorted(answer.arrays)) != ARRAYS[ask.kind]:
+        return f"it holds {', '.join(answer.arrays) or 'nothing'}; wanted {', '.join(ARRAYS[ask.kind]) or 'no arrays'}."
+    lacking = [name for name in _values(ask) if name not in answer.values]
+    if lacking:
+        return f"it does not say {lacking[0]}."
+    return next(filter(None, (_fault(name, array, ask, shape) for name, array in answer.arrays.items())), "") or (
+        _miscounted(answer)
+    )
+
+
+def _values(ask: Ask) -> tuple[str, ...]:
+    """The numbers that a question asks for."""
+    match ask.kind:
+        case "form":
+            return ("form",)
+        case "scales":
+            return ("energy", "target_energy", *(("curvature",) if "ridge" in ask.plan else ()))
+        case "fit" | "evaluate":
+            return ("loss",)
+        case "gradient" if ask.plan.get("loss"):
+            return ("loss",)
+    return ()
+
+
+def _fault(name: str, array: NDArray[Any], ask: Ask, shape: tuple[int, int]) -> str:
+    """What is wrong with one array of an answer."""
+    if not np.isfinite(array).all():
+        return f"{name} holds NaN or infinity."
+    if ask.kind not in ARRAYS:
+        return ""
+    columns, outputs = shape
+    whole = name in ("class_counts", "confusion")
+    if array.dtype != (np.int64 if whole else np.float64):
+        return f"{name} has type {array.dtype}."
+    folds: Any = ask.plan.get("folds", 1)
+    lead = (folds,) if ask.kind == "statistics" and folds > 1 else ()
+    wanted = {
+        "gram": ((*lead, columns, columns), (*lead, outputs, columns, columns)),
+        "moment": ((*lead, columns, outputs),),
+        "class_counts": ((*lead, outputs),),
+        "confusion": ((len(array),) * 2,),
+    }.get(name, (ask.arrays["ridges"].shape if ask.kind == "leave-out" else shape,))
+    if array.shape not in wanted:
+        return f"{name} has shape {array.shape}; wanted {wanted[0]}."
+    if name == "gram" and not np.array_equal(array, array.swapaxes(-1, -2)):
+        return "gram is not symmetric."
     return ""
 
 
-Reply = Callable[[Ask, str], Answer]
+def _miscounted(answer: Answer) -> str:
+    """Whether an answer's counts contradict each other."""
+    for name in ("class_counts", "confusion"):
+        found = answer.arrays.get(name)
+        if found is not None and ((found < 0).any() or found.sum() != answer.count):
+            return f"{name} adds up to {found.sum()} rows, it speaks of {answer.count}."
+    return ""
+
+
+def absence(error: Exception) -> Missing:
+    """Why a client whose answering failed like this is missing."""
+    match error:
+        case RefusedError():
+            reason = "refused"
+        case MissingClientsError() | InputError():
+            reason = "cannot"
+        case CorruptError():
+            reason = "garbage"
+        case TimeoutError():
+            reason = "late"
+        case _:
+            reason = "gone"
+    return Missing(reason, str(error) if isinstance(error, ProbekitError) else f"{type(error).__name__}: {error}")
+
+
+Reply = Callable[[Ask, str], Answer | Missing]
 
 
 def collect(
-    ask: Ask, names: Sequence[str], reply: Reply, missing: dict[str, Missing], *, record: Callable[[int, int], None]
+    ask: Ask,
+    names: Sequence[str],
+    reply: Reply,
+    missing: dict[str, Missing],
+    *,
+    shape: tuple[int, int],
+    record: Callable[[int, int], None],
 ) -> Iterator[Answer]:
-    """Ask clients one after the other, in the order of sums; who fails is missing with a reason."""
+    """Ask clients one after the other, in the order of sums; who fails is missing with a reason.
+
+    Comes through: a mistake of whoever asks (InputError), and what stops the work (Cancelled, Pending).
+    """
     down = ask.size
     for name in order(dict.fromkeys(names, 0)):
+        record(0, down)
         try:
             found = reply(ask, name)
-        except InputError:
+        except (InputError, Cancelled, Pending):
             raise
-        except MissingClientsError as error:
-            missing[name] = Missing("cannot", str(error))
-            continue
-        except ProbekitError as error:
-            missing[name] = Missing("gone", str(error))
-            continue
-        fault = checked(found, ask)
-        if fault:
-            missing[name] = Missing("garbage", fault)
-            continue
-        record(found.size, down)
-        yield found
+        except Exception as error:
+            found = absence(error)
+        if isinstance(found, Answer):
+            fault = checked(found, ask, shape)
+            if not fault:
+                record(found.size, 0)
+                yield found
+                continue
+            found = Missing("garbage", fault)
+        missing[name] = found

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+import heapq
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -10,10 +11,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from probekit.errors import InputError, MissingClientsError
-from probekit.federated.client import answer
+from probekit.errors import MissingClientsError
+from probekit.federated.client import answer, unable
 from probekit.federated.federation import Answers, Federation, Missing, Traffic, collect
 from probekit.federated.message import OWN, Answer, Ask, Selection
+from probekit.federated.summation import key_of
 from probekit.values import EmbeddingSet, Json
 
 Array = NDArray[np.float64]
@@ -24,6 +26,8 @@ class Asked:
 
     problem: Any
     local: bool = False
+    job: str = ""
+    number: int = 0
     sent: Traffic = Traffic()
 
     @property
@@ -41,9 +45,12 @@ class Asked:
         """Who they are."""
         return tuple(self.counts)
 
-    def reply(self, ask: Ask, name: str) -> Answer:
-        """One client's answer."""
+    def reply(self, ask: Ask, name: str) -> Answer | Missing:
+        """One client's answer, or why there is none."""
         raise NotImplementedError
+
+    def post(self, ask: Ask, names: Sequence[str], *, timeout: float | None) -> None:
+        """Send a question to clients, where somebody has to."""
 
     def ask(
         self,
@@ -57,25 +64,34 @@ class Asked:
         at_least: int | None = None,
         timeout: float | None = None,
     ) -> Answers:
-        """The answers of these clients (None: all) to a question."""
+        """The answers of these clients (None: all) to a question.
+
+        With `at_least` so many are enough; who has not answered after `timeout` seconds is late.
+        """
         names = self.clients if clients is None else tuple(clients)
-        unknown = [name for name in names if name not in self.counts]
-        missing = {name: Missing("gone", "there is no such client.") for name in unknown}
-        ask = Ask(kind, dict(arrays or {}), dict(plan or {}), rows=rows, precision=precision)
+        missing = {name: Missing("gone", "there is no such client.") for name in names if name not in self.counts}
         asked = [name for name in names if name not in missing]
+        self.number += 1
+        digest = self.problem.digest
+        ask = Ask(kind, arrays or {}, dict(plan or {}), self.job, self.number, digest, rows, precision=precision)
         self.sent += Traffic(rounds=not self.local)
-
-        def record(up: int, down: int) -> None:
-            if not self.local:
-                self.sent += Traffic(up, down)
-
+        self.post(ask, asked, timeout=timeout)
         return Answers(
-            collect(ask, asked, self.reply, missing, record=record),
+            self.stream(ask, asked, missing),
             columns=self.problem.shape[0],
             missing=missing,
             counts={name: self.counts[name] for name in asked} if rows == OWN else None,
             at_least=at_least,
         )
+
+    def stream(self, ask: Ask, names: Sequence[str], missing: dict[str, Missing]) -> Iterator[Answer]:
+        """The answers of these clients, in the order of sums."""
+
+        def record(up: int, down: int) -> None:
+            if not self.local:
+                self.sent += Traffic(up, down)
+
+        return collect(ask, names, self.reply, missing, shape=self.problem.shape, record=record)
 
 
 @dataclass(eq=False)
@@ -87,6 +103,7 @@ class InProcess(Asked):
     memories: dict[str, Mapping[str, Any]] = field(default_factory=dict)
     local: bool = False
     """Whether this is what a server has itself, so that asking sends nothing."""
+    job: str = ""
 
     @classmethod
     def of(cls, problem: Any, embeddings: EmbeddingSet, rows: Mapping[str, NDArray[np.int64]]) -> InProcess:
@@ -105,6 +122,10 @@ class InProcess(Asked):
     def offers(self, kind: str, how: str = "each") -> bool:
         """Whether all of them can answer."""
         return bool(self.holdings) and all(kind in one.offers for one in self.holdings.values())
+
+    def lacks(self, ask: Ask, name: str) -> str:
+        """Why one of them cannot answer; empty where it can."""
+        return unable(ask, self.holdings[name])
 
     def reply(self, ask: Ask, name: str) -> Answer:
         """Ask a client in this process."""
@@ -132,23 +153,32 @@ class KeptGradients(Asked):
         """A gradient, at the point where it was kept."""
         return kind == "gradient" and bool(self.gradients)
 
+    def lacks(self, ask: Ask, name: str) -> str:
+        """Why it is not the gradient of all rows in float64, at that point and with nothing else."""
+        plain = ask.kind == "gradient" and ask.precision == "float64" and ask.rows == OWN and not ask.plan
+        same = plain and np.array_equal(ask.arrays["params"], self.params)
+        return "" if same else "only its gradient at the head was kept."
+
     def reply(self, ask: Ask, name: str) -> Answer:
         """The kept gradient, as a sum over the client's rows."""
-        same = ask.precision == "float64" and ask.rows == OWN and not ask.plan
-        if ask.kind != "gradient" or not same or not np.array_equal(ask.arrays["params"], self.params):
-            raise MissingClientsError("only its gradient at the head was kept.")
+        why = self.lacks(ask, name)
+        if why:
+            raise MissingClientsError(why)
         return Answer(name, self.sizes[name], {"gradient": self.sizes[name] * self.gradients[name]})
 
 
 @dataclass(eq=False)
 class FirstOf(Asked):
-    """Several sources for the same clients: each client answers from the first that can."""
+    """Several sources for the same clients: each client answers from the first that can; a source is asked once."""
 
     problem: Any
     sources: Sequence[Federation]
     sizes: Mapping[str, int]
-    remote: set[int] = field(default_factory=set)
-    relayed: int = 0
+    local: bool = True
+    posted: list[Answers] = field(default_factory=list)
+    """What the sources answer to the present question."""
+    unable: dict[str, str] = field(default_factory=dict)
+    """Why no source can answer it for these clients."""
 
     @property
     def counts(self) -> Mapping[str, int]:
@@ -157,38 +187,33 @@ class FirstOf(Asked):
 
     @property
     def traffic(self) -> Traffic:
-        """What the sources sent; a round is a question that somebody had to be sent."""
-        found = sum((one.traffic for one in self.sources), Traffic())
-        return found + Traffic(rounds=len(self.remote) - self.relayed)
+        """What the sources sent."""
+        return sum((one.traffic for one in self.sources), Traffic())
 
     def offers(self, kind: str, how: str = "each") -> bool:
         """Whether every client has a source that can answer."""
         able = {name for one in self.sources if one.offers(kind, how) for name in one.clients}
         return bool(self.sizes) and able >= set(self.sizes)
 
-    def reply(self, ask: Ask, name: str) -> Answer:
-        """From the first source that has an answer."""
-        why = "nobody answers for it."
-        for one in self.sources:
-            if name not in one.clients or not one.offers(ask.kind):
-                continue
-            before = one.traffic
-            found = one.ask(
-                ask.kind, ask.arrays, ask.plan, clients=(name,), rows=ask.rows, precision=ask.precision, at_least=0
-            )
-            answers, sent = list(found.each()), one.traffic - before
-            self.relayed += sent.rounds
-            if answers:
-                if sent.up:
-                    self.remote.add(self.sent.rounds)
-                return answers[0]
-            why = found.missing[name].why
-        raise MissingClientsError(why)
+    def post(self, ask: Ask, names: Sequence[str], *, timeout: float | None) -> None:
+        """Ask every source for the clients that no earlier one can answer for."""
+        options: Any = {"rows": ask.rows, "precision": ask.precision, "at_least": 0, "timeout": timeout}
+        self.posted, self.unable = [], dict.fromkeys(names, "nobody answers for it.")
+        for source in self.sources:
+            usual = "" if source.offers(ask.kind) else f"it has nothing to answer {ask.kind!r} from."
+            lacks = getattr(source, "lacks", lambda ask, name, usual=usual: usual)
+            why = {name: lacks(ask, name) for name in source.clients if name in self.unable}
+            own = [name for name in why if not why[name]]
+            self.unable = {name: why.get(name, past) for name, past in self.unable.items() if name not in own}
+            if own:
+                self.posted.append(source.ask(ask.kind, ask.arrays, ask.plan, clients=own, **options))
 
+    def stream(self, ask: Ask, names: Sequence[str], missing: dict[str, Missing]) -> Iterator[Answer]:
+        """The sources' answers, in the order of sums."""
+        missing |= {name: Missing("cannot", why) for name, why in self.unable.items()}
+        return self._merged(self.posted, missing)
 
-def only(federation: InProcess, names: Collection[str]) -> InProcess:
-    """The same with these clients alone."""
-    unknown = [name for name in names if name not in federation.holdings]
-    if unknown:
-        raise InputError(f"There is no client {unknown[0]} in this federation.")
-    return InProcess(federation.problem, {name: federation.holdings[name] for name in names}, federation.memories)
+    def _merged(self, posted: Sequence[Answers], missing: dict[str, Missing]) -> Iterator[Answer]:
+        yield from heapq.merge(*(one.each() for one in posted), key=lambda one: key_of(one.client))
+        for one in posted:
+            missing |= one.missing

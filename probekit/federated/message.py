@@ -1,7 +1,8 @@
 """Questions to clients and their answers: as values, and as the bytes in which they travel.
 
 A message is 8 bytes with the length of its header, the header (canonical JSON: a note, and name, type and shape of
-every array), then the arrays one after the other. A symmetric matrix travels as its lower triangle.
+every array), the arrays one after the other, and the sha256 of all that. A symmetric matrix travels as its lower
+triangle.
 """
 
 from __future__ import annotations
@@ -16,10 +17,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from probekit.errors import CorruptError
+from probekit.errors import CorruptError, InputError
 from probekit.values import Json, canonical
 
 LENGTH = 8
+CHECKSUM = hashlib.sha256().digest_size
 MOST_HEADER = 1 << 26
 TYPES = ("<f8", "<f4", "<i8", "|u1", "|b1")
 
@@ -30,12 +32,13 @@ def encode(note: Mapping[str, Json], arrays: Arrays, symmetric: tuple[str, ...] 
     """The one way to write a note and arrays as bytes."""
     head = _header(note, arrays, symmetric)
     parts = [_packed(array, name in symmetric).tobytes() for name, array in sorted(arrays.items())]
-    return b"".join([len(head).to_bytes(LENGTH, "little"), head, *parts])
+    content = b"".join([len(head).to_bytes(LENGTH, "little"), head, *parts])
+    return content + hashlib.sha256(content).digest()
 
 
 def encoded_size(note: Mapping[str, Json], arrays: Arrays, symmetric: tuple[str, ...] = ()) -> int:
     """The length of those bytes, without making them."""
-    length = LENGTH + len(_header(note, arrays, symmetric))
+    length = LENGTH + len(_header(note, arrays, symmetric)) + CHECKSUM
     for name, array in arrays.items():
         rows = array.shape[-1] if name in symmetric else 0
         stored = array.size // rows**2 * (rows * (rows + 1) // 2) if rows else array.size
@@ -43,19 +46,23 @@ def encoded_size(note: Mapping[str, Json], arrays: Arrays, symmetric: tuple[str,
     return length
 
 
-def decode(content: bytes) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-    """The note and the arrays in bytes; anything else than a whole message is refused."""
+def decode(content: bytes) -> tuple[dict[str, Any], dict[str, NDArray[Any]], tuple[str, ...]]:
+    """The note, the arrays and the names of those sent as triangles; anything else than a whole message is refused."""
+    content, checksum = content[:-CHECKSUM], content[-CHECKSUM:]
     try:
+        if hashlib.sha256(content).digest() != checksum:
+            raise ValueError("its bytes are not those that were sent")
         size = int.from_bytes(content[:LENGTH], "little")
         if len(content) < LENGTH or size > min(MOST_HEADER, len(content)):
             raise ValueError("it is cut short")
         header = json.loads(content[LENGTH : LENGTH + size])
         arrays, place = {}, LENGTH + size
         for name, kind, shape, packed in header["arrays"]:
-            if kind not in TYPES or any(type(side) is not int or side < 0 for side in shape):
+            square = not packed or (len(shape) > 1 and shape[-1] == shape[-2])
+            if kind not in TYPES or not square or any(type(side) is not int or side < 0 for side in shape):
                 raise ValueError(f"{name} has type {kind!r} and shape {shape!r}")
             count = int(np.prod(shape, dtype=object))
-            if packed:
+            if packed and count:
                 count = count // shape[-1] ** 2 * (shape[-1] * (shape[-1] + 1) // 2)
             end = place + count * np.dtype(kind).itemsize
             if end > len(content):
@@ -70,7 +77,7 @@ def decode(content: bytes) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
             raise ValueError("it has no note")
     except (ValueError, KeyError, TypeError, IndexError, ZeroDivisionError, RecursionError) as error:
         raise CorruptError(f"This is not a message: {error}. Ask for it again.") from error
-    return note, arrays
+    return note, arrays, tuple(name for name, _, _, packed in header["arrays"] if packed)
 
 
 def _header(note: Mapping[str, Json], arrays: Arrays, symmetric: tuple[str, ...]) -> bytes:
@@ -81,7 +88,28 @@ def _header(note: Mapping[str, Json], arrays: Arrays, symmetric: tuple[str, ...]
 
 
 def _type(array: NDArray[Any]) -> np.dtype[Any]:
-    return array.dtype.newbyteorder("<") if array.dtype.itemsize > 1 else array.dtype
+    found = array.dtype.newbyteorder("<") if array.dtype.itemsize > 1 else array.dtype
+    if found.str not in TYPES:
+        raise InputError(f"Arrays of type {array.dtype} are not sent. Take one of {', '.join(TYPES)}.")
+    return found
+
+
+def _settled(arrays: Arrays) -> dict[str, NDArray[Any]]:
+    """The arrays as a decoded message has them: read-only and in C order, on which the bits of products hang."""
+    found = {name: np.asarray(array, order="C").view() for name, array in arrays.items()}
+    for array in found.values():
+        array.flags.writeable = False
+    return found
+
+
+def _fields(note: dict[str, Any], kinds: Mapping[str, Any], what: str) -> dict[str, Any]:
+    """The note, if it has these fields and no others, each of its type."""
+    if note.keys() != kinds.keys():
+        raise CorruptError(f"This is not {what}: it has {', '.join(note) or 'no fields'}. Ask again.")
+    for name, kind in kinds.items():
+        if not isinstance(note[name], kind) or isinstance(note[name], bool):
+            raise CorruptError(f"This is not {what}: its {name} is {str(note[name])[:40]!r}. Ask again.")
+    return note
 
 
 def _packed(array: NDArray[Any], symmetric: bool) -> NDArray[Any]:
@@ -99,12 +127,19 @@ def _unpacked(flat: NDArray[Any], shape: tuple[int, ...]) -> NDArray[Any]:
     return matrix
 
 
+SELECTIONS = ("own", "only", "all-but")
+
+
 @dataclass(frozen=True)
 class Selection:
     """Which of its rows a client answers for: its own, only those with these sample ids, or all but these."""
 
     kind: str = "own"
     ids: frozenset[str] = frozenset()
+
+    def __post_init__(self) -> None:
+        if self.kind not in SELECTIONS:
+            raise InputError(f"Rows are selected by one of {', '.join(SELECTIONS)}; found {self.kind!r}.")
 
     @property
     def plain(self) -> Json:
@@ -128,6 +163,9 @@ class Ask:
     rows: Selection = OWN
     trigger: str | None = None
     precision: str = "float64"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "arrays", _settled(self.arrays))
 
     @property
     def note(self) -> dict[str, Json]:
@@ -161,11 +199,12 @@ class Ask:
     @classmethod
     def decode(cls, content: bytes) -> Ask:
         """The question in bytes."""
-        note, arrays = decode(content)
+        note, arrays, _ = decode(content)
+        found = _fields(note, ASK_FIELDS, "a question")
         try:
-            kind, ids = note.pop("rows")
-            return cls(arrays=arrays, rows=Selection(kind, frozenset(ids)), **note)
-        except (TypeError, ValueError, KeyError) as error:
+            kind, ids = found.pop("rows")
+            return cls(arrays=arrays, rows=Selection(kind, frozenset(ids)), **found)
+        except (TypeError, ValueError) as error:
             raise CorruptError(f"This is not a question: {error}. Ask again.") from error
 
 
@@ -178,6 +217,9 @@ class Answer:
     arrays: Arrays = field(default_factory=dict)
     values: Mapping[str, float] = field(default_factory=dict)
     symmetric: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "arrays", _settled(self.arrays))
 
     @property
     def note(self) -> dict[str, Json]:
@@ -196,9 +238,18 @@ class Answer:
     @classmethod
     def decode(cls, content: bytes) -> tuple[Answer, str]:
         """The answer in bytes, and the digest of its question."""
-        note, arrays = decode(content)
-        try:
-            asked = str(note.pop("ask"))
-            return cls(arrays=arrays, **note), asked
-        except (TypeError, KeyError) as error:
-            raise CorruptError(f"This is not an answer: {error}. Ask again.") from error
+        note, arrays, symmetric = decode(content)
+        found = _fields(note, ANSWER_FIELDS, "an answer")
+        if not all(isinstance(value, int | float) for value in found["values"].values()):
+            raise CorruptError("This is not an answer: a value is no number. Ask again.")
+        return cls(found["client"], found["count"], arrays, found["values"], symmetric), found["ask"]
+
+
+ASK_FIELDS: dict[str, Any] = {
+    **dict.fromkeys(("kind", "job", "problem", "precision"), str),
+    "plan": dict,
+    "number": int,
+    "rows": list,
+    "trigger": str | None,
+}
+ANSWER_FIELDS: dict[str, Any] = {"client": str, "count": int, "values": dict, "ask": str}

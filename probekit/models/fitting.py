@@ -54,10 +54,10 @@ class FitPlan:
     def from_plain(cls, plain: Mapping[str, Any]) -> Self:
         """The plan that these values describe."""
         values = dict(plain)
-        if "optimiser" in values:
-            given = dict(values["optimiser"])
-            values["optimiser"] = Optimiser(**{**given, "betas": tuple(given["betas"])})
         try:
+            if "optimiser" in values:
+                given = dict(values["optimiser"])
+                values["optimiser"] = Optimiser(**{**given, "betas": tuple(given.get("betas", Optimiser.betas))})
             return cls(**values)
         except TypeError as error:
             raise InputError(f"This is not a plan of local training: {error}.") from error

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
@@ -74,7 +75,7 @@ class HeadProblem:
         """None are needed."""
         return {}
 
-    @property
+    @cached_property
     def digest(self) -> str:
         """The sha256 of what defines it."""
         return digest(self.plain)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
@@ -75,7 +76,7 @@ class NetworkProblem:
         """w_p by name."""
         return self.network.weights
 
-    @property
+    @cached_property
     def digest(self) -> str:
         """The sha256 of what defines it."""
         return digest(self.plain)

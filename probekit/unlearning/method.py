@@ -32,8 +32,7 @@ REMEDIES = {
     ),
     ("retained", "form"): "the retained clients online, their statistics, or their cached rows",
     ("retained", "fit"): "the retained clients online, or their cached rows",
-    ("online", "gradient"): ROWS,
-    ("online", "fit"): ROWS,
+    **{("online", what): ROWS for what in ("gradient", "fit", "scales", "statistics")},
     ("target", "fit"): "the forgotten client online, or its cached rows",
     ("trainer", "local_steps"): (
         "FedAvg options, which only a run trained by FedAvg has: train by fedavg, or use retrain"
@@ -164,7 +163,8 @@ def missing(unlearner: Any, removal: Removal) -> str:
     if not lacking:
         return ""
     alone = "" if ask else " where nobody may be asked (ask=False)"
-    return f"Unlearning by {unlearner.name} needs what this run does not have{alone}: {'; '.join(lacking)}."
+    wanted = "; ".join(dict.fromkeys(lacking))
+    return f"Unlearning by {unlearner.name} needs what this run does not have{alone}: {wanted}."
 
 
 def require(unlearner: Any, removal: Removal) -> None:

@@ -245,7 +245,7 @@ class Removal:
     def finish(
         self,
         method: Any,
-        solution: Solution,
+        solution: Solution | None = None,
         *,
         params: Array | None = None,
         head: Head | None = None,
@@ -258,7 +258,8 @@ class Removal:
     ) -> Unlearned:
         """The run at a new head (or its parameters); what knows a forgotten client, or belongs to the old head, goes.
 
-        `kept` replaces what would be dropped, by name.
+        `kept` replaces what would be dropped, by name. Without a `solution` no system was solved: the residual is that
+        of no step at all.
         """
         name = spec_of(method)
         if head is None:
@@ -268,6 +269,7 @@ class Removal:
         kept = {"losses": (), "history": None, "gradients": None, "server": self.server_set, **kept}
         if "statistics" not in kept:
             kept["statistics"] = self.statistics
+        solution = solution or Solution(self.problem.params(head), 1.0, 0, name, "No system was solved.")
         cost = replace(self.cost, flops=flops)
         old = np.array([*self.before.counts.values()])
         sized = np.allclose([*self.before.weights.values()], client_weights(old))

@@ -37,7 +37,7 @@ class FedRemovalPcg:
     """
 
     name: ClassVar[str] = "fedremoval-pcg"
-    needs: ClassVar[tuple[Any, ...]] = (*FedRemoval.needs[:3], ("retained", "form"))
+    needs: ClassVar[tuple[Any, ...]] = (*FedRemoval.needs, ("retained", "form"))
     keeps: ClassVar[tuple[str, ...]] = ("statistics", "gradients")
     traits: ClassVar[frozenset[str]] = frozenset()
 

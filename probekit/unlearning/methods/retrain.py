@@ -63,6 +63,7 @@ class Retrain:
     needs: ClassVar[tuple[Any, ...]] = (
         (("problem", "quadratic"), ("problem", "trainer")),
         ("online", "gradient"),
+        (("online", "statistics"), ("online", "product"), ("online", "fit")),
     )
     keeps: ClassVar[tuple[str, ...]] = ("statistics", "gradients")
     traits: ClassVar[frozenset[str]] = frozenset({"minimum"})
@@ -107,7 +108,12 @@ class RetrainFedAvg:
     """The run's own FedAvg, from its start, on the clients that remain."""
 
     name: ClassVar[str] = "retrain-fedavg"
-    needs: ClassVar[tuple[Any, ...]] = (("online", "fit"), ("trainer", "local_steps"))
+    needs: ClassVar[tuple[Any, ...]] = (
+        ("online", "fit"),
+        ("online", "scales"),
+        (("online", "gradient"), ("online", "statistics")),
+        ("trainer", "local_steps"),
+    )
     keeps: ClassVar[tuple[str, ...]] = ("statistics", "gradients")
     traits: ClassVar[frozenset[str]] = frozenset()
 
