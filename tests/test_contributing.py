@@ -27,7 +27,7 @@ REGISTRIES = (registry.methods, registry.trainers, registry.backbones, registry.
 def page() -> Iterator[dict[str, Any]]:
     """The names that the page's snippets define; what they register is forgotten afterwards."""
     before = [dict(one._registered) for one in REGISTRIES]
-    scope: dict[str, Any] = {"__name__": "contributing"}
+    scope: dict[str, Any] = {"__name__": __name__}
     for snippet in re.findall(r"```python\n(.*?)```", TEXT, flags=re.DOTALL):
         exec(compile(snippet, "CONTRIBUTING.md", "exec"), scope)
     yield scope

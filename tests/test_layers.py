@@ -165,8 +165,8 @@ def test_heads_are_trained_served_and_unlearned_without_torch() -> None:
         "models.estimators",
         "linear.ridge",
         "linear.logistic",
-        "federated.local",
-        "unlearning.exact",
+        "federated.training",
+        "unlearning.methods.exact",
         "cache",
     ]
     lines = "\n".join(f"    import probekit.{name}" for name in names)

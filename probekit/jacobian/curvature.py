@@ -14,10 +14,10 @@ from probekit.jacobian.inverse import MEASURED, DualInverse, SubspaceInverse
 from probekit.jacobian.kernel import batch_factors, factor_bytes
 from probekit.jacobian.linearize import LinearizedRows
 from probekit.jacobian.memory import Prediction, free_memory, size_text
+from probekit.linear.affine import ModelSquares
 from probekit.linear.design import Solution
 from probekit.linear.loss import Curvature
 from probekit.linear.solvers import ConjugateGradient, Operator, as_operator
-from probekit.linear.squares import ModelSquares
 from probekit.registry import nearest
 
 WAYS = ("auto", "dual", "pcg", "cg")

@@ -25,9 +25,9 @@ from probekit.jacobian.batches import BatchPlan, plan_batches
 from probekit.jacobian.inspection import inspect, refuse_modes
 from probekit.jacobian.memory import Prediction
 from probekit.jacobian.tape import Fresh, Tape, Tensors
+from probekit.linear.affine import ModelSquares
 from probekit.linear.design import CENTRES
 from probekit.linear.loss import Curvature
-from probekit.linear.squares import ModelSquares
 
 Array = NDArray[np.float64]
 Inputs = Tensor | NDArray[Any]

@@ -15,9 +15,9 @@ from probekit.jacobian.kernel import Factors, batch_factors, factors
 from probekit.jacobian.linearize import LinearizedRows, column, tensor_of
 from probekit.jacobian.memory import free_memory
 from probekit.jacobian.tape import Fresh
+from probekit.linear.affine import ModelSquares
 from probekit.linear.solvers import Operator
 from probekit.linear.spectrum import effective_dimension, largest_eigenvalue
-from probekit.linear.squares import ModelSquares
 from probekit.linear.statistics import checked_labels
 from probekit.models.networks import inputs_of, linearized
 from probekit.values import EmbeddingSet, Picked

@@ -14,9 +14,10 @@ import numpy as np
 from probekit.errors import InputError
 from probekit.federated.choice import Choice, choose
 from probekit.federated.in_process import InProcess
+from probekit.federated.rows import check_rows
 from probekit.federated.summation import StatisticsTree
 from probekit.federated.trained import RoundState, Trained
-from probekit.federated.training import check_rows, train, trainer_named
+from probekit.federated.training import train, trainer_named
 from probekit.linear.ridge import penalty_of
 from probekit.linear.spectrum import condition, effective_dimension
 from probekit.linear.views import system_of

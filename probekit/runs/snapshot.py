@@ -24,7 +24,7 @@ from probekit.values import canonical
 
 KEPT, CACHED = "the kept statistics", "the cached rows"
 NO_SUMS = "This problem has no statistics."
-NO_MINIMUM = "This head is not the minimum of a ridge loss: it has no closed form to retrain by."
+NO_MINIMUM = "This head (logistic, say) is not the minimum of a ridge loss: it has no closed form to retrain by."
 
 
 @dataclass(frozen=True, eq=False)

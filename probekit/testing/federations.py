@@ -12,8 +12,8 @@ from probekit.errors import MissingClientsError
 from probekit.federated.federation import Federation
 from probekit.federated.in_process import InProcess
 from probekit.federated.message import Answer, Ask, Selection
+from probekit.federated.rows import design_for, head_problem
 from probekit.federated.summation import order
-from probekit.federated.training import design_for, head_problem
 from probekit.testing.check import Check, checked
 from probekit.testing.planted import planted_set
 from probekit.values import EmbeddingSet

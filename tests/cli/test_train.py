@@ -239,7 +239,7 @@ REFUSED: dict[str, tuple[tuple[str, ...], int, str]] = {
     "no number": (("--ridge", "much"), 2, "'much'"),
     "unknown way": (("--ridge", "auto:bayes"), 3, "auto:loo"),
     "share of one": (("--server-share", "1"), 2, "[0, 1)"),
-    "rounds without fedavg": (("--rounds", "5"), 2, "--method fedavg"),
+    "rounds without fedavg": (("--rounds", "5"), 2, "it belongs to --method cg or fedavg"),
     "history without fedavg": (("--keep-history",), 2, "--method fedavg"),
     "weights with fedavg": (("--method", "fedavg", "--class-weight", "balanced"), 2, "closed-form"),
     "steps and epochs": (("--method", "fedavg", "--local-steps", "2", "--local-epochs", "1"), 2, "one of them"),

@@ -13,7 +13,8 @@ from probekit.errors import NotFoundError
 from probekit.federated.choice import WAYS, choose
 from probekit.federated.in_process import InProcess
 from probekit.federated.partition import partition
-from probekit.federated.training import design_for, head_problem, train
+from probekit.federated.rows import design_for, head_problem
+from probekit.federated.training import train
 from probekit.linear.folds import FOLD_STREAM
 from probekit.models.problem import Holding
 from probekit.values import EmbeddingSet

@@ -14,7 +14,8 @@ from probekit.errors import InputError, MissingClientsError
 from probekit.federated.in_process import InProcess
 from probekit.federated.message import Answer, Ask
 from probekit.federated.partition import partition
-from probekit.federated.training import design_for, head_problem, train
+from probekit.federated.rows import design_for, head_problem
+from probekit.federated.training import train
 from probekit.unlearning.choice import can_unlearn, unlearn
 from probekit.unlearning.method import Material
 from probekit.unlearning.request import UnlearnRequest

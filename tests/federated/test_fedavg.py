@@ -17,8 +17,9 @@ from probekit.federated.in_process import InProcess
 from probekit.federated.message import Answer, Ask
 from probekit.federated.methods.fedavg import FedAvg
 from probekit.federated.partition import partition
+from probekit.federated.rows import design_for, head_problem
 from probekit.federated.trained import RoundState, Trained
-from probekit.federated.training import design_for, head_problem, train
+from probekit.federated.training import train
 from probekit.linear.squares import StatsSquares
 from probekit.models.linear_holding import RowHolding
 from probekit.models.optimiser import Optimiser

@@ -20,7 +20,7 @@ from probekit.errors import (
 from probekit.federated.federation import Missing, Nobody, checked
 from probekit.federated.in_process import FirstOf, InProcess, KeptGradients
 from probekit.federated.message import Answer, Ask, Selection
-from probekit.federated.training import design_for, head_problem
+from probekit.federated.rows import design_for, head_problem
 from probekit.values import EmbeddingSet
 
 MakeSet = Callable[..., EmbeddingSet]

@@ -20,8 +20,9 @@ from probekit.federated.message import Answer, Ask, encode
 from probekit.federated.methods.fedavg import FedAvg
 from probekit.federated.networks import train_network
 from probekit.federated.partition import partition
+from probekit.federated.rows import design_for, head_problem
 from probekit.federated.trained import Trained
-from probekit.federated.training import design_for, head_problem, train
+from probekit.federated.training import train
 from probekit.models.jvp import WholeNetwork
 from probekit.models.pretraining import Pretraining
 from probekit.unlearning.choice import unlearn

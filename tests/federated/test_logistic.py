@@ -15,7 +15,8 @@ from probekit.federated.client import answer
 from probekit.federated.message import Ask
 from probekit.federated.methods.logistic import Logistic
 from probekit.federated.partition import partition
-from probekit.federated.training import design_for, head_problem, train
+from probekit.federated.rows import design_for, head_problem
+from probekit.federated.training import train
 from probekit.linear.logistic import NO_EXACT_UNLEARNING
 from probekit.models.fitting import FitPlan
 from probekit.models.linear_problem import HeadProblem

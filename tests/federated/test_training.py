@@ -17,8 +17,9 @@ from probekit.federated.message import Answer, Ask
 from probekit.federated.methods.closed_form import ClosedForm
 from probekit.federated.methods.fedavg import FedAvg
 from probekit.federated.partition import partition
+from probekit.federated.rows import design_for, head_problem
 from probekit.federated.trained import Trained
-from probekit.federated.training import design_for, head_problem, train
+from probekit.federated.training import train
 from probekit.unlearning.choice import can_unlearn
 from probekit.unlearning.method import NOTHING, Material
 from probekit.values import EmbeddingSet

@@ -15,11 +15,11 @@ from probekit.jacobian.curvature import CurvatureSolver
 from probekit.jacobian.inverse import DualInverse
 from probekit.jacobian.kernel import Product, factor_bytes, factors
 from probekit.jacobian.linearize import LinearizedRows, linearize
+from probekit.linear.affine import ModelSquares
 from probekit.linear.design import Design, Solution
 from probekit.linear.loss import RidgeLoss
 from probekit.linear.ridge import fit
 from probekit.linear.solvers import ConjugateGradient
-from probekit.linear.squares import ModelSquares
 from probekit.linear.statistics import statistics
 from probekit.models.adam import AdamSteps
 from probekit.models.networks import network

@@ -7,9 +7,9 @@ import pytest
 from numpy.typing import NDArray
 
 from probekit.errors import InputError
+from probekit.linear.affine import ModelSquares
 from probekit.linear.design import INTERCEPTS, SCALINGS, ClientStats, Design
 from probekit.linear.loss import RidgeLoss, ridge_loss
-from probekit.linear.squares import ModelSquares
 from probekit.linear.statistics import statistics
 from tests.linear.conftest import Data
 from tests.oracles import columns, least_squares, numerical_gradient, one_hot, relative

@@ -241,7 +241,7 @@ def test_every_changed_file_is_noticed(store: DiskStore, shelve: Shelve, tmp_pat
     everything(run)
     files = [path for path in sorted(run.path.rglob("*")) if path.is_file()]
     checked = [path for path in files if path.name not in ("run.json", "environment.json", "timings.json")]
-    assert len(checked) == 14
+    assert len(checked) == 13  # statistics make gradients known, so these are not kept besides
     for path in checked:
         content = path.read_bytes()
         path.write_bytes(content[:-9] + bytes([content[-9] ^ 1]) + content[-8:])

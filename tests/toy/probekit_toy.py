@@ -13,8 +13,8 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from probekit.linear.affine import ModelSquares
 from probekit.linear.solvers import Cholesky, ConjugateGradient, Inverse, Operator, Solver
-from probekit.linear.squares import ModelSquares
 from probekit.models.fitting import FitPlan, local_steps
 from probekit.models.problem import ScoredRows
 from probekit.values import EmbeddingSet, Json, Partition, Picked, Rows, digest

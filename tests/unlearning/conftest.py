@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 
 from probekit.federated.in_process import InProcess
 from probekit.federated.partition import partition
+from probekit.federated.rows import design_for
 from probekit.federated.trained import Trained
-from probekit.federated.training import design_for, train
+from probekit.federated.training import train
 from probekit.unlearning.method import Material
 from probekit.values import EmbeddingSet, EncodingSpec, Partition
 from tests.oracles import columns, least_squares, one_hot

@@ -15,7 +15,8 @@ from probekit.federated.in_process import InProcess
 from probekit.federated.methods.cg import FederatedCg
 from probekit.federated.methods.fedavg import FedAvg
 from probekit.federated.networks import train_network
-from probekit.federated.training import design_for, train
+from probekit.federated.rows import design_for
+from probekit.federated.training import train
 from probekit.models.heads import LinearHead, NetworkHead
 from probekit.models.jvp import WholeNetwork
 from probekit.models.pretraining import Pretraining

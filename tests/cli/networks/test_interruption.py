@@ -38,7 +38,7 @@ def test_an_interrupted_unlearning_leaves_the_old_run(
         if place == "certify":
             broken.setattr("probekit.runs.unlearning.certify", stop)
         else:
-            broken.setattr("probekit.unlearning.network_retrain.train_holders", stop)
+            broken.setattr("probekit.unlearning.methods.retrain.trained_anew", stop)
         code, _, said = probekit("unlearn", trained, "--client", "1", "--method", "retrain")
         assert (code, "Interrupted" in said) == (130, True)
     assert {path: path.read_bytes() for path in trained.rglob("*") if path.is_file()} == before
@@ -89,7 +89,9 @@ def test_fedavg_goes_on_to_the_same_bits(probekit: Probekit, monkeypatch: pytest
     assert (code, value.get("rounds"), "after round 3" in said) == (0, 8, True), said
     code, whole, _ = probekit("train", "grey", *FIRST, *FEDAVG, "--run", "whole")
     assert np.array_equal(network_head(Path("r")).params, network_head(Path("whole")).params)
-    assert whole["traffic"] == value["traffic"]
+    for name, sent in whole["traffic"].items():  # a question says its number, so its bytes depend on what came before
+        assert (sent["up"], sent["rounds"]) == (value["traffic"][name]["up"], value["traffic"][name]["rounds"])
+        assert abs(sent["down"] - value["traffic"][name]["down"]) < 100
 
 
 def test_another_training_begins_anew(probekit: Probekit, monkeypatch: pytest.MonkeyPatch) -> None:

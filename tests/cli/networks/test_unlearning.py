@@ -44,7 +44,7 @@ def test_auto_asks_the_clients_and_the_certificate_holds(trained: Path, probekit
     code, checked, said = probekit("verify", certificate(trained), "--run", trained, "--test", "test")
     assert (code, checked["verified"]) == (0, True), said
     names = {one["name"] for one in checked["checks"]}
-    assert {"head after", "head before", "network", "retained rows", "retained residual"} <= names
+    assert {"head after", "head before", "network", "who is retained", "retained residual"} <= names
     assert any("linearized around w_p" in one for one in checked["assumptions"])
 
 
@@ -71,7 +71,7 @@ def test_retraining_by_fedavg_is_for_runs_of_fedavg(trained: Path, probekit: Pro
     steps = ("--method", "fedavg", "--rounds", "3", "--local-steps", "4")
     assert probekit("train", "grey", *FIRST, *steps, "--run", "r")[0] == 0
     code, value, said = probekit("unlearn", "r", "--client", "2", "--method", "retrain-fedavg")
-    assert (code, value.get("method"), value["cost"]["rounds"]) == (0, "retrain-fedavg", 3), said
+    assert (code, value.get("method"), value["cost"]["rounds"] >= 3) == (0, "retrain-fedavg", True), said
     found, head = RunFolder.open("r"), network_head(Path("r"))
     embeddings, partition = rows_at(found, shop.store, 2)
     left = {name: held for name, held in partition.clients.items() if name != "2"}
@@ -130,7 +130,7 @@ def test_the_server_alone_certifies_nothing(trained: Path, probekit: Probekit) -
 def test_nothing_kept_needs_the_rows(probekit: Probekit) -> None:
     assert probekit("train", "grey", *FIRST, "--keep", "nothing", "--run", "r")[0] == 0
     code, _, said = probekit("unlearn", "r", "--client", "0", "--server-only")
-    assert (code, "whole network" in sentence(said)) == (2, True)
+    assert (code, "Nothing that this run kept" in sentence(said)) == (2, True)
     code, value, said = probekit("unlearn", "r", "--client", "0")
     assert (code, value.get("method")) == (0, "fedremoval-pcg:10"), said
 
@@ -205,7 +205,7 @@ def test_a_swapped_head_or_network_in_the_run_fails(trained: Path, probekit: Pro
 @pytest.mark.parametrize(
     ("asked", "code", "words"),
     [
-        (("--client", "1", "--method", "exact"), 2, "a linearized network does not have"),
+        (("--client", "1", "--method", "exact"), 2, "of a network use fedremoval-pcg or retrain"),
         (
             ("--client", "1", "--method", "fedremoval:lu"),
             3,

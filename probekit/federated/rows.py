@@ -1,0 +1,88 @@
+"""Whether rows, clients, labels and a problem belong together, and the problem of a head of some rows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from probekit.errors import InputError, MismatchError
+from probekit.linear.design import Design
+from probekit.models.linear_problem import HeadProblem
+from probekit.values import UNLABELLED, EmbeddingSet, Partition
+
+
+def head_problem(embeddings: EmbeddingSet, design: Design) -> HeadProblem:
+    """The problem of a head of these embeddings."""
+    return HeadProblem(design, embeddings.class_names, embeddings.spec.digest)
+
+
+def design_for(
+    embeddings: EmbeddingSet,
+    *,
+    view: str = "raw",
+    intercept: str = "penalised",
+    arithmetic: str = "float64",
+    per_class: bool = False,
+    grid: float = 0.0,
+) -> Design:
+    """The design of these embeddings: their dimension and classes, with these options."""
+    classes = class_count(embeddings)
+    if classes < 2:
+        raise InputError(
+            f"A head needs at least two classes to tell apart; this embedding set has {max(classes, 0)}. "
+            "Extract a data set with labels of two or more classes."
+        )
+    return Design(embeddings.dimension, classes, view, intercept, arithmetic, per_class, grid)
+
+
+def class_count(embeddings: EmbeddingSet) -> int:
+    """How many classes a set's labels can have."""
+    return len(embeddings.class_names) or int(embeddings.labels.max(initial=UNLABELLED)) + 1
+
+
+def check_rows(embeddings: EmbeddingSet, partition: Partition, problem: Any) -> None:
+    """Refuse rows, clients, labels and a problem that do not belong together."""
+    if partition.rows != len(embeddings):
+        raise MismatchError(
+            f"The partition divides {partition.rows} rows, the embedding set has {len(embeddings)}. Use the "
+            "set that the partition was made from."
+        )
+    if not partition.clients:
+        raise InputError("Training needs at least one client; the partition has none.")
+    for name, rows in partition.clients.items():
+        if not len(rows):
+            raise InputError(f"Every client needs a row; client {name} has none. Leave it out of the partition.")
+    wanted = design_for(embeddings)
+    design = getattr(problem, "design", wanted)
+    if (design.dimension, design.classes) != (wanted.dimension, wanted.classes):
+        raise MismatchError(
+            f"The design is for {design.dimension} dimensions and {design.classes} classes, the embedding "
+            f"set has {wanted.dimension} and {wanted.classes}. Make it with design_for(embeddings)."
+        )
+    _check_labels(embeddings, partition, wanted.classes)
+
+
+def _check_labels(embeddings: EmbeddingSet, partition: Partition, classes: int) -> None:
+    labels = embeddings.labels
+    unusable = labels == UNLABELLED if embeddings.masked is None else (labels == UNLABELLED) | embeddings.masked
+    if unusable.any():
+        row = int(np.argmax(unusable))
+        raise InputError(
+            f"Training needs a label and an embedding for every row; sample {embeddings.ids[row]} (row "
+            f"{row}) has none. Leave such rows out with EmbeddingSet.select before the partition."
+        )
+    among_clients = np.bincount(labels[np.concatenate(list(partition.clients.values()))], minlength=classes)
+    if np.count_nonzero(among_clients) < 2:
+        raise InputError(
+            "A head needs rows of two or more classes; the clients hold only class "
+            f"{int(np.argmax(among_clients))}. Add rows of other classes."
+        )
+    known = among_clients + np.bincount(labels[partition.server], minlength=classes)
+    if not known.all():
+        number = int(np.argmin(known))
+        name = embeddings.class_names[number] if embeddings.class_names else number
+        raise InputError(
+            f"Every class needs a row; no client and not the server has one of class {name}. Add rows of it, "
+            "or extract the data set without that class."
+        )
