@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import numpy as np
@@ -23,6 +23,7 @@ SCHEMA = 1
 Json = None | bool | int | float | str | Sequence["Json"] | Mapping[str, "Json"]
 DTYPES = ("float32", "float16", "float64")
 UNLABELLED = -1
+LONGEST_REPR = 160
 
 
 def canonical(value: Json) -> str:
@@ -39,6 +40,22 @@ def frozen(array: NDArray[Any]) -> NDArray[Any]:
     """The same array, read-only."""
     array.setflags(write=False)
     return array
+
+
+def one_line(value: Any) -> str:
+    """A repr for values of many numbers: arrays by type and shape, the long by its length, nothing empty."""
+
+    def short(part: Any) -> str:
+        if hasattr(part, "shape"):
+            return f"{part.dtype}{list(part.shape)}"
+        if hasattr(part, "__len__") and not isinstance(part, str):
+            return f"{len(part)} entries"
+        return text if len(text := repr(part)) <= LONGEST_REPR else type(part).__name__
+
+    parts = ((one.name, getattr(value, one.name)) for one in fields(value))
+    empty = (None, "", ())
+    shown = [f"{name}={short(part)}" for name, part in parts if not any(part is one for one in empty)]
+    return f"{type(value).__name__}({', '.join(shown)})"
 
 
 class Rows(Protocol):
@@ -82,7 +99,12 @@ class Picked:
 class EncodingSpec:
     """What determines the numbers of an embedding, and nothing else. Equal specs have equal digests.
 
-    `backbone` is the name a person knows; it may hold a path or a movable tag, so it is not part of the identity.
+    backbone: the name a person knows; it may hold a path or a movable tag, so it is not part of the identity.
+    weights: the sha256 of architecture and weights.
+    preprocessing: all that determines what the model sees of a sample, in plain values.
+    view: which of the model's tensors is the embedding.
+    dtype, precision: how rows are stored, and what the model computed in.
+    trigger: the name of what was pasted on every picture.
     """
 
     backbone: str = field(compare=False)
@@ -139,8 +161,14 @@ class Skipped:
 class EmbeddingSet:
     """Embeddings in dataset order, one label, one sample id and (optionally) one client per row.
 
-    `labels` are class numbers (-1: no label). `names` say where a row came from (a path, a key, a row number).
-    A masked row stands for a sample that could not be encoded: its embedding is NaN.
+    spec: what determined the embeddings.
+    embeddings: the (n, d) matrix.
+    labels: class numbers (-1: no label), and class_names what they mean.
+    ids: of the samples' contents.
+    clients, names: whose a row is, and where it came from (a path, a key, a row number).
+    masked: rows of samples that could not be encoded; their embeddings are NaN.
+    skipped: samples that were left out.
+    source: the data set's name.
     """
 
     spec: EncodingSpec
@@ -153,6 +181,8 @@ class EmbeddingSet:
     masked: NDArray[np.bool_] | None = None
     skipped: tuple[Skipped, ...] = ()
     source: str = ""
+
+    __repr__ = one_line
 
     def __post_init__(self) -> None:
         n = len(self.ids)
@@ -243,13 +273,18 @@ class EmbeddingSet:
 
 @dataclass(frozen=True)
 class Partition:
-    """Row numbers: which rows each client holds and which the server. Disjoint, and together all rows."""
+    """Row numbers: which rows each client holds and which the server. Disjoint, and together all rows.
+
+    clients, server: row numbers. rows: how many there are. scheme, seed: how they were divided.
+    """
 
     clients: Mapping[str, NDArray[np.int64]]
     server: NDArray[np.int64]
     rows: int
     scheme: str
     seed: int
+
+    __repr__ = one_line
 
     def __post_init__(self) -> None:
         held = np.concatenate([self.server, *self.clients.values()])

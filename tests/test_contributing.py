@@ -29,7 +29,7 @@ def page() -> Iterator[dict[str, Any]]:
     before = [dict(one._registered) for one in REGISTRIES]
     scope: dict[str, Any] = {"__name__": __name__}
     for snippet in re.findall(r"```python\n(.*?)```", TEXT, flags=re.DOTALL):
-        exec(compile(snippet, "CONTRIBUTING.md", "exec"), scope)
+        exec(compile(snippet, "CONTRIBUTING.md", "exec", dont_inherit=True), scope)
     yield scope
     for one, known in zip(REGISTRIES, before, strict=True):
         one._registered.clear()

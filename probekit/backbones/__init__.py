@@ -12,12 +12,14 @@ register_backbone = registry.backbones.register
 def backbone(
     name: str | object, *, preset: str = "native", device: str | None = None, precision: str | None = None
 ) -> Backbone:
-    """The backbone of this name, or made of this object.
+    """A frozen model that turns samples into vectors.
 
-    Names: `open_clip:ARCH/TAG`, `hf:ORG/NAME[@REVISION]`, `timm:NAME`, `packaged:NAME`, `py:module:factory`
-    or a plugin's own; `#view` chooses the tensor. Presets: native, f2l2-domainnet, f2l2-imagenet,
-    f2l2-flowers. Devices: auto, cpu, cuda, mps; precisions: float32, amp-bfloat16, amp-float16. Left out, an
-    object stays where it is, and what is loaded by name computes on the cpu in float32.
+    name: `open_clip:ARCH/TAG`, `hf:ORG/NAME[@REVISION]`, `timm:NAME`, `packaged:NAME`, `py:module:factory` or a
+    plugin's own, with `#view` to choose the tensor; or a Backbone, a torch module or a function.
+    preset: how pictures are preprocessed: native, f2l2-domainnet, f2l2-imagenet or f2l2-flowers.
+    device: auto, cpu, cuda or mps. Left out, an object stays where it is, a model by name goes to the cpu.
+    precision: float32, amp-bfloat16 or amp-float16. Left out, float32.
+    Gives a Backbone, to pass to `extract`.
     """
     found = _named(name, preset) if isinstance(name, str) else _made(name, preset)
     if preset != "native" and found.preprocessing.get("preset") != preset:

@@ -23,11 +23,15 @@ def dataset(
     streaming: bool = False,
     limit: int | None = None,
 ) -> Dataset:
-    """The dataset of a name or of a Python object; `limit` keeps the first rows only.
+    """Rows that are found at once and decoded when asked for.
 
-    A name is `hf:NAME[:CONFIG]`, `folder:PATH`, `idx:PATH`, `npz:PATH`, a packaged set such as `digits`, or a
-    plugin's own. An object is a Hugging Face dataset, a sequence of contents or of (content, label) pairs, or
-    already a Dataset.
+    name: `hf:NAME[:CONFIG]`, `folder:PATH`, `idx:PATH`, `npz:PATH`, a packaged set such as `digits` or a plugin's
+    own; or a Hugging Face dataset, a sequence of contents or of (content, label) pairs, or a Dataset.
+    split: which part to read; left out, the only one or `train`.
+    columns: where content, labels and clients stand; left out, they are found by type and name.
+    streaming: read a hub's rows in passing, without downloading them first.
+    limit: keep the first rows only.
+    Gives a Dataset, to pass to `extract`.
     """
     options = DatasetOptions(split=split, columns=columns or Columns(), streaming=streaming)
     found = _named(name, options) if isinstance(name, str) else _wrapped(name, options)

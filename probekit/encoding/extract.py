@@ -16,7 +16,7 @@ from probekit.cache.memory import MemoryStore
 from probekit.datasets import dataset as find_dataset
 from probekit.encoding.buffer import Buffer
 from probekit.encoding.canary import check_canary
-from probekit.encoding.loading import Prepared, prepared
+from probekit.encoding.loading import Prepared, length_of, prepared
 from probekit.errors import InputError, SampleError
 from probekit.protocols import Backbone, Dataset, Store, Trigger
 from probekit.values import EmbeddingSet, EncodingSpec, Skipped, content_id
@@ -38,7 +38,12 @@ class Settings(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class ExtractOptions:
-    """How to extract. None lets the machine decide. Rows are made safe every `save_rows` rows or `save_seconds`."""
+    """How to extract; None lets the machine decide.
+
+    batch_size, num_workers: samples encoded at once, and processes that decode.
+    dtype: how rows are stored. on_error: "raise", "skip" or "mask" a sample that cannot be used.
+    trigger: pasted on every picture first. save_rows, save_seconds: rows are made safe when that many, or that old.
+    """
 
     batch_size: int | None = None
     num_workers: int | None = None
@@ -90,10 +95,13 @@ def extract(
     progress: Callable[[ExtractProgress], None] | None = None,
     **settings: Unpack[Settings],
 ) -> EmbeddingSet:
-    """Encode every sample of a dataset that the store does not hold yet, and give the set in dataset order.
+    """Encode every sample of a dataset that the store does not hold yet.
 
-    `backbone` is an id, a Backbone, a torch module or a function; `dataset` an id, a Dataset or a sequence of
-    (content, label) pairs. Without a `store`, embeddings live in memory only.
+    backbone, dataset: what `backbone` and `dataset` take, or give.
+    store: where embeddings are kept; left out, in memory only.
+    progress: called after every chunk of rows.
+    settings: the fields of `ExtractOptions`.
+    Gives the EmbeddingSet, in dataset order.
     """
     options = ExtractOptions(**settings)
     encoder, data = find_backbone(backbone), find_dataset(dataset)
@@ -139,7 +147,7 @@ class _Extraction:
         self.seen: set[str] = set()
         self.bad: dict[str, str] = {}
         self.buffer = Buffer(store, spec, rows=options.save_rows, seconds=options.save_seconds)
-        self.now = ExtractProgress(0, _length(data))
+        self.now = ExtractProgress(0, length_of(data))
 
     def run(self) -> EmbeddingSet:
         """Read, encode, keep, seal."""
@@ -272,13 +280,6 @@ class _Extraction:
                 columns.masked[place] = True
             keep.append(place)
         return keep
-
-
-def _length(data: Dataset) -> int | None:
-    try:
-        return len(data)
-    except TypeError:
-        return None
 
 
 def _batch_size(backbone: Backbone) -> int:

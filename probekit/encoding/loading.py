@@ -58,9 +58,8 @@ def prepared(
 ) -> Generator[list[Prepared], None, None]:
     """The rows in dataset order, a chunk at a time; a sample that cannot be read carries its error."""
     prepare = _Prepare(preprocess, trigger, known)
-    try:
-        length = len(data)
-    except TypeError:
+    length = length_of(data)
+    if length is None:
         yield from _streamed(data, prepare, chunk)
         return
     count = _workers(length, chunk) if workers is None else workers
@@ -69,6 +68,14 @@ def prepared(
             yield [_row(data, prepare, number) for number in range(start, min(start + chunk, length))]
         return
     yield from _loaded(data, prepare, length, chunk=chunk, workers=count)
+
+
+def length_of(data: Dataset) -> int | None:
+    """How many rows a dataset has; None where it is a stream."""
+    try:
+        return len(data)
+    except TypeError:
+        return None
 
 
 def _row(data: Dataset, prepare: _Prepare, number: int) -> Prepared:

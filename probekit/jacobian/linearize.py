@@ -41,10 +41,13 @@ def linearize(
     dtype: torch.dtype | None = None,
     device: str | torch.device | None = None,
 ) -> Linearized:
-    """The module linearized around its weights, or around `params` (by name, or all selected ones in a column).
+    """A torch module as an affine model of its weights.
 
-    `subset`: which parameters move: patterns of names ("head.*"), or the last so many layers; None for all.
-    The module itself is not touched: a copy in eval mode is, with its buffers frozen.
+    module: the network; it is not touched: a copy in eval mode is linearized, with its buffers frozen.
+    params: the weights to linearize around, by name, or all that move in one column; left out, its own.
+    subset: which parameters move: patterns of names ("head.*"), or the last so many layers; None for all.
+    dtype, device: of the copy; left out, the module's.
+    Gives a Linearized, whose `over(inputs)` has the products with the Jacobian.
     """
     refuse_modes(module)
     own = copy.deepcopy(module).eval().requires_grad_(False)

@@ -12,7 +12,7 @@ from jaxtyping import Float64
 from numpy.typing import NDArray
 
 from probekit.errors import InputError, MismatchError
-from probekit.values import Json, canonical
+from probekit.values import Json, canonical, one_line
 
 INTERCEPTS = ("penalised", "free", "none")
 SCALINGS = ("mean", "sum")
@@ -92,6 +92,8 @@ class ClientStats:
     class_counts: NDArray[np.int64]
     fingerprint: str = ""
 
+    __repr__ = one_line
+
     def __post_init__(self) -> None:
         columns, classes = self.design.columns, self.design.classes
         leading = (classes,) if self.design.per_class else ()
@@ -168,6 +170,8 @@ class Solution:
     method: str
     note: str = ""
 
+    __repr__ = one_line
+
 
 @dataclass(frozen=True, eq=False)
 class LinearFit:
@@ -178,3 +182,5 @@ class LinearFit:
     design: Design
     solution: Solution
     recipe: Mapping[str, Json]
+
+    __repr__ = one_line

@@ -44,7 +44,11 @@ def fit_logistic(
 ) -> LinearFit:
     """The logistic parameters of rows that one holder has, by scikit-learn.
 
-    The solution's residual is the gradient relative to that at zero; above `tolerance` it is refused.
+    rows, labels: the (n, d) embeddings and their class numbers.
+    design: how rows are seen; its intercept is "free" or "none".
+    c: the weight of the loss against the ridge of 1.
+    tolerance: the gradient to reach, relative to that at zero; a larger one is refused.
+    Gives the parameters, and a solution whose residual is that gradient.
     """
     labels = checked_labels(labels, len(rows), design.classes)
     _check(labels, design, c)

@@ -35,10 +35,15 @@ def fit(
     solver: Solver = CHOLESKY,
     objective: NDArray[np.float64] | None = None,
 ) -> LinearFit:
-    """The parameters of these statistics, and the solution of the system that was solved (before the way back).
+    """The closed form for these statistics.
 
-    `normalise_classes` divides each class's solved column by its norm, as Fed3R does.
-    `objective` is a linear term B: <B, W> is added to what is minimised.
+    ridge, scaling: the penalty, times the rows ("mean") or as it is ("sum").
+    view: "none", "centre", "standardise", or where to centre and how to scale.
+    class_weight: "balanced", or one number per class.
+    normalise_classes: divide each class's solved column by its norm, as Fed3R does.
+    solver: of the linear system.
+    objective: a linear term B: <B, W> is added to what is minimised.
+    Gives the parameters, and the solution of the system that was solved (before centring and scaling are undone).
     """
     system = system_of(stats, view=view, class_weight=class_weight)
     if objective is not None:

@@ -27,7 +27,14 @@ SMALL_MEAN = 0.01
 
 
 def statistics(rows: Rows, labels: NDArray[Any], design: Design, *, chunk_rows: int | None = None) -> ClientStats:
-    """The Gram, moment and class counts of these rows under a design."""
+    """The Gram, moment and class counts of some rows.
+
+    rows: the (n, d) embeddings, read some at a time.
+    labels: n class numbers.
+    design: how rows become columns.
+    chunk_rows: rows at a time; left out, as many as are fast.
+    Gives statistics that can be added to those of other rows of the same design.
+    """
     labels = checked_labels(labels, len(rows), design.classes)
     if design.arithmetic == "exact" and len(rows) > EXACT_ROWS:
         raise InputError(f"Exact arithmetic sums at most {EXACT_ROWS} rows; found {len(rows)}. Use float64 arithmetic.")

@@ -82,8 +82,13 @@ def _has_alpha(head: RidgeHead) -> bool:
 class RidgeHead(_Head):
     """A ridge classifier from sufficient statistics, equal to scikit-learn's RidgeClassifier.
 
-    `alpha` is a number or "auto" (exact leave-one-out). `scaling` "mean" multiplies it by the number of rows.
-    `row_view` ("raw", "l2") is applied to rows, `view` ("none", "centre", "standardise") to statistics.
+    alpha: the ridge: a number, or "auto" (chosen by exact leave-one-out).
+    scaling: "sum" takes it as it is, "mean" multiplies it by the number of rows.
+    fit_intercept: whether there is an intercept, which is not penalised.
+    row_view: rows as they are ("raw") or divided by their norm ("l2").
+    view: statistics as they are ("none"), or "centre" or "standardise".
+    class_weight: as in scikit-learn.
+    arithmetic: "float64", "fast" or "exact", the last with the step of its `grid`.
     """
 
     def __init__(
@@ -202,7 +207,12 @@ class RidgeHead(_Head):
 
 
 class LogisticHead(_Head):
-    """A multinomial logistic classifier with scikit-learn's objective. It cannot be unlearned exactly."""
+    """A multinomial logistic classifier with scikit-learn's objective. It cannot be unlearned exactly.
+
+    C: the weight of the loss against the ridge of 1.
+    fit_intercept: whether there is an intercept, which is not penalised.
+    row_view: rows as they are ("raw") or divided by their norm ("l2").
+    """
 
     def __init__(self, C: float = 1.0, *, fit_intercept: bool = True, row_view: str = "raw") -> None:
         self.C = C

@@ -1,454 +1,74 @@
-"""`probekit report`: every number beside an independent one, the same bytes twice, and what is refused."""
+"""`report`: flags become arguments, the report goes where it should, errors have exit codes."""
 
 from __future__ import annotations
 
 import json
-import re
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
-from xml.etree import ElementTree
 
-import numpy as np
 import pytest
-from numpy.typing import NDArray
 
+from probekit import Run
 from probekit.cache import DiskStore
-from probekit.cache.removal import remove_set
-from probekit.certificates.agreement import agreement
-from probekit.certificates.certify import certify, known_at, objective_of
-from probekit.certificates.margins import margins
-from probekit.report import pictures
-from probekit.report.pages import markdown
-from probekit.runs import unlearning
-from probekit.runs.folder import RunFolder
 from tests.cli.conftest import Command, Probekit
-from tests.conftest import spec, tree
-from tests.oracles import columns, least_squares, one_hot
-from tests.shelves import Shelve, rows_around_centres
+from tests.conftest import spec
+from tests.shelves import Shelve
 from tests.shelves import shelve as shelve
-
-RIDGE = 0.01
-OPTIONS = ("--clients", "4", "--server-share", "0.25", "--ridge", str(RIDGE))
 
 
 @pytest.fixture
-def run(probekit: Probekit, shelve: Shelve, tmp_path: Path) -> Path:
-    """A run that forgot client 2 exactly, then client 1 by a single step; and a test set."""
+def run(probekit: Probekit, shelve: Shelve, store: DiskStore) -> Run:
+    """A run that forgot client 2, test sets, and one with a trigger."""
     shelve("rows", rows=160)
     shelve("test", rows=60, seed=5)
-    for arguments in (
-        ("train", "rows", *OPTIONS, "--run", "run"),
-        ("unlearn", "run", "--client", "2", "--test", "test"),
-        ("unlearn", "run", "--client", "1", "--method", "fedremoval"),
-    ):
-        code, value, _ = probekit(*arguments)
-        assert code == 0, value
-    return tmp_path / "run"
+    shelve("pasted", rows=50, seed=6, spec=spec(trigger="square"))
+    made = Run.train("run", "rows", clients=4, server_share=0.25, ridge=0.01, store=store)
+    made.unlearn("2", test="test")
+    return made
 
 
-def oracle(run: Path, store: DiskStore, clients: str, *, ridge: float = RIDGE) -> NDArray[np.float64]:
-    """The parameters that retraining on these clients gives, from the rows and nothing of ours."""
-    opened = RunFolder.open(run)
-    embeddings, partition = opened.embeddings(store), opened.partition()
-    rows = np.concatenate([partition.clients[name] for name in clients])
-    X, Y = columns(embeddings.to_numpy()[rows]), one_hot(embeddings.labels[rows], 3)
-    return least_squares(X, Y, penalty=ridge * len(rows))
-
-
-def page_of(folder: Path) -> str:
-    """The report as people read it."""
-    return (folder / "report.md").read_text()
-
-
-def test_every_state_stands_beside_retraining(run: Path, probekit: Probekit, store: DiskStore) -> None:
-    code, value, _ = probekit("report", "run", "--test", "test")
-    assert code == 0
-    assert value["left_out"].keys() == {"backdoor_success"}
-    test = store.open("test")
-    X = columns(test.to_numpy())
-    for told, clients in zip(value["stages"], ("0123", "013", "03"), strict=True):
-        retrained, own = oracle(run, store, clients), RunFolder.open(run).head(told["state"]).params
-        distance = float(np.linalg.norm(own - retrained))
-        assert told["distance"] == pytest.approx(distance, rel=1e-6, abs=1e-11)
-        assert distance <= told["bound"] + told["own_bound"]
-        for params, measured in ((own, told["now"]), (retrained, told["retrained"])):
-            right = int((np.argmax(X @ params, axis=1) == test.labels).sum())
-            assert measured["accuracy"]["test"]["hits"] == right
-    assert value["stages"][2]["distance"] > 1e-3
-    [accuracy] = value["comparison"]
-    shares = {label: one["value"] for label, one in accuracy["heads"].items()}
-    assert shares.keys() == {"before", "after", "retrained"}
-    assert accuracy["difference_to_retraining"] == pytest.approx(abs(shares["after"] - shares["retrained"]))
-    everybody = oracle(run, store, "0123")
-    for one in value["influence"]["clients"]:
-        rest = oracle(run, store, "0123".replace(one["client"], ""))
-        assert one["distance"] == pytest.approx(float(np.linalg.norm(everybody - rest)), rel=1e-6)
-        assert one["distance"] <= one["bound"]
-    assert {one["client"] for one in value["influence"]["clients"] if one["forgotten_since"]} == {"1", "2"}
-
-
-def test_the_page_holds_every_part_and_its_pictures(run: Path, probekit: Probekit) -> None:
-    _, value, _ = probekit("report", "run", "--test", "test")
-    folder, page = run / "report", page_of(run / "report")
-    assert json.loads((folder / "report.json").read_text()) == {k: v for k, v in value.items() if k != "folder"}
-    titles = re.findall(r"^## (.*)$", page, re.MULTILINE)
-    assert titles == [
-        "Before, after, retrained",
-        "Distance to retraining",
-        "Margins against the certified output bound",
-        "Influence of each client",
-        "Classes",
-        "Certificate of state 2",
-        "Certificate of state 3",
-        "Ledger",
-        "Configuration and environment",
-        "What this report was made from",
-        "Left out",
-    ]
-    shown = re.findall(r"!\[[^\]]+\]\(([^)]+)\)", page)
-    assert sorted(shown) == sorted(path.name for path in folder.glob("*.svg"))
-    assert len(shown) == 6
-    for state, said in ((2, value["certificates"][0]), (3, value["certificates"][1])):
-        written = json.loads((run / f"states/{state:04d}/certificate.json").read_text())
-        assert (said["digest"], said["certificate"]) == (written["digest"], written["certificate"])
-        assert written["digest"] in page
-        assert all(check["passed"] for check in said["checks"])
-        for line in written["certificate"]["assumptions"] + written["certificate"]["caveats"]:
-            assert line in page
-    assert "not computable" in page or "not computed" in page
-    assert "statistics of the retained clients" in page
-    assert [entry["action"] for entry in value["ledger"]] == ["train", "unlearn", "unlearn"]
-    assert value["inputs"]["ledger"] == RunFolder.open(run).entries()[-1].digest
-
-
-def test_the_same_run_gives_the_same_bytes_and_pictures_hold_text(run: Path, probekit: Probekit) -> None:
-    for out in ("one/deep", "two", "two"):
-        assert probekit("report", "run", "--test", "test", "--out", out)[0] == 0
-    one, two = (tree(run.parent / name) for name in ("one/deep", "two"))
-    assert one == two
-    assert len(one) == 8
-    for path in (run.parent / "two").glob("*.svg"):
-        root = ElementTree.fromstring(path.read_text())
-        words = [element for element in root.iter() if element.tag.endswith("}text")]
-        assert len(words) > 4
-        assert "dc:date" not in path.read_text()
-    assert sorted(path.name for path in run.parent.iterdir() if "two" in path.name) == [".two.lock", "two"]
-
-
-@pytest.mark.parametrize("extra", [(), ("--fit-view", "standardise"), ("--intercept", "none"), ("--view", "l2")])
-def test_rows_told_certain_are_those_that_agreement_counts_and_keep_their_class(
-    probekit: Probekit, shelve: Shelve, store: DiskStore, tmp_path: Path, extra: tuple[str, ...]
-) -> None:
-    shelve("rows", rows=160)
-    shelve("test", rows=300, seed=5)
-    probekit("train", "rows", *OPTIONS, *extra, "--run", "run")
-    method = "exact" if extra[:1] == ("--fit-view",) else "fedremoval-pcg:2"
-    assert probekit("unlearn", "run", "--client", "2", "--method", method)[0] == 0
-    code, value, _ = probekit("report", "run", "--test", "test")
-    assert code == 0
-    told = value["judged"][0]["margins"]
-    trained, test = RunFolder.open(tmp_path / "run").trained(), store.open("test")
-    known = known_at(trained.params, objective_of(trained), trained.problem, statistics=trained.statistics)
-    assert known is not None
-    assert known.curvature is not None
-    counted = agreement(trained.head, test, known=known, problem=trained.problem)
-    assert told["certified"] == counted.certified
-    found = margins(trained.head, test, known=known, problem=trained.problem)
-    rows = test.to_numpy().astype(np.float64)
-    rows = rows / np.linalg.norm(rows, axis=1, keepdims=True) if "l2" in extra else rows
-    scores = np.sort(columns(rows) @ trained.head.params, axis=1)
-    assert (found.lead >= scores[:, -1] - scores[:, -2] - 1e-6).all()
-
-
-def test_certain_rows_have_the_retrained_class_and_others_may_not(
-    run: Path, probekit: Probekit, store: DiskStore
-) -> None:
-    opened, test = RunFolder.open(run), store.open("test")
-    trained = opened.trained()
-    known = known_at(trained.params, objective_of(trained), trained.problem, statistics=trained.statistics)
-    assert known is not None
-    found = margins(trained.head, test, known=known, problem=trained.problem)
-    X = columns(test.to_numpy())
-    same = np.argmax(X @ trained.head.params, axis=1) == np.argmax(X @ oracle(run, store, "03"), axis=1)
-    certain = found.lead > found.needed
-    assert 0 < certain.sum() < len(certain)
-    assert same[certain].all()
-
-
-def test_a_run_in_which_nothing_was_unlearned_has_fewer_parts(
-    probekit: Probekit, shelve: Shelve, tmp_path: Path
-) -> None:
-    shelve("rows")
-    probekit("train", "rows", *OPTIONS, "--run", "run")
-    code, value, _ = probekit("report", "run")
-    assert (code, value["unlearned"], value["certificates"]) == (0, False, [])
-    assert list(value["comparison"][0]["heads"]) == ["trained", "retrained"]
-    assert value["judged"][0]["meaning"].startswith("the server's own rows")
-    page = page_of(tmp_path / "run/report")
-    assert "Nothing was unlearned in this run yet" in page
-    assert "Certificate of state" not in page
-
-
-def test_without_rows_to_judge_on_that_is_said(probekit: Probekit, shelve: Shelve, tmp_path: Path) -> None:
-    shelve("rows")
-    probekit("train", "rows", "--clients", "4", "--ridge", "0.1", "--run", "run")
-    probekit("unlearn", "run", "--client", "3")
-    code, value, _ = probekit("report", "run")
-    assert (code, value["judged"], value["comparison"]) == (0, [], [])
-    assert "the server has no rows of its own" in value["left_out"]["evaluation"]
-    assert set(value["pictures"]) == {"distance", "influence"}
-    assert "server has no rows of its own" in page_of(tmp_path / "run/report")
+def test_flags_are_the_arguments_of_the_library(run: Run, probekit: Probekit) -> None:
+    code, value, said = probekit("report", "run")
+    assert code == 0, said
+    assert value == {"folder": "run/report", **run.report().write("wanted")}
+    words = ("--test", "test", "--test", "rows", "--triggered", "pasted", "--target", "1", "--rows", "--out", "here")
+    code, value, said = probekit("report", "run", *words)
+    assert code == 0, said
+    wanted = run.report(["test", "rows"], triggered="pasted", target=1, from_rows=True).write("wanted")
+    assert value == {"folder": "here", **wanted}
+    assert json.loads(Path("here/report.json").read_text()) == wanted
 
 
 @pytest.mark.parametrize(
-    "extra",
-    [
-        ("--keep", "gradients"),
-        ("--keep", "nothing"),
-        ("--method", "fedavg", "--rounds", "5"),
-        ("--class-weight", "balanced"),
-        ("--arithmetic", "exact", "--view", "l2"),
-        ("--normalise-classes",),
-    ],
-)
-def test_runs_of_every_kind_are_told(
-    probekit: Probekit, shelve: Shelve, tmp_path: Path, extra: tuple[str, ...]
-) -> None:
-    shelve("rows", rows=160)
-    assert probekit("train", "rows", *OPTIONS, *extra, "--run", "run")[0] == 0
-    code, value, _ = probekit("report", "run")
-    assert code == 0, value
-    told = value["stages"][0]
-    kept = "nothing" not in extra and "gradients" not in extra
-    assert told["source"] == ("the kept statistics" if kept and "fedavg" not in extra else told["source"])
-    assert told["distance"] is not None
-    assert told["source"] in ("the kept statistics", "the cached rows")
-    assert (told["bound"] is None) == ("--normalise-classes" in extra)
-    if "fedavg" not in extra:
-        assert told["distance"] < 1e-8
-    assert "## Distance to retraining" in page_of(tmp_path / "run/report")
-
-
-def test_a_logistic_head_has_nothing_to_be_compared_with(probekit: Probekit, shelve: Shelve) -> None:
-    shelve("rows")
-    assert (
-        probekit("train", "rows", "--method", "logistic", "--ridge", "0.1", "--server-share", "0.2", "--run", "r")[0]
-        == 0
-    )
-    code, value, _ = probekit("report", "r")
-    assert code == 0, value
-    assert value["stages"][0]["distance"] is None
-    assert "logistic" in value["stages"][0]["why"]
-    assert list(value["comparison"][0]["heads"]) == ["trained"]
-
-
-def test_rows_instead_of_statistics(run: Path, probekit: Probekit, store: DiskStore) -> None:
-    code, value, _ = probekit("report", "run", "--rows")
-    assert code == 0
-    assert {one["source"] for one in value["stages"]} == {"the cached rows"}
-    assert any(check["name"].startswith("statistics of client") for check in value["certificates"][0]["checks"])
-    remove_set(store, "rows")
-    assert probekit("report", "run", "--rows", "--test", "test")[0] == 3
-    code, value, _ = probekit("report", "run")
-    assert code == 0
-    assert "not at hand" in value["left_out"]["evaluation"]
-
-
-def test_single_samples_that_were_forgotten(probekit: Probekit, shelve: Shelve, store: DiskStore) -> None:
-    embeddings = shelve("rows", rows=160)
-    probekit("train", "rows", *OPTIONS, "--run", "run")
-    rows = RunFolder.open("run").partition().clients["1"][:5]
-    samples = [part for row in rows for part in ("--sample", embeddings.ids[int(row)])]
-    assert probekit("unlearn", "run", *samples)[0] == 0
-    assert probekit("unlearn", "run", "--client", "0")[0] == 0
-    code, value, _ = probekit("report", "run", "--rows")
-    assert code == 0, value
-    assert [sum(one["counts"].values()) for one in value["stages"]] == [120, 115, 85]
-    assert all(one["distance"] < 1e-8 for one in value["stages"])
-    assert "5 samples forgotten" in page_of(Path("run/report"))
-
-
-def test_a_purged_run_has_no_before(run: Path, probekit: Probekit) -> None:
-    assert probekit("purge", "run", "--yes")[0] == 0
-    code, value, _ = probekit("report", "run", "--test", "test")
-    assert code == 0
-    assert list(value["comparison"][0]["heads"]) == ["after", "retrained"]
-    assert [one["state"] for one in value["certificates"]] == [3]
-    assert "1 states" in value["left_out"]["purged_states"]
-    assert {one["client"] for one in value["influence"]["clients"]} == {"0", "3"}
-
-
-def test_backdoor_success_with_and_without_the_target_class(
-    probekit: Probekit, shelve: Shelve, store: DiskStore, tmp_path: Path
-) -> None:
-    rows, labels = rows_around_centres(160, 5, 3, seed=0)
-    trigger = np.array([0, 0, 0, 0, 6], np.float32)
-    rows[:40] += trigger
-    labels[:40] = 1
-    shelve("rows", embeddings=rows, labels=labels, clients=("bad",) * 40 + ("b", "c") * 60)
-    clean, true = rows_around_centres(90, 5, 3, seed=7)
-    shelve("triggered", embeddings=clean + trigger, labels=true, spec=spec(trigger="square"))
-    probekit("train", "rows", "--partition", "column:client_id", "--ridge", "0.01", "--run", "run")
-    probekit("unlearn", "run", "--client", "bad")
-    code, value, _ = probekit("report", "run", "--triggered", "triggered", "--target", "1")
-    assert code == 0, value
-    every, excluding = value["comparison"]
-    for state, label in ((1, "before"), (2, "after")):
-        hit = (
-            np.argmax(columns((clean + trigger).astype(np.float64)) @ RunFolder.open("run").head(state).params, axis=1)
-            == 1
-        )
-        assert every["heads"][label]["hits"] == hit.sum()
-        assert excluding["heads"][label]["hits"] == hit[true != 1].sum()
-    assert every["difference_to_retraining"] == excluding["difference_to_retraining"] == 0
-    assert excluding["heads"]["before"]["value"] > 0.9
-    page = page_of(tmp_path / "run/report")
-    assert "33.33% of them are of that class" in page
-    for arguments, exit_code in (
-        (("--triggered", "triggered"), 2),
-        (("--target", "1"), 2),
-        (("--triggered", "rows", "--target", "1"), 4),
-    ):
-        assert probekit("report", "run", *arguments)[0] == exit_code
-    assert probekit("report", "run", "--triggered", "triggered", "--target", "3")[0] == 2
-
-
-def test_names_of_any_kind_are_text_and_nothing_else(probekit: Probekit, shelve: Shelve, tmp_path: Path) -> None:
-    owners = ("a|b", "<script>x</script>", "$c_1$ `d`", "日本") * 40
-    shelve("rows", rows=160, clients=owners, class_names=("$x^2$ | y", "[link](z)", "猫" * 40))
-    probekit(
-        "train", "rows", "--partition", "column:client_id", "--server-share", "0.2", "--ridge", "0.1", "--run", "run"
-    )
-    assert probekit("unlearn", "run", "--client", "a|b")[0] == 0
-    code, value, _ = probekit("report", "run")
-    assert code == 0, value
-    page = page_of(tmp_path / "run/report")
-    assert "\\<script\\>" in page
-    assert not re.search(r"(?<!\\)<script", page)
-    for block in re.findall(r"(?:^\|.*\n)+", page, re.MULTILINE):
-        assert len({len(re.findall(r"(?<!\\)\|", line)) for line in block.splitlines()}) == 1
-    names = "".join(path.read_text() for path in (tmp_path / "run/report").glob("*.svg"))
-    assert "$x^2$ | y" in names
-    assert "日本" in names
-
-
-def test_many_classes_and_clients_stay_legible(probekit: Probekit, shelve: Shelve, tmp_path: Path) -> None:
-    shelve("rows", rows=600, classes=60, clients=tuple(f"client number {n % 50}" for n in range(600)))
-    probekit(
-        "train", "rows", "--partition", "column:client_id", "--server-share", "0.2", "--ridge", "0.1", "--run", "run"
-    )
-    least = probekit("audit", "influence", "run")[1]["clients"][-1]["client"]
-    assert probekit("unlearn", "run", "--client", least)[0] == 0
-    code, value, _ = probekit("report", "run")
-    assert code == 0, value
-    drawn = {key: (tmp_path / "run/report" / one["file"]).read_text() for key, one in value["pictures"].items()}
-    assert "the worst 30 of 60 classes" in drawn["classes_1"]
-    assert "31 of 50 clients" in drawn["influence"]
-    assert "forgotten since" in drawn["influence"]
-    assert max(map(len, drawn.values())) < 400_000
-
-
-def test_the_old_report_stands_until_the_new_one_is_whole(
-    run: Path, probekit: Probekit, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    probekit("report", "run")
-    before = tree(run / "report")
-
-    def broken(*_: Any) -> None:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patched:
-        patched.setattr(pictures, "confusion", broken)
-        assert probekit("report", "run", "--test", "test")[0] == 130
-    assert tree(run / "report") == before
-    assert not list(run.glob(".report.new"))
-    (run / ".report.new").mkdir()  # what a killed process leaves
-    assert probekit("unlearn", "run", "--client", "0")[0] == 0
-    code, value, _ = probekit("report", "run")
-    assert (code, value["state"]) == (0, 4)
-    assert not list(run.glob(".report.new"))
-
-
-def test_a_folder_that_is_no_report_is_left_alone(run: Path, probekit: Probekit) -> None:
-    mine = run.parent / "mine"
-    mine.mkdir()
-    assert probekit("report", "run", "--out", "mine")[0] == 0
-    (run.parent / "other").mkdir()
-    (run.parent / "other/thesis.tex").write_text("years of work")
-    code, value, _ = probekit("report", "run", "--out", "other")
-    assert (code, "is not a report" in value["error"]["message"]) == (2, True)
-    assert (run.parent / "other/thesis.tex").read_text() == "years of work"
-
-
-@pytest.mark.parametrize(
-    ("arguments", "code", "words"),
+    ("words", "code", "message"),
     [
         (("nothing",), 3, "not a run folder"),
         (("run", "--test", "nothing"), 3, "nothing"),
-        (("run", "--test", "foreign"), 4, "spec"),
-        (("run", "--test", "cats"), 4, "other classes"),
-        (("run", "--triggered", "nothing", "--target", "0"), 3, "nothing"),
+        (("run", "--triggered", "rows", "--target", "1"), 4, "without a trigger"),
+        (("run", "--target", "1"), 2, "--triggered, a set, and --target"),
+        (("run", "--out", "cache"), 2, "is not a report"),
     ],
 )
-def test_bad_input(
-    run: Path, probekit: Probekit, shelve: Shelve, arguments: tuple[str, ...], code: int, words: str
+def test_errors_have_their_exit_codes_and_name_flags(
+    words: tuple[str, ...], code: int, message: str, run: Run, probekit: Probekit
 ) -> None:
-    shelve("foreign", seed=1, spec=spec(weights="1" * 64))
-    shelve("cats", seed=1, class_names=("cat", "dog", "cow"))
-    found, value, _ = probekit("report", *arguments)
-    assert found == code
-    assert words in value["error"]["message"]
-    assert not (run / "report").exists()
+    found, value, _ = probekit("report", *words)
+    assert (found, message in value["error"]["message"]) == (code, True), value
+    assert not Path("run/report").exists()
 
 
-def test_what_was_tampered_with_gets_no_report(run: Path, probekit: Probekit) -> None:
-    ledger, certificate = run / "ledger.jsonl", run / "states/0002/certificate.json"
-    whole, sealed = ledger.read_bytes(), certificate.read_text()
-    ledger.write_bytes(whole.replace(b'"exact"', b'"exakt"'))
+def test_what_was_tampered_with_exits_6(run: Run, probekit: Probekit) -> None:
+    certificate = Path("run/states/0002/certificate.json")
+    certificate.write_text(certificate.read_text().replace('"method": "exact"', '"method": "exakt"'))
     assert probekit("report", "run")[0] == 6
-    ledger.write_bytes(whole)
-    certificate.write_text(sealed.replace('"method": "exact"', '"method": "exakt"'))
-    assert probekit("report", "run")[0] == 6
-    certificate.write_text((run / "states/0003/certificate.json").read_text())
-    code, value, _ = probekit("report", "run")
-    assert (code, "not the certificate that the ledger says" in value["error"]["message"]) == (6, True)
-    certificate.unlink()
-    assert probekit("report", "run")[0] == 4
-    certificate.write_text(sealed)
-    head = run / "states/0003/head/model.safetensors"
-    head.write_bytes(head.read_bytes()[:-1] + b"\1")
-    assert probekit("report", "run")[0] == 4
-    assert not (run / "report").exists()
+    assert not Path("run/report").exists()
 
 
-def test_a_certificate_that_does_not_hold_gets_no_report(
-    run: Path, probekit: Probekit, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def too_good(*given: Any, **more: Any) -> Any:
-        found = certify(*given, **more)
-        assert found.bounds.weights is not None
-        return replace(found, bounds=replace(found.bounds, weights=found.bounds.weights / 2))
-
-    with monkeypatch.context() as patched:
-        patched.setattr(unlearning, "certify", too_good)
-        assert probekit("unlearn", "run", "--client", "3")[0] == 0
-    code, value, _ = probekit("report", "run")
-    assert (code, "state 4 does not hold: bound" in value["error"]["message"]) == (6, True)
-    assert not (run / "report").exists()
-
-
-def test_people_see_what_matters(run: Path, command: Command, store: DiskStore) -> None:
+def test_people_see_what_matters(run: Run, command: Command, store: DiskStore) -> None:
     shown = command("report", "run", "--test", "test", "--cache", str(store.root)).out
     for words in ("run/report/report.md, with 6 pictures", "the chain holds", "accuracy on test", "proven at most"):
         assert words in " ".join(shown.split())
-
-
-def test_markdown_is_made_of_the_json_alone(run: Path, probekit: Probekit) -> None:
-    probekit("report", "run")
-    assert markdown(json.loads((run / "report/report.json").read_text())) == page_of(run / "report")
 
 
 def test_matplotlib_waits_until_a_report_is_written() -> None:
