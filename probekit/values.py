@@ -71,31 +71,6 @@ class Rows(Protocol):
 
 
 @dataclass(frozen=True)
-class Picked:
-    """Some rows of a matrix, in a given order, read when asked for."""
-
-    rows: Rows
-    index: NDArray[np.int64]
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return (len(self.index), *self.rows.shape[1:])
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        return self.rows.dtype
-
-    def __len__(self) -> int:
-        return len(self.index)
-
-    def __getitem__(self, index: Any) -> NDArray[Any]:
-        return self.rows[self.index[index]]
-
-    def __array__(self, dtype: Any = None, *, copy: bool | None = None) -> NDArray[Any]:
-        return np.asarray(self.rows[self.index], dtype=dtype)
-
-
-@dataclass(frozen=True)
 class EncodingSpec:
     """What determines the numbers of an embedding, and nothing else. Equal specs have equal digests.
 

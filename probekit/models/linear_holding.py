@@ -11,9 +11,10 @@ from numpy.typing import NDArray
 
 from probekit.errors import InputError
 from probekit.linear.design import ClientStats
+from probekit.linear.rows import Picked
 from probekit.linear.squares import CurvedSquares, RowSquares, StatsSquares
 from probekit.linear.statistics import row_blocks, statistics
-from probekit.values import EmbeddingSet, Picked
+from probekit.values import EmbeddingSet
 
 ROWS = frozenset({"statistics", "gradient", "product", "form", "scales", "fit", "leave-out", "evaluate"})
 SUMS = frozenset({"statistics", "gradient", "product", "form", "scales"})

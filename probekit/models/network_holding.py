@@ -16,11 +16,12 @@ from probekit.jacobian.linearize import LinearizedRows, column, tensor_of
 from probekit.jacobian.memory import free_memory
 from probekit.jacobian.tape import Fresh
 from probekit.linear.affine import ModelSquares
+from probekit.linear.rows import Picked
 from probekit.linear.solvers import Operator
 from probekit.linear.spectrum import effective_dimension, largest_eigenvalue
 from probekit.linear.statistics import checked_labels
 from probekit.models.networks import inputs_of, linearized
-from probekit.values import EmbeddingSet, Picked
+from probekit.values import EmbeddingSet
 
 OFFERS = frozenset({"gradient", "product", "form", "scales", "fit", "evaluate"})
 DUAL_VALUES = 6000

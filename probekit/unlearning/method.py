@@ -35,7 +35,7 @@ REMEDIES = {
     **{("online", what): ROWS for what in ("gradient", "fit", "scales", "statistics")},
     ("target", "fit"): "the forgotten client online, or its cached rows",
     ("trainer", "local_steps"): (
-        "FedAvg options, which only a run trained by FedAvg has: train by fedavg, or use retrain"
+        "FedAvg options, which only a run trained by FedAvg has: train with `method=fedavg`, or use retrain"
     ),
     ("problem", "quadratic"): "a ridge loss of a head or of a linearized network",
     ("problem", "plain"): (

@@ -10,8 +10,9 @@ from numpy.typing import NDArray
 
 from probekit.errors import InputError, MismatchError
 from probekit.federated.trained import Trained
+from probekit.linear.rows import Picked
 from probekit.unlearning.request import Relabelled, SampleRef, UnlearnRequest
-from probekit.values import EmbeddingSet, Partition, Picked
+from probekit.values import EmbeddingSet, Partition
 
 Indices = NDArray[np.int64]
 

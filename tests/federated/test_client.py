@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from probekit.federated.client import answer
 from probekit.federated.message import Ask
 from probekit.linear.design import Design
+from probekit.linear.rows import Picked
 from probekit.models.fitting import FitPlan, shuffled_batches
 from probekit.models.linear_problem import HeadProblem
-from probekit.values import EmbeddingSet, Picked
+from probekit.values import EmbeddingSet
 
 MakeSet = Callable[..., EmbeddingSet]
 

@@ -145,19 +145,12 @@ def test_rows_told_certain_are_those_that_agreement_counts_and_keep_their_class(
     value = opened("run").report(["test"]).write("run/report")
     told = value["judged"][0]["margins"]
     trained, test = RunFolder.open(tmp_path / "run").trained(), store.open("test")
-    known = known_at(trained.params, objective_of(trained), trained.design, statistics=trained.statistics)
+    known = known_at(trained.params, objective_of(trained), trained.problem, statistics=trained.statistics)
     assert known is not None
     assert known.curvature is not None
-    counted = agreement(
-        trained.head,
-        test,
-        design=trained.design,
-        gradient=known.residual,
-        curvature=known.curvature.value,
-        loss=known.loss,
-    )
+    counted = agreement(trained.head, test, known=known, problem=trained.problem)
     assert told["certified"] == counted.certified
-    found = margins(trained.head, test, design=trained.design, known=known)
+    found = margins(trained.head, test, known=known, problem=trained.problem)
     rows = test.to_numpy().astype(np.float64)
     rows = rows / np.linalg.norm(rows, axis=1, keepdims=True) if "view" in extra else rows
     scores = np.sort(columns(rows) @ trained.head.params, axis=1)
@@ -167,9 +160,9 @@ def test_rows_told_certain_are_those_that_agreement_counts_and_keep_their_class(
 def test_certain_rows_have_the_retrained_class_and_others_may_not(run: Path, store: DiskStore) -> None:
     opened, test = RunFolder.open(run), store.open("test")
     trained = opened.trained()
-    known = known_at(trained.params, objective_of(trained), trained.design, statistics=trained.statistics)
+    known = known_at(trained.params, objective_of(trained), trained.problem, statistics=trained.statistics)
     assert known is not None
-    found = margins(trained.head, test, design=trained.design, known=known)
+    found = margins(trained.head, test, known=known, problem=trained.problem)
     X = columns(test.to_numpy())
     same = np.argmax(X @ trained.head.params, axis=1) == np.argmax(X @ oracle(run, store, "03"), axis=1)
     certain = found.lead > found.needed

@@ -19,7 +19,7 @@ from probekit import Run
 from probekit.cache import DiskStore
 from probekit.custody.signatures import new_private_key, public_key_of
 from probekit.errors import CacheError, InputError, NotFoundError, ProbekitError, VerificationError
-from probekit.federated.local import train
+from probekit.federated.training import train
 from probekit.models.serving import load_head
 from probekit.runs.folder import RunFolder
 from probekit.runs.rows import rows_at
@@ -148,7 +148,7 @@ def test_auto_takes_what_was_kept_and_says_why(
     opened: Opened, shelve: Shelve, tmp_path: Path, store: DiskStore
 ) -> None:
     shelve("rows", rows=160)
-    for keep, share, method in (("gradients", 0.2, "fedremoval"), ("statistics", 0.0, "exact")):
+    for keep, share, method in (("gradients", 0.2, "fedremoval-pcg:10"), ("statistics", 0.0, "exact")):
         run = str(tmp_path / keep)
         Run.train(run, "rows", clients=4, ridge=0.01, keep=keep, server_share=share, store=store)
         value = opened(run).unlearn("0").plain

@@ -14,10 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from probekit.linear.affine import ModelSquares
+from probekit.linear.rows import Picked
 from probekit.linear.solvers import Cholesky, ConjugateGradient, Inverse, Operator, Solver
 from probekit.models.fitting import FitPlan, local_steps
 from probekit.models.problem import ScoredRows
-from probekit.values import EmbeddingSet, Json, Partition, Picked, Rows, digest
+from probekit.values import EmbeddingSet, Json, Partition, Rows, digest
 
 Array = NDArray[np.float64]
 Indices = NDArray[np.int64]
