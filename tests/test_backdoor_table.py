@@ -118,17 +118,18 @@ def test_rounds_bring_the_head_to_retraining(rows: list[Any]) -> None:
 def test_what_is_sent_is_counted(case: Any, rows: list[Any]) -> None:
     sent = {row.method: (row.up, row.down, row.rounds) for row in rows if row.server_rows != 30}
     params = {"params": case.trained.params}
-    down = 3 * Ask("gradient", params).size  # the parameters to three retained clients
+    about: dict[str, Any] = {"problem": case.trained.problem.digest}
+    down = 3 * Ask("gradient", params, **about).size  # the parameters to three retained clients
     up = sum(one.size for one in case.online.ask("gradient", params).each())
     assert up == pytest.approx(3 * 13 * 4 * 8, rel=0.5)
     assert sent["fedremoval"] == sent["fedremoval:f2l2"] == (up, down, 1)
     line = sent["fedremoval-line"]
     assert up < line[0] < up + 3 * 200
-    assert line[1:] == (down + 3 * Ask("form", params).size, 2)
+    assert line[1:] == (down + 3 * Ask("form", params, **about).size, 2)
     assert sent["fedremoval-pcg:1"] == (3 * up, 3 * down, 3)
     statistics = sum(one.size for one in case.online.ask("statistics").each())
     assert statistics == pytest.approx(3 * 8 * (13 * 14 // 2 + 13 * 4 + 4), rel=0.5)
-    assert sent["retrain"] == (statistics, 3 * Ask("statistics").size, 1)
+    assert sent["retrain"] == (statistics, 3 * Ask("statistics", **about).size, 1)
     assert sent["retrain-fedavg"][0] > 5 * up
     assert sent["retrain-fedavg"][2] == 1 + 5 + 2  # the rate, the rounds, the residual at both ends
 
