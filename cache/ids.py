@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import Any, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
 IdArray = NDArray[np.uint8]
+SHORTEST = 8
+"""How much of an id has to be given."""
 
 
 def pack(ids: Iterable[str]) -> IdArray:
@@ -17,6 +19,13 @@ def pack(ids: Iterable[str]) -> IdArray:
         return ids.array
     data = b"".join(bytes.fromhex(sample) for sample in ids)
     return np.frombuffer(data, dtype=np.uint8).reshape(-1, 32)
+
+
+def meant(text: str, known: Set[str], named: Mapping[str, str]) -> set[str]:
+    """The ids that a text may mean: itself, the sample of a row of this name, or those that begin with it."""
+    if text in known or text in named:
+        return {text if text in known else named[text]}
+    return {sample for sample in known if len(text) >= SHORTEST and sample.startswith(text.lower())}
 
 
 class HexIds(Sequence[str]):

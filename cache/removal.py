@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from probekit.cache.disk import DiskStore
 from probekit.cache.entry import Entry, Shard
-from probekit.cache.ids import HexIds, IdArray, IdLookup, pack
+from probekit.cache.ids import HexIds, IdArray, IdLookup, meant, pack
 from probekit.cache.search import remains
 from probekit.errors import InputError, NotFoundError
 from probekit.values import EmbeddingSet
@@ -164,9 +164,7 @@ def _by_samples(store: DiskStore, opened: dict[str, EmbeddingSet], samples: Sequ
     }
     ids = set()
     for text in samples:
-        matches = {sample for sample in known if len(text) >= 8 and sample.startswith(text.lower())}
-        if text in named:
-            matches = {named[text]}
+        matches = meant(text, known, named)
         if len(matches) != 1:
             raise NotFoundError(
                 f"{text!r} means {len(matches)} samples of this cache; give a full id or a row's name. "

@@ -55,8 +55,7 @@ def _translated(cause: BaseException, reference: Reference) -> ProbekitError | N
     # transformers and huggingface_hub speak httpx or requests, depending on their versions
     if isinstance(cause, offline) or type(cause).__name__ in ("ConnectError", "ConnectTimeout", "ReadTimeout"):
         return OfflineError(
-            f"Cannot load {reference}: its files are not in the local cache and the hub cannot be reached. "
-            "Run once "
+            f"Cannot load {reference}: its files are not in the local cache and the hub cannot be reached. Run once "
             "with a network (and without HF_HUB_OFFLINE), or copy the files here and name their folder."
         )
     if isinstance(cause, hub.EntryNotFoundError):
@@ -68,9 +67,8 @@ def _translated(cause: BaseException, reference: Reference) -> ProbekitError | N
         return InputError(f"Cannot load {reference}: {cause} Write ORG/NAME, or the path of an existing folder.")
     if isinstance(cause, pickle.UnpicklingError):
         return InputError(
-            f"Cannot load {reference}: the file holds more than tensors, and probekit runs no code out of "
-            "files. "
-            "Save its state_dict as safetensors."
+            f"Cannot load {reference}: the file holds more than tensors, and probekit runs no code out of files. Save "
+            "its state_dict as safetensors."
         )
     return None
 

@@ -113,15 +113,13 @@ def _refuse_random(reference: Reference, view: View, *, missing: Any, unexpected
         raise InputError(
             f"{reference}: the checkpoint lacks {len(lacking)} of the weights that this view reads "
             f"({', '.join(lacking[:3])}); they would be random. Choose another view "
-            f"({', '.join('#' + name for name in huggingface_views.family(config.model_type).views)}) or "
-            "checkpoint."
+            f"({', '.join('#' + name for name in huggingface_views.family(config.model_type).views)}) or checkpoint."
         )
     left = sorted(key for key in unexpected if not key.startswith(huggingface_views.family(config.model_type).others))
     if left:
         raise InputError(
-            f"{reference}: the checkpoint holds {len(left)} weights of the vision part that its config.json "
-            "has no place "
-            f"for ({', '.join(left[:3])}). Configuration and weights do not belong together: fetch both anew."
+            f"{reference}: the checkpoint holds {len(left)} weights of the vision part that its config.json has no "
+            f"place for ({', '.join(left[:3])}). Configuration and weights do not belong together: fetch both anew."
         )
 
 
@@ -134,8 +132,7 @@ def _processor(reference: Reference, source: str, revision: str | None) -> Any:
         if type(problem) is not InputError:
             raise problem from error
         raise NotFoundError(
-            f"{reference} comes without an image processor (preprocessor_config.json), so nobody can say how "
-            "its "
+            f"{reference} comes without an image processor (preprocessor_config.json), so nobody can say how its "
             "pictures are to be prepared. Save the processor that it was trained with into the same folder."
         ) from error
 
@@ -173,10 +170,8 @@ def _size(stated: dict[str, Any]) -> tuple[int, int]:
     box = stated.get("crop_size") if stated.get("do_center_crop") else stated.get("size")
     if not box or "height" not in box or "width" not in box:
         raise InputError(
-            f"The checkpoint's image processor makes pictures of varying size (size {stated.get('size')}, no "
-            "crop), "
-            "which cannot be put into one batch. Set crop_size and do_center_crop in its "
-            "preprocessor_config.json."
+            f"The checkpoint's image processor makes pictures of varying size (size {stated.get('size')}, no crop), "
+            "which cannot be put into one batch. Set crop_size and do_center_crop in its preprocessor_config.json."
         )
     return int(box["height"]), int(box["width"])
 

@@ -174,8 +174,7 @@ def family(model_type: str) -> Family:
     """The family of this model type, as its config.json names it."""
     if model_type not in FAMILIES:
         raise InputError(
-            f"hf: knows CLIP, SigLIP, SigLIP 2, DINOv2, ViT and BLIP-2 ({', '.join(FAMILIES)}); found a "
-            "checkpoint of "
+            f"hf: knows CLIP, SigLIP, SigLIP 2, DINOv2, ViT and BLIP-2 ({', '.join(FAMILIES)}); found a checkpoint of "
             f"type {model_type!r}. Wrap it in a function of your own and name it py:module:factory."
         )
     return FAMILIES[model_type]

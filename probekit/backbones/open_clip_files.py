@@ -65,10 +65,8 @@ def _refuse_torchscript(arch: str, file: Path) -> None:
     if scripted:
         arch = arch.removesuffix(QUICK)
         raise InputError(
-            f"{file} is a TorchScript archive, as OpenAI published its weights: it holds code, and its "
-            "activation "
-            f"(QuickGELU) would be lost. Write open_clip:{arch}{QUICK}/openai, which fetches the same "
-            "weights."
+            f"{file} is a TorchScript archive, as OpenAI published its weights: it holds code, and its activation "
+            f"(QuickGELU) would be lost. Write open_clip:{arch}{QUICK}/openai, which fetches the same weights."
         )
 
 
@@ -84,9 +82,8 @@ def _refuse_disagreeing_folder(file: Path, quick: bool) -> None:
         differences.append(f"quick_gelu {wanted} (here {quick})")
     if differences:
         raise InputError(
-            f"{beside} says how {file.name} is to be used, and a bare file loses it: "
-            f"{'; '.join(differences)}. "
-            f"Write open_clip:local-dir:{file.parent}."
+            f"{beside} says how {file.name} is to be used, and a bare file loses it: {'; '.join(differences)}. Write "
+            f"open_clip:local-dir:{file.parent}."
         )
 
 
@@ -105,9 +102,8 @@ def _refuse_disagreeing_tag(arch: str, file: Path, *, config: dict[str, Any]) ->
                 known + QUICK if published.get("quick_gelu") and known + QUICK in open_clip.list_models() else known
             )
             raise InputError(
-                f"{file.name} is what open_clip publishes as {known}/{tag}, and a bare file loses how it is "
-                "to be used: "
-                f"{'; '.join(differences)}. Write open_clip:{better}/{tag}."
+                f"{file.name} is what open_clip publishes as {known}/{tag}, and a bare file loses how it is to be "
+                f"used: {'; '.join(differences)}. Write open_clip:{better}/{tag}."
             )
         return
     words = file.stem.lower().replace("_", "-")
@@ -132,10 +128,8 @@ def _refuse_unpublished(arch: str, file: Path, *, config: dict[str, Any]) -> Non
             f"quick_gelu {bool(example.get('quick_gelu'))} (here {quick})"
         ]
         raise InputError(
-            f"All published weights of {arch} are used otherwise than a bare file would be: "
-            f"{'; '.join(differences)}. "
-            f"Put {file.name} into a folder with an open_clip_config.json and write "
-            "open_clip:local-dir:FOLDER"
+            f"All published weights of {arch} are used otherwise than a bare file would be: {'; '.join(differences)}. "
+            f"Put {file.name} into a folder with an open_clip_config.json and write open_clip:local-dir:FOLDER"
             + (f", or open_clip:{arch}{QUICK}/{file}." if arch + QUICK in open_clip.list_models() else ".")
         )
 

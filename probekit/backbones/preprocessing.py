@@ -110,8 +110,7 @@ def choose_preprocess(name: str, native: Preprocess, *, size: tuple[int, int] | 
     if size != (wanted.size, wanted.size):
         found = "pictures of varying size" if size is None else f"{size[0]} x {size[1]}"
         raise InputError(
-            f"The preset {name} makes pictures of {wanted.size} x {wanted.size}, but this backbone takes "
-            f"{found}. "
-            "Use its own preprocessing (native) or a backbone for that size."
+            f"The preset {name} makes pictures of {wanted.size} x {wanted.size}, but this backbone takes {found}. Use "
+            "its own preprocessing (native) or a backbone for that size."
         )
     return wanted

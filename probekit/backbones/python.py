@@ -115,8 +115,7 @@ def as_backbone(
         own = _stated(preprocess or getattr(thing, "preprocess", None), kind)
         if own is None:
             raise InputError(
-                f"{label} is a torch module, and nothing says how pictures are prepared for it. Give "
-                "preprocess=..., "
+                f"{label} is a torch module, and nothing says how pictures are prepared for it. Give preprocess=..., "
                 "set its attribute `preprocess` to a function from a picture to a tensor, or choose a preset."
             )
         return FrozenModule(thing, own, name=label, view=VIEW, kind=kind, collate=_collated)
@@ -166,9 +165,8 @@ def _source_digest(function: Any) -> str:
         text = repr(function)
         if re.search(r" at 0x[0-9a-fA-F]+", text) or not text:
             raise InputError(
-                f"Cannot tell one version of {_qualified(function)} from another: its source is not to be "
-                "had. "
-                "Define it in a file, give it a repr that says all, or give fingerprint=... yourself."
+                f"Cannot tell one version of {_qualified(function)} from another: its source is not to be had. Define "
+                "it in a file, give it a repr that says all, or give fingerprint=... yourself."
             ) from error
         return digest([_qualified(function), text])
 

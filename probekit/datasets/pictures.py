@@ -65,9 +65,8 @@ def checked(picture: Image.Image) -> Image.Image:
         return _eight_bits(picture)
     if picture.mode not in MODES:
         raise SampleError(
-            f"Pictures of mode {picture.mode!r} have no agreed range of values. Scale them to 8 bits "
-            "yourself, "
-            "and save them as L or RGB."
+            f"Pictures of mode {picture.mode!r} have no agreed range of values. Scale them to 8 bits yourself, and "
+            "save them as L or RGB."
         )
     return picture
 

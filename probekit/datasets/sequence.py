@@ -30,9 +30,8 @@ def wrap(rows: Sequence[Any], options: DatasetOptions) -> Table:
     if kind is None:
         found = first[0] if paired else first
         raise InputError(
-            "A sample must be a PIL picture, encoded bytes, a Path, a text, an array of H x W [x 3] bytes or "
-            f"a row of numbers; found {_description(found)}. "
-            "For separate arrays pass list(zip(pictures, labels))."
+            "A sample must be a PIL picture, encoded bytes, a Path, a text, an array of H x W [x 3] bytes or a row of "
+            f"numbers; found {_description(found)}. For separate arrays pass list(zip(pictures, labels))."
         )
     labels, class_names = _labels(rows, source=name) if paired else (np.full(len(rows), UNLABELLED), ())
     return Table(name, kind, partial(_reader, rows, paired, kind), labels, class_names)

@@ -66,9 +66,8 @@ class Design:
             return 1 / GRID_REACH
         if not (0 < self.grid < math.inf and math.frexp(self.grid)[0] == 0.5):
             raise InputError(
-                f"Exact arithmetic on {self.view} rows needs a grid step that is a power of two; found "
-                f"{self.grid}. Take probekit.linear.grid.step_for(rows of the server), or divide each "
-                "row by its norm (view l2)."
+                f"Exact arithmetic on {self.view} rows needs a grid step that is a power of two; found {self.grid}. "
+                "Take probekit.linear.grid.step_for(rows of the server), or divide each row by its norm (view l2)."
             )
         return float(self.grid)
 

@@ -144,9 +144,8 @@ def duplicates_against(
     _same_length(embeddings, partition)
     if embeddings.spec != test.spec:
         raise MismatchError(
-            f"The two sets are encoded differently ({embeddings.spec.digest[:12]} and "
-            f"{test.spec.digest[:12]}): their vectors cannot be compared. Extract both with the same "
-            "backbone, view and preprocessing."
+            f"The two sets are encoded differently ({embeddings.spec.digest[:12]} and {test.spec.digest[:12]}): their "
+            "vectors cannot be compared. Extract both with the same backbone, view and preprocessing."
         )
     names, holder = _holders(partition)
     test_clients = test.clients or (None,) * len(test)

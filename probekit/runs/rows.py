@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from probekit.cache import DiskStore
+from probekit.cache.ids import meant
 from probekit.errors import InputError
 from probekit.runs.folder import RunFolder
 from probekit.runs.ledger import LedgerEntry
@@ -18,8 +19,6 @@ from probekit.unlearning.rows import remaining_rows
 from probekit.values import UNLABELLED, EmbeddingSet, Partition
 
 UNLEARN, PURGE = "unlearn", "purge"
-SHORTEST = 8
-"""How much of an id has to be given."""
 
 
 class RunRows(NamedTuple):
@@ -109,11 +108,7 @@ def full_ids(request: UnlearnRequest, embeddings: EmbeddingSet) -> UnlearnReques
     named = dict(zip(embeddings.names or (), embeddings.ids, strict=False))
 
     def full(text: str) -> str:
-        if text in known:
-            return text
-        matches = {sample for sample in known if len(text) >= 8 and sample.startswith(text.lower())} or {
-            named[name] for name in (text,) if name in named
-        }
+        matches = meant(text, known, named)
         if len(matches) != 1:
             raise InputError(
                 f"{text!r} means {len(matches)} samples of this run; give a full id (`probekit cache info SET --rows`)."

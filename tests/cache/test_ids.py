@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from probekit.cache.ids import HexIds, IdLookup, pack
+from probekit.cache.ids import HexIds, IdLookup, meant, pack
 
 
 def _id(number: int) -> str:
@@ -38,3 +38,13 @@ def test_hex_ids_read_as_strings() -> None:
     assert ids == [_id(n) for n in range(5)]
     assert pack(ids) is ids.array
     assert np.shares_memory(pack(ids[1:3]), ids.array)
+
+
+def test_a_text_means_an_id_its_beginning_or_a_row_of_that_name() -> None:
+    one, other = "ab" * 32, "ab" * 31 + "cd"
+    known, named = {one, other}, {"cat.png": other, one: other}
+    assert meant(one, known, named) == {one}
+    assert meant("cat.png", known, named) == {other}
+    assert meant("AB" * 4, known, named) == {one, other}
+    assert meant(other[:63].upper(), known, named) == {other}
+    assert meant("ab" * 3, known, named) == meant("dog.png", known, named) == set()
