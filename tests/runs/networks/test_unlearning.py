@@ -137,7 +137,7 @@ def test_the_server_alone_certifies_nothing(trained: Path, opened: Opened) -> No
 
 def test_nothing_kept_needs_the_rows(opened: Opened, shop: Shop) -> None:
     Run.train("r", "grey", **OPTIONS, keep="nothing", store=shop.store)
-    with pytest.raises(InputError, match=re.escape("whole network")):
+    with pytest.raises(InputError, match=re.escape("Nothing that this run kept")):
         opened("r").unlearn("0", server_only=True)
     value = opened("r").unlearn("0").plain
     assert value.get("method") == "fedremoval-pcg:10"
