@@ -10,6 +10,7 @@ from functools import cached_property
 from probekit.cache import DiskStore
 from probekit.errors import CorruptError, InputError, MismatchError, NotFoundError, SolverError
 from probekit.federated.client import client_statistics
+from probekit.federated.server import merge
 from probekit.federated.trained import Trained
 from probekit.linear.design import ClientStats
 from probekit.models.heads import Head, NetworkHead
@@ -21,7 +22,6 @@ from probekit.unlearning.exact import refit
 from probekit.unlearning.method import Material
 from probekit.unlearning.remainder import moved_head, remaining_rows
 from probekit.unlearning.retained import LocalClients, answering
-from probekit.unlearning.tree import StatisticsTree
 from probekit.values import canonical
 
 KEPT, CACHED = "the kept statistics", "the cached rows"
@@ -51,7 +51,7 @@ class Snapshot:
         if self.statistics is None:
             return None, self.why
         try:
-            return refit(self.trained, StatisticsTree.of(self.statistics).total)[0], ""
+            return refit(self.trained, merge(self.statistics.values()))[0], ""  # in another order than a removal adds
         except (InputError, SolverError) as error:
             return None, str(error)
 

@@ -79,15 +79,15 @@ class UnlearnResult(Result):
     @property
     def plain(self) -> dict[str, Any]:
         """What was done and what is proven of it."""
-        said: Any = self.certificate.plain
+        claims: Any = self.certificate.plain
         value: dict[str, Any] = {
             "run": str(self.run),
             "state": self.state,
             "already_done": self.already_done,
             "request": self.request.plain,
             "why": self.why,
-            **{name: said[name] for name in ("method", "retained", "bounds", "residual", "agreement", "privacy")},
-            **{name: said[name] for name in ("checkable_by", "warnings")},
+            **{name: claims[name] for name in ("method", "retained", "bounds", "residual", "agreement", "privacy")},
+            **{name: claims[name] for name in ("checkable_by", "warnings")},
             "certificate": str(self.path),
             "certificate_digest": self.certificate.digest,
             "head": self.certificate.after["head"],
@@ -112,8 +112,8 @@ def plan(
     request = read_request(_names(client, clients), samples=samples, relabelled=relabel, added=add)
     before, rows, request, done = _look(run.folder, run.store, request)
     if done is not None:
-        said = done.certificate
-        return UnlearnPlan(run.path, done.state, request, True, said.method, "", (), (), tuple(said.retained))
+        claims = done.certificate
+        return UnlearnPlan(run.path, done.state, request, True, claims.method, "", (), (), tuple(claims.retained))
     name, why, material = _prepare(
         run.folder, before, request, UnlearnOptions(method=method, server_only=server_only), rows
     )
@@ -262,8 +262,8 @@ def _earlier(run: RunFolder, before: Trained, request: UnlearnRequest) -> Unlear
             if not path.exists():
                 raise InputError(f"This was done in state {entry.state}, which was purged since. The ledger says so.")
             cost: Any = entry.details["cost"]
-            said, _ = read_certificate(path.read_text())
-            return UnlearnResult(run.path, entry.state, request, said, path, Cost(**cost))
+            claims, _ = read_certificate(path.read_text())
+            return UnlearnResult(run.path, entry.state, request, claims, path, Cost(**cost))
     return None
 
 
