@@ -78,16 +78,16 @@ def _key(path: Path) -> bytes:
 
 
 def _show(console: Console, result: UnlearnResult, purged: PurgeResult | None) -> None:
-    said, done = result.certificate, result.unlearned
-    bounds, residual, privacy = said.bounds, said.residual, said.privacy
+    claims, done = result.certificate, result.unlearned
+    bounds, residual, privacy = claims.bounds, claims.residual, claims.privacy
     seen: dict[str, object] = {
         "run": f"{result.run}, now in state {result.state}"
         + (" (this was done before)" if result.already_done else ""),
         "request": result.asked,
-        "method": f"{said.method}. {result.why}",
-        "retained": f"{len(said.retained)} clients, {sum(said.retained.values())} rows",
+        "method": f"{claims.method}. {result.why}",
+        "retained": f"{len(claims.retained)} clients, {sum(claims.retained.values())} rows",
     }
-    for warning in said.warnings:
+    for warning in claims.warnings:
         seen["warning"] = warning
     if done is not None and done.note:
         seen["note"] = done.note
@@ -101,8 +101,8 @@ def _show(console: Console, result: UnlearnResult, purged: PurgeResult | None) -
     )
     if bounds.loss_change is not None:
         seen["loss"] = f"the retained loss changed by {bounds.loss_change:.4g}, exactly"
-    if said.agreement is not None:
-        agreed = said.agreement
+    if claims.agreement is not None:
+        agreed = claims.agreement
         seen["agreement"] = f"{agreed.certified} of {agreed.rows} rows provably get the retrained head's class"
     if privacy is not None:
         covers = "a distance" if privacy["mechanism"] == "output perturbation" else "a residual (of sums)"
@@ -116,7 +116,7 @@ def _show(console: Console, result: UnlearnResult, purged: PurgeResult | None) -
         f"{cost.rounds} rounds, {size(cost.up)} up, {size(cost.down)} down, {cost.flops / 1e9:.3g} GFLOP, "
         f"{cost.seconds:.3f} s"
     )
-    seen["certificate"] = f"{result.path}; checkable by: {said.checkable_by}"
+    seen["certificate"] = f"{result.path}; checkable by: {claims.checkable_by}"
     seen["check it"] = f"probekit verify {result.path} --run {result.run}"
     if purged is not None:
         seen["purged"] = f"{len(purged.removed)} files removed"

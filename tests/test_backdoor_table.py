@@ -6,6 +6,7 @@ import importlib.util
 import json
 import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -118,15 +119,16 @@ def test_rounds_bring_the_head_to_retraining(rows: list[Any]) -> None:
 def test_what_is_sent_is_counted(case: Any, rows: list[Any]) -> None:
     sent = {row.method: (row.up, row.down, row.rounds) for row in rows if row.server_rows != 30}
     params = {"params": case.trained.params}
-    about: dict[str, Any] = {"problem": case.trained.problem.digest}
+    about: dict[str, Any] = {"problem": case.trained.problem.digest, "job": "", "number": 1}
     down = 3 * Ask("gradient", params, **about).size  # the parameters to three retained clients
     up = sum(one.size for one in case.online.ask("gradient", params).each())
     assert up == pytest.approx(3 * 13 * 4 * 8, rel=0.5)
-    assert sent["fedremoval"] == sent["fedremoval:f2l2"] == (up, down, 1)
+    near = partial(pytest.approx, abs=30)  # a question says its number, of one digit or two
+    assert sent["fedremoval"] == sent["fedremoval:f2l2"] == (up, near(down), 1)
     line = sent["fedremoval-line"]
     assert up < line[0] < up + 3 * 200
-    assert line[1:] == (down + 3 * Ask("form", params, **about).size, 2)
-    assert sent["fedremoval-pcg:1"] == (3 * up, 3 * down, 3)
+    assert line[1:] == (near(down + 3 * Ask("form", params, **about).size), 2)
+    assert sent["fedremoval-pcg:1"] == (3 * up, near(3 * down), 3)
     statistics = sum(one.size for one in case.online.ask("statistics").each())
     assert statistics == pytest.approx(3 * 8 * (13 * 14 // 2 + 13 * 4 + 4), rel=0.5)
     assert sent["retrain"] == (statistics, 3 * Ask("statistics", **about).size, 1)

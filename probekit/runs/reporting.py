@@ -142,7 +142,7 @@ def _examine(here: Snapshot, data: _TestData, page: Page | None) -> _Examined:
     bound = known.weights if known is not None else None
     if page is not None:
         bound, unbounded = page.certificate.bounds.weights, page.certificate.bounds.why
-    said = StateReport(
+    found = StateReport(
         here.number,
         trained.method,
         trained.counts,
@@ -153,15 +153,15 @@ def _examine(here: Snapshot, data: _TestData, page: Page | None) -> _Examined:
     if retrained is not None:
         own, _ = _known(here, retrained)
         distance = float(np.linalg.norm(trained.head.params - retrained.params))
-        said = replace(
-            said,
+        found = replace(
+            found,
             retrained=data.measure(retrained),
             source=here.source,
             distance=distance,
             relative=distance / float(np.linalg.norm(retrained.params)),
             own_bound=own.weights if own is not None else None,
         )
-    return _Examined(here, retrained, known, said, page)
+    return _Examined(here, retrained, known, found, page)
 
 
 def _known(here: Snapshot, head: Head) -> tuple[Known | None, str]:
@@ -247,10 +247,10 @@ def _page(here: Snapshot, sets: Sequence[EmbeddingSet]) -> Page | None:
     run, found = here.run, certificate_of(here.run, here.number)
     if found is None:
         return None
-    said = found.certificate
-    wanted = said.agreement.set_digest if said.agreement is not None else None
+    claims = found.certificate
+    wanted = claims.agreement.set_digest if claims.agreement is not None else None
     evaluation = next((one for one in sets if one.digest == wanted), None)
-    evidence = evidence_for(run, here.number, here.trained, said, rows=here.rows, evaluation=evaluation)
+    evidence = evidence_for(run, here.number, here.trained, claims, rows=here.rows, evaluation=evaluation)
     checks = found.check(evidence).checks
     failed = [one for one in checks if not one.passed]
     if failed:
@@ -258,7 +258,7 @@ def _page(here: Snapshot, sets: Sequence[EmbeddingSet]) -> Page | None:
             f"The certificate of state {here.number} does not hold: {failed[0].name} is claimed to be "
             f"{failed[0].claimed}, found {failed[0].found}. `probekit verify {found.path} --run {run.path}` tells more."
         )
-    return Page(here.number, said, found.signature, checks)
+    return Page(here.number, claims, found.signature, checks)
 
 
 def _ledger_line(entry: LedgerEntry) -> LedgerLine:

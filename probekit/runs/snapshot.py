@@ -5,13 +5,13 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, reduce
+from operator import add
 
 from probekit.cache import DiskStore
 from probekit.errors import CorruptError, InputError, MismatchError, NotFoundError, SolverError
 from probekit.federated.federation import Federation
 from probekit.federated.in_process import InProcess
-from probekit.federated.summation import StatisticsTree
 from probekit.federated.trained import Trained
 from probekit.linear.design import ClientStats
 from probekit.models.heads import Head
@@ -47,7 +47,8 @@ class Snapshot:
         if self.statistics is None:
             return (_retrained(self), "") if self.clients is not None else (None, self.why)
         try:
-            return self.trained.minimum(StatisticsTree.of(self.statistics).total)[0], ""
+            total = reduce(add, self.statistics.values())  # in another order than a removal adds
+            return self.trained.minimum(total)[0], ""
         except (InputError, SolverError) as error:
             return None, str(error)
 

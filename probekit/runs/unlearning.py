@@ -77,15 +77,15 @@ class UnlearnResult(Result):
     @property
     def plain(self) -> dict[str, Any]:
         """What was done and what is proven of it."""
-        said: Any = self.certificate.plain
+        claims: Any = self.certificate.plain
         value: dict[str, Any] = {
             "run": str(self.run),
             "state": self.state,
             "already_done": self.already_done,
             "request": self.request.plain,
             "why": self.why,
-            **{name: said[name] for name in ("method", "retained", "bounds", "residual", "agreement", "privacy")},
-            **{name: said[name] for name in ("checkable_by", "warnings")},
+            **{name: claims[name] for name in ("method", "retained", "bounds", "residual", "agreement", "privacy")},
+            **{name: claims[name] for name in ("checkable_by", "warnings")},
             "certificate": str(self.path),
             "certificate_digest": self.certificate.digest,
             "head": self.certificate.after["head"],
@@ -255,8 +255,8 @@ def _earlier(run: RunFolder, before: Trained, request: UnlearnRequest) -> Unlear
             if not path.exists():
                 raise InputError(f"This was done in state {entry.state}, which was purged since. The ledger says so.")
             cost: Any = entry.details["cost"]
-            said, _ = read_certificate(path.read_text())
-            return UnlearnResult(run.path, entry.state, request, said, path, Cost(**cost))
+            claims, _ = read_certificate(path.read_text())
+            return UnlearnResult(run.path, entry.state, request, claims, path, Cost(**cost))
     return None
 
 

@@ -56,14 +56,14 @@ class CertificateFile:
 
     def check(self, evidence: Evidence, public_key: bytes | None = None) -> VerifyResult:
         """Every check that the evidence allows."""
-        said = self.certificate
-        checks = tuple(check(said, replace(evidence, signature=self.signature, public_key=public_key)))
-        private: Any = said.privacy or {}
+        claims = self.certificate
+        checks = tuple(check(claims, replace(evidence, signature=self.signature, public_key=public_key)))
+        private: Any = claims.privacy or {}
         passed = bool(checks) and all(one.passed for one in checks)
         key = self.signature["key"] if self.signature else None
-        caveats = (*said.caveats, *map(str, private.get("caveats") or ()))
+        caveats = (*claims.caveats, *map(str, private.get("caveats") or ()))
         return VerifyResult(
-            self.path, said.digest, passed, key, said.checkable_by, checks, tuple(said.assumptions), caveats
+            self.path, claims.digest, passed, key, claims.checkable_by, checks, tuple(claims.assumptions), caveats
         )
 
 
@@ -154,11 +154,11 @@ def evidence_for(
     )
 
 
-def _state_of(run: RunFolder, said: Certificate) -> int:
+def _state_of(run: RunFolder, claims: Certificate) -> int:
     """The state that the ledger says this certificate was given for."""
     for entry in run.entries():
-        if entry.details.get("certificate") == said.digest:
+        if entry.details.get("certificate") == claims.digest:
             return entry.state
     raise VerificationError(
-        f"The ledger of {run.path} knows no certificate {said.digest[:16]}: it was changed, or is another run's."
+        f"The ledger of {run.path} knows no certificate {claims.digest[:16]}: it was changed, or is another run's."
     )
