@@ -22,7 +22,7 @@ from probekit.errors import InputError
 from probekit.linear.design import ClientStats, Design
 from probekit.linear.ridge import penalty_of
 from probekit.linear.statistics import BLOCK_BYTES, FAST_ROWS
-from probekit.linear.views import ClassWeight, View, class_weights, view_of
+from probekit.linear.system import ClassWeight, Standardisation, class_weights, standardisation_of
 
 UNIT = float(np.finfo(np.float64).eps) / 2
 FAST_UNIT = float(np.finfo(np.float32).eps) / 2
@@ -51,7 +51,7 @@ def summing_error(arithmetic: str, dimension: int, rows: int, parts: int) -> flo
 
 
 @dataclass(frozen=True, eq=False)
-class Quadratic:
+class RetainedQuadratic:
     """The retained loss from statistics, in the parameters of the head's least-squares problem.
 
     `floor` is a curvature that every direction has whatever the rows are (0: none is known).
@@ -72,16 +72,16 @@ def quadratic(
     ridge: float,
     *,
     scaling: str = "mean",
-    view: str | View = "none",
+    standardise: str | Standardisation = "none",
     class_weight: ClassWeight = None,
     parts: int = 1,
     term: Array | None = None,
-) -> Quadratic:
+) -> RetainedQuadratic:
     """The retained loss of summed statistics; `parts`: how many clients' sums were added, `term`: a linear term,
     in sum scaling, that the loss has besides."""
     design = stats.design
     weights = class_weights(stats, class_weight)
-    chosen = view if isinstance(view, View) else view_of(stats, view)
+    chosen = standardise if isinstance(standardise, Standardisation) else standardisation_of(stats, standardise)
     plain = bool((weights == 1).all())
     gram = stats.total_gram if plain else np.tensordot(weights, stats.gram, axes=1)
     moment = stats.moment * weights
@@ -98,7 +98,7 @@ def quadratic(
     energy = float(np.trace(stats.total_gram)) * float(weights.max()) / weight
     target_energy = float((stats.class_counts * weights**2).sum()) / weight
     penalised = design.intercept != "free" and chosen.name == "none"
-    return Quadratic(
+    return RetainedQuadratic(
         curvature,
         linear,
         floor=mean_ridge if penalised else 0.0,
@@ -129,7 +129,7 @@ class Residual:
         return np.asarray(np.add(self.by_class, self.rounding_by_class))
 
 
-def residual(loss: Quadratic, params: Array) -> Residual:
+def residual(loss: RetainedQuadratic, params: Array) -> Residual:
     """The gradient's norms at these parameters, from statistics."""
     products = loss.curvature @ params - loss.linear
     sizes = np.abs(loss.curvature) @ np.abs(params) + np.abs(loss.linear)
@@ -177,7 +177,7 @@ class Known:
 
     residual: Residual
     curvature: SmallestCurvature | None
-    loss: Quadratic | None = None
+    loss: RetainedQuadratic | None = None
 
     @property
     def weights(self) -> float | None:
@@ -187,7 +187,7 @@ class Known:
         return self.residual.bound / self.curvature.value
 
 
-def convexity(loss: Quadratic) -> SmallestCurvature:
+def convexity(loss: RetainedQuadratic) -> SmallestCurvature:
     """The smallest curvature, less its rounding error, or the ridge's where that is more."""
     values = np.linalg.eigvalsh(loss.curvature)
     sure = float(values[0]) - loss.curvature_error - 16 * len(values) * UNIT * float(np.abs(values).max())
@@ -206,7 +206,7 @@ class Factor:
     inflation: float
 
     @classmethod
-    def of(cls, loss: Quadratic, curvature: float) -> Factor | None:
+    def of(cls, loss: RetainedQuadratic, curvature: float) -> Factor | None:
         """The factor, or None where rounding is as large as the smallest curvature."""
         trace, size = float(np.trace(loss.curvature)), len(loss.curvature)
         strayed = loss.curvature_error + gamma(size + 2) * trace
@@ -227,7 +227,7 @@ class Factor:
         return np.asarray(np.square(solved).sum(axis=0) * self.inflation)
 
 
-def excess_loss(gradient_bound: Residual, curvature: float, *, loss: Quadratic | None, params: Array) -> float:
+def excess_loss(gradient_bound: Residual, curvature: float, *, loss: RetainedQuadratic | None, params: Array) -> float:
     """How far the retained loss can lie above its minimum: 1/2 <g, H^-1 g>, or |g|^2 / (2 smallest curvature)."""
     simple = gradient_bound.bound**2 / (2 * curvature)
     factor = None if loss is None else Factor.of(loss, curvature)
@@ -238,13 +238,13 @@ def excess_loss(gradient_bound: Residual, curvature: float, *, loss: Quadratic |
     return min(simple, (root + hidden) ** 2 / 2)
 
 
-def _penalty(design: Design, view: View) -> Array:
+def _penalty(design: Design, standardisation: Standardisation) -> Array:
     """The matrix of the penalty in the head's own parameters: of (scale coefficients, bias at the centre)."""
     result = np.zeros((design.columns, design.columns))
     size = design.dimension
-    np.einsum("ii->i", result)[:size] = view.scale**2
+    np.einsum("ii->i", result)[:size] = standardisation.scale**2
     if design.intercept == "penalised":
-        last = np.append(view.centre, 1.0)
+        last = np.append(standardisation.centre, 1.0)
         result += np.outer(last, last)
     return result
 

@@ -124,7 +124,7 @@ def known_at(
             StatisticsTree.of(statistics).total,
             objective["ridge"],
             scaling=objective["scaling"],
-            view=objective["view"],
+            standardise=objective["view"],
             class_weight=objective["class_weight"],
             parts=len(statistics),
             term=term,

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from probekit.certificates.agreement import Agreement, agreement
-from probekit.certificates.bounds import Known, Quadratic, Residual, SmallestCurvature, summing_error
+from probekit.certificates.bounds import Known, Residual, RetainedQuadratic, SmallestCurvature, summing_error
 from probekit.certificates.budgets import check_privacy, check_term
 from probekit.certificates.certificate import STATISTICS, Certificate, signed_bytes
 from probekit.certificates.certify import bounds_of, known_at, statistics_digest
@@ -242,7 +242,7 @@ def _curvature(said: SmallestCurvature, found: SmallestCurvature | None) -> Chec
     return Check("smallest curvature", passed, f"{said.value:.6g}", f"at least {found.value:.6g}")
 
 
-def _minimum(bound: float, loss: Quadratic, curvature: float, params: Array, rounding: float) -> Check:
+def _minimum(bound: float, loss: RetainedQuadratic, curvature: float, params: Array, rounding: float) -> Check:
     """The minimum itself, found anew: the claimed bound must reach it, but for the minimum's own error."""
     found = Cholesky(tolerance=math.inf).solve(loss.curvature, loss.linear).value
     left = float(np.linalg.norm(loss.curvature @ found - loss.linear))
@@ -284,5 +284,5 @@ def _agreed(said: Agreement, found: Agreement) -> Check:
     )
 
 
-def _value(loss: Quadratic, params: Array) -> float:
+def _value(loss: RetainedQuadratic, params: Array) -> float:
     return float((params * (loss.curvature @ params / 2 - loss.linear)).sum())

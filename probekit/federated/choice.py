@@ -77,7 +77,11 @@ def choose(clients: Federation, problem: Any, *, how: str = "auto", scaling: str
         raise NotFoundError(f"There is no way {how!r} of choosing a ridge. {nearest(how, list(WAYS))}")
     if "statistics" not in problem.traits:
         raise InputError("This problem has no statistics to choose a ridge from. Give a number.")
-    options: dict[str, Any] = {"scaling": scaling, "view": problem.view, "class_weight": problem.class_weight}
+    options: dict[str, Any] = {
+        "scaling": scaling,
+        "standardise": problem.standardise,
+        "class_weight": problem.class_weight,
+    }
     parts = {one.client: problem.stats(one.arrays) for one in clients.ask("statistics").each()}
     path = decompose(StatisticsTree.of(parts).total, **options)
     if how == "auto:clients":

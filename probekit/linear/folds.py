@@ -13,7 +13,7 @@ from probekit.errors import InputError
 from probekit.linear.design import ClientStats, Design
 from probekit.linear.path import Array, RidgePath, Validation, decompose
 from probekit.linear.statistics import statistics
-from probekit.linear.views import ClassWeight, View
+from probekit.linear.system import ClassWeight, Standardisation
 from probekit.values import Rows
 
 FOLD_STREAM = 23
@@ -47,17 +47,17 @@ def cross_validate(
     *,
     ridges: Array | None = None,
     scaling: str = "mean",
-    view: str | View = "none",
+    standardise: str | Standardisation = "none",
     class_weight: ClassWeight = None,
 ) -> Validation:
     """The squared error on each part (fold or client) of the head of all others, for every ridge.
 
-    The others are summed anew, never subtracted, and each sum has its own view and class weights.
+    The others are summed anew, never subtracted, and each sum its own standardisation and class weights.
     """
     parts = [part for part in parts if part.count]
     if len(parts) < 2:
         raise InputError(f"Leaving one part out needs at least two parts with rows; found {len(parts)}.")
-    options: dict[str, Any] = {"scaling": scaling, "view": view, "class_weight": class_weight}
+    options: dict[str, Any] = {"scaling": scaling, "standardise": standardise, "class_weight": class_weight}
     if ridges is None:
         total = parts[0]
         for part in parts[1:]:

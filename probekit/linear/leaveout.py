@@ -16,7 +16,7 @@ from numpy.typing import DTypeLike, NDArray
 from probekit.errors import InputError
 from probekit.linear.path import Array, RidgePath, Validation
 from probekit.linear.statistics import checked_labels, row_blocks
-from probekit.linear.views import System
+from probekit.linear.system import System
 from probekit.values import Rows
 
 BLOCK_ELEMENTS = 2**21

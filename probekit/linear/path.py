@@ -17,7 +17,7 @@ from probekit.linear.design import ClientStats, Design
 from probekit.linear.lapack import linalg
 from probekit.linear.ridge import penalty_of, refuse_singular
 from probekit.linear.spectrum import condition, effective_dimension
-from probekit.linear.views import ClassWeight, System, View, system_of
+from probekit.linear.system import ClassWeight, Standardisation, System, system_of
 from probekit.values import Json
 
 Array = NDArray[np.float64]
@@ -62,14 +62,14 @@ class RidgePath:
             "vectors": self.vectors,
             "rotated": self.rotated,
             "class_weights": system.class_weights,
-            "centre": system.view.centre,
-            "scale": system.view.scale,
+            "centre": system.standardisation.centre,
+            "scale": system.standardisation.scale,
             "mean_target": system.mean_target,
         }
         return arrays, {
             "scaling": self.scaling,
             "weight": system.weight,
-            "view": system.view.name,
+            "view": system.standardisation.name,
             "targets": list(system.targets),
         }
 
@@ -77,7 +77,7 @@ class RidgePath:
     def received(cls, design: Design, arrays: Mapping[str, Array], plan: Mapping[str, Any]) -> RidgePath:
         """The path that was shipped; its system's Gram stayed where it was."""
         moment = np.empty((len(arrays["values"]), design.classes))
-        view = View(plan["view"], arrays["centre"], arrays["scale"])
+        standardisation = Standardisation(plan["view"], arrays["centre"], arrays["scale"])
         low, high = plan["targets"]
         system = System(
             np.empty((0, 0)),
@@ -85,7 +85,7 @@ class RidgePath:
             plan["weight"],
             arrays["class_weights"],
             design,
-            view,
+            standardisation,
             arrays["mean_target"],
             (low, high),
         )
@@ -104,12 +104,12 @@ def decompose(
     stats: ClientStats,
     *,
     scaling: str = "mean",
-    view: str | View = "none",
+    standardise: str | Standardisation = "none",
     class_weight: ClassWeight = None,
     targets: tuple[float, float] = (0.0, 1.0),
 ) -> RidgePath:
     """The ridge path of these statistics."""
-    system = system_of(stats, view=view, class_weight=class_weight, targets=targets)
+    system = system_of(stats, standardise=standardise, class_weight=class_weight, targets=targets)
     penalty_of(1.0, scaling, system.weight)
     values, vectors = linalg.eigh(system.gram, driver="evd")
     return RidgePath(system, scaling, np.maximum(values, 0.0), vectors, vectors.T @ system.moment)

@@ -17,7 +17,7 @@ from probekit.errors import InputError
 from probekit.linear.design import SCALINGS, ClientStats, LinearFit, Solution
 from probekit.linear.objective import refuse_unhidden
 from probekit.linear.solvers import Cholesky, Solver
-from probekit.linear.views import ClassWeight, System, View, system_of
+from probekit.linear.system import ClassWeight, Standardisation, System, system_of
 from probekit.values import Json
 
 CHOLESKY = Cholesky()
@@ -29,7 +29,7 @@ def fit(
     ridge: float,
     *,
     scaling: str = "mean",
-    view: str | View = "none",
+    standardise: str | Standardisation = "none",
     class_weight: ClassWeight = None,
     normalise_classes: bool = False,
     solver: Solver = CHOLESKY,
@@ -38,14 +38,14 @@ def fit(
     """The closed form for these statistics.
 
     ridge, scaling: the penalty, times the rows ("mean") or as it is ("sum").
-    view: "none", "centre", "standardise", or where to centre and how to scale.
+    standardise: "none", "centre", "standardise", or where to centre and how to scale.
     class_weight: "balanced", or one number per class.
     normalise_classes: divide each class's solved column by its norm, as Fed3R does.
     solver: of the linear system.
     objective: a linear term B: <B, W> is added to what is minimised.
     Gives the parameters, and the solution of the system that was solved (before centring and scaling are undone).
     """
-    system = system_of(stats, view=view, class_weight=class_weight)
+    system = system_of(stats, standardise=standardise, class_weight=class_weight)
     if objective is not None:
         refuse_unhidden(ridge=ridge, normalised=normalise_classes)
         system = system.perturbed(objective)
@@ -104,7 +104,7 @@ def recipe_of(stats: ClientStats, *, scaling: str, system: System) -> Mapping[st
         "intercept": design.intercept,
         "arithmetic": design.arithmetic,
         "grid": design.grid,
-        "fit_view": system.view.name,
+        "fit_view": system.standardisation.name,
         "rows": stats.count,
         "exact_unlearning": True,
     }

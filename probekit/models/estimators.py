@@ -23,7 +23,7 @@ from probekit.linear.logistic import fit_logistic
 from probekit.linear.path import decompose
 from probekit.linear.ridge import penalty_of, recipe_of, solve
 from probekit.linear.statistics import statistics
-from probekit.linear.views import system_of
+from probekit.linear.system import system_of
 from probekit.models.heads import LinearHead, head_of
 from probekit.models.serving import scores
 
@@ -86,7 +86,7 @@ class RidgeHead(_Head):
     scaling: "sum" takes it as it is, "mean" multiplies it by the number of rows.
     fit_intercept: whether there is an intercept, which is not penalised.
     row_view: rows as they are ("raw") or divided by their norm ("l2").
-    view: statistics as they are ("none"), or "centre" or "standardise".
+    standardise: statistics as they are ("none"), or "centre" or "standardise".
     class_weight: as in scikit-learn.
     arithmetic: "float64", "fast" or "exact", the last with the step of its `grid`.
     """
@@ -98,7 +98,7 @@ class RidgeHead(_Head):
         scaling: str = "sum",
         fit_intercept: bool = True,
         row_view: str = "raw",
-        view: str = "none",
+        standardise: str = "none",
         class_weight: dict[Any, float] | str | None = None,
         arithmetic: str = "float64",
         grid: float = 0.0,
@@ -107,7 +107,7 @@ class RidgeHead(_Head):
         self.scaling = scaling
         self.fit_intercept = fit_intercept
         self.row_view = row_view
-        self.view = view
+        self.standardise = standardise
         self.class_weight = class_weight
         self.arithmetic = arithmetic
         self.grid = grid
@@ -185,7 +185,11 @@ class RidgeHead(_Head):
 
     def _choose(self, rows: NDArray[Any], numbers: NDArray[np.int64]) -> float:
         path = decompose(
-            self.stats_, scaling=self.scaling, view=self.view, class_weight=self._weights(), targets=TARGETS
+            self.stats_,
+            scaling=self.scaling,
+            standardise=self.standardise,
+            class_weight=self._weights(),
+            targets=TARGETS,
         )
         alpha, self.validation_ = choose_ridge(path, rows, numbers)
         return alpha
@@ -197,7 +201,7 @@ class RidgeHead(_Head):
     def _solve(self, alpha: float | str) -> Self:
         if isinstance(alpha, str):
             raise InputError(f'alpha must be a number or "auto"; found {alpha!r}.')
-        system = system_of(self.stats_, view=self.view, class_weight=self._weights(), targets=TARGETS)
+        system = system_of(self.stats_, standardise=self.standardise, class_weight=self._weights(), targets=TARGETS)
         self.solution_ = solve(system, penalty_of(alpha, self.scaling, system.weight))
         self.alpha_ = alpha
         recipe = recipe_of(self.stats_, scaling=self.scaling, system=system)

@@ -16,7 +16,7 @@ from probekit.linear.ridge import CHOLESKY, fit, penalty_of
 from probekit.linear.solvers import Cholesky, ConjugateGradient, Operator, Solver
 from probekit.linear.squares import CurvedSquares
 from probekit.linear.statistics import row_blocks
-from probekit.linear.views import ClassWeight, View
+from probekit.linear.system import ClassWeight, Standardisation
 from probekit.models.adam import F2L2, AdamSteps
 from probekit.models.fitting import FitPlan, local_steps
 from probekit.models.heads import Head, LinearHead, head_of
@@ -46,7 +46,7 @@ class HeadProblem:
     design: Design
     classes: tuple[str, ...] = ()
     spec_digest: str = ""
-    view: str | View = "none"
+    standardise: str | Standardisation = "none"
     class_weight: ClassWeight = None
     normalise_classes: bool = False
 
@@ -54,7 +54,7 @@ class HeadProblem:
     def traits(self) -> frozenset[str]:
         """Always quadratic with statistics; plain where the clients' own losses are what is minimised."""
         found = {"quadratic", "statistics"} | (set() if self.normalise_classes else {"minimum"})
-        plain = self.view == "none" and self.class_weight is None and not self.normalise_classes
+        plain = self.standardise == "none" and self.class_weight is None and not self.normalise_classes
         return frozenset(found | ({"plain"} if plain else set()))
 
     @property
@@ -65,7 +65,7 @@ class HeadProblem:
             "design": asdict(self.design),
             "classes": list(self.classes),
             "spec": self.spec_digest,
-            "view": self.view if isinstance(self.view, str) else self.view.name,
+            "view": self.standardise if isinstance(self.standardise, str) else self.standardise.name,
             "class_weight": weight if weight is None or isinstance(weight, str) else [float(one) for one in weight],
             "normalise_classes": self.normalise_classes,
         }
@@ -160,7 +160,7 @@ class HeadProblem:
             total,
             ridge,
             scaling=scaling,
-            view=self.view,
+            standardise=self.standardise,
             class_weight=self.class_weight,
             normalise_classes=self.normalise_classes,
             solver=solver,

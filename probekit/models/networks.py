@@ -67,7 +67,7 @@ def lenet(shape: Shape, classes: int) -> nn.Module:
     )
 
 
-class Residual(nn.Module):
+class ResidualBlock(nn.Module):
     """Two convolutions with batch norm around a shortcut."""
 
     def __init__(self, channels: int, width: int, stride: int) -> None:
@@ -89,7 +89,7 @@ def resnet(shape: Shape, classes: int, *, widths: Shape = (16, 32, 64)) -> nn.Mo
     channels, _, _ = _picture(shape, least=4)
     blocks: list[nn.Module] = [nn.Conv2d(channels, widths[0], 3, padding=1, bias=False), nn.BatchNorm2d(widths[0])]
     for number, (before, width) in enumerate(zip((widths[0], *widths), widths, strict=False)):
-        blocks.append(Residual(before, width, 1 if number == 0 else 2))
+        blocks.append(ResidualBlock(before, width, 1 if number == 0 else 2))
     return nn.Sequential(*blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(widths[-1], classes))
 
 

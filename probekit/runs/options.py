@@ -16,7 +16,7 @@ WHO, FIT, ROUNDS = "Who holds what", "The head", "FedAvg (with --method fedavg)"
 ATTACK = "A backdoor to try unlearning on"
 NOISE = "A guarantee for the released head: (epsilon, delta)"
 NETWORK = "A whole network instead of a head (with --backend jvp)"
-RENAMED = {"fit_view": "view"}
+RENAMED = {"fit_view": "standardise"}
 """Options that trainers have by another name."""
 SOLVED = ("fit_view", "class_weight", "normalise_classes")
 OF_HEADS = (*SOLVED, "scaling", "intercept", "view", "arithmetic", "grid", "objective_noise")

@@ -7,8 +7,8 @@ In a plugin's tests two lines do:
 """
 
 from probekit.testing.backbones import check_backbone
-from probekit.testing.check import Check
+from probekit.testing.check import KitCheck
 from probekit.testing.federations import check_federation
 from probekit.testing.methods import check_method
 
-__all__ = ["Check", "check_backbone", "check_federation", "check_method"]
+__all__ = ["KitCheck", "check_backbone", "check_federation", "check_method"]

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from probekit.datasets import pictures
 from probekit.protocols import Backbone
-from probekit.testing.check import Check, checked
+from probekit.testing.check import KitCheck, checked
 from probekit.values import canonical
 
 TOLERANCE = 1e-4
@@ -21,18 +21,18 @@ TOLERANCE = 1e-4
 BATCHES = (1, 3, 8)
 
 
-def check_backbone(backbone: Backbone, *, samples: Sequence[Any] | None = None) -> list[Check]:
+def check_backbone(backbone: Backbone, *, samples: Sequence[Any] | None = None) -> list[KitCheck]:
     """What was checked of a backbone. There are no built-in arrays: give eight of them for kind "array"."""
     inputs = list(pictures.canary_samples(backbone.kind) if samples is None else samples)
     if len(inputs) < max(BATCHES):
-        return [Check("samples", False, f"{max(BATCHES)} samples are needed, found {len(inputs)}: give samples=...")]
+        return [KitCheck("samples", False, f"{max(BATCHES)} samples are needed, found {len(inputs)}: give samples=...")]
     try:
         prepared = [backbone.preprocess(sample) for sample in inputs]
         start = time.perf_counter()
         vectors = backbone.encode(prepared)
         seconds = time.perf_counter() - start
     except Exception as error:
-        return [Check("encodes", False, f"{type(error).__name__}: {error}")]
+        return [KitCheck("encodes", False, f"{type(error).__name__}: {error}")]
     checks: list[tuple[str, Callable[[], tuple[bool, str]]]] = [
         ("shape", lambda: _shape(vectors, len(inputs))),
         ("dtype", lambda: (vectors.dtype == np.float32, f"{vectors.dtype}, wanted float32")),

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Check:
+class KitCheck:
     """One thing that is required, whether it is so, and what was seen."""
 
     name: str
@@ -15,10 +15,10 @@ class Check:
     detail: str
 
 
-def checked(name: str, check: Callable[[], tuple[bool, str]]) -> Check:
+def checked(name: str, check: Callable[[], tuple[bool, str]]) -> KitCheck:
     """The outcome of a check; one that raises has failed."""
     try:
         passed, detail = check()
     except Exception as error:
-        return Check(name, False, f"{type(error).__name__}: {error}")
-    return Check(name, bool(passed), detail)
+        return KitCheck(name, False, f"{type(error).__name__}: {error}")
+    return KitCheck(name, bool(passed), detail)

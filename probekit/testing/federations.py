@@ -14,7 +14,7 @@ from probekit.federated.in_process import InProcess
 from probekit.federated.message import Answer, Ask, Selection
 from probekit.federated.rows import design_for, head_problem
 from probekit.federated.summation import order
-from probekit.testing.check import Check, checked
+from probekit.testing.check import KitCheck, checked
 from probekit.testing.planted import planted_set
 from probekit.values import EmbeddingSet
 
@@ -27,7 +27,7 @@ FAR = 1e100
 """How far a client's rows lie whose gradient is beyond all numbers where others' is not."""
 
 
-def check_federation(make: Make) -> list[Check]:
+def check_federation(make: Make) -> list[KitCheck]:
     """What was checked of a federation.
 
     make: gives the federation for a problem, an embedding set and the numbers of each client's rows in it. Its clients

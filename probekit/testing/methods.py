@@ -16,7 +16,7 @@ from probekit.federated.partition import partition
 from probekit.federated.trained import Trained
 from probekit.federated.training import train
 from probekit.models.problem import backend_named
-from probekit.testing.check import Check, checked
+from probekit.testing.check import KitCheck, checked
 from probekit.testing.planted import planted_set
 from probekit.unlearning.choice import carried_out
 from probekit.unlearning.method import Material, Unlearned, method, missing
@@ -48,7 +48,7 @@ class PlantedRun:
         return WatchedRemoval(before or self.trained, UnlearnRequest((self.leaver,)), material)
 
 
-def check_method(unlearner: Any, *, network: bool = True) -> list[Check]:
+def check_method(unlearner: Any, *, network: bool = True) -> list[KitCheck]:
     """What was checked of an unlearning method, on every planted run that has what it needs.
 
     unlearner: the method, or its name with its options.
@@ -68,7 +68,7 @@ def check_method(unlearner: Any, *, network: bool = True) -> list[Check]:
             lacking[run.name] = why
         else:
             found += _checks(unlearner, run)
-    return [*found, Check("applies", len(found) > 1, f"nothing for it in {lacking}" if lacking else "to every run")]
+    return [*found, KitCheck("applies", len(found) > 1, f"nothing for it in {lacking}" if lacking else "to every run")]
 
 
 def _declaration(unlearner: Any) -> tuple[bool, str]:
@@ -79,13 +79,13 @@ def _declaration(unlearner: Any) -> tuple[bool, str]:
     return not odd, f"needs that are no pairs of party and what: {odd}"
 
 
-def _checks(unlearner: Any, run: PlantedRun) -> Iterator[Check]:
+def _checks(unlearner: Any, run: PlantedRun) -> Iterator[KitCheck]:
     removal, before = run.removal(), _fingerprint(run.trained)
     try:
         done: Unlearned = carried_out(removal, unlearner)
         after = np.asarray(done.trained_after.params)
     except Exception as error:
-        yield Check(f"{run.name}: runs", False, f"{type(error).__name__}: {error}")
+        yield KitCheck(f"{run.name}: runs", False, f"{type(error).__name__}: {error}")
         return
     moves: dict[str, Callable[[], tuple[bool, str]]] = {
         "finite": lambda: (bool(np.isfinite(after).all()), f"{int((~np.isfinite(after)).sum())} bad parameters"),

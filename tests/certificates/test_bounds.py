@@ -172,8 +172,8 @@ def test_the_fitted_head_is_the_minimum_of_the_quadratic(view: str, intercept: s
     labels = np.minimum(random.integers(0, 5, 150), 2)
     design = Design(5, 3, intercept=intercept, per_class=weight is not None)
     stats = statistics(rows, labels, design)
-    head = fit(stats, 0.2, view=view, class_weight=weight)
-    loss = quadratic(stats, 0.2, view=view, class_weight=weight)
+    head = fit(stats, 0.2, standardise=view, class_weight=weight)
+    loss = quadratic(stats, 0.2, standardise=view, class_weight=weight)
     params = head.params[: design.columns]
     found = residual(loss, params)
     assert found.norm <= found.rounding

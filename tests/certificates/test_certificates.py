@@ -193,7 +193,7 @@ def test_fedavg_as_reference() -> None:
 
 
 def test_views_are_certified_and_normalised_classes_refused() -> None:
-    viewed = make_run(method=ClosedForm(view="standardise", class_weight="balanced"), design={"per_class": True})
+    viewed = make_run(method=ClosedForm(standardise="standardise", class_weight="balanced"), design={"per_class": True})
     unlearned = Exact().unlearn(Removal(viewed.trained, FORGET))
     certificate = certify(viewed.trained, unlearned, evaluation=embedding_set(50, seed=3))
     assert certificate.bounds.weights is not None

@@ -184,7 +184,7 @@ def test_options_of_the_fit_reach_it(make_set: MakeSet) -> None:
     balanced = train(data, split, ridge=0.1, method=ClosedForm(class_weight=[1.0, 5.0, 1.0]))
     assert balanced.problem.design.per_class
     assert balanced.head.digest != plain.head.digest
-    standardised = train(data, split, ridge=0.1, method=ClosedForm(view="standardise"))
+    standardised = train(data, split, ridge=0.1, method=ClosedForm(standardise="standardise"))
     assert standardised.head.recipe["fit_view"] == "standardise"
     for trained in (
         balanced,
@@ -194,7 +194,7 @@ def test_options_of_the_fit_reach_it(make_set: MakeSet) -> None:
         assert "without feature scaling" in can_unlearn(trained)["fedremoval"]
         assert not can_unlearn(trained)["exact"]
     with pytest.raises(InputError, match="feature scaling"):
-        train(data, split, ridge=0.1, method=ClosedForm(view="standardise"), keep="gradients")
+        train(data, split, ridge=0.1, method=ClosedForm(standardise="standardise"), keep="gradients")
 
 
 def test_a_row_that_is_not_finite_is_named_by_its_sample(make_set: MakeSet) -> None:

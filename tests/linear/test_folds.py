@@ -23,7 +23,7 @@ def test_each_client_left_out_in_turn(data: Data, intercept: str, scaling: str, 
     owner = np.random.default_rng(0).choice(4, size=300, p=[0.1, 0.2, 0.3, 0.4])
     design = Design(12, 4, intercept=intercept)
     parts = [statistics(rows[owner == c], labels[owner == c], design) for c in range(4)]
-    found = cross_validate(parts, ridges=RIDGES, scaling=scaling, view=view)
+    found = cross_validate(parts, ridges=RIDGES, scaling=scaling, standardise=view)
     for number, ridge in enumerate(RIDGES):
         total = 0.0
         for client in range(4):

@@ -125,7 +125,7 @@ def test_no_rows_and_unknown_scalings_are_refused(data: Data) -> None:
 
 
 def test_the_recipe_says_what_was_done(data: Data) -> None:
-    fitted = fit(statistics(*data, Design(12, 4, view="l2", arithmetic="exact")), 0.1, view="centre")
+    fitted = fit(statistics(*data, Design(12, 4, view="l2", arithmetic="exact")), 0.1, standardise="centre")
     head = head_of(fitted)
     assert head.view == "l2"
     assert head.classes == ("0", "1", "2", "3")

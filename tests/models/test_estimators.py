@@ -19,7 +19,7 @@ from tests.oracles import relative
 KINDS = [
     RidgeHead(),
     RidgeHead(alpha="auto"),
-    RidgeHead(scaling="mean", view="standardise"),
+    RidgeHead(scaling="mean", standardise="standardise"),
     RidgeHead(class_weight="balanced"),
     LogisticHead(),
 ]
@@ -64,7 +64,9 @@ def test_automatic_alpha_is_ridge_classifier_cvs(digits: Digits) -> None:
     assert relative(ours.coef_, theirs.coef_) < 1e-8
 
 
-@pytest.mark.parametrize("options", [{}, {"class_weight": "balanced"}, {"view": "standardise"}, {"scaling": "mean"}])
+@pytest.mark.parametrize(
+    "options", [{}, {"class_weight": "balanced"}, {"standardise": "standardise"}, {"scaling": "mean"}]
+)
 def test_parts_added_merged_and_removed_are_one_fit(digits: Digits, options: dict[str, Any]) -> None:
     X, y = digits
     classes = np.unique(y)

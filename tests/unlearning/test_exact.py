@@ -143,7 +143,7 @@ def test_statistics_that_no_rows_have_are_refused(run: Run) -> None:
 @pytest.mark.parametrize("view", ["centre", "standardise"])
 @pytest.mark.parametrize("weight", [None, "balanced"])
 def test_heads_with_views_and_class_weights(view: str, weight: str | None) -> None:
-    method = ClosedForm(view=view, class_weight=weight, normalise_classes=True)
+    method = ClosedForm(standardise=view, class_weight=weight, normalise_classes=True)
     run = make_run(method=method, design={"per_class": weight is not None})
     found = Exact().unlearn(Removal(run.trained, UnlearnRequest.of(["0"]))).trained_after
     rest = remaining_rows(run.trained, UnlearnRequest.of(["0"]), run.embeddings, run.partition)

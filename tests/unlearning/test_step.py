@@ -280,7 +280,7 @@ def test_what_is_missing_is_named(run: Run) -> None:
         FedRemoval().unlearn(Removal(replace(run.trained, statistics=None), FORGET))
     with pytest.raises(InputError, match="clients online"):
         FedRemovalLine().unlearn(Removal(make_run(keep="gradients").trained, FORGET))
-    viewed = make_run(method=ClosedForm(view="centre"))
+    viewed = make_run(method=ClosedForm(standardise="centre"))
     with pytest.raises(InputError, match="feature scaling, class weights"):
         FedRemoval().unlearn(Removal(viewed.trained, FORGET))
     with pytest.raises(MismatchError, match="Ask the retained"):

@@ -11,7 +11,7 @@ from probekit.federated.training import Training
 from probekit.linear.objective import SIGMA, draw_objective, refuse_unhidden
 from probekit.linear.ridge import CHOLESKY
 from probekit.linear.solvers import Solver
-from probekit.linear.views import ClassWeight, View
+from probekit.linear.system import ClassWeight, Standardisation
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class ClosedForm:
     needs: ClassVar[tuple[Any, ...]] = (("problem", "statistics"), ("clients", "statistics"))
     keeps: ClassVar[tuple[str, ...]] = ("statistics", "gradients")
 
-    view: str | View = "none"
+    standardise: str | Standardisation = "none"
     class_weight: ClassWeight = None
     normalise_classes: bool = False
     solver: Solver = field(default=CHOLESKY, repr=False)
@@ -30,7 +30,10 @@ class ClosedForm:
     def configure(self, problem: Any) -> Any:
         """The problem with this feature scaling and these class weights."""
         return replace(
-            problem, view=self.view, class_weight=self.class_weight, normalise_classes=self.normalise_classes
+            problem,
+            standardise=self.standardise,
+            class_weight=self.class_weight,
+            normalise_classes=self.normalise_classes,
         )
 
     def train(self, training: Training) -> Trained:
@@ -61,7 +64,7 @@ class ClosedForm:
             ridge=training.ridge,
             intercept=design.intercept,
             arithmetic=design.arithmetic,
-            fit_view=self.view if isinstance(self.view, str) else self.view.name,
+            fit_view=self.standardise if isinstance(self.standardise, str) else self.standardise.name,
             weighted=self.class_weight is not None,
             normalised=self.normalise_classes,
             keep=training.keep,

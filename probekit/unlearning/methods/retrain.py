@@ -29,7 +29,7 @@ def minimum_trainer(problem: Any) -> Any:
     if "trainer" in problem.traits:
         return trainer_named(problem.trainer)
     if "statistics" in problem.traits:
-        return ClosedForm(problem.view, problem.class_weight, problem.normalise_classes)
+        return ClosedForm(problem.standardise, problem.class_weight, problem.normalise_classes)
     return CLOSE[problem.precision]
 
 

@@ -11,7 +11,7 @@ from probekit.errors import InputError
 from probekit.linear.design import INTERCEPTS, Design
 from probekit.linear.ridge import fit
 from probekit.linear.statistics import statistics
-from probekit.linear.views import VIEWS, View, view_of
+from probekit.linear.system import STANDARDISATIONS, Standardisation, standardisation_of
 from tests.linear.conftest import Data
 from tests.oracles import columns, least_squares, one_hot, relative
 
@@ -23,10 +23,10 @@ def explicit(rows: np.ndarray, view: str) -> np.ndarray:
 
 
 @pytest.mark.parametrize("intercept", INTERCEPTS)
-@pytest.mark.parametrize("view", VIEWS)
+@pytest.mark.parametrize("view", STANDARDISATIONS)
 def test_a_view_folds_back_onto_raw_embeddings(data: Data, intercept: str, view: str) -> None:
     rows, labels = data
-    head = fit(statistics(rows, labels, Design(12, 4, intercept=intercept)), 0.02, view=view)
+    head = fit(statistics(rows, labels, Design(12, 4, intercept=intercept)), 0.02, standardise=view)
     X = columns(explicit(rows, view), intercept=intercept)
     wanted = X @ least_squares(X, one_hot(labels, 4), penalty=300 * 0.02, free=intercept == "free")
     assert relative(columns(rows.astype(np.float64)) @ head.params, wanted) < 1e-10
@@ -37,7 +37,7 @@ def test_a_view_can_come_from_the_servers_set(data: Data, intercept: str) -> Non
     rows, labels = data
     design = Design(12, 4, intercept=intercept)
     server = statistics(rows[:40], labels[:40], design)
-    head = fit(statistics(rows, labels, design), 0.02, view=view_of(server, "standardise"))
+    head = fit(statistics(rows, labels, design), 0.02, standardise=standardisation_of(server, "standardise"))
     scaler = StandardScaler().fit(rows[:40].astype(np.float64))
     X = columns(scaler.transform(rows.astype(np.float64)), intercept=intercept)
     wanted = X @ least_squares(X, one_hot(labels, 4), penalty=6.0)
@@ -47,8 +47,8 @@ def test_a_view_can_come_from_the_servers_set(data: Data, intercept: str) -> Non
 
 def test_a_given_view_is_taken_as_it_is(data: Data) -> None:
     rows, labels = data
-    view = View("mine", np.full(12, 0.5), np.linspace(1, 2, 12))
-    head = fit(statistics(rows, labels, Design(12, 4)), 0.1, view=view)
+    view = Standardisation("mine", np.full(12, 0.5), np.linspace(1, 2, 12))
+    head = fit(statistics(rows, labels, Design(12, 4)), 0.1, standardise=view)
     X = columns((rows.astype(np.float64) - 0.5) / np.linspace(1, 2, 12))
     wanted = X @ least_squares(X, one_hot(labels, 4), penalty=30.0)
     assert relative(columns(rows.astype(np.float64)) @ head.params, wanted) < 1e-10
@@ -57,7 +57,7 @@ def test_a_given_view_is_taken_as_it_is(data: Data) -> None:
 def test_a_constant_column_is_left_at_its_scale(data: Data) -> None:
     rows = data[0].copy()
     rows[:, 3] = 0.7
-    view = view_of(statistics(rows, data[1], Design(12, 4)), "standardise")
+    view = standardisation_of(statistics(rows, data[1], Design(12, 4)), "standardise")
     assert view.scale[3] == 1
     assert np.isclose(view.scale[4], rows[:, 4].astype(np.float64).std())
 
@@ -84,7 +84,7 @@ def test_weights_need_one_gram_per_class(data: Data) -> None:
 def test_unknown_views_and_weights_are_refused(data: Data) -> None:
     stats = statistics(*data, Design(12, 4, per_class=True))
     with pytest.raises(InputError, match="none, centre, standardise"):
-        fit(stats, 1.0, view="whiten")
+        fit(stats, 1.0, standardise="whiten")
     with pytest.raises(InputError, match="one weight, 0 or more"):
         fit(stats, 1.0, class_weight=[1.0, 2.0])
     with pytest.raises(InputError, match="balanced"):

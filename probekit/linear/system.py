@@ -1,6 +1,6 @@
 """Centring and scaling at fit time, done on statistics, and the way back to embeddings as they are stored.
 
-Whatever the intercept, weights and view, fitting comes down to one system in which every column is penalised,
+Whatever the intercept, weights and scale, fitting comes down to one system in which every column is penalised,
 (gram + penalty I) value = moment, and an affine map from its value to the head's parameters.
 """
 
@@ -15,12 +15,12 @@ from numpy.typing import NDArray
 from probekit.errors import InputError
 from probekit.linear.design import ClientStats, Design
 
-VIEWS = ("none", "centre", "standardise")
+STANDARDISATIONS = ("none", "centre", "standardise")
 ClassWeight = str | Sequence[float] | NDArray[np.float64] | None
 
 
 @dataclass(frozen=True, eq=False)
-class View:
+class Standardisation:
     """New coordinates for an embedding: (embedding - centre) / scale."""
 
     name: str
@@ -28,23 +28,23 @@ class View:
     scale: NDArray[np.float64]
 
 
-def view_of(stats: ClientStats, name: str) -> View:
-    """The view that these statistics (all clients' sum, or the server's own) define."""
-    if name not in VIEWS:
-        raise InputError(f"A view at fit time must be one of {', '.join(VIEWS)}; found {name!r}.")
+def standardisation_of(stats: ClientStats, name: str) -> Standardisation:
+    """The standardisation that these statistics (all clients' sum, or the server's own) define."""
+    if name not in STANDARDISATIONS:
+        raise InputError(f"`standardise` must be one of {', '.join(STANDARDISATIONS)}; found {name!r}.")
     size = stats.design.dimension
     if name == "none":
-        return View(name, np.zeros(size), np.ones(size))
+        return Standardisation(name, np.zeros(size), np.ones(size))
     if stats.count == 0:
-        raise InputError(f"The view {name!r} needs at least one row to take its mean from; found none.")
+        raise InputError(f"To {name} takes at least one row to know the mean of; found none.")
     # one-hot targets add to one, so the moments add to the sum of the rows even without a column of ones
     mean = stats.moment[:size].sum(axis=1) / stats.count
     if name == "centre":
-        return View(name, mean, np.ones(size))
+        return Standardisation(name, mean, np.ones(size))
     square = np.einsum("ii->i", stats.total_gram)[:size] / stats.count
     variance = square - mean**2
     constant = variance <= stats.count * np.finfo(np.float64).eps * square
-    return View(name, mean, np.sqrt(np.where(constant, 1.0, variance)))
+    return Standardisation(name, mean, np.sqrt(np.where(constant, 1.0, variance)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,7 +60,7 @@ class System:
     weight: float
     class_weights: NDArray[np.float64]
     design: Design
-    view: View
+    standardisation: Standardisation
     mean_target: NDArray[np.float64]
     targets: tuple[float, float]
     energy: float = 0.0
@@ -68,23 +68,27 @@ class System:
     def lift(self, value: NDArray[np.float64]) -> NDArray[np.float64]:
         """The (d+1, k) parameters, bias last, that act on embeddings as the row view gives them."""
         size = self.design.dimension
-        coefficients = value[:size] / self.view.scale[:, None]
+        coefficients = value[:size] / self.standardisation.scale[:, None]
         bias = value[size] if self.design.intercept == "penalised" else self.mean_target
-        return np.vstack([coefficients, bias - self.view.centre @ coefficients])
+        return np.vstack([coefficients, bias - self.standardisation.centre @ coefficients])
 
     def perturbed(self, objective: NDArray[np.float64]) -> System:
         """The system with the linear term <objective, W> in what is minimised; only where W is solved for itself."""
-        plain = self.view.name == "none" and self.design.intercept != "free" and bool((self.class_weights == 1).all())
+        plain = (
+            self.standardisation.name == "none"
+            and self.design.intercept != "free"
+            and bool((self.class_weights == 1).all())
+        )
         if not plain or objective.shape != self.moment.shape:
             raise InputError(
-                "A linear term belongs to a head without view, class weights or free intercept, with one number for "
+                "A linear term belongs to a head without scaling, class weights or free intercept, with one number for "
                 f"each of its {self.moment.shape} parameters; found {objective.shape}. Take the run's own term."
             )
         return replace(self, moment=self.moment - objective)
 
     def columns(self, block: NDArray[np.float64]) -> NDArray[np.float64]:
         """The system's columns of some rows."""
-        seen = (block - self.view.centre) / self.view.scale
+        seen = (block - self.standardisation.centre) / self.standardisation.scale
         return np.hstack([seen, np.ones((len(seen), 1))]) if self.design.intercept == "penalised" else seen
 
     def of(self, stats: ClientStats) -> System:
@@ -96,17 +100,17 @@ class System:
 def system_of(
     stats: ClientStats,
     *,
-    view: str | View = "none",
+    standardise: str | Standardisation = "none",
     class_weight: ClassWeight = None,
     targets: tuple[float, float] = (0.0, 1.0),
 ) -> System:
-    """The system to solve for these statistics. A view by name is taken from them, a `View` as it is."""
+    """The system to solve for these statistics. A standardisation by name is taken from them."""
     if stats.count == 0:
         raise InputError("A head cannot be fitted to no rows. Give at least one client with rows.")
     weights = class_weights(stats, class_weight)
     gram, moment, counts = _augmented(stats, weights)
     total = float(counts.sum())
-    chosen = view if isinstance(view, View) else view_of(stats, view)
+    chosen = standardise if isinstance(standardise, Standardisation) else standardisation_of(stats, standardise)
     size = stats.design.dimension
     low, high = targets
     mean_target = np.zeros(stats.design.classes)
@@ -155,7 +159,7 @@ def _transformed(
     frame: System, gram: NDArray[np.float64], moment: NDArray[np.float64], counts: NDArray[np.float64]
 ) -> System:
     """The frame with its system filled in from E^T E, E^T Y and class counts."""
-    centre, scale = frame.view.centre, frame.view.scale
+    centre, scale = frame.standardisation.centre, frame.standardisation.scale
     low, high = frame.targets
     sums, total = moment.sum(axis=1), float(counts.sum())
     if centre.any():
