@@ -224,7 +224,7 @@ def test_the_wheel_is_what_is_imported_elsewhere(elsewhere: Path) -> None:
 @pytest.mark.slow
 def test_the_tests_pass_from_the_wheel(elsewhere: Path) -> None:
     """All quick tests but those about the checkout itself: its files, its README, its package list."""
-    about_the_checkout = ("test_packaging.py", "test_claims.py")
+    about_the_checkout = ("test_packaging.py", "test_claims.py", "test_contributing.py", "test_shape.py")
     ignored = [f"--ignore=tests/{name}" for name in about_the_checkout]
     done = _outside(elsewhere, "-m", "pytest", "-q", "-x", "-n", "2", "-p", "no:cacheprovider", *ignored)
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
