@@ -16,10 +16,10 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import linalg
 
 from probekit.errors import InputError
 from probekit.linear.design import ClientStats, Design
+from probekit.linear.lapack import linalg
 from probekit.linear.ridge import penalty_of
 from probekit.linear.statistics import BLOCK_BYTES, FAST_ROWS
 from probekit.linear.system import ClassWeight, Standardisation, class_weights, standardisation_of

@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import gammainccinv, gammaincinv
 
 from probekit.certificates.certificate import Certificate
 from probekit.certificates.checks import Check, at_most, close
@@ -20,6 +19,7 @@ from probekit.certificates.privacy import (
     sum_bound,
 )
 from probekit.errors import ProbekitError
+from probekit.linear.lapack import special
 from probekit.linear.objective import SIGMA
 from probekit.models.heads import Head
 
@@ -73,7 +73,10 @@ def check_term(
         return checks
     if term.shape != shape or not np.isfinite(term).all():
         return [*checks, Check("linear term", False, f"numbers of shape {shape}", f"of shape {term.shape}")]
-    low, high = (float(said) * float(np.sqrt(2 * tail(term.size / 2, RARE))) for tail in (gammaincinv, gammainccinv))
+    low, high = (
+        float(said) * float(np.sqrt(2 * tail(term.size / 2, RARE)))
+        for tail in (special.gammaincinv, special.gammainccinv)
+    )
     size = float(np.linalg.norm(term))
     told = f"from {low:.4g} to {high:.4g}"
     checks.append(Check("size of the linear term", low <= size <= high, told, f"{size:.4g}"))

@@ -13,13 +13,12 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import brentq
-from scipy.special import log_ndtr
 
 from probekit.certificates.bounds import Residual, gamma, summing_error
 from probekit.certificates.certificate import Certificate
 from probekit.errors import InputError
 from probekit.linear.design import ClientStats, Solution
+from probekit.linear.lapack import optimize, special
 from probekit.linear.objective import SIGMA, refuse_sigma
 from probekit.linear.objective import draw_objective as draw_objective
 from probekit.linear.ridge import CHOLESKY, penalty_of
@@ -61,7 +60,7 @@ def gaussian_delta(bound: float, *, sigma: float, epsilon: float) -> float:
     if bound == 0:
         return 0.0
     half, cost = bound / (2 * sigma), epsilon * sigma / bound
-    first, second = float(log_ndtr(half - cost)), epsilon + float(log_ndtr(-half - cost))
+    first, second = float(special.log_ndtr(half - cost)), epsilon + float(special.log_ndtr(-half - cost))
     return max(-math.exp(first) * math.expm1(min(second - first, 0.0)), 0.0)
 
 
@@ -85,7 +84,7 @@ def analytic_sigma(bound: float, *, epsilon: float, delta: float) -> float:
     high = 0.0
     while excess(high) > 0:
         high += 1.0
-    found = brentq(excess, -30.0, high, xtol=1e-15)
+    found = optimize.brentq(excess, -30.0, high, xtol=1e-15)
     while excess(found) > 0:  # the root is met from either side
         found += 1e-15 * max(1.0, abs(found))
     return bound * math.exp(found)

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import log_softmax
 
 from probekit.errors import InputError
+from probekit.linear.lapack import special
 
 BOOTSTRAP_STREAM, FOLD_STREAM = 10, 11
 SMALLEST_TEMPERATURE, LARGEST_TEMPERATURE = 1e-6, 1e6
@@ -146,7 +146,7 @@ def log_probabilities(scores: Matrix, temperature: float) -> Matrix:
     """The logarithm of the softmax of the scores divided by the temperature."""
     if not temperature > 0:
         raise InputError(f"A temperature must be above 0; found {temperature}.")
-    return np.asarray(log_softmax(scores / temperature, axis=1))
+    return np.asarray(special.log_softmax(scores / temperature, axis=1))
 
 
 def best_temperature(scores: Matrix, labels: Indices) -> float:

@@ -61,7 +61,7 @@ def rows_at(run: RunFolder, store: DiskStore, state: int | None = None) -> RunRo
     A client that was forgotten still holds its rows there: a state's `counts` say whose it was trained on.
     """
     number = run.state if state is None else state
-    embeddings, partition, trained, entries = run.embeddings(store), run.partition(), run.trained(number), run.entries()
+    embeddings, partition, entries = run.embeddings(store), run.partition(), run.entries()
     rebased = max((n for n, one in enumerate(entries) if one.action == PURGE and one.details["cache"]), default=-1)
     for entry in entries[rebased + 1 :]:
         if entry.action != UNLEARN or entry.state > number:
@@ -69,7 +69,9 @@ def rows_at(run: RunFolder, store: DiskStore, state: int | None = None) -> RunRo
         request = request_of(entry)
         if request.by_row:
             rows_only = UnlearnRequest((), request.samples, request.relabelled)
-            everyone = replace(trained, counts={name: len(held) for name, held in partition.clients.items()})
+            everyone = replace(
+                run.trained(number), counts={name: len(held) for name, held in partition.clients.items()}
+            )
             rest = remaining_rows(everyone, rows_only, embeddings, partition)
             embeddings, partition = rest.embeddings, rest.partition
     return RunRows(embeddings, partition)
