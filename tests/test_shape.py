@@ -12,12 +12,12 @@ from tests.shape import Measure, measure
 # one; in the end every limit is the target that `python tests/shape.py` prints beside it.
 LIMITS = {
     "lines": 19_700,  # new code stands beside old for some commits
-    "kinds": 36,
-    "backends": 3,
-    "cycles": 1,
-    "circular": 2,
+    "kinds": 2,
+    "backends": 0,
+    "cycles": 0,
+    "circular": 0,
     "flat": 5,
-    "twice": 6,
+    "twice": 0,
     "long": 0,
     "banned": 0,
 }
