@@ -36,7 +36,7 @@ def demo(
 
         result = run_demo(output.store, runs, progress=watch)
     output.result(result, lambda console, found: _show(console, found, output.cache))
-    return 0 if all(line.verified is not False for line in result.lines) else 6
+    return 0 if all(line.proven != "false" for line in result.lines) else 6
 
 
 def _show(console: Console, result: DemoResult, cache: Path | None) -> None:
@@ -59,12 +59,12 @@ def _show(console: Console, result: DemoResult, cache: Path | None) -> None:
             f"{line.backdoor:.1%}",
             f"{line.distance:.2g}",
             "" if line.bound is None else f"{line.bound:.2g}",
-            "" if line.verified is None else "verified" if line.verified else "FAILED",
+            line.proven,
             f"{line.seconds * 1000:.0f} ms" if line.seconds else "",
         )
         for line in result.lines
     ]
-    headers = ("head", "accuracy", "backdoor", "distance", "bound", "certificate", "time")
+    headers = ("head", "accuracy", "backdoor", "distance", "bound", "bound is", "time")
     section(console, "test pictures, before and after forgetting the poisoned client", headers, rows)
     for warning in dict.fromkeys(warning for line in result.lines for warning in line.warnings):
         console.print(f"[dim]warning: {warning}[/]", soft_wrap=True)

@@ -13,6 +13,9 @@ from probekit.cli.output import Console, Output, section
 if TYPE_CHECKING:
     from probekit.runs.verification import VerifyResult
 
+EXIT_CODES = {"proven": 0, "not proven": 7, "false": 6}
+COLOURS = {"proven": "green", "not proven": "yellow", "false": "red"}
+
 
 @o.common
 def verify(
@@ -24,9 +27,20 @@ def verify(
         bool, typer.Option("--rows", help="Compute the statistics again from the retained clients' cached rows.")
     ] = False,
     test: Annotated[str | None, typer.Option(help="The set of the certified agreement.")] = None,
-    public_key: Annotated[Path | None, typer.Option(help="Whose signature is wanted (PEM).")] = None,
+    public_key: Annotated[Path | None, typer.Option(help="The signer's public key (PEM), from the signer.")] = None,
+    anchor: Annotated[
+        list[str] | None,
+        typer.Option(help="A ledger digest noted earlier, by somebody else; may be given more than once."),
+    ] = None,
+    require: Annotated[
+        str | None, typer.Option(help="The claims that must be proven, with commas; left out: all of them.")
+    ] = None,
 ) -> int:
-    """Compute again everything that a certificate says, from what is at hand. Exits 6 on any mismatch."""
+    """Hold every claim of a certificate against what can be computed again.
+
+    Exits 0 when all (or all required) are proven, 7 when nothing is false but something is not proven, 6 when
+    something is false.
+    """
     from probekit.errors import InputError, NotFoundError
     from probekit.runs.verification import verify_head
 
@@ -35,18 +49,27 @@ def verify(
     if public_key is not None and not public_key.is_file():
         raise NotFoundError(f"There is no key file {public_key}.")
     key = public_key.read_bytes() if public_key is not None else None
+    wanted = [one.strip() for one in (require or "").split(",") if one.strip()]
     with output.busy("computing again what it says ..."):
         if run is not None:
-            result = output.open(run).verify(certificate, rows=rows, test=test, public_key=key)
+            result = output.open(run).verify(
+                certificate, rows=rows, test=test, public_key=key, anchors=anchor or [], require=wanted
+            )
         elif head is not None:
-            result = verify_head(certificate, head, store=output.store, test=test, public_key=key)
+            result = verify_head(certificate, head, store=output.store, test=test, public_key=key, require=wanted)
     output.result(result, _show)
-    return 0 if result.verified else 6
+    return EXIT_CODES[result.verdict]
 
 
 def _show(console: Console, result: VerifyResult) -> None:
-    listed = [("ok" if one.passed else "FAILED", one.name, one.claimed, one.found) for one in result.checks]
-    section(console, f"certificate {result.digest[:16]}", ("", "check", "claimed", "found"), listed)
-    console.print("[bold green]It holds.[/]" if result.verified else "[bold red]It does not hold.[/]")
+    listed = [(one.verdict, one.name, one.claimed, one.found, one.wanted) for one in result.findings]
+    header = ("", "claim", "claimed", "found", "what would prove it")
+    section(console, f"certificate {result.digest[:16]}", header, listed)
+    text = {"not proven": "Nothing is false, but not all is proven."}.get(result.verdict, f"It is {result.verdict}.")
+    console.print(f"[bold {COLOURS[result.verdict]}]{text}[/]")
+    if result.anchor is not None:
+        console.print(
+            f"The ledger ends with {result.anchor}: noted elsewhere, it is an anchor for later.", soft_wrap=True
+        )
     for line in (*result.assumptions, *result.caveats):
         console.print(f"[dim]- {line}[/]", soft_wrap=True)

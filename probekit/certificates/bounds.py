@@ -20,11 +20,19 @@ from numpy.typing import NDArray
 from probekit.errors import InputError
 from probekit.linear.design import ClientStats, Design
 from probekit.linear.lapack import linalg
+from probekit.linear.norms import column_norms, norm
 from probekit.linear.ridge import penalty_of
 from probekit.linear.statistics import BLOCK_BYTES, FAST_ROWS
 from probekit.linear.system import ClassWeight, Standardisation, class_weights, standardisation_of
 
 UNIT = float(np.finfo(np.float64).eps) / 2
+TINY = 2.0**-1000
+"""What underflow can hide."""
+SMALLEST = 2.0**-960
+UNBOUNDED = (
+    "The rows' squares add up to {:.3g}: float64 cannot bound what it does to such numbers, or to such a ridge. "
+    "Scale the embeddings."
+)
 FAST_UNIT = float(np.finfo(np.float32).eps) / 2
 
 Array = NDArray[np.float64]
@@ -80,6 +88,9 @@ def quadratic(
     """The retained loss of summed statistics; `parts`: how many clients' sums were added, `term`: a linear term,
     in sum scaling, that the loss has besides."""
     design = stats.design
+    largest = float(np.abs(stats.gram).max(initial=0.0))
+    if largest and not SMALLEST < largest < 1 / SMALLEST:
+        raise InputError(UNBOUNDED.format(largest))
     weights = class_weights(stats, class_weight)
     chosen = standardise if isinstance(standardise, Standardisation) else standardisation_of(stats, standardise)
     plain = bool((weights == 1).all())
@@ -92,18 +103,23 @@ def quadratic(
         gram, moment = _centred(gram, moment, centre, counts=stats.class_counts * weights)
     mean_ridge = penalty_of(ridge, scaling, weight) / weight
     curvature = gram / weight + mean_ridge * _penalty(design, chosen)
+    if not np.isfinite(curvature).all():
+        raise InputError(UNBOUNDED.format(largest))
     linear = (moment if term is None else moment - term) / weight
-    added = 0.0 if term is None else gamma(4) * float(np.linalg.norm(term)) / weight
-    summing = summing_error(design.arithmetic, design.dimension, stats.count, parts) + gamma(8)
+    added = 0.0 if term is None else gamma(4) * norm(term) / weight
+    # means, and classes with weights, are sums over the classes
+    summing = summing_error(design.arithmetic, design.dimension, stats.count, parts) + gamma(design.classes + 16)
     energy = float(np.trace(stats.total_gram)) * float(weights.max()) / weight
     target_energy = float((stats.class_counts * weights**2).sum()) / weight
     penalised = design.intercept != "free" and chosen.name == "none"
     return RetainedQuadratic(
         curvature,
         linear,
-        floor=mean_ridge if penalised else 0.0,
+        floor=mean_ridge * (1 - gamma(16)) if penalised else 0.0,
         curvature_error=summing * energy * (4 if centre is not None else 1)
-        + gamma(4) * float(np.linalg.norm(curvature)),
+        + gamma(4) * norm(curvature)
+        + _penalty_error(design, chosen, mean_ridge, rows=stats)
+        + TINY,
         linear_error=summing * math.sqrt(energy * target_energy) * (2 if centre is not None else 1) + added,
         centre=centre,
     )
@@ -133,8 +149,8 @@ def residual(loss: RetainedQuadratic, params: Array) -> Residual:
     """The gradient's norms at these parameters, from statistics."""
     products = loss.curvature @ params - loss.linear
     sizes = np.abs(loss.curvature) @ np.abs(params) + np.abs(loss.linear)
-    rounding = gamma(len(params) + 4) * _columns(sizes)
-    rounding += loss.curvature_error * _columns(params) + loss.linear_error
+    rounding = gamma(len(params) + 4) * column_norms(sizes)
+    rounding += loss.curvature_error * column_norms(params) + loss.linear_error
     return _residual(products, rounding)
 
 
@@ -158,9 +174,9 @@ def asked_residual(
     rows, block = sum(counts), max(64, BLOCK_BYTES // (8 * columns))
     operations = columns + min(max(counts), block) + max(counts) / block + len(counts) + 16
     factor = summing_error(problem.arithmetic, columns, rows, len(counts)) + gamma(operations)
-    data = energy / rows * _columns(params) + math.sqrt(energy / rows * target_energy / rows)
-    added = ridge * _columns(params) + (0.0 if term is None else _columns(term) / rows)
-    return _residual(gradient, factor * data + gamma(8) * (_columns(gradient) + added))
+    data = energy / rows * column_norms(params) + math.sqrt(energy / rows * target_energy / rows)
+    added = ridge * column_norms(params) + (0.0 if term is None else column_norms(term) / rows)
+    return _residual(gradient, factor * data + gamma(8) * (column_norms(gradient) + added))
 
 
 @dataclass(frozen=True)
@@ -190,7 +206,9 @@ class Known:
 def convexity(loss: RetainedQuadratic) -> SmallestCurvature:
     """The smallest curvature, less its rounding error, or the ridge's where that is more."""
     values = np.linalg.eigvalsh(loss.curvature)
-    sure = float(values[0]) - loss.curvature_error - 16 * len(values) * UNIT * float(np.abs(values).max())
+    room = 4 * (len(values) + 4) * UNIT * float(np.trace(loss.curvature)) + 16 * len(values) * UNIT * float(values[-1])
+    sure = float(values[0]) - loss.curvature_error - room
+    sure *= 1 - gamma(64)
     return SmallestCurvature(sure, "statistics") if sure > loss.floor else SmallestCurvature(loss.floor, "ridge")
 
 
@@ -229,13 +247,13 @@ class Factor:
 
 def excess_loss(gradient_bound: Residual, curvature: float, *, loss: RetainedQuadratic | None, params: Array) -> float:
     """How far the retained loss can lie above its minimum: 1/2 <g, H^-1 g>, or |g|^2 / (2 smallest curvature)."""
-    simple = gradient_bound.bound**2 / (2 * curvature)
+    simple = gradient_bound.bound / curvature * gradient_bound.bound / 2
     factor = None if loss is None else Factor.of(loss, curvature)
     if loss is None or factor is None:
         return simple
     root = math.sqrt(float(factor.forms(loss.curvature @ params - loss.linear).sum()))
-    hidden = float(np.linalg.norm(gradient_bound.rounding_by_class)) / math.sqrt(curvature)
-    return min(simple, (root + hidden) ** 2 / 2)
+    hidden = norm(gradient_bound.rounding_by_class) / math.sqrt(curvature)
+    return min(simple, (root + hidden) * (root + hidden) / 2) * (1 + gamma(16))
 
 
 def _penalty(design: Design, standardisation: Standardisation) -> Array:
@@ -249,6 +267,14 @@ def _penalty(design: Design, standardisation: Standardisation) -> Array:
     return result
 
 
+def _penalty_error(design: Design, standardisation: Standardisation, ridge: float, *, rows: ClientStats) -> float:
+    """How far rounding in means and variances may take the penalty off."""
+    if standardisation.name == "none":
+        return 0.0
+    square = float(np.trace(rows.total_gram[: design.dimension, : design.dimension])) / rows.count
+    return ridge * gamma(4 * design.classes + 64) * (square + 1)
+
+
 def _centred(gram: Array, moment: Array, centre: Array, *, counts: Array) -> tuple[Array, Array]:
     sums = moment.sum(axis=1)
     shift = np.outer(sums, centre)
@@ -258,15 +284,12 @@ def _centred(gram: Array, moment: Array, centre: Array, *, counts: Array) -> tup
     )
 
 
-def _columns(matrix: Array) -> Array:
-    return np.asarray(np.linalg.norm(matrix, axis=0))
-
-
 def _residual(products: Array, rounding: Array) -> Residual:
-    columns = _columns(products)
+    columns = column_norms(products)
+    rounding = rounding + gamma(len(products) + len(columns) + 32) * columns  # norms round too
     return Residual(
-        float(np.linalg.norm(products)),
-        float(np.linalg.norm(rounding)),
+        norm(products),
+        norm(rounding),
         tuple(columns.tolist()),
         tuple(rounding.tolist()),
     )

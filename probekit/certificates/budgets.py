@@ -2,85 +2,89 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from probekit.certificates.certificate import Certificate
-from probekit.certificates.checks import Check, at_most, close
-from probekit.certificates.privacy import (
-    CAVEATS,
-    OBJECTIVE,
-    OBJECTIVE_CAVEATS,
-    OUTPUT,
-    largest_bound,
-    largest_residual,
-    sum_bound,
-)
-from probekit.errors import ProbekitError
+from probekit.certificates.privacy import CAVEATS, OBJECTIVE, OBJECTIVE_CAVEATS, OUTPUT
+from probekit.certificates.verdicts import FALSE, PROVEN, Finding, stated
 from probekit.linear.lapack import special
 from probekit.linear.objective import SIGMA
 from probekit.models.heads import Head
 
 RARE = 1e-9
 """How seldom a true term may be larger, or smaller, than a verifier accepts."""
+ROOM = 1 + 1e-9
 
 Array = NDArray[np.float64]
 
 
-def check_privacy(certificate: Certificate) -> list[Check]:
-    """The budget's own arithmetic: nothing but the certificate is needed."""
+def check_privacy(certificate: Certificate) -> list[Finding]:
+    """Whether the noise covers what it is said to cover: nothing but the certificate is needed."""
     said: Any = certificate.privacy
     if said is None:
         return []
-    hidden = certificate.objective.get(SIGMA)
-    mechanism = OUTPUT if hidden is None else OBJECTIVE
-    checks = [
-        Check("mechanism of the budget", said.get("mechanism") == mechanism, str(said.get("mechanism")), mechanism)
-    ]
-    residual = certificate.residual
     try:
-        guaranteed = {name: said[name] for name in ("epsilon", "delta")}
-        if hidden is None:
-            largest, bound = largest_bound(said["sigma"], **guaranteed), certificate.bounds.weights
-        else:
-            checks.append(close("sigma of the linear term", said["sigma"], float(str(hidden))))
-            largest = largest_residual(said["sigma"], **guaranteed)
-            bound = None if residual is None else sum_bound(certificate, residual)
-        missing = [one for one in (CAVEATS if hidden is None else OBJECTIVE_CAVEATS) if one not in said["caveats"]]
-        return [
-            *checks,
-            close("largest that the noise covers", said["largest_bound"], largest),
-            close("what the noise has to cover", said["bound"], bound),
-            at_most("what the noise covers", said["bound"], largest),
-            Check("caveats of the budget", not missing, "all there", missing[0] if missing else "all there"),
-        ]
-    except (ProbekitError, KeyError, TypeError, ValueError) as error:
-        return [*checks, Check("budget", False, "a budget", str(error))]
+        wrong = _wrong(certificate, said)
+    except (KeyError, TypeError, ValueError, OverflowError, ZeroDivisionError) as error:
+        wrong = f"not a budget: {error}"
+    claimed = f"epsilon {said.get('epsilon')}, delta {said.get('delta')}"
+    return [Finding("privacy", FALSE if wrong else PROVEN, claimed, wrong or "follows from the claims above")]
+
+
+def _wrong(certificate: Certificate, said: Any) -> str:
+    hidden, rows = certificate.objective.get(SIGMA), sum(certificate.retained.values())
+    sigma, epsilon, delta, bound = (float(said[name]) for name in ("sigma", "epsilon", "delta", "bound"))
+    if not (sigma > 0 and epsilon > 0 and 0 < delta < 1 and bound >= 0):
+        return "not a budget: sigma, epsilon and delta are above 0"
+    if said["mechanism"] != (OUTPUT if hidden is None else OBJECTIVE):
+        return f"the mechanism is {OUTPUT if hidden is None else OBJECTIVE}"
+    missing = [one for one in (CAVEATS if hidden is None else OBJECTIVE_CAVEATS) if one not in said["caveats"]]
+    if missing:
+        return f"a caveat is missing: {missing[0]}"
+    if hidden is None:
+        claim, spent = certificate.bounds.weights, _gaussian_delta(bound / sigma, epsilon)
+    else:
+        residual = certificate.residual
+        claim = None if residual is None else rows * (residual.norm + residual.rounding)
+        if epsilon > 1 or not math.isclose(float(str(hidden)), sigma, rel_tol=1e-12):
+            return "the linear term has another sigma, or epsilon is above 1"
+        # delta = 1.5 exp(-c^2 / 2) with c = epsilon sigma / bound
+        spent = 0.0 if not bound else 1.5 * math.exp(-((epsilon * sigma / bound) ** 2) / 2)
+    if claim is None or not claim <= bound * ROOM:
+        return f"the noise has to cover {claim}, not {bound:.6g}"
+    return "" if spent <= delta * ROOM else f"that noise costs delta {spent:.3g}"
+
+
+def _gaussian_delta(distance: float, epsilon: float) -> float:
+    """What the Gaussian mechanism costs when two heads lie so many sigmas apart (Balle and Wang 2018)."""
+    if not distance:
+        return 0.0
+    first, second = distance / 2 - epsilon / distance, -distance / 2 - epsilon / distance
+    return float(special.ndtr(first) - np.exp(epsilon + special.log_ndtr(second)))
 
 
 def check_term(
     certificate: Certificate, head: Head | None, *, shape: tuple[int, int], term: Array | None, before: Array | None
-) -> list[Check]:
+) -> list[Finding]:
     """Is the linear term of the size that is told, the same as before, and told of by the head?"""
     said = certificate.objective.get(SIGMA)
-    checks = []
-    if head is not None:
-        own = head.recipe.get(SIGMA)
-        checks += [Check("linear term of the head", own == said, str(said), str(own))] if said or own else []
+    own = None if head is None else head.recipe.get(SIGMA)
+    found = [stated("linear-term", own == said, str(said), str(own))] if head is not None and (said or own) else []
     if term is None or not isinstance(said, float | int):
-        return checks
+        return found
     if term.shape != shape or not np.isfinite(term).all():
-        return [*checks, Check("linear term", False, f"numbers of shape {shape}", f"of shape {term.shape}")]
+        return [*found, Finding("linear-term", FALSE, f"numbers of shape {shape}", f"of shape {term.shape}")]
     low, high = (
         float(said) * float(np.sqrt(2 * tail(term.size / 2, RARE)))
         for tail in (special.gammaincinv, special.gammainccinv)
     )
     size = float(np.linalg.norm(term))
-    told = f"from {low:.4g} to {high:.4g}"
-    checks.append(Check("size of the linear term", low <= size <= high, told, f"{size:.4g}"))
+    found.append(stated("linear-term", low <= size <= high, f"of size {low:.4g} to {high:.4g}", f"{size:.4g}"))
     if before is not None:
-        same = np.array_equal(term, before)
-        checks.append(Check("linear term as before", same, "the same", "the same" if same else "another"))
-    return checks
+        kept = np.array_equal(term, before)
+        found.append(stated("linear-term", kept, "the same as before", "the same" if kept else "another"))
+    return found

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Self
 
@@ -16,9 +16,15 @@ from probekit.certificates.agreement import Agreement
 from probekit.certificates.bounds import Residual, SmallestCurvature
 from probekit.certificates.published import Concentration, Term
 from probekit.errors import VerificationError
+from probekit.linear.objective import SIGMA
 from probekit.values import Json, canonical, digest
 
-FORMAT = 1
+FORMAT = 2
+"""Format 1 is still read; it is never proven."""
+BOUNDS = ("weights", "excess_loss", "outputs", "loss_change")
+CLAIMS = ("residual", "curvature", "agreement", "reference", "privacy")
+CONTEXT = ("paper", "concentration", "warnings")
+"""What is written beside the claims and proves nothing."""
 SERVER, SCALAR, GRADIENT, STATISTICS = (
     "server alone",
     "server plus one scalar per retained client",
@@ -54,13 +60,15 @@ class Bounds:
     """Upper bounds against the minimum of the retained loss; None where the material does not allow one.
 
     `weights`: Frobenius distance of parameters. `excess_loss`: retained loss above its minimum. `outputs`: of a
-    score for an embedding row of norm 1. `loss_change`: the exact change of the retained loss, where known.
+    score for an embedding row of norm 1. `loss_change`: the change of the retained loss, where known, and how far
+    rounding may have taken it off (`loss_rounding`).
     """
 
     weights: float | None = None
     excess_loss: float | None = None
     outputs: float | None = None
     loss_change: float | None = None
+    loss_rounding: float | None = None
     why: str = ""
 
 
@@ -99,6 +107,12 @@ class Certificate:
     assumptions: tuple[str, ...] = ASSUMPTIONS
     caveats: tuple[str, ...] = CAVEATS
     format: int = FORMAT
+    unknown: tuple[Mapping[str, Json], ...] = ()
+
+    @property
+    def statements(self) -> tuple[str, ...]:
+        """What it takes for granted and warns of."""
+        return (*self.assumptions, *self.caveats)
 
     @property
     def plain(self) -> dict[str, Json]:
@@ -107,28 +121,70 @@ class Certificate:
         return found
 
     @property
+    def stored(self) -> dict[str, Any]:
+        """As it is written: what it claims is a list of typed entries."""
+        said: dict[str, Any] = self.plain
+        if self.format == 1:
+            said["bounds"].pop("loss_rounding")
+            said.pop("unknown")
+            return said
+        bounds = said.pop("bounds")
+        claims = [{"kind": kind, "value": bounds[kind]} for kind in BOUNDS if bounds[kind] is not None]
+        if bounds["loss_change"] is not None:  # the last of them
+            claims[-1]["rounding"] = bounds["loss_rounding"]
+        claims += [{"kind": kind, **value} for kind in CLAIMS if (value := said.pop(kind)) is not None]
+        context = {"why": bounds["why"], **{name: said.pop(name) for name in CONTEXT}}
+        claims += said.pop("unknown")
+        return {**said, "claims": claims, "context": context}
+
+    @property
     def digest(self) -> str:
         """The sha256 of all that it says."""
-        return digest(self.plain)
+        return digest(self.stored)
 
     @classmethod
-    def from_plain(cls, plain: Mapping[str, Any]) -> Self:
-        """The certificate that plain values say; what is no certificate is refused."""
+    def from_stored(cls, stored: Mapping[str, Any]) -> Self:
+        """The certificate that was written so; what is no certificate is refused."""
         try:
-            if plain["format"] != FORMAT or set(plain) != {one.name for one in fields(cls)}:
-                raise VerificationError(
-                    f"A certificate of format {FORMAT} was wanted; found format {plain['format']!r} with fields "
-                    f"{', '.join(sorted(plain))}. Use the version of probekit that wrote it."
-                )
-            values = {name: _PARTS.get(name, _same)(value) for name, value in plain.items()}
-            return cls(**values)
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            said = dict(stored)
+            if said["format"] == FORMAT:
+                said = _opened(said)
+            elif said["format"] != 1:
+                raise ValueError(f"format {said['format']!r} is of another version of probekit")
+            return cls(**{name: _PARTS.get(name, _same)(value) for name, value in said.items()})
+        except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
             raise VerificationError(f"This is not a certificate: {error}. Take the file as written.") from error
+
+
+def _opened(said: dict[str, Any]) -> dict[str, Any]:
+    """The fields of a certificate from its list of claims."""
+    context = said.pop("context")
+    if set(context) != {"why", *CONTEXT}:
+        raise ValueError(f"a context of {', '.join(context)}")
+    found, bounds, unknown = said | context, {"why": context["why"]}, []
+    del found["why"]
+    for claim in found.pop("claims"):
+        kind, rest = claim["kind"], {name: value for name, value in claim.items() if name != "kind"}
+        if kind in BOUNDS and kind not in bounds:
+            bounds |= {kind: rest.pop("value")}
+            bounds |= {"loss_rounding": rest.pop("rounding")} if kind == "loss_change" else {}
+            if rest:
+                raise ValueError(f"a claim {kind} with more than a value")
+        elif kind in CLAIMS and kind not in found:
+            found[kind] = rest
+        else:
+            unknown.append(claim)
+    return found | {"bounds": bounds, "unknown": unknown}
+
+
+def required_statements(certificate: Certificate) -> tuple[str, ...]:
+    """The assumptions and caveats that a certificate of such an objective cannot leave out."""
+    return (*ASSUMPTIONS, *CAVEATS, *(TERM_ASSUMPTIONS if SIGMA in certificate.objective else ()))
 
 
 def certificate_text(certificate: Certificate, *, signature: Mapping[str, str] | None = None) -> str:
     """The one text of a certificate: its JSON with its digest and, if there is one, its signature."""
-    sealed = {"certificate": certificate.plain, "digest": certificate.digest, "signature": signature}
+    sealed = {"certificate": certificate.stored, "digest": certificate.digest, "signature": signature}
     return json.dumps(sealed, sort_keys=True, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 
 
@@ -137,9 +193,12 @@ def read_certificate(text: str) -> tuple[Certificate, Mapping[str, str] | None]:
     try:
         sealed = json.loads(text)
         plain, signature = sealed["certificate"], sealed["signature"]
-    except (ValueError, KeyError, TypeError) as error:
+        if signature is not None and {type(one) for one in signature.values()} != {str}:
+            raise ValueError("its signature is none")
+        text.encode()
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise VerificationError(f"This is not a certificate: {error}. Take the file as written.") from error
-    found = Certificate.from_plain(plain)
+    found = Certificate.from_stored(plain)
     if certificate_text(found, signature=signature) != text:
         raise VerificationError(
             f"The certificate was changed after it was written: its digest says {str(sealed.get('digest'))[:16]}, "
@@ -150,7 +209,7 @@ def read_certificate(text: str) -> tuple[Certificate, Mapping[str, str] | None]:
 
 def signed_bytes(certificate: Certificate) -> bytes:
     """What a signature covers: the canonical JSON of all that the certificate says."""
-    return canonical(certificate.plain).encode()
+    return canonical(certificate.stored).encode()
 
 
 def _finite(value: Any) -> Any:
@@ -166,19 +225,37 @@ def _same(value: Any) -> Any:
     return value
 
 
-def _tuples(value: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: tuple(one) if isinstance(one, list) else one for name, one in value.items()}
+def _typed(kind: Any) -> Callable[[Any], Any]:
+    """Makes a value of a class from plain values of its fields' types; None stays None."""
+    kinds = {one.name: str(one.type) for one in fields(kind)}
+
+    def make(value: Any) -> Any:
+        if value is None:
+            return None
+        for name, one in value.items():
+            if not _fits(one, kinds[name]):
+                raise TypeError(f"{name} is to be {kinds[name]}; found {one!r:.40}")
+        return kind(**{name: tuple(one) if isinstance(one, list) else one for name, one in value.items()})
+
+    return make
+
+
+def _fits(value: Any, kind: str) -> bool:
+    if kind.endswith("| None"):
+        return value is None or _fits(value, kind.removesuffix("| None").strip())
+    if kind.startswith("tuple["):
+        return isinstance(value, list | tuple) and all(_fits(one, kind[6:].split(",")[0]) for one in value)
+    known: dict[str, Any] = {"float": int | float, "int": int, "str": str}
+    return isinstance(value, known[kind]) and not isinstance(value, bool)
 
 
 _PARTS: Mapping[str, Any] = {
-    "bounds": lambda value: Bounds(**value),
-    "residual": lambda value: value and Residual(**_tuples(value)),
-    "curvature": lambda value: value and SmallestCurvature(**value),
-    "agreement": lambda value: value and Agreement(**value),
-    "reference": lambda value: value and ReferenceHead(**value),
-    "paper": lambda value: tuple(Term(**one) for one in value),
-    "concentration": lambda value: value and Concentration(**value),
-    "warnings": tuple,
-    "assumptions": tuple,
-    "caveats": tuple,
+    "bounds": _typed(Bounds),
+    "residual": _typed(Residual),
+    "curvature": _typed(SmallestCurvature),
+    "agreement": _typed(Agreement),
+    "reference": _typed(ReferenceHead),
+    "paper": lambda value: tuple(map(_typed(Term), value)),
+    "concentration": _typed(Concentration),
+    **dict.fromkeys(("warnings", "assumptions", "caveats", "unknown"), tuple),
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,6 +16,7 @@ from probekit.certificates.bounds import (
     asked_residual,
     convexity,
     excess_loss,
+    gamma,
     quadratic,
     residual,
 )
@@ -36,14 +38,19 @@ from probekit.federated.loss import CommonLoss
 from probekit.federated.summation import StatisticsTree
 from probekit.federated.trained import Trained
 from probekit.linear.design import ClientStats
+from probekit.linear.norms import norm
 from probekit.linear.objective import SIGMA
 from probekit.models.heads import Head
 from probekit.unlearning.method import Unlearned
 from probekit.values import EmbeddingSet, Json, digest
 
+SCALAR_ERROR = 1e-6
+"""How far, relatively, a change of the loss may be off that clients told by one number each."""
+
 Array = NDArray[np.float64]
 
 
+@np.errstate(over="ignore", invalid="ignore")
 def certify(
     before: Trained,
     unlearned: Unlearned,
@@ -60,8 +67,15 @@ def certify(
     after, problem = unlearned.trained_after, unlearned.trained_after.problem
     objective = objective_of(after)
     has: dict[str, Any] = {"statistics": after.statistics, "clients": clients, "term": after.objective}
-    known = known_at(after.params, objective, problem, **has)
-    found = bounds_of(known, after.params, unlearned.loss_change, free=_free(problem))
+    refuse_left_in(before, unlearned)
+    known, found = None, None
+    try:
+        known = known_at(after.params, objective, problem, **has)
+    except InputError as error:  # numbers that float64 cannot bound
+        found = Bounds(loss_change=unlearned.loss_change, loss_rounding=None, why=str(error))
+    if found is None:
+        moved = norm(before.params) + norm(after.params)
+        found = bounds_of(known, after.params, unlearned.loss_change, problem=problem, moved=moved)
     agreed = compared = None
     if known is not None and known.weights is not None:
         if evaluation is not None:
@@ -70,7 +84,7 @@ def certify(
             other = problem.params(reference)
             own = known_at(other, objective, problem, **has)
             if own is not None and own.weights is not None:
-                distance = float(np.linalg.norm(after.params - other))
+                distance = norm(after.params - other)
                 compared = ReferenceHead(reference.digest, own.weights, distance)
     return Certificate(
         request=unlearned.request.plain,
@@ -149,25 +163,65 @@ def known_at(
         target_energy=scales["target_energy"],
         term=term,
     )
-    return Known(found, SmallestCurvature(ridge, "ridge") if ridge > 0 and not _free(problem) else None)
+    return Known(
+        found, SmallestCurvature(ridge * (1 - gamma(16)), "ridge") if ridge > 0 and not _free(problem) else None
+    )
 
 
-def bounds_of(known: Known | None, params: Array, loss_change: float | None, *, free: bool) -> Bounds:
-    """The bounds that follow from what is known, or why there are none."""
+def bounds_of(
+    known: Known | None, params: Array, loss_change: float | None, *, problem: Any, moved: float = 0.0
+) -> Bounds:
+    """The bounds that follow from what is known, or why there are none; `moved`: the size of both heads' parameters."""
+    rounding = None if loss_change is None else SCALAR_ERROR * abs(loss_change)
     if known is None:
         why = "Nobody who holds retained rows was asked: a gradient round or statistics are needed for a bound."
-        return Bounds(loss_change=loss_change, why=why)
+        return Bounds(loss_change=loss_change, loss_rounding=rounding, why=why)
+    if rounding is not None:
+        rounding += known.residual.rounding * moved
     if known.weights is None or known.curvature is None:
         why = "The ridge is 0 or rounding is as large as the smallest curvature: no bound holds."
-        if free and known.loss is None:
+        if _free(problem) and known.loss is None:
             why = "A free intercept is not held by the ridge: a bound needs the statistics' smallest curvature."
-        return Bounds(loss_change=loss_change, why=why)
+        return Bounds(loss_change=loss_change, loss_rounding=rounding, why=why)
+    reach, room = _reach(problem, known), 1 + gamma(8)
     return Bounds(
-        weights=known.weights,
+        weights=known.weights * room,
         excess_loss=excess_loss(known.residual, known.curvature.value, loss=known.loss, params=params),
-        outputs=float(known.residual.class_bounds.max()) / known.curvature.value,
+        outputs=None if reach is None else reach * float(known.residual.class_bounds.max()) / known.curvature.value,
         loss_change=loss_change,
+        loss_rounding=rounding,
     )
+
+
+def _reach(problem: Any, known: Known) -> float | None:
+    """How much longer than itself a row of norm 1 can be to the parameters; None: classes share no columns."""
+    if "statistics" not in problem.traits:
+        return None
+    if problem.design.intercept != "none":
+        return math.sqrt(2) * (1 + gamma(8))
+    centre = None if known.loss is None else known.loss.centre
+    return (1 + (0.0 if centre is None else norm(centre))) * (1 + gamma(problem.shape[0] + 8))
+
+
+def refuse_left_in(before: Trained, unlearned: Unlearned) -> None:
+    """Refuse a result whose counts or statistics are not those of exactly the clients that the request leaves."""
+    after, request = unlearned.trained_after, unlearned.request
+    left = set(request.remaining(before))
+    if set(after.counts) != left or (after.statistics is not None and set(after.statistics) != left):
+        wrong = sorted(left ^ set(after.counts) or left ^ set(after.statistics or ()))
+        raise InputError(
+            f"The method {unlearned.method} was to leave {len(left)} clients and differs in {wrong[0]}: nothing is "
+            "certified. Mend the method (`Removal.finish` drops what knows the forgotten)."
+        )
+    if before.statistics is None or after.statistics is None or request.by_row:
+        return
+    for name in left & set(before.statistics):
+        kept, found = before.statistics[name], after.statistics[name]
+        if found is not kept and found.digest != kept.digest:
+            raise InputError(
+                f"The method {unlearned.method} changed the statistics of client {name}, who was to stay as it is: "
+                "nothing is certified. Mend the method."
+            )
 
 
 def assumptions_of(trained: Trained) -> tuple[str, ...]:

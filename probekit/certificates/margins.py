@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from probekit.certificates.bounds import Factor, Known, gamma
 from probekit.errors import InputError
 from probekit.linear.margins import needed_leads
+from probekit.linear.norms import column_norms
 from probekit.models.heads import Head
 from probekit.models.problem import problem_of
 from probekit.values import EmbeddingSet
@@ -57,8 +58,8 @@ def examined(head: Head, embeddings: EmbeddingSet, *, known: Known, problem: Any
             needs = block.apart * bound
             yield ExaminedRows(leads, needs, None, needs, block.norms.max(axis=1) * bound)
             continue
-        norms = np.linalg.norm(block.rows, axis=1)
-        rounding = gamma(block.rows.shape[1] + 4) * np.outer(norms, np.linalg.norm(head.params, axis=0))
+        norms = column_norms(block.rows.T)
+        rounding = gamma(block.rows.shape[1] + 4) * np.outer(norms, column_norms(head.params))
         better = simple = np.outer(norms, known.residual.class_bounds / curvature)
         curved = None
         if factor is not None and roots is not None:

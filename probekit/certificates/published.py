@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from probekit.federated.summation import StatisticsTree
 from probekit.linear.design import ClientStats
 from probekit.linear.loss import RidgeLoss
+from probekit.linear.norms import norm
 from probekit.linear.solvers import Cholesky
 from probekit.linear.squares import StatsSquares
 
@@ -98,7 +99,8 @@ def _representing(statistics: Mapping[str, ClientStats] | None, server: ClientSt
     total = StatisticsTree.of(statistics).total
     difference = total.total_gram / total.count - server.total_gram / server.count
     apart = float(np.abs(np.linalg.eigvalsh(difference)).max())
-    return Term(name, 4 * (apart / smallest) ** 2, "as printed, without the factor of the gradient")
+    ratio = apart / smallest
+    return Term(name, 4 * ratio * ratio, "as printed, without the factor of the gradient")
 
 
 def smallest_curvature(stats: ClientStats, ridge: float) -> float:
@@ -139,7 +141,7 @@ def concentration(server: ClientStats, rows: int, *, ridge: float, step: Array, 
     if not (ridge > 0 and design.intercept != "free"):
         why = "no bound on weights: an intercept that is free, or no ridge, leaves no sure curvature"
         return Concentration(holds_if, 1 - delta, apart, None, why)
-    gradient = float(np.linalg.norm(_loss(server, ridge).curvature().matvec(step)))
+    gradient = norm(_loss(server, ridge).curvature().matvec(step))
     return Concentration(
         holds_if, 1 - delta, apart, apart * gradient / (smallest * ridge), "assumption, never a certificate"
     )

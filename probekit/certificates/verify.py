@@ -1,50 +1,65 @@
-"""Checking a certificate with material of one's own: everything that can be computed again, is."""
+"""Checking a certificate with evidence of one's own: each claim is proven, not proven, or false.
+
+Nothing here uses the arithmetic that made the certificate (`bounds`, `certify`, `agreement`): `second` and
+`second_look` go another way from the same rows or sums. Sums, and answers of clients, are taken as they are given: that they are of
+the retained rows is a claim of its own, which the rows prove.
+"""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from probekit.certificates.agreement import Agreement, agreement
-from probekit.certificates.bounds import Known, Residual, RetainedQuadratic, SmallestCurvature, summing_error
+from probekit.certificates.asked_look import AskedLook
 from probekit.certificates.budgets import check_privacy, check_term
-from probekit.certificates.certificate import STATISTICS, Certificate, signed_bytes
-from probekit.certificates.certify import bounds_of, known_at, statistics_digest
-from probekit.certificates.checks import CLOSE, Check, at_most, close, same
+from probekit.certificates.certificate import Certificate, required_statements, signed_bytes
+from probekit.certificates.claimed_rows import judge_rows
+from probekit.certificates.second import SecondLoss, Sums
+from probekit.certificates.second_look import Range, SecondLook
+from probekit.certificates.verdicts import (
+    FALSE,
+    INTACT,
+    PROVEN,
+    Finding,
+    at_least,
+    at_most,
+    same,
+    stated,
+    unproven,
+)
 from probekit.custody.signatures import check_signature
 from probekit.errors import ProbekitError, VerificationError
 from probekit.federated.federation import Federation
-from probekit.federated.in_process import InProcess
 from probekit.linear.design import ClientStats
 from probekit.linear.objective import SIGMA
-from probekit.linear.ridge import penalty_of
-from probekit.linear.solvers import Cholesky
 from probekit.models.heads import Head
 from probekit.models.problem import problem_of
 from probekit.unlearning.request import UnlearnRequest
 from probekit.unlearning.soundness import refuse_unsound
-from probekit.values import EmbeddingSet
-
-OTHER_ROUNDING = 1e3
-"""How much the rounding terms of a gradient round and of statistics may differ: both bound the same error."""
+from probekit.values import EmbeddingSet, digest
 
 Array = NDArray[np.float64]
+Look = SecondLook | AskedLook
+
+HEAD = "the head that it is about"
+SUMS = "the retained clients' statistics or rows, or a gradient round of these clients"
+ROWS = "the retained clients' rows"
 
 
 @dataclass(frozen=True, eq=False)
 class Evidence:
-    """What a verifier has. Everything is optional; the more there is, the more is checked.
+    """What a verifier has. Everything is optional; the more there is, the more is proven.
 
     `head` and `before` are the heads after and before; `statistics` the retained clients'; `embeddings` with
     `rows` (row numbers of each retained client) the cached rows themselves; `clients` answer one gradient
     round; `evaluation` is the set of the certified agreement; `reference` the head compared with;
-    `signature` and `public_key` whose signature is wanted; `objective` the secret linear term of the loss, and
-    `objective_before` that of the run before.
+    `signature` is the one beside the certificate, `public_key` that of the signer one trusts; `objective` the secret
+    linear term of the loss, and `objective_before` that of the run before.
     """
 
     head: Head | None = None
@@ -61,228 +76,339 @@ class Evidence:
     objective_before: Array | None = None
 
 
-def verify(certificate: Certificate, evidence: Evidence) -> list[Check]:
-    """Every check that the evidence allows, in the order of the certificate."""
-    checks = _said(certificate) + _signed(certificate, evidence) + check_privacy(certificate)
-    for name, head, said in (
-        ("head after", evidence.head, certificate.after),
-        ("head before", evidence.before, certificate.before),
-    ):
-        if head is not None:
-            checks.append(same(name, said.get("head", "none"), head.digest))
-    head = evidence.head
-    if head is None:
-        return checks + _retained(certificate, evidence, None)[2]
-    try:
-        problem = problem_of(head, certificate.objective)
-        penalty_of(certificate.objective["ridge"], certificate.objective["scaling"], 1.0)  # type: ignore[arg-type]
-        lacking = set(problem.objective) - set(certificate.objective)
-        if lacking:
-            raise KeyError(f"no {min(lacking)}")
-    except (ProbekitError, KeyError, TypeError, ValueError) as error:
-        return [*checks, Check("objective", False, "a problem", str(error))]
-    checks += [
-        same(name, str(certificate.objective.get(name)), value)
-        for name, value in problem.objective.items()
-        if isinstance(value, str)
-    ]
-    statistics, clients, found = _retained(certificate, evidence, problem)
-    term = evidence.objective if SIGMA in certificate.objective else None
-    checks += found + check_term(certificate, head, shape=problem.shape, term=term, before=evidence.objective_before)
-    params = problem.params(head)
-    if params.shape == problem.shape:
-        if term is not None and term.shape != params.shape:
-            return checks
-        known = known_at(params, certificate.objective, problem, statistics=statistics, clients=clients, term=term)
-        if known is not None and term is None and SIGMA in certificate.objective:
-            checks += _curved(certificate, known)
-        elif known is not None:
-            checks += _numbers(certificate, known, params) + _compared(certificate, evidence, known, problem)
-    return checks
+def verify(certificate: Certificate, evidence: Evidence) -> tuple[Finding, ...]:
+    """What the evidence says of each claim of a certificate."""
+    with np.errstate(all="ignore"):
+        found = [*_read(certificate), *_signed(certificate, evidence), *check_privacy(certificate)]
+        if any(one.verdict == FALSE for one in found if one.name == "request"):
+            return tuple(found)
+        return (*found, *Bench(certificate, evidence).findings())
 
 
-def _retained(
-    certificate: Certificate, evidence: Evidence, problem: Any
-) -> tuple[Mapping[str, ClientStats] | None, Federation | None, list[Check]]:
-    """What answers for the retained rows (statistics, or clients), and what was checked of it."""
-    checks: list[Check] = []
-    given = evidence.statistics
-    if given is not None:
-        checks.append(_counts(certificate, {name: one.count for name, one in given.items()}))
-        if "statistics" in certificate.after:
-            checks.append(same("statistics after", certificate.after["statistics"], statistics_digest(given)))
+@dataclass(frozen=True, eq=False)
+class Bench:
+    """A certificate and the evidence, with what is computed of it once."""
+
+    certificate: Certificate
+    evidence: Evidence
+
+    @cached_property
+    def problem(self) -> Any:
+        """The problem that the head solves with this objective; None without a head."""
+        head, objective = self.evidence.head, self.certificate.objective
+        if head is None:
+            return None
+        problem = problem_of(head, objective)
+        for name in ("ridge", "scaling", *problem.objective):
+            if name not in objective:
+                raise VerificationError(f"The objective has no {name}.")
+        return problem
+
+    @cached_property
+    def term(self) -> Array | None:
+        """The secret linear term, where the loss has one and it is at hand."""
+        return self.evidence.objective if SIGMA in self.certificate.objective else None
+
+    @cached_property
+    def rows(self) -> Mapping[str, NDArray[np.int64]] | None:
+        """The retained clients' rows, where all are at hand."""
+        given = self.evidence.rows
+        if self.evidence.embeddings is None or given is None or set(self.certificate.retained) - set(given):
+            return None
+        return {name: given[name] for name in self.certificate.retained}
+
+    @cached_property
+    def sums(self) -> Sums | None:
+        """Those of the statistics as they are given, else of the rows."""
+        if "statistics" not in self.problem.traits:
+            return None
+        if self.evidence.statistics:
+            return Sums.of_statistics(self.evidence.statistics)
+        held = self.evidence.embeddings
+        if self.rows is None or held is None:
+            return None
+        parts = ((held.embeddings[own], held.labels[own]) for own in self.rows.values() if len(own))
+        return Sums.of_rows(self.problem.design, parts)
+
+    def look(self, params: Array) -> Look | None:
+        """Parameters, seen from the retained loss; None: there is nothing to compute it of."""
+        objective, hint = self.certificate.objective, self.certificate.curvature
+        if self.sums is not None:
+            loss = SecondLoss.of(self.sums, objective, term=self.term)
+            return SecondLook(loss, params, None if hint is None else hint.value)
+        clients = self.clients
+        return None if clients is None else AskedLook.of(params, objective, self.problem, clients, self.term)
+
+    @cached_property
+    def clients(self) -> Federation | None:
+        """Who answers a gradient round: the clients, or their rows."""
+        from probekit.federated.in_process import InProcess
+
+        if "plain" not in self.problem.traits:
+            return None
+        if self.rows is not None and self.evidence.embeddings is not None:
+            return InProcess.of(self.problem, self.evidence.embeddings, self.rows)
+        return self.evidence.clients
+
+    def findings(self) -> list[Finding]:
+        """All claims that need more than the certificate itself."""
+        found = [*self._heads(), *self._retained()]
+        try:
+            problem = self.problem
+        except (ProbekitError, KeyError, TypeError, ValueError) as error:
+            return [*found, Finding("objective", FALSE, "a problem", str(error))]
+        if problem is None:
+            return [*found, *(unproven(name, said, HEAD) for name, said in self._numbers())]
+        found += self._objective()
+        try:
+            return [*found, *self._judged()]
+        except (ProbekitError, KeyError, TypeError, ValueError, OverflowError, ZeroDivisionError) as error:
+            return [*found, *(unproven(name, said, str(error)) for name, said in self._numbers())]
+
+    def _heads(self) -> list[Finding]:
+        found = []
+        for name, head, said in (
+            ("head", self.evidence.head, self.certificate.after),
+            ("before", self.evidence.before, self.certificate.before),
+        ):
+            claimed = str(said.get("head", "none"))
+            wanted = HEAD if name == "head" else "the head before"
+            found.append(same(name, claimed, head.digest) if head is not None else unproven(name, claimed[:16], wanted))
+        return found
+
+    def _objective(self) -> list[Finding]:
+        problem, said = self.problem, self.certificate.objective
+        wrong = [
+            name for name, value in problem.objective.items() if isinstance(value, str) and str(said.get(name)) != value
+        ]
+        found = [stated("objective", not wrong, "that of the head", wrong[0] if wrong else "that of the head")]
+        head = self.evidence.head
+        if head is not None and problem.params(head).shape != problem.shape:
+            found.append(Finding("objective", FALSE, f"parameters {problem.shape}", f"{problem.params(head).shape}"))
+        return found + check_term(
+            self.certificate, head, shape=problem.shape, term=self.term, before=self.evidence.objective_before
+        )
+
+    def _retained(self) -> list[Finding]:
+        """Who is retained, with how many rows, and whether the statistics are theirs."""
+        claimed = f"{len(self.certificate.retained)} clients, {sum(self.certificate.retained.values())} rows"
+        given, found = self.evidence.statistics, []
+        counts: Mapping[str, int] | None = None
+        if given is not None:
+            counts = {name: one.count for name, one in given.items()}
+        if self.rows is not None:
+            counts = {name: len(own) for name, own in self.rows.items()}
+        elif self.evidence.rows is not None:
+            missing = sorted(set(self.certificate.retained) - set(self.evidence.rows))
+            return [Finding("retained", FALSE, claimed, f"no rows of {missing[0]}")] if missing else []
+        if counts is None:
+            found.append(unproven("retained", claimed, ROWS))
+        else:
+            seen = f"{len(counts)} clients, {sum(counts.values())} rows"
+            verdict = (
+                FALSE if counts != dict(self.certificate.retained) else PROVEN if self.rows is not None else INTACT
+            )
+            found.append(Finding("retained", verdict, claimed, seen, ROWS if verdict == INTACT else ""))
+        return found + self._statistics()
+
+    def _statistics(self) -> list[Finding]:
+        given, claimed = self.evidence.statistics, self.certificate.after.get("statistics")
+        if claimed is None:
+            return []
+        if given is None:
+            return [unproven("statistics", claimed[:16], "the kept statistics, and the rows that they are of")]
+        found = digest({name: one.digest for name, one in given.items()})
+        if found != claimed:
+            return [same("statistics", claimed, found)]
         try:
             for name, one in given.items():
-                refuse_unsound(one, name, design=None if problem is None else problem.design)
-            checks.append(Check("statistics could be of rows", True, "sound", "sound"))
+                refuse_unsound(one, name, design=None if self.evidence.head is None else self.problem.design)
+        except (ProbekitError, KeyError, TypeError, ValueError) as error:
+            return [Finding("statistics", FALSE, "sums of rows", str(error))]
+        if self.rows is None or self.evidence.embeddings is None or self.evidence.head is None:
+            return [Finding("statistics", INTACT, claimed[:16], "whole, and possible", ROWS)]
+        try:
+            return [self._of_rows(given)]
         except ProbekitError as error:
-            return None, None, [*checks, Check("statistics could be of rows", False, "sound", str(error))]
-    if problem is None or evidence.embeddings is None or evidence.rows is None:
-        return given, evidence.clients, checks
-    missing = sorted(set(certificate.retained) - set(evidence.rows))
-    if missing:
-        return given, None, [*checks, Check("rows of retained clients", False, "all", f"none of {missing[0]}")]
-    rows = {name: evidence.rows[name] for name in certificate.retained}
-    checks.append(_counts(certificate, {name: len(own) for name, own in rows.items()}))
-    clients = InProcess.of(problem, evidence.embeddings, rows)
-    if not clients.offers("statistics"):
-        return None, clients, checks
-    answers = clients.ask("statistics").each()
-    found = {one.client: problem.stats(one.arrays) for one in answers}
-    anew = {name: found[name] for name in rows}
-    if given is not None:
-        checks += [_alike(name, given[name], anew[name]) for name in anew if name in given]
-    return anew, None, checks
+            return [unproven("statistics", claimed[:16], str(error))]
+
+    def _of_rows(self, given: Mapping[str, ClientStats]) -> Finding:
+        """Whether statistics are those of the rows, to the rounding of sums (to the bit on a grid)."""
+        held, rows = self.evidence.embeddings, self.rows
+        assert held is not None
+        assert rows is not None
+        worst = 0.0
+        for name, one in given.items():
+            own = rows.get(name, np.zeros(0, np.int64))
+            mine = Sums.of_rows(one.design, [(held.embeddings[own], held.labels[own])] if len(own) else [])
+            if not len(own) or not np.array_equal(mine.counts, one.class_counts):
+                return Finding("statistics", FALSE, "those of the rows", f"client {name} has other classes")
+            gram, moment = np.ldexp(mine.gram.high, 2 * mine.half), np.ldexp(mine.moment.high, mine.half)
+            apart = float(np.linalg.norm(one.gram - gram) + np.linalg.norm(one.moment - moment))
+            energy = float(np.trace(np.ldexp(mine.total.high, 2 * mine.half))) + one.count
+            room = summing_room(one.design.arithmetic, one.count) * energy
+            if not apart <= room:
+                return Finding(
+                    "statistics", FALSE, f"within {room:.3g} of the rows'", f"client {name}'s are {apart:.3g} off"
+                )
+            worst = max(worst, apart)
+        return Finding("statistics", PROVEN, "those of the rows", f"{worst:.3g} apart")
+
+    def _numbers(self) -> list[tuple[str, str]]:
+        """The claims that are numbers, and how they read."""
+        said = self.certificate
+        every: dict[str, Any] = {
+            "residual": None if said.residual is None else said.residual.bound,
+            "curvature": None if said.curvature is None else said.curvature.value,
+            "weights": said.bounds.weights,
+            "excess-loss": said.bounds.excess_loss,
+            "outputs": said.bounds.outputs,
+            "loss-change": said.bounds.loss_change,
+            "agreement": None if said.agreement is None else said.agreement.certified,
+            "reference": None if said.reference is None else said.reference.distance,
+        }
+        return [(name, f"{value:.6g}") for name, value in every.items() if value is not None]
+
+    def _judged(self) -> list[Finding]:
+        head = self.evidence.head
+        assert head is not None
+        look, said, bounds = self.look(self.problem.params(head)), self.certificate, self.certificate.bounds
+        if look is None:
+            return [unproven(name, text, SUMS) for name, text in self._numbers()]
+        found = self._biased(head)
+        if said.curvature is not None:
+            found.append(at_least("curvature", said.curvature.value, look.curvature()))
+        if SIGMA in said.objective and self.term is None:  # every head is the minimum for some term
+            rest = [(name, text) for name, text in self._numbers() if name != "curvature"]
+            return [*found, *(unproven(name, text, "the secret linear term of the loss") for name, text in rest)]
+        found += self._residual(look)
+        upper: list[tuple[str, float | None, Callable[[], Range]]] = [
+            ("weights", bounds.weights, look.distance),
+            ("excess-loss", bounds.excess_loss, look.excess),
+        ]
+        if isinstance(look, SecondLook):
+            upper.append(("outputs", bounds.outputs, look.outputs))
+        elif bounds.outputs is not None:
+            found.append(unproven("outputs", f"{bounds.outputs:.6g}", "the retained clients' statistics or rows"))
+        found += [at_most(name, claim, truth()) for name, claim, truth in upper if claim is not None]
+        return [*found, *self._change(look), *self._agreement(look), *self._reference(look)]
+
+    def _biased(self, head: Head) -> list[Finding]:
+        """Where the design has no bias, a head's last row must be what its centring makes of it."""
+        design = getattr(self.problem, "design", None)
+        if design is None or design.intercept != "none" or len(head.params) != design.dimension + 1:
+            return []
+        bias, wanted = head.params[-1], np.zeros(head.params.shape[1])
+        room = 0.0
+        if self.sums is not None and self.certificate.objective["view"] != "none":
+            centre = SecondLoss.of(self.sums, self.certificate.objective).centre
+            assert centre is not None
+            centre = np.ldexp(centre, self.sums.half)
+            wanted = -(centre @ head.params[:-1])
+            room = 1e-12 * float(np.linalg.norm(centre)) * float(np.linalg.norm(head.params[:-1]))
+        off = float(np.abs(bias - wanted).max())
+        return [] if off <= room else [Finding("head", FALSE, "a bias that its centring gives", f"{off:.3g} off")]
+
+    def _residual(self, look: Look) -> list[Finding]:
+        said = self.certificate.residual
+        if said is None:
+            return []
+        truths = look.residuals()
+        if len(said.by_class) != len(truths) - 1 or len(said.rounding_by_class) != len(truths) - 1:
+            return [Finding("residual", FALSE, f"{len(said.by_class)} classes", f"{len(truths) - 1} classes")]
+        claims = [a + b for a, b in zip(said.by_class, said.rounding_by_class, strict=True)] + [said.bound]
+        found = [at_most("residual", claim, truth) for claim, truth in zip(claims, truths, strict=True)]
+        worst = [one for verdict in (FALSE, INTACT) for one in found if one.verdict == verdict]
+        return [worst[0] if worst else found[-1]]
+
+    def _change(self, look: Look) -> list[Finding]:
+        bounds, before = self.certificate.bounds, self.evidence.before
+        if bounds.loss_change is None:
+            return []
+        claimed = f"{bounds.loss_change:.6g}"
+        if before is None or not isinstance(look, SecondLook):
+            return [unproven("loss-change", claimed, "the head before and the retained clients' statistics or rows")]
+        truth = look.change(self.problem.params(before))
+        low, high = (bounds.loss_change + sign * (bounds.loss_rounding or 0.0) for sign in (-1, 1))
+        if truth.high is None:
+            return [unproven("loss-change", claimed, "numbers that rounding spoils less")]
+        inside = low <= truth.low and truth.high <= high
+        outside = truth.high < low or truth.low > high
+        verdict = PROVEN if inside else FALSE if outside else INTACT
+        wanted = "" if verdict != INTACT else "numbers that rounding spoils less"
+        return [Finding("loss-change", verdict, claimed, str(truth), wanted)]
+
+    def _agreement(self, look: Look) -> list[Finding]:
+        said, rows, head = self.certificate.agreement, self.evidence.evaluation, self.evidence.head
+        if said is None or head is None:
+            return []
+        claimed = f"{said.certified} of {said.rows}"
+        if rows is None:
+            return [unproven("agreement", claimed, f"the set {said.set_digest[:16]} that rows were counted in")]
+        if not isinstance(look, SecondLook):
+            return [unproven("agreement", claimed, "statistics: a network's margins have no second route")]
+        if (rows.digest, len(rows)) != (said.set_digest, said.rows):
+            return [Finding("agreement", FALSE, said.set_digest[:16], rows.digest[:16])]
+        return [judge_rows(said, look, head, rows, self.problem.design)]
+
+    def _reference(self, look: Look) -> list[Finding]:
+        said, other = self.certificate.reference, self.evidence.reference
+        if said is None:
+            return []
+        if other is None:
+            return [unproven("reference", f"{said.distance:.6g}", f"the head {said.head[:16]} compared with")]
+        if other.digest != said.head:
+            return [same("reference", said.head, other.digest)]
+        params, head = self.problem.params(other), self.evidence.head
+        assert head is not None
+        distance = float(np.linalg.norm(self.problem.params(head) - params))
+        if not abs(distance - said.distance) <= 1e-12 * max(distance, said.distance):
+            return [Finding("reference", FALSE, f"{said.distance:.6g}", f"{distance:.6g}")]
+        again = self.look(params)
+        assert again is not None
+        return [at_most("reference", said.bound, again.distance())]
 
 
-def _said(certificate: Certificate) -> list[Check]:
-    """What a certificate says must agree with itself."""
+def summing_room(arithmetic: str, rows: int) -> float:
+    """How far sums may be from a verifier's own, against the sum of squares: by what any order of adding rounds."""
+    if arithmetic == "exact":
+        return 0.0
+    unit = 2.0**-24 if arithmetic == "fast" else 2.0**-53
+    return 32 * (min(rows, 8192) + 64) * unit + 4 * (rows + 64) * 2.0**-53
+
+
+def _read(certificate: Certificate) -> list[Finding]:
+    """What a certificate must say to be one: a request that does not contradict it, and its caveats."""
     try:
         forgotten = UnlearnRequest.from_plain(certificate.request).clients
-    except (ProbekitError, KeyError, TypeError) as error:
-        return [Check("request", False, "a request", str(error))]
+    except (ProbekitError, KeyError, TypeError, ValueError) as error:
+        return [Finding("request", FALSE, "a request", str(error))]
     still = [name for name in forgotten if name in certificate.retained]
-    said = "none is retained"
-    checks = [Check("forgotten clients are gone", not still, said, ", ".join(still) or said)]
-    residual, curvature, bounds = certificate.residual, certificate.curvature, certificate.bounds
-    if residual is not None and curvature is not None:
-        checks += [
-            close("bound = residual / curvature", bounds.weights, residual.bound / curvature.value),
-            close("residual of all classes", residual.norm, math.hypot(*residual.by_class)),
-            close("outputs", bounds.outputs, float(residual.class_bounds.max()) / curvature.value),
-        ]
-    elif bounds.weights is not None:
-        checks.append(Check("bound = residual / curvature", False, f"{bounds.weights:.6g}", "no residual"))
-    if certificate.reference is not None and bounds.weights is not None:
-        together = bounds.weights + certificate.reference.bound
-        checks.append(at_most("distance to the reference", certificate.reference.distance, together))
-    return checks
+    found = []
+    if still:
+        found.append(Finding("retained", FALSE, "without the forgotten", f"client {still[0]}"))
+    if certificate.format < 2:
+        old = "format 1 was written before bounds counted the bias and before claims were checked singly"
+        found.append(Finding("format", INTACT, "1", old, "a certificate of format 2: unlearn again"))
+    missing = [one for one in required_statements(certificate) if one not in certificate.statements]
+    found.append(stated("statements", not missing, "assumptions and caveats", missing[0] if missing else "all there"))
+    found += [
+        unproven(str(one.get("kind")), "unknown kind of claim", "a newer probekit") for one in certificate.unknown
+    ]
+    return found
 
 
-def _signed(certificate: Certificate, evidence: Evidence) -> list[Check]:
-    if evidence.public_key is None:
-        return []
-    wanted = "signed by this key"
-    if evidence.signature is None:
-        return [Check("signature", False, wanted, "no signature")]
+def _signed(certificate: Certificate, evidence: Evidence) -> list[Finding]:
+    """A signature is checked against the key it names; whose key that is only the verifier can know."""
+    signature = evidence.signature
+    if signature is None:
+        return [Finding("signature", FALSE, "signed", "no signature")] if evidence.public_key is not None else []
+    named = str(signature.get("key"))
     try:
-        check_signature(signed_bytes(certificate), evidence.signature, evidence.public_key)
-    except VerificationError as error:
-        return [Check("signature", False, wanted, str(error))]
-    return [Check("signature", True, wanted, wanted)]
-
-
-def _counts(certificate: Certificate, counts: Mapping[str, int]) -> Check:
-    wanted = dict(certificate.retained)
-    listed, found = (f"{len(one)} clients, {sum(one.values())} rows" for one in (wanted, counts))
-    return Check("who is retained", dict(counts) == wanted, listed, found)
-
-
-def _alike(name: str, given: ClientStats, found: ClientStats) -> Check:
-    """Statistics as kept against those of the rows: equal to rounding, to the bit in exact arithmetic."""
-    error = summing_error(given.design.arithmetic, given.design.dimension, given.count, 1)
-    room = 2 * error * (float(np.trace(found.total_gram)) + found.count)
-    apart = float(np.linalg.norm(given.gram - found.gram) + np.linalg.norm(given.moment - found.moment))
-    equal = np.array_equal(given.class_counts, found.class_counts) and apart <= room
-    return Check(f"statistics of client {name}", bool(equal), f"within {room:.3g}", f"{apart:.3g} apart")
-
-
-def _numbers(certificate: Certificate, known: Known, params: Array) -> list[Check]:
-    """Residual, curvature and what follows from them, computed again."""
-    checks = []
-    by_statistics = certificate.checkable_by == STATISTICS
-    if certificate.residual is not None:
-        alike = by_statistics == (known.loss is not None)
-        checks.append(_residual(certificate.residual, known.residual, 1.01 if alike else OTHER_ROUNDING))
-    checks += _curved(certificate, known)
-    bound = certificate.bounds.weights
-    if known.loss is not None and known.curvature is not None:
-        if bound is not None:
-            checks.append(_minimum(bound, known.loss, known.curvature.value, params, known.residual.rounding))
-        if by_statistics:
-            again = bounds_of(known, params, None, free=False)
-            room = CLOSE + 4 * known.residual.rounding / known.residual.bound
-            checks.append(close("excess loss", certificate.bounds.excess_loss, again.excess_loss, room=min(room, 0.9)))
-    return checks
-
-
-def _residual(said: Residual, found: Residual, rounding: float) -> Check:
-    """The claimed residual of every class, within what rounding allows; the claimed rounding, within a factor."""
-    passed = len(said.by_class) == len(found.by_class) and all(
-        abs(claimed - own) <= hidden + CLOSE * own
-        for claimed, own, hidden in zip(
-            (*said.by_class, said.norm),
-            (*found.by_class, found.norm),
-            (*found.rounding_by_class, found.rounding),
-            strict=True,
-        )
-    )
-    passed = passed and found.rounding / rounding <= said.rounding <= found.rounding * rounding
-    return Check(
-        "retained residual",
-        passed,
-        f"{said.norm:.6g} (rounding {said.rounding:.3g})",
-        f"{found.norm:.6g} (rounding {found.rounding:.3g})",
-    )
-
-
-def _curved(certificate: Certificate, known: Known) -> list[Check]:
-    """The smallest curvature, where the verifier has what the certifier had: no linear term is needed for it."""
-    enough = known.loss is not None or certificate.checkable_by != STATISTICS
-    if certificate.curvature is None or not enough:
-        return []
-    return [_curvature(certificate.curvature, known.curvature)]
-
-
-def _curvature(said: SmallestCurvature, found: SmallestCurvature | None) -> Check:
-    """The claimed smallest curvature must be there; there may be more (statistics know more than the ridge)."""
-    if found is None:
-        return Check("smallest curvature", False, f"{said.value:.6g}", "none is certain")
-    passed = 0 < said.value <= found.value * (1 + CLOSE)
-    return Check("smallest curvature", passed, f"{said.value:.6g}", f"at least {found.value:.6g}")
-
-
-def _minimum(bound: float, loss: RetainedQuadratic, curvature: float, params: Array, rounding: float) -> Check:
-    """The minimum itself, found anew: the claimed bound must reach it, but for the minimum's own error."""
-    found = Cholesky(tolerance=math.inf).solve(loss.curvature, loss.linear).value
-    left = float(np.linalg.norm(loss.curvature @ found - loss.linear))
-    gap = float(np.linalg.norm(params - found))
-    return at_most("distance to the retained minimum", gap, bound + (left + rounding) / curvature)
-
-
-def _compared(certificate: Certificate, evidence: Evidence, known: Known, problem: Any) -> list[Check]:
-    """The loss before, the evaluation set and the reference head, where they are at hand."""
-    checks: list[Check] = []
-    head, said = evidence.head, certificate.agreement
-    if head is None:
-        return checks
-    params, change = problem.params(head), certificate.bounds.loss_change
-    if change is not None and known.loss is not None and evidence.before is not None:
-        fell = _value(known.loss, params) - _value(known.loss, problem.params(evidence.before))
-        room = known.residual.rounding * float(np.linalg.norm(evidence.before.params) + np.linalg.norm(params))
-        passed = abs(change - fell) <= room + CLOSE * abs(fell)
-        checks.append(Check("change of the retained loss", passed, f"{change:.6g}", f"{fell:.6g}"))
-    enough = known.loss is not None or certificate.checkable_by != STATISTICS
-    if evidence.evaluation is not None and said is not None and known.curvature is not None and enough:
-        found = agreement(head, evidence.evaluation, known=known, problem=problem)
-        checks.append(_agreed(said, found))
-    if evidence.reference is not None and certificate.reference is not None:
-        distance = float(np.linalg.norm(params - problem.params(evidence.reference)))
-        checks += [
-            same("reference head", certificate.reference.head, evidence.reference.digest),
-            close("distance measured", certificate.reference.distance, distance),
-        ]
-    return checks
-
-
-def _agreed(said: Agreement, found: Agreement) -> Check:
-    """A verifier may certify more (by statistics), and a row in a thousand fewer, where rounding decides."""
-    enough = said.certified <= found.certified + max(1, found.rows // 1000)
-    passed = enough and said.set_digest == found.set_digest
-    return Check(
-        "certified agreement", passed, f"{said.certified} of {said.rows}", f"{found.certified} of {found.rows}"
-    )
-
-
-def _value(loss: RetainedQuadratic, params: Array) -> float:
-    return float((params * (loss.curvature @ params / 2 - loss.linear)).sum())
+        trusted = bytes.fromhex(named) if evidence.public_key is None else evidence.public_key
+        check_signature(signed_bytes(certificate), signature, trusted)
+    except (VerificationError, ValueError) as error:
+        return [Finding("signature", FALSE, named[:16], str(error))]
+    if evidence.public_key is None:
+        return [Finding("signature", INTACT, named[:16], "whole, signer unknown", "the signer's public key, from him")]
+    return [Finding("signature", PROVEN, named[:16], "signed by the key given")]

@@ -198,8 +198,8 @@ def _certificate(page: Plain, run: str) -> str:
     paper = [
         (one["name"], "none" if one["value"] is None else number(one["value"]), one["why"]) for one in said["paper"]
     ]
-    checks = [
-        ("holds" if one["passed"] else "FAILS", one["name"], one["claimed"], one["found"]) for one in page["checks"]
+    findings = [
+        tuple(one[name] for name in ("verdict", "name", "claimed", "found", "wanted")) for one in page["findings"]
     ]
     parts = [
         table(("", ""), facts, raw=True),
@@ -210,7 +210,7 @@ def _certificate(page: Plain, run: str) -> str:
         "Assumptions:\n\n" + _list(said["assumptions"]),
         "Caveats:\n\n" + _list([*said["caveats"], *caveats]),
         "Checked while this report was written:",
-        table(("", "check", "claimed", "found"), checks),
+        table(("", "claim", "claimed", "found", "what would prove it"), findings),
     ]
     return section(f"Certificate of state {page['state']}", *parts)
 

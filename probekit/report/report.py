@@ -13,8 +13,8 @@ import numpy as np
 from filelock import FileLock
 
 from probekit.certificates.certificate import Certificate
-from probekit.certificates.checks import Check
 from probekit.certificates.margins import Margins
+from probekit.certificates.verdicts import Finding
 from probekit.errors import InputError
 from probekit.evaluation.backdoor import BackdoorSuccess
 from probekit.evaluation.metrics import Confusion, Share
@@ -78,12 +78,12 @@ class Judged:
 
 @dataclass(frozen=True)
 class Page:
-    """The certificate of a state, its signature, and the checks that were made when the report was written."""
+    """The certificate of a state, its signature, and what came of its claims when the report was written."""
 
     state: int
     certificate: Certificate
     signature: Mapping[str, str] | None
-    checks: Sequence[Check]
+    findings: Sequence[Finding]
 
 
 @dataclass(frozen=True)
@@ -242,7 +242,7 @@ def _page(one: Page) -> Plain:
         "digest": one.certificate.digest,
         "signed_by": one.signature["key"] if one.signature else None,
         "certificate": one.certificate.plain,
-        "checks": [asdict(check) for check in one.checks],
+        "findings": [asdict(finding) for finding in one.findings],
     }
 
 

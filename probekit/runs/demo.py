@@ -41,7 +41,7 @@ class DemoLine:
     backdoor: float
     distance: float
     bound: float | None = None
-    verified: bool | None = None
+    proven: str = ""
     seconds: float = 0.0
     warnings: tuple[str, ...] = ()
 
@@ -74,7 +74,7 @@ def run_demo(store: DiskStore, folder: Path, *, progress: Callable[[str, Extract
     first = runs["exact"].trained()
     with timed(seconds, "unlearn_and_verify"):
         done = {name: run.unlearn(POISONED, method=name, test="demo-test") for name, run in runs.items()}
-        verified = {name: run.verify(rows=True, test="demo-test").verified for name, run in runs.items()}
+        checked = {name: run.verify(rows=True, test="demo-test", require=["weights"]) for name, run in runs.items()}
     reference = snapshot(runs["exact"].folder, store).reference()
     test, triggered = sets["test"], sets["test-triggered"]
 
@@ -87,7 +87,7 @@ def run_demo(store: DiskStore, folder: Path, *, progress: Callable[[str, Extract
             return DemoLine(name, right, worked, float(apart))
         bound, cost = result.certificate.bounds.weights, result.cost
         warnings = result.unlearned.warnings
-        return DemoLine(name, right, worked, float(apart), bound, verified[name], cost.seconds, warnings)
+        return DemoLine(name, right, worked, float(apart), bound, checked[name].verdict, cost.seconds, warnings)
 
     heads = {"poisoned": first.head, **{name: run.head() for name, run in runs.items()}, "retrained": reference}
     return DemoResult(

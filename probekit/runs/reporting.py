@@ -12,6 +12,7 @@ from probekit.cache import DiskStore
 from probekit.certificates.bounds import Known
 from probekit.certificates.certify import known_at, objective_of
 from probekit.certificates.margins import margins
+from probekit.certificates.verdicts import FALSE
 from probekit.errors import InputError, MismatchError, VerificationError
 from probekit.evaluation.backdoor import backdoor_success
 from probekit.evaluation.metrics import accuracy, accuracy_by_class, confusion
@@ -36,6 +37,7 @@ from probekit.runs.layout import NOTE
 from probekit.runs.ledger import LedgerEntry
 from probekit.runs.rows import PURGE, UNLEARN, usable
 from probekit.runs.snapshot import Snapshot, snapshot
+from probekit.runs.story import story_of
 from probekit.runs.verification import certificate_of, evidence_for
 from probekit.unlearning.influence import Influence, influences
 from probekit.unlearning.request import asked
@@ -251,14 +253,15 @@ def _page(here: Snapshot, sets: Sequence[EmbeddingSet]) -> Page | None:
     wanted = claims.agreement.set_digest if claims.agreement is not None else None
     evaluation = next((one for one in sets if one.digest == wanted), None)
     evidence = evidence_for(run, here.number, here.trained, claims, rows=here.rows, evaluation=evaluation)
-    checks = found.check(evidence).checks
-    failed = [one for one in checks if not one.passed]
+    told = story_of(run, here.number, claims, store=None)
+    findings = found.check(evidence, story=told).findings
+    failed = [one for one in findings if one.verdict == FALSE]
     if failed:
         raise VerificationError(
             f"The certificate of state {here.number} does not hold: {failed[0].name} is claimed to be "
             f"{failed[0].claimed}, found {failed[0].found}. `probekit verify {found.path} --run {run.path}` tells more."
         )
-    return Page(here.number, claims, found.signature, checks)
+    return Page(here.number, claims, found.signature, findings)
 
 
 def _ledger_line(entry: LedgerEntry) -> LedgerLine:

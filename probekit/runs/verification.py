@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from probekit.cache import DiskStore
 from probekit.certificates.certificate import Certificate, read_certificate
-from probekit.certificates.checks import Check
+from probekit.certificates.verdicts import FALSE, PROVEN, Finding, verdict_of
 from probekit.certificates.verify import Evidence
 from probekit.certificates.verify import verify as check
 from probekit.errors import CorruptError, InputError, NotFoundError, VerificationError
@@ -18,6 +18,7 @@ from probekit.models.serving import load_head
 from probekit.runs.folder import RunFolder
 from probekit.runs.result import Result
 from probekit.runs.rows import UNLEARN, RunRows, rows_at
+from probekit.runs.story import NO_RUN, Story, story_of
 from probekit.runs.unlearning import certificate_path
 from probekit.values import EmbeddingSet
 
@@ -25,18 +26,38 @@ if TYPE_CHECKING:
     from probekit.runs.run import Run
 
 
+MOST_BYTES = 2**24
+"""The size of a certificate that is read at all."""
+
+
 @dataclass(frozen=True)
 class VerifyResult(Result):
-    """Every check of a certificate; `verified`: there are some and all hold."""
+    """What came of every claim of a certificate, and of all together: proven, not proven, or false.
+
+    `state` is the one that it was given for, `current` whether that is the run's (None: no run was given).
+    """
 
     certificate: Path
     digest: str
-    verified: bool
+    verdict: str
+    findings: tuple[Finding, ...]
     signed_by: str | None
     checkable_by: str
-    checks: tuple[Check, ...]
+    state: int | None
+    current: bool | None
+    anchor: str | None
     assumptions: tuple[str, ...]
     caveats: tuple[str, ...]
+
+    @property
+    def proven(self) -> bool:
+        """Whether all (that was required) is proven."""
+        return self.verdict == PROVEN
+
+    @property
+    def intact(self) -> bool:
+        """Whether nothing was found false."""
+        return self.verdict != FALSE
 
 
 @dataclass(frozen=True)
@@ -52,18 +73,39 @@ class CertificateFile:
         """The certificate in a file."""
         if not path.is_file():
             raise NotFoundError(f"There is no certificate {path}. `probekit unlearn` writes one.")
-        return cls(path, *read_certificate(path.read_text()))
+        if path.stat().st_size > MOST_BYTES:
+            raise VerificationError(f"{path} is larger than any certificate ({MOST_BYTES} bytes). Take it as written.")
+        try:
+            text = path.read_bytes().decode()
+        except UnicodeDecodeError as error:
+            raise VerificationError(f"{path} is not a certificate: {error}. Take it as written.") from error
+        return cls(path, *read_certificate(text))
 
-    def check(self, evidence: Evidence, public_key: bytes | None = None) -> VerifyResult:
-        """Every check that the evidence allows."""
+    def check(
+        self,
+        evidence: Evidence,
+        public_key: bytes | None = None,
+        *,
+        story: Story = NO_RUN,
+        require: Sequence[str] = (),
+    ) -> VerifyResult:
+        """What the evidence, and the story of the run, say of each claim."""
         claims = self.certificate
-        checks = tuple(check(claims, replace(evidence, signature=self.signature, public_key=public_key)))
+        judged = check(claims, replace(evidence, signature=self.signature, public_key=public_key))
+        findings = (*story.findings, *judged)
         private: Any = claims.privacy or {}
-        passed = bool(checks) and all(one.passed for one in checks)
-        key = self.signature["key"] if self.signature else None
-        caveats = (*claims.caveats, *map(str, private.get("caveats") or ()))
         return VerifyResult(
-            self.path, claims.digest, passed, key, claims.checkable_by, checks, tuple(claims.assumptions), caveats
+            self.path,
+            claims.digest,
+            verdict_of(findings, require),
+            findings,
+            self.signature["key"] if self.signature else None,
+            claims.checkable_by,
+            story.state,
+            story.current,
+            story.anchor,
+            tuple(claims.assumptions),
+            (*claims.caveats, *map(str, private.get("caveats") or ())),
         )
 
 
@@ -74,12 +116,16 @@ def verify(
     rows: bool = False,
     test: str | None = None,
     public_key: bytes | None = None,
+    anchors: Sequence[str] = (),
+    require: Sequence[str] = (),
 ) -> VerifyResult:
-    """Compute again everything that a certificate of this run says (None: the current state's).
+    """Hold every claim of a certificate of this run (None: the current state's) against what can be computed again.
 
     rows: compute the statistics again from the retained clients' cached rows.
     test: the set of the certified agreement.
-    public_key: whose signature is wanted (PEM).
+    public_key: the signer's, from himself (PEM).
+    anchors: digests of ledger entries that somebody noted earlier: the ledger must run through all of them.
+    require: the claims that must be proven for the verdict to be so; none: all.
     """
     folder, store = run.folder, run.store
     evaluation = store.open(test) if test is not None else None
@@ -91,9 +137,9 @@ def verify(
     # where a problem has no statistics, all that is to be checked is in the rows
     summed = "statistics" in trained.problem.traits
     held = rows_at(folder, store, number) if rows or not summed else None
-    return found.check(
-        evidence_for(folder, number, trained, found.certificate, rows=held, evaluation=evaluation), public_key
-    )
+    evidence = evidence_for(folder, number, trained, found.certificate, rows=held, evaluation=evaluation)
+    told = story_of(folder, number, found.certificate, store=store if rows else None, anchors=anchors)
+    return found.check(evidence, public_key, story=told, require=require)
 
 
 def verify_head(
@@ -103,12 +149,12 @@ def verify_head(
     store: DiskStore,
     test: str | None = None,
     public_key: bytes | None = None,
+    require: Sequence[str] = (),
 ) -> VerifyResult:
     """Check what a certificate says of a head by itself, where there is no run."""
     found = CertificateFile.read(certificate)
-    return found.check(
-        Evidence(head=load_head(head), evaluation=store.open(test) if test is not None else None), public_key
-    )
+    evaluation = store.open(test) if test is not None else None
+    return found.check(Evidence(head=load_head(head), evaluation=evaluation), public_key, require=require)
 
 
 def certificate_of(run: RunFolder, state: int) -> CertificateFile | None:
