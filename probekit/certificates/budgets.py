@@ -46,17 +46,23 @@ def _wrong(certificate: Certificate, said: Any) -> str:
     if missing:
         return f"a caveat is missing: {missing[0]}"
     if hidden is None:
-        claim, spent = certificate.bounds.weights, _gaussian_delta(bound / sigma, epsilon)
+        cost, claim = _gaussian_delta, certificate.bounds.weights
     else:
-        residual = certificate.residual
+        cost, residual = _objective_delta, certificate.residual
         claim = None if residual is None else rows * (residual.norm + residual.rounding)
         if epsilon > 1 or not math.isclose(float(str(hidden)), sigma, rel_tol=1e-12):
             return "the linear term has another sigma, or epsilon is above 1"
-        # delta = 1.5 exp(-c^2 / 2) with c = epsilon sigma / bound
-        spent = 0.0 if not bound else 1.5 * math.exp(-((epsilon * sigma / bound) ** 2) / 2)
     if claim is None or not claim <= bound * ROOM:
         return f"the noise has to cover {claim}, not {bound:.6g}"
+    if not math.isclose(cost(float(said["largest_bound"]) / sigma, epsilon), delta, rel_tol=1e-4):
+        return f"the largest that such noise covers is not {said['largest_bound']}"
+    spent = cost(bound / sigma, epsilon)
     return "" if spent <= delta * ROOM else f"that noise costs delta {spent:.3g}"
+
+
+def _objective_delta(distance: float, epsilon: float) -> float:
+    """What objective perturbation costs for a residual of so many sigmas: 1.5 exp(-c^2 / 2), c = epsilon / distance."""
+    return 0.0 if not distance else 1.5 * math.exp(-((epsilon / distance) ** 2) / 2)
 
 
 def _gaussian_delta(distance: float, epsilon: float) -> float:
