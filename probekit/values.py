@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 SCHEMA = 1
 """The version of our own rules for identity and storage; raised when equal specs would mean other numbers."""
 
+Array = NDArray[np.float64]
+Indices = NDArray[np.int64]
 Json = None | bool | int | float | str | Sequence["Json"] | Mapping[str, "Json"]
 DTYPES = ("float32", "float16", "float64")
 UNLABELLED = -1

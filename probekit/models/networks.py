@@ -22,7 +22,7 @@ from probekit.jacobian.inspection import first_line
 from probekit.jacobian.linearize import Linearized, linearize, tensor_of
 from probekit.models.heads import Network, NetworkHead
 from probekit.registry import nearest
-from probekit.values import Rows
+from probekit.values import Array, Rows
 
 SLOPE = 0.01
 """Of LeakyReLU below zero, as the paper has it."""
@@ -259,7 +259,7 @@ def pretrained(head: NetworkHead) -> NetworkHead:
     return replace(head, params=start)
 
 
-def network_scores(head: NetworkHead, rows: Rows, *, length: int = 8192) -> NDArray[np.float64]:
+def network_scores(head: NetworkHead, rows: Rows, *, length: int = 8192) -> Array:
     """The linearized network's score of each class for each row, (n, k)."""
     model = linearized(head.network)
     found = np.empty((len(rows), len(head.classes)))

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
-import numpy as np
 from numpy.typing import NDArray
 
 from probekit.linear.solvers import Operator, Solver
@@ -18,10 +17,7 @@ from probekit.linear.squares import CurvedSquares
 from probekit.models.fitting import FitPlan
 from probekit.models.heads import Head
 from probekit.registry import problems
-from probekit.values import EmbeddingSet, Json, Partition, Rows
-
-Array = NDArray[np.float64]
-Indices = NDArray[np.int64]
+from probekit.values import Array, EmbeddingSet, Indices, Json, Partition, Rows
 
 
 class Holding(Protocol):
