@@ -13,7 +13,6 @@ from typing import Any, Protocol, runtime_checkable
 from numpy.typing import NDArray
 
 from probekit.linear.solvers import Operator, Solver
-from probekit.linear.squares import CurvedSquares
 from probekit.models.fitting import FitPlan
 from probekit.models.heads import Head
 from probekit.registry import problems
@@ -29,12 +28,6 @@ class Holding(Protocol):
     def count(self) -> int: ...
     @property
     def offers(self) -> frozenset[str]: ...
-
-
-class QuadraticHolding(Holding, Protocol):
-    """A holding whose loss is a sum of squares of an affine model."""
-
-    def squares(self, precision: str = "float64") -> CurvedSquares: ...
 
 
 class Problem(Protocol):

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from probekit.certificates.checks import Check
 from probekit.federated.in_process import InProcess
 from probekit.federated.partition import partition
 from probekit.federated.rows import design_for
@@ -70,6 +71,12 @@ class Run:
     def online(self, *gone: str) -> InProcess:
         """The other clients, who answer."""
         return InProcess.of(self.trained.problem, self.embeddings, self.held(*gone))
+
+
+def require_verified(checks: list[Check]) -> None:
+    """At least one check, and none that failed."""
+    assert checks
+    assert not [one for one in checks if not one.passed]
 
 
 def make_run(
