@@ -7,7 +7,7 @@ from typing import Any
 from probekit.errors import InputError
 from probekit.federated.trained import Trained
 from probekit.registry import methods
-from probekit.unlearning.method import NOTHING, REMEDIES, ROWS, Material, Unlearned, method, missing, require
+from probekit.unlearning.method import NOTHING, REMEDIES, ROWS, Material, Unlearned, method, missing
 from probekit.unlearning.methods.fedremoval import FedRemoval
 from probekit.unlearning.methods.pcg import DEFAULT_ROUNDS, FedRemovalPcg
 from probekit.unlearning.removal import Removal
@@ -56,7 +56,9 @@ def unlearn(
 def carried_out(removal: Removal, name: Any) -> Unlearned:
     """The removal by one method, its needs checked once."""
     unlearner = method(name)
-    require(unlearner, removal)
+    why = missing(unlearner, removal)
+    if why:
+        raise InputError(why)
     found: Unlearned = unlearner.unlearn(removal)
     return found
 

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
-from probekit.errors import InputError
 from probekit.federated.federation import Federation
 from probekit.federated.trained import Trained
 from probekit.linear.design import ClientStats, Solution
@@ -165,10 +164,3 @@ def missing(unlearner: Any, removal: Removal) -> str:
     alone = "" if ask else " where nobody may be asked (ask=False)"
     wanted = "; ".join(dict.fromkeys(lacking))
     return f"Unlearning by {unlearner.name} needs what this run does not have{alone}: {wanted}."
-
-
-def require(unlearner: Any, removal: Removal) -> None:
-    """Refuse a method whose material is missing, and say what to keep next time."""
-    why = missing(unlearner, removal)
-    if why:
-        raise InputError(why)

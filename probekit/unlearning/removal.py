@@ -180,6 +180,13 @@ class Removal:
         """The retained loss's gradient at the parameters before."""
         return self.loss.gradient(self.params)
 
+    def gradients_at(self, params: Array) -> dict[str, Array]:
+        """Every retained client's mean gradient at these parameters, the ridge's part included: one round."""
+        extra = self.problem.penalty(self.ridge) * params
+        answers = self.retained.ask("gradient", {"params": params}).each()
+        found = {one.client: one.arrays["gradient"] / one.count + extra for one in answers}
+        return {name: found[name] for name in self.counts}
+
     @cached_property
     def statistics(self) -> StatisticsTree | None:
         """The retained clients' statistics where the run kept them; those that the request changed are asked for."""
