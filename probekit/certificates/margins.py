@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 
 from probekit.certificates.bounds import Factor, Known, gamma
 from probekit.errors import InputError
-from probekit.linear.margins import needed_leads
 from probekit.models.heads import Head
 from probekit.models.problem import problem_of
 from probekit.values import EmbeddingSet
@@ -66,6 +65,12 @@ def examined(head: Head, embeddings: EmbeddingSet, *, known: Known, problem: Any
             better, curved = np.minimum(simple, close), needed_leads(block.scores, close + rounding)
         plain, least = (needed_leads(block.scores, one + rounding) for one in (simple, better))
         yield ExaminedRows(leads, plain, curved, least, better.max(axis=1))
+
+
+def needed_leads(scores: Array, uncertainty: Array) -> Array:
+    """The lead of each row's best score over each other that makes it certain: what both can be off, added."""
+    top = np.argmax(scores, axis=1)
+    return np.asarray(uncertainty + np.take_along_axis(uncertainty, top[:, None], axis=1))
 
 
 @dataclass(frozen=True, eq=False)

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from probekit.linear.design import Solution
-from probekit.linear.loss import RidgeLoss
+from probekit.linear.squares import Curvature
 from probekit.protocols import Progress
 from probekit.unlearning.method import Unlearned
 from probekit.unlearning.removal import Removal
@@ -111,5 +111,5 @@ def direction(removal: Removal, solver: str) -> Solution:
     gradient, ridge, squares = removal.gradient, removal.ridge, removal.server.squares()
     if solver == "f2l2":
         gradient, ridge = gradient - removal.problem.penalty(ridge) * removal.params, 0.0
-    solution: Solution = found.solve(RidgeLoss(squares, ridge, free=squares.free).curvature(), gradient)
+    solution: Solution = found.solve(Curvature(squares, ridge), gradient)
     return solution
