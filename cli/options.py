@@ -122,14 +122,14 @@ def _flag(one: Field[Any], kind: Any) -> inspect.Parameter:
     return inspect.Parameter(one.name, inspect.Parameter.KEYWORD_ONLY, default=one.default, annotation=annotation)
 
 
-ARGUMENT = re.compile(r"""`([a-z_]+)(?:=([^`]*))?`|\b([a-z_]+)=("[^"]*")""")
+ARGUMENT = re.compile(r"""`([a-z_]+)(?:=([^`]*))?`|\b([a-z_]+)=("[^"]*")|Columns\(([a-z]+)=\.\.\.\)""")
 
 
 def as_flags(message: str, flags: Mapping[str, str]) -> str:
     """A message of the library with the arguments that it names written as the flags that set them."""
 
     def flag(found: re.Match[str]) -> str:
-        name, value = found[1] or found[3], (found[2] or found[4] or "").strip("\"'")
+        name, value = found[1] or found[3] or f"{found[5]}_column", (found[2] or found[4] or "").strip("\"'")
         if name not in flags:
             return found[0]
         return flags[name] if value in ("", "True") else f"{flags[name]} {value}"

@@ -91,10 +91,9 @@ def configured(registry: Registry, text: str) -> Any:
     """
     name, _, argument = text.partition(":")
     if name == "py":
-        module, _, rest = argument.partition(":")
-        attribute, _, argument = rest.partition(":")
-        factory = _imported(f"py:{module}:{attribute}", module, attribute)
+        module, attribute, argument = (*argument.split(":", 2), "", "")[:3]
         name = f"py:{module}:{attribute}"
+        factory = imported(name)
     else:
         if name not in registry.names():
             raise NotFoundError(f"There is no {registry.noun} {text!r}. {nearest(name, registry.names())}")
@@ -152,12 +151,21 @@ def _converted(value: str, hint: Any, what: str) -> Any:
     raise InputError(f"{what} takes {names}; found {value!r}.")
 
 
-def _imported(text: str, module: str, attribute: str) -> Any:
+def imported(text: str) -> Any:
+    """What `py:module:attribute` names. The current folder is searched after everything installed."""
+    module, _, attribute = text.removeprefix("py:").partition(":")
     if not module or not attribute:
         raise InputError(f"Wanted py:module:factory, found {text}. Name the factory after a second colon.")
     if str(Path.cwd()) not in sys.path:
         sys.path.append(str(Path.cwd()))
     try:
-        return getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError) as error:
+        home = importlib.import_module(module)
+    except ImportError as error:
+        absent = error.name if isinstance(error, ModuleNotFoundError) else None
+        if absent and not f"{module}.".startswith(f"{absent}."):
+            raise NotFoundError(f"{text} needs {absent!r}, which is not installed. Install it.") from error
         raise NotFoundError(f"{text} cannot be found: {error}. Check the spelling and the current folder.") from error
+    if not hasattr(home, attribute):
+        public = [name for name, value in vars(home).items() if callable(value) and not name.startswith("_")]
+        raise NotFoundError(f"{text} cannot be found: {module} has no {attribute!r}. {nearest(attribute, public)}")
+    return getattr(home, attribute)

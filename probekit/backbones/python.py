@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
 import re
-import sys
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,43 +14,17 @@ from torch import nn
 
 from probekit.backbones.module import FrozenModule, stacked
 from probekit.backbones.preprocessing import NATIVE, Preprocess, StatedPreprocess, picture_preprocess, preset
-from probekit.errors import InputError, NotFoundError
+from probekit.errors import InputError
 from probekit.protocols import Backbone, Reference
-from probekit.registry import nearest
+from probekit.registry import imported
 from probekit.values import Json, digest
 
 VIEW = "output"
 
 
 def load(reference: Reference) -> Backbone:
-    """What `module:factory` makes. The current folder is searched after everything installed."""
-    module, _, name = reference.name.partition(":")
-    if not module or not name:
-        raise InputError(f"Wanted py:module:factory, found {reference}. Name the function after a second colon.")
-    return made(_found(module, name), reference)
-
-
-def _found(module: str, name: str) -> Any:
-    here = str(Path.cwd())
-    if here not in sys.path:
-        sys.path.append(here)
-    try:
-        home = importlib.import_module(module)
-    except ModuleNotFoundError as error:
-        if error.name is not None and (module == error.name or module.startswith(error.name + ".")):
-            raise NotFoundError(
-                f"There is no Python module {module!r}, neither installed nor in {here}. Check the spelling."
-            ) from error
-        raise NotFoundError(
-            f"The module {module!r} needs {error.name!r}, which is not installed. Install it."
-        ) from error
-    if not hasattr(home, name):
-        raise NotFoundError(f"The module {module!r} has no {name!r}. {nearest(name, _public(home))}")
-    return getattr(home, name)
-
-
-def _public(module: Any) -> list[str]:
-    return [name for name, value in vars(module).items() if callable(value) and not name.startswith("_")]
+    """What `py:module:factory` makes."""
+    return made(imported(f"py:{reference.name}"), reference)
 
 
 def made(factory: Any, reference: Reference) -> Backbone:

@@ -176,7 +176,7 @@ def test_names_of_functions_factories_and_objects(own_module: str) -> None:
     ("name", "error", "words"),
     [
         ("py:module_of_mine:embedd", NotFoundError, "has no 'embedd'.*embed"),
-        ("py:module_of_yours:embed", NotFoundError, "no Python module 'module_of_yours'"),
+        ("py:module_of_yours:embed", NotFoundError, "No module named 'module_of_yours'"),
         ("py:module_of_mine", InputError, "py:module:factory"),
         ("py:module_of_mine:embed#cls", InputError, "no view #cls. It has: #output"),
     ],
