@@ -13,8 +13,7 @@ from probekit.cli.output import Console, Output, facts, section
 
 if TYPE_CHECKING:
     from probekit.evaluation.metrics import Confusion, Share
-    from probekit.runs.backdoor import BackdoorComparison
-    from probekit.runs.evaluation import EvaluationResult, SetEvaluation
+    from probekit.runs.evaluation import BackdoorComparison, EvaluationResult, SetEvaluation
 
 MATRIX_CLASSES, SHOWN_CLASSES, SHOWN_CLIENTS, SHOWN_CONFUSIONS = 12, 20, 20, 10
 

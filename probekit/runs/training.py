@@ -152,12 +152,7 @@ def abilities(trained: Trained, rows: Material) -> dict[str, Ability]:
 
 
 def poisoned(
-    name: str,
-    options: TrainOptions,
-    store: DiskStore,
-    clean: EmbeddingSet,
-    triggered: EmbeddingSet,
-    divided: Partition,
+    name: str, options: TrainOptions, store: DiskStore, clean: EmbeddingSet, triggered: EmbeddingSet, divided: Partition
 ) -> EmbeddingSet:
     """The set with one client's rows triggered and labelled as the target, kept in the cache under its own name."""
     client = options.poison or ""

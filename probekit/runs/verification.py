@@ -97,12 +97,7 @@ def verify(
 
 
 def verify_head(
-    certificate: Path,
-    head: Path,
-    *,
-    store: DiskStore,
-    test: str | None = None,
-    public_key: bytes | None = None,
+    certificate: Path, head: Path, *, store: DiskStore, test: str | None = None, public_key: bytes | None = None
 ) -> VerifyResult:
     """Check what a certificate says of a head by itself, where there is no run."""
     found = CertificateFile.read(certificate)

@@ -163,10 +163,10 @@ def test_clients_of_any_name(store: DiskStore, shelve: Shelve, tmp_path: Path) -
 
 
 def forgotten(run: RunFolder, client: str) -> Trained:
-    """The trained state without a client, by re-summing (the statistics mapping stays lazy)."""
+    """The trained state without a client, by re-summing."""
     before = run.trained()
     assert isinstance(before.statistics, kept.StatisticsFolder)
-    rest = before.statistics.without([client])
+    rest = {name: one for name, one in before.statistics.items() if name != client}
     fitted = fit(StatisticsTree.of(rest).total, before.ridge, scaling=before.scaling)
     named = head_of(fitted, classes=before.head.classes, spec_digest=before.head.spec_digest)
     counts = {name: count for name, count in before.counts.items() if name in rest}
