@@ -24,10 +24,7 @@ FORMS = {
 
 @app.command("ls")
 @o.common
-def ls(
-    output: Output,
-    search: Annotated[str, typer.Argument(help="Only names that contain this text.")] = "",
-) -> None:
+def ls(output: Output, search: Annotated[str, typer.Argument(help="Only names that contain this text.")] = "") -> None:
     """The kinds of backbone that can be named, plugins included; with a text, open_clip and timm models that match."""
     from probekit.registry import backbones
 

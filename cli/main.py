@@ -105,8 +105,7 @@ def _version(wanted: bool) -> None:
 @app.callback()
 def root(
     version: Annotated[
-        bool,
-        typer.Option("--version", "-V", callback=_version, is_eager=True, help="Show the version and stop."),
+        bool, typer.Option("--version", "-V", callback=_version, is_eager=True, help="Show the version and stop.")
     ] = False,
 ) -> None:
     """Linear probes on frozen foundation models, trained across clients, with certified unlearning."""

@@ -199,6 +199,11 @@ class EmbeddingSet:
         hasher.update(canonical(said).encode())
         return hasher.hexdigest()
 
+    @property
+    def usable(self) -> NDArray[np.int64]:
+        """The numbers of the rows that have an embedding."""
+        return np.flatnonzero(np.ones(len(self), bool) if self.masked is None else ~self.masked)
+
     def blocks(self, rows: int = 8192) -> Iterator[NDArray[Any]]:
         """The embeddings, some rows at a time, without copying where the store allows."""
         for start in range(0, len(self), rows):
