@@ -209,12 +209,12 @@ class EmbeddingSet:
         for start in range(0, len(self), rows):
             yield self.embeddings[start : start + rows]
 
-    def select(self, rows: NDArray[np.int64]) -> EmbeddingSet:
-        """The set of these rows, in this order."""
+    def select(self, rows: NDArray[np.int64], *, read: Rows | None = None) -> EmbeddingSet:
+        """The set of these rows, in this order; `read` are their embeddings, where there is a better way to them."""
         pick = rows.tolist()
         return replace(
             self,
-            embeddings=self.embeddings[rows],
+            embeddings=self.embeddings[rows] if read is None else read,
             labels=self.labels[rows],
             ids=[self.ids[i] for i in pick],
             clients=None if self.clients is None else tuple(self.clients[i] for i in pick),

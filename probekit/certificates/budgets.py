@@ -7,17 +7,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from probekit.certificates import privacy
 from probekit.certificates.certificate import Certificate
 from probekit.certificates.checks import Check, at_most, close
-from probekit.certificates.privacy import (
-    CAVEATS,
-    OBJECTIVE,
-    OBJECTIVE_CAVEATS,
-    OUTPUT,
-    largest_bound,
-    largest_residual,
-    sum_bound,
-)
 from probekit.errors import ProbekitError
 from probekit.linear.lapack import special
 from probekit.linear.objective import SIGMA
@@ -35,20 +27,20 @@ def check_privacy(certificate: Certificate) -> list[Check]:
     if said is None:
         return []
     hidden = certificate.objective.get(SIGMA)
-    mechanism = OUTPUT if hidden is None else OBJECTIVE
-    checks = [
-        Check("mechanism of the budget", said.get("mechanism") == mechanism, str(said.get("mechanism")), mechanism)
-    ]
+    mechanism = privacy.OUTPUT if hidden is None else privacy.OBJECTIVE
+    caveats = privacy.CAVEATS if hidden is None else privacy.OBJECTIVE_CAVEATS
+    named = said.get("mechanism")
+    checks = [Check("mechanism of the budget", named == mechanism, str(named), mechanism)]
     residual = certificate.residual
     try:
         guaranteed = {name: said[name] for name in ("epsilon", "delta")}
         if hidden is None:
-            largest, bound = largest_bound(said["sigma"], **guaranteed), certificate.bounds.weights
+            largest, bound = privacy.largest_bound(said["sigma"], **guaranteed), certificate.bounds.weights
         else:
             checks.append(close("sigma of the linear term", said["sigma"], float(str(hidden))))
-            largest = largest_residual(said["sigma"], **guaranteed)
-            bound = None if residual is None else sum_bound(certificate, residual)
-        missing = [one for one in (CAVEATS if hidden is None else OBJECTIVE_CAVEATS) if one not in said["caveats"]]
+            largest = privacy.largest_residual(said["sigma"], **guaranteed)
+            bound = None if residual is None else privacy.sum_bound(certificate, residual)
+        missing = [one for one in caveats if one not in said["caveats"]]
         return [
             *checks,
             close("largest that the noise covers", said["largest_bound"], largest),

@@ -8,27 +8,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from probekit.certificates import bounds, certificate
 from probekit.certificates.agreement import agreement
-from probekit.certificates.bounds import (
-    Known,
-    SmallestCurvature,
-    asked_residual,
-    convexity,
-    excess_loss,
-    quadratic,
-    residual,
-)
-from probekit.certificates.certificate import (
-    ASSUMPTIONS,
-    GRADIENT,
-    SCALAR,
-    SERVER,
-    STATISTICS,
-    TERM_ASSUMPTIONS,
-    Bounds,
-    Certificate,
-    ReferenceHead,
-)
+from probekit.certificates.bounds import Known, SmallestCurvature
+from probekit.certificates.certificate import Bounds, Certificate, ReferenceHead
 from probekit.certificates.published import concentration, paper_terms
 from probekit.errors import InputError
 from probekit.federated.federation import Federation
@@ -62,6 +45,7 @@ def certify(
     has: dict[str, Any] = {"statistics": after.statistics, "clients": clients, "term": after.objective}
     known = known_at(after.params, objective, problem, **has)
     found = bounds_of(known, after.params, unlearned.loss_change, free=_free(problem))
+    hidden = () if after.objective is None else certificate.TERM_ASSUMPTIONS
     agreed = compared = None
     if known is not None and known.weights is not None:
         if evaluation is not None:
@@ -89,7 +73,7 @@ def certify(
         concentration=_concentration(before, after, unlearned),
         privacy=privacy,
         warnings=unlearned.warnings,
-        assumptions=assumptions_of(after),
+        assumptions=(*certificate.ASSUMPTIONS, *problem.assumptions, *hidden),
     )
 
 
@@ -120,34 +104,22 @@ def known_at(
 ) -> Known | None:
     """What statistics, or a gradient round, tell of the retained loss (with its linear `term`) at these parameters."""
     if statistics is not None:
-        loss = quadratic(
-            StatisticsTree.of(statistics).total,
-            objective["ridge"],
-            scaling=objective["scaling"],
-            standardise=objective["view"],
-            class_weight=objective["class_weight"],
-            parts=len(statistics),
-            term=term,
-        )
-        sure = convexity(loss)
-        return Known(residual(loss, params), sure if sure.value > 0 else None, loss)
+        total, parts = StatisticsTree.of(statistics).total, len(statistics)
+        weight, view, scaling = (objective[name] for name in ("class_weight", "view", "scaling"))
+        given: dict[str, Any] = {"scaling": scaling, "standardise": view, "class_weight": weight, "parts": parts}
+        loss = bounds.quadratic(total, objective["ridge"], **given, term=term)
+        sure = bounds.convexity(loss)
+        return Known(bounds.residual(loss, params), sure if sure.value > 0 else None, loss)
     if clients is None or "plain" not in problem.traits:
         return None
-    rows = sum(clients.counts.values())
-    ridge = objective["ridge"] / (rows if objective["scaling"] == "sum" else 1)
+    counts = [*clients.counts.values()]
+    ridge = objective["ridge"] / (sum(counts) if objective["scaling"] == "sum" else 1)
     gradient = CommonLoss(clients, problem, ridge, precision="float64").gradient(params)
     if term is not None:
-        gradient = gradient + term / rows
+        gradient = gradient + term / sum(counts)
     scales = clients.ask("scales").total().values
-    found = asked_residual(
-        gradient,
-        params,
-        problem=problem,
-        ridge=ridge,
-        counts=[*clients.counts.values()],
-        energy=scales["energy"],
-        target_energy=scales["target_energy"],
-        term=term,
+    found = bounds.asked_residual(
+        gradient, params, problem=problem, ridge=ridge, counts=counts, scales=scales, term=term
     )
     return Known(found, SmallestCurvature(ridge, "ridge") if ridge > 0 and not _free(problem) else None)
 
@@ -164,15 +136,10 @@ def bounds_of(known: Known | None, params: Array, loss_change: float | None, *, 
         return Bounds(loss_change=loss_change, why=why)
     return Bounds(
         weights=known.weights,
-        excess_loss=excess_loss(known.residual, known.curvature.value, loss=known.loss, params=params),
+        excess_loss=bounds.excess_loss(known.residual, known.curvature.value, loss=known.loss, params=params),
         outputs=float(known.residual.class_bounds.max()) / known.curvature.value,
         loss_change=loss_change,
     )
-
-
-def assumptions_of(trained: Trained) -> tuple[str, ...]:
-    """What a certificate for this head takes for granted."""
-    return (*ASSUMPTIONS, *trained.problem.assumptions, *(() if trained.objective is None else TERM_ASSUMPTIONS))
 
 
 def digests_of(trained: Trained) -> dict[str, str]:
@@ -190,8 +157,8 @@ def statistics_digest(statistics: Mapping[str, ClientStats]) -> str:
 
 def _checker(known: Known | None, unlearned: Unlearned) -> str:
     if known is not None:
-        return STATISTICS if known.loss is not None else GRADIENT
-    return SCALAR if unlearned.loss_change is not None else SERVER
+        return certificate.STATISTICS if known.loss is not None else certificate.GRADIENT
+    return certificate.SCALAR if unlearned.loss_change is not None else certificate.SERVER
 
 
 def _paper(after: Trained, unlearned: Unlearned) -> tuple[Any, ...]:

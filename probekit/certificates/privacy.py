@@ -60,8 +60,6 @@ def gaussian_delta(bound: float, *, sigma: float, epsilon: float) -> float:
 def analytic_sigma(bound: float, *, epsilon: float, delta: float) -> float:
     """The smallest sigma that gives (epsilon, delta) at this bound, from above."""
     _budget(epsilon, delta)
-    if bound == 0:
-        return 0.0
 
     def excess(log_sigma: float) -> float:
         return gaussian_delta(1.0, sigma=math.exp(log_sigma), epsilon=epsilon) - delta

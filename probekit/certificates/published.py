@@ -39,11 +39,7 @@ def paper_terms(
     statistics: Mapping[str, ClientStats] | None, server: ClientStats | None, *, ridge: float, solver: str
 ) -> tuple[Term, ...]:
     """The paper's three terms, computed where they can be; `ridge` in mean scaling."""
-    return (
-        _training(statistics, ridge),
-        _solving(solver),
-        _representing(statistics, server, ridge),
-    )
+    return (_training(statistics, ridge), _solving(solver), _representing(statistics, server, ridge))
 
 
 def _training(statistics: Mapping[str, ClientStats] | None, ridge: float) -> Term:
@@ -90,12 +86,8 @@ def _representing(statistics: Mapping[str, ClientStats] | None, server: ClientSt
         return Term(name, None, "not computable: the server has no rows of its own")
     smallest = smallest_curvature(server, ridge)
     if statistics is None:
-        return Term(
-            name,
-            None,
-            "not computable: needs the retained clients' second moments; the smallest curvature of the "
-            f"server's rows is {smallest:.3g}",
-        )
+        why = "needs the retained clients' second moments; the smallest curvature of the server's rows is"
+        return Term(name, None, f"not computable: {why} {smallest:.3g}")
     if not smallest > 0:
         return Term(name, None, "not computable: infinite, the server's curvature is singular")
     total = StatisticsTree.of(statistics).total
@@ -143,6 +135,5 @@ def concentration(server: ClientStats, rows: int, *, ridge: float, step: Array, 
         why = "no bound on weights: an intercept that is free, or no ridge, leaves no sure curvature"
         return Concentration(holds_if, 1 - delta, apart, None, why)
     gradient = float(np.linalg.norm(_curvature(server, ridge).matvec(step)))
-    return Concentration(
-        holds_if, 1 - delta, apart, apart * gradient / (smallest * ridge), "assumption, never a certificate"
-    )
+    weights = apart * gradient / (smallest * ridge)
+    return Concentration(holds_if, 1 - delta, apart, weights, "assumption, never a certificate")

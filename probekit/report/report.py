@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 from filelock import FileLock
 
+from probekit.certificates.agreement import Margins
 from probekit.certificates.certificate import Certificate
 from probekit.certificates.checks import Check
-from probekit.certificates.margins import Margins
 from probekit.errors import InputError
 from probekit.evaluation.backdoor import BackdoorSuccess
 from probekit.evaluation.metrics import Confusion, Share

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from probekit.certificates.margins import needed_leads
+from probekit.certificates.agreement import needed_leads
 
 
 @given(seed=st.integers(0, 10_000), classes=st.integers(2, 5))

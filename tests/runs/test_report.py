@@ -16,9 +16,8 @@ from numpy.typing import NDArray
 from probekit import Run
 from probekit.cache import DiskStore
 from probekit.cache.removal import remove_set
-from probekit.certificates.agreement import agreement
+from probekit.certificates.agreement import agreement, margins
 from probekit.certificates.certify import certify, known_at, objective_of
-from probekit.certificates.margins import margins
 from probekit.errors import CacheError, InputError, NotFoundError, ProbekitError, VerificationError
 from probekit.report import pictures
 from probekit.report.pages import markdown
