@@ -368,21 +368,29 @@ def test_a_folder_that_is_no_report_is_left_alone(run: Path, opened: Opened) -> 
 
 
 @pytest.mark.parametrize(
-    ("options", "error", "words"),
+    ("name", "options", "error", "words"),
     [
-        ({"tests": ["nothing"]}, NotFoundError, "nothing"),
-        ({"tests": ["foreign"]}, CacheError, "spec"),
-        ({"tests": ["cats"]}, CacheError, "other classes"),
-        ({"triggered": "nothing", "target": 0}, NotFoundError, "nothing"),
+        ("nothing", {}, NotFoundError, "not a run folder"),
+        ("run", {"tests": ["nothing"]}, NotFoundError, "nothing"),
+        ("run", {"tests": ["foreign"]}, CacheError, "spec"),
+        ("run", {"tests": ["cats"]}, CacheError, "other classes"),
+        ("run", {"triggered": "nothing", "target": 0}, NotFoundError, "nothing"),
     ],
 )
 def test_bad_input(
-    run: Path, opened: Opened, shelve: Shelve, options: dict[str, Any], error: type[ProbekitError], words: str
+    run: Path,
+    opened: Opened,
+    shelve: Shelve,
+    name: str,
+    options: dict[str, Any],
+    error: type[ProbekitError],
+    words: str,
 ) -> None:
     shelve("foreign", seed=1, spec=spec(weights="1" * 64))
     shelve("cats", seed=1, class_names=("cat", "dog", "cow"))
     with pytest.raises(error, match=words):
-        opened("run").report(**options)
+        opened(name).report(**options)
+    assert not (run / "report").exists()
 
 
 def test_what_was_tampered_with_gets_no_report(run: Path, opened: Opened) -> None:
