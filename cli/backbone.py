@@ -42,8 +42,8 @@ def ls(output: Output, search: Annotated[str, typer.Argument(help="Only names th
 def check(
     output: Output,
     backbone: Annotated[str, typer.Argument(help="A backbone id.")],
-    preprocessing: Annotated[str, typer.Option(help="native or a preset.")] = "native",
-    device: Annotated[str, typer.Option(click_type=o.choice("auto", "cpu", "cuda", "mps"))] = "auto",
+    preprocessing: o.Preset = "native",
+    device: o.Device = "auto",
 ) -> int:
     """Run the conformance tests on a backbone: shapes, frozen weights, determinism, batch size, speed."""
     from probekit.backbones import backbone as find
