@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from probekit.cache.disk import DiskStore
-from probekit.cache.entry import Entry, Shard, locate
+from probekit.cache.entry import Entry, Shard, changing, locate
 from probekit.cache.sets import assemble
 from probekit.errors import CacheError, ProbekitError
 from probekit.files import map_tensors, sha256_file
@@ -38,26 +39,26 @@ class Usage:
 
 def usage(store: DiskStore) -> list[Usage]:
     """What each spec holds. A damaged file counts no rows; `verify` names it."""
-    names = store.sets.names()
-    notes = {digest: store.sets.read_note(digest) for digest in store.sets.digests()}
     found = []
     for entry in store.entries():
-        mine = [digest for digest, note in notes.items() if note["spec"] == entry.folder.name]
-        labels = [next((name for name, meant in names.items() if meant == digest), digest[:12]) for digest in mine]
+        labels = tuple(store.sets.label(digest) for digest in store.sets.digests(entry.folder.name))
         size = sum(path.stat().st_size for path in entry.folder.rglob("*") if path.is_file())
-        found.append(Usage(entry.spec, _count(entry, "shards"), _count(entry, "pieces"), size, tuple(labels)))
+        shards, pieces = (
+            sum(len(one.ids) for one in _readable(_paths(entry, place))) for place in ("shards", "pieces")
+        )
+        found.append(Usage(entry.spec, shards, pieces, size, labels))
     return found
 
 
-def _count(entry: Entry, place: str) -> int:
-    paths = sorted((entry.folder / place).glob("*.safetensors"))
-    total = 0
+def _paths(entry: Entry, place: str) -> list[Path]:
+    return sorted((entry.folder / place).glob("*.safetensors"))
+
+
+def _readable(paths: Iterable[Path]) -> Iterator[Shard]:
+    """The files of rows that can be opened."""
     for path in paths:
-        try:
-            total += len(Shard(path))
-        except CacheError:
-            continue
-    return total
+        with suppress(CacheError):
+            yield Shard(path)
 
 
 def explain(spec: EncodingSpec, others: Sequence[EncodingSpec]) -> list[str]:
@@ -71,12 +72,13 @@ def explain(spec: EncodingSpec, others: Sequence[EncodingSpec]) -> list[str]:
         return [name for name, value in spec.identity.items() if canonical(value) != canonical(other.identity[name])]
 
     nearest = min(others, key=lambda other: len(differing(other)))
-    lines = [f"No entry for this; the nearest is {nearest.digest[:12]} ({nearest.backbone}). It differs in:"]
-    lines += [
-        f"  {name}: wanted {canonical(spec.identity[name])}, there {canonical(nearest.identity[name])}"
-        for name in differing(nearest)
+    return [
+        f"No entry for this; the nearest is {nearest.digest[:12]} ({nearest.backbone}). It differs in:",
+        *(
+            f"  {name}: wanted {canonical(spec.identity[name])}, there {canonical(nearest.identity[name])}"
+            for name in differing(nearest)
+        ),
     ]
-    return lines
 
 
 def verify(store: DiskStore, *, repair: bool = False) -> tuple[list[Finding], int]:
@@ -97,14 +99,12 @@ def verify(store: DiskStore, *, repair: bool = False) -> tuple[list[Finding], in
         files += 1
         problem = _check_set(store, digest)
         if problem:
-            remedy = "Run its extract command again, or `probekit cache rm` it."
-            problems.append(Finding(f"sets/{digest}", problem, remedy))
+            problems.append(Finding(f"sets/{digest}", problem, _REMEDY_OF_SETS))
     return problems, files
 
 
-_REMEDY = (
-    "`probekit cache verify --repair` sets it aside; the next extract encodes its rows again. Other rows are fine."
-)
+_REMEDY = "`probekit cache verify --repair` sets it aside; the next extract encodes its rows again. Others are fine."
+_REMEDY_OF_SETS = "Run its extract command again, or `probekit cache rm` it."
 
 
 def _files(entry: Entry) -> Iterator[tuple[Path, str]]:
@@ -116,8 +116,7 @@ def _files(entry: Entry) -> Iterator[tuple[Path, str]]:
         yield spec_path, str(error)
         return
     yield spec_path, wrong
-    paths = [entry.folder / "shards" / f"{name}.safetensors" for name in entry.shard_names()]
-    for path in [*paths, *sorted((entry.folder / "pieces").glob("*.safetensors"))]:
+    for path in [*entry.shard_paths(), *_paths(entry, "pieces")]:
         yield path, _check_file(path, entry.spec.digest)
 
 
@@ -134,7 +133,7 @@ def _check_file(path: Path, spec: str) -> str:
 def _set_aside(store: DiskStore, entry: Entry, path: Path) -> None:
     if path.suffix != ".safetensors":
         return
-    with entry.changing():
+    with changing(entry.folder):
         if path.exists():
             target = store.root / "damaged" / entry.folder.name
             target.mkdir(parents=True, exist_ok=True)
@@ -151,21 +150,11 @@ def _check_set(store: DiskStore, digest: str) -> str:
             return "its columns changed"
         entry = store.entry(note["spec"])
         rows = np.zeros((note["rows"], note["dimension"]), dtype=np.uint8)
-        if assemble(note, columns, spec=entry.spec, rows=rows).digest != digest:
+        found = assemble(note, columns, spec=entry.spec, rows=rows)
+        if found.digest != digest:
             return "its digest does not fit its content"
-        masked = columns.get("masked")
-        locate(_readable(entry), columns["ids"] if masked is None else columns["ids"][masked == 0])
+        files = [*_readable(entry.shard_paths()), *entry.pieces()]
+        locate(files, columns["ids"][found.usable])
     except (ProbekitError, OSError, KeyError) as error:
         return str(error)
     return ""
-
-
-def _readable(entry: Entry) -> list[Shard]:
-    """The files of an entry that can be opened."""
-    shards = []
-    for name in entry.shard_names():
-        try:
-            shards.append(Shard(entry.folder / "shards" / f"{name}.safetensors"))
-        except CacheError:
-            continue
-    return [*shards, *entry.pieces()]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,8 @@ import numpy as np
 from filelock import FileLock, Timeout
 from numpy.typing import NDArray
 
-from probekit.cache.entry import Entry, check_schema, locate
-from probekit.cache.ids import HexIds, IdLookup, pack
+from probekit.cache.entry import Entry, changing, check_schema, locate
+from probekit.cache.ids import IdLookup, hex_ids, pack, stack
 from probekit.cache.rows import Places, StoredRows
 from probekit.cache.sets import SetShelf, assemble
 from probekit.errors import NotFoundError, StorageError
@@ -21,6 +22,7 @@ from probekit.files import default_root, read_json, storing, write_json, write_t
 from probekit.values import SCHEMA, EmbeddingSet, EncodingSpec, Rows
 
 _TAG = "Signature: 8a477f597d28d172789f06886806bc55\n# This folder is a cache made by probekit.\n"
+_BLOCK_ROWS = 8192
 
 
 class DiskStore:
@@ -41,9 +43,19 @@ class DiskStore:
         """Make the folder a cache that backup programs recognise."""
         marker = self.root / "probekit.json"
         if not marker.exists():
-            with self.sets.changing():
+            with changing(self.root):
                 write_text(self.root / "CACHEDIR.TAG", _TAG)
                 write_json(marker, {"schema": SCHEMA})
+
+    @contextmanager
+    def _changed(self, spec: EncodingSpec) -> Iterator[Entry]:
+        """The folder of a spec, described, while something is put into it."""
+        self._prepare()
+        entry = self.entry(spec)
+        with changing(entry.folder):
+            if not (entry.folder / "spec.json").exists():
+                write_json(entry.folder / "spec.json", {"backbone": spec.backbone, **spec.identity})
+            yield entry
 
     def entry(self, spec: EncodingSpec | str) -> Entry:
         """The folder of a spec, which may not exist yet."""
@@ -59,8 +71,7 @@ class DiskStore:
 
     def known(self, spec: EncodingSpec) -> Container[str]:
         """The ids that have an embedding, sealed or not."""
-        files = self.entry(spec).files()
-        return IdLookup(np.concatenate([np.zeros((0, 32), np.uint8), *(file.ids for file in files)]))
+        return IdLookup(stack(file.ids for file in self.entry(spec).files()))
 
     def load(self, spec: EncodingSpec, ids: Sequence[str], *, masked: NDArray[np.bool_] | None = None) -> Rows:
         """The embeddings of these samples, mapped and found when first read; NaN where masked."""
@@ -68,32 +79,38 @@ class DiskStore:
         width = files[0].rows.shape[1] if files else 0
 
         def find() -> Places:
-            if masked is None or not masked.any():
-                return locate(files, wanted)
+            stay = np.ones(len(wanted), bool) if masked is None else ~masked
             file, row = np.full(len(wanted), -1), np.full(len(wanted), -1)
-            places = locate(files, wanted[~masked])
-            file[~masked], row[~masked] = places.file, places.row
+            places = locate(files, wanted[stay])
+            file[stay], row[stay] = places.file, places.row
             return Places(places.files, file, row)
 
         return StoredRows(find, (len(wanted), width), spec.dtype)
 
     def save(self, spec: EncodingSpec, ids: Sequence[str], rows: NDArray[Any]) -> None:
         """Keep these rows; after this returns, no crash loses them."""
-        self._prepare()
-        entry = self.entry(spec)
-        with entry.changing():
-            entry.describe(spec)
-            entry.write_shard("pieces", pack(ids), iter([rows]), rows.shape[1])
+        with self._changed(spec) as entry:
+            entry.write_shard("pieces", pack(ids), rows)
 
     def seal(self, embeddings: EmbeddingSet) -> EmbeddingSet:
         """Put the rows in the order of the set and keep the set; gives it as the store loads it."""
-        entry, wanted = self.entry(embeddings.spec), pack(embeddings.ids)
-        wanted = wanted if embeddings.masked is None else wanted[~embeddings.masked]
+        entry = self.entry(embeddings.spec)
         if entry.pieces():
-            entry.seal(wanted)
+            entry.seal(pack(embeddings.ids)[embeddings.usable])
         if not (self.root / "sets" / embeddings.digest).exists():
             self._prepare()
         return self.open(self.sets.write(embeddings))
+
+    def adopt(self, embeddings: EmbeddingSet, name: str) -> EmbeddingSet:
+        """Keep a set from elsewhere under a name: the rows that are not here yet, then the set; gives it as loaded."""
+        spec, ids, known = embeddings.spec, embeddings.ids, self.known(embeddings.spec)
+        fresh = np.array([row for row in embeddings.usable.tolist() if ids[row] not in known], dtype=np.int64)
+        for start in range(0, len(fresh), _BLOCK_ROWS):
+            rows = fresh[start : start + _BLOCK_ROWS]
+            self.save(spec, [ids[row] for row in rows], embeddings.embeddings[rows])
+        sealed = self.seal(replace(embeddings, embeddings=self.load(spec, ids, masked=embeddings.masked)))
+        self.sets.give_name(name, sealed.digest)
+        return sealed
 
     def open(self, name: str) -> EmbeddingSet:
         """The set of this name or digest. Costs the same whatever its size: nothing is read until it is used."""
@@ -103,7 +120,7 @@ class DiskStore:
         if not (entry.folder / "spec.json").exists():
             raise NotFoundError(f"The rows of set {name!r} are gone. Run its extract command again.")
         masked = columns.get("masked")
-        rows = self.load(entry.spec, HexIds(columns["ids"]), masked=None if masked is None else masked.astype(bool))
+        rows = self.load(entry.spec, hex_ids(columns["ids"]), masked=None if masked is None else masked.astype(bool))
         return assemble(note, columns, spec=entry.spec, rows=rows)
 
     def canary(self, spec: EncodingSpec) -> NDArray[Any] | None:
@@ -113,10 +130,7 @@ class DiskStore:
 
     def keep_canary(self, spec: EncodingSpec, vectors: NDArray[Any]) -> None:
         """Remember those vectors, exactly (a float32 survives JSON)."""
-        self._prepare()
-        entry = self.entry(spec)
-        with entry.changing():
-            entry.describe(spec)
+        with self._changed(spec) as entry:
             write_json(entry.folder / "canary.json", np.asarray(vectors, dtype=np.float32).astype(float).tolist())
 
     @contextmanager

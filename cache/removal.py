@@ -5,15 +5,16 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from probekit.cache.disk import DiskStore
-from probekit.cache.entry import Entry, Shard
-from probekit.cache.ids import HexIds, IdArray, IdLookup, meant, pack
+from probekit.cache.entry import Entry, changing
+from probekit.cache.ids import IdArray, IdLookup, hex_ids, meant, pack, stack
+from probekit.cache.rows import Places, StoredRows
 from probekit.cache.search import remains
 from probekit.errors import InputError, NotFoundError
 from probekit.values import EmbeddingSet
@@ -28,38 +29,25 @@ class Removed:
     shared: int = 0
     files: int = 0
     searched: int = 0
-    remains: tuple[str, ...] = field(default=())
+    remains: tuple[str, ...] = ()
 
 
 def drop_rows(entry: Entry, doomed: IdArray) -> int:
     """Rewrite every file of an entry that holds a doomed row; gives how many rows went."""
     lookup, gone = IdLookup(doomed), 0
-    with entry.changing():
-        names = []
-        for shard in entry.shards():
-            keep = np.flatnonzero(lookup.locate(shard.ids) < 0)
-            gone += len(shard) - len(keep)
-            if len(keep) == len(shard):
-                names.append(shard.name)
-            elif len(keep):
-                names.append(_copy(entry, "shards", shard, keep))
-        entry.write_index(names)
-        for piece in entry.pieces():
-            keep = np.flatnonzero(lookup.locate(piece.ids) < 0)
-            gone += len(piece) - len(keep)
-            if len(keep) < len(piece):
-                if len(keep):
-                    _copy(entry, "pieces", piece, keep)
-                piece.path.unlink()
+    kept: dict[str, list[str]] = {"shards": [], "pieces": []}
+    with changing(entry.folder):
+        for file in entry.files():
+            keep, place, name = np.flatnonzero(lookup.locate(file.ids) < 0), file.path.parent.name, file.name
+            gone += len(file.ids) - len(keep)
+            if 0 < len(keep) < len(file.ids):
+                rows = StoredRows.of(Places([file.rows], np.zeros_like(keep), keep))
+                name = entry.write_shard(place, file.ids[keep], rows)
+            if len(keep):
+                kept[place].append(name)
+        entry.write_index(kept["shards"])
+        entry.keep("pieces", kept["pieces"])
     return gone
-
-
-def _copy(entry: Entry, place: str, shard: Shard, keep: NDArray[np.int64]) -> str:
-    def blocks() -> Iterator[NDArray[Any]]:
-        for start in range(0, len(keep), 4096):
-            yield shard.rows[keep[start : start + 4096]]
-
-    return entry.write_shard(place, shard.ids[keep], blocks(), shard.rows.shape[1])
 
 
 def remove_set(store: DiskStore, name: str, *, keep_rows: bool = False) -> Removed:
@@ -70,7 +58,7 @@ def remove_set(store: DiskStore, name: str, *, keep_rows: bool = False) -> Remov
     entry = store.entry(note["spec"])
     if keep_rows or not entry.folder.exists():
         return Removed(0, (digest,))
-    unused = ids[IdLookup(_used(store, note["spec"])).locate(ids) < 0]
+    unused = ids[_used(store, note["spec"]).locate(ids) < 0]
     return Removed(drop_rows(entry, unused), (digest,))
 
 
@@ -78,16 +66,15 @@ def remove_spec(store: DiskStore, beginning: str) -> Removed:
     """Remove a spec, its rows and all sets made of them."""
     matches = [entry for entry in store.entries() if entry.folder.name.startswith(beginning)]
     if len(matches) != 1:
-        found = "none" if not matches else f"{len(matches)}"
+        found = len(matches) or "none"
         raise NotFoundError(f"Wanted one entry that begins with {beginning!r}, found {found}. See `probekit cache ls`.")
-    entry = matches[0]
-    rows = sum(len(shard) for shard in entry.files())
-    sets = [digest for digest in store.sets.digests() if store.sets.read_note(digest)["spec"] == entry.folder.name]
+    entry, sets = matches[0], tuple(store.sets.digests(matches[0].folder.name))
+    rows = sum(len(shard.ids) for shard in entry.files())
     for digest in sets:
         store.sets.remove(digest)
-    with entry.changing():
+    with changing(entry.folder):
         shutil.rmtree(entry.folder)
-    return Removed(rows, tuple(sets))
+    return Removed(rows, sets)
 
 
 def prune(store: DiskStore, *, older_than_days: float | None = None, dry_run: bool = False) -> Removed:
@@ -102,27 +89,22 @@ def prune(store: DiskStore, *, older_than_days: float | None = None, dry_run: bo
         return Removed(sum(len(ids) for ids in doomed.values()), tuple(old))
     for digest in old:
         store.sets.remove(digest)
-    with store.sets.changing():  # which sweeps
+    with changing(store.root):  # which sweeps
         pass
     rows = sum(drop_rows(entry, ids) for entry, ids in doomed.items() if len(ids))
     shutil.rmtree(store.root / "damaged", ignore_errors=True)
     return Removed(rows, tuple(old))
 
 
-def _used(store: DiskStore, spec: str, *, without: Sequence[str] = ()) -> IdArray:
+def _used(store: DiskStore, spec: str, *, without: Sequence[str] = ()) -> IdLookup:
     """The ids that the sets of a spec name."""
-    mine = (
-        digest
-        for digest in store.sets.digests()
-        if digest not in without and store.sets.read_note(digest)["spec"] == spec
-    )
-    return np.concatenate([np.zeros((0, 32), np.uint8), *(store.sets.read_columns(digest)["ids"] for digest in mine)])
+    sets = store.sets
+    return IdLookup(stack(sets.read_columns(digest)["ids"] for digest in sets.digests(spec) if digest not in without))
 
 
 def _unused(store: DiskStore, entry: Entry, *, without: Sequence[str]) -> IdArray:
-    used = IdLookup(_used(store, entry.folder.name, without=without))
-    held = np.concatenate([np.zeros((0, 32), np.uint8), *(shard.ids for shard in entry.files())])
-    return held[used.locate(held) < 0]
+    there = stack(shard.ids for shard in entry.files())
+    return there[_used(store, entry.folder.name, without=without).locate(there) < 0]
 
 
 def purge(
@@ -136,11 +118,10 @@ def purge(
     if bool(samples) == (client is not None):
         raise InputError("Say what to purge: either samples, or one client of one set.")
     opened = {digest: store.open(digest) for digest in store.sets.digests()}
-    doomed, leaving, shared = (
-        (_by_samples(store, opened, samples), None, 0)
-        if client is None
-        else _by_client(store, opened, client, set_name)
-    )
+    if client is None:
+        doomed, leaving, shared = _by_samples(store, opened, samples), ("", ""), 0
+    else:
+        doomed, leaving, shared = _by_client(store, opened, client, set_name)
     bytes_of = [row.tobytes() for entry in store.entries() for row in _rows_of(entry, doomed)]
     changed = [digest for digest, found in opened.items() if _rewrite_set(store, digest, found, doomed, leaving)]
     rows = sum(drop_rows(entry, doomed) for entry in store.entries())
@@ -157,11 +138,10 @@ def _rows_of(entry: Entry, ids: IdArray) -> Iterator[NDArray[Any]]:
 
 def _by_samples(store: DiskStore, opened: dict[str, EmbeddingSet], samples: Sequence[str]) -> IdArray:
     """The ids that these texts mean: ids, beginnings of ids, or names of rows."""
-    known = {sample for found in opened.values() for sample in found.ids}
-    known |= {sample for entry in store.entries() for shard in entry.files() for sample in HexIds(shard.ids)}
-    named = {
-        name: sample for found in opened.values() for name, sample in zip(found.names or (), found.ids, strict=False)
-    }
+    known = {sample for entry in store.entries() for shard in entry.files() for sample in hex_ids(shard.ids)}
+    known = known.union(*(found.ids for found in opened.values()))
+    pairs = (zip(found.names or (), found.ids, strict=False) for found in opened.values())
+    named = dict(pair for one in pairs for pair in one)
     ids = set()
     for text in samples:
         matches = meant(text, known, named)
@@ -183,36 +163,30 @@ def _by_client(
         holders = [digest for digest in holders if digest == store.sets.resolve(set_name)]
     if len(holders) != 1:
         raise NotFoundError(
-            f"Client {client!r} is in {len(holders)} sets of this cache; name the set with --set. Nothing was removed."
+            f"Client {client!r} is in {len(holders)} sets of this cache; name one by `set_name`. Nothing was removed."
         )
-    target = opened[holders[0]]
-    assert target.clients is not None
-    mine = {sample for sample, owner in zip(target.ids, target.clients, strict=True) if owner == client}
-    others = {sample for sample, owner in zip(target.ids, target.clients, strict=True) if owner != client}
+    mine, others = set[str](), set[str]()
     for digest, found in opened.items():
-        if digest != holders[0] and found.clients is not None:
-            others |= {s for s, owner in zip(found.ids, found.clients, strict=True) if owner != client}
+        for sample, owner in zip(found.ids, found.clients or (), strict=False):
+            if owner != client:
+                others.add(sample)
+            elif digest == holders[0]:
+                mine.add(sample)
     return pack(sorted(mine - others)), (holders[0], client), len(mine & others)
 
 
-def _rewrite_set(
-    store: DiskStore, digest: str, found: EmbeddingSet, doomed: IdArray, leaving: tuple[str, str] | None
-) -> bool:
+def _rewrite_set(store: DiskStore, digest: str, found: EmbeddingSet, doomed: IdArray, leaving: tuple[str, str]) -> bool:
     """Keep a set without the rows that go, under the names it had; gives whether it changed."""
     stay = IdLookup(doomed).locate(pack(found.ids)) < 0
-    if leaving is not None and leaving[0] == digest:
+    if leaving[0] == digest:
         stay &= np.array([owner != leaving[1] for owner in found.clients or ()])
     if stay.all():
         return False
-    keep = np.flatnonzero(stay)
-    names = [name for name, meant in store.sets.names().items() if meant == digest]
-    if len(keep):
-        masked = None if found.masked is None else found.masked[keep]
-        ids = [found.ids[i] for i in keep.tolist()]
-        thin = replace(found, embeddings=np.zeros((len(found), found.dimension), dtype=np.uint8), skipped=())
-        rest = replace(thin.select(keep), embeddings=store.load(found.spec, ids, masked=masked))
-        new = store.sets.write(rest)
-        for name in names:
+    if stay.any():
+        thin = replace(found, embeddings=np.zeros((len(found), found.dimension), dtype=np.uint8))
+        rest = thin.select(np.flatnonzero(stay))
+        new = store.sets.write(replace(rest, embeddings=store.load(found.spec, rest.ids, masked=rest.masked)))
+        for name in store.sets.names_of(digest):
             store.sets.give_name(name, new)
     store.sets.remove(digest)
     return True

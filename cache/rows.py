@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,6 +35,11 @@ class StoredRows:
     def __init__(self, find: Callable[[], Places], shape: tuple[int, int], dtype: str) -> None:
         self._find = find
         self.shape, self.dtype = shape, np.dtype(dtype)
+
+    @classmethod
+    def of(cls, places: Places) -> Self:
+        """The rows in these places, which were found already."""
+        return cls(lambda: places, (len(places.row), places.files[0].shape[1]), str(places.files[0].dtype))
 
     @cached_property
     def _places(self) -> Places:

@@ -9,45 +9,27 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, overload
+from typing import Any
 
 import numpy as np
-from filelock import FileLock
 from numpy.typing import NDArray
 
-from probekit.cache.entry import check_schema
-from probekit.cache.ids import HexIds, pack
+from probekit.cache.entry import changing, check_schema
+from probekit.cache.ids import Column, hex_ids, pack
 from probekit.errors import CorruptError, InputError, NotFoundError
-from probekit.files import ASIDE, checked_digest, map_tensors, new_folder, read_json, storing, write_json, write_tensors
+from probekit.files import ASIDE, DIGEST, checked_digest, map_tensors, new_folder, read_json, write_json, write_tensors
 from probekit.registry import nearest
 from probekit.values import SCHEMA, EmbeddingSet, Rows, Skipped
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,120}")
 
 
-class Texts(Sequence[str]):
+def _read_texts(data: NDArray[np.uint8], ends: NDArray[np.int64]) -> Column:
     """Many short texts in one array of bytes."""
-
-    def __init__(self, data: NDArray[np.uint8], ends: NDArray[np.int64]) -> None:
-        self._data, self._ends = data, ends
-
-    def __len__(self) -> int:
-        return len(self._ends)
-
-    @overload
-    def __getitem__(self, row: int) -> str: ...
-    @overload
-    def __getitem__(self, row: slice) -> Sequence[str]: ...
-    def __getitem__(self, row: int | slice) -> str | Sequence[str]:
-        if isinstance(row, slice):
-            return [self[i] for i in range(*row.indices(len(self)))]
-        row = range(len(self))[row]
-        start = int(self._ends[row - 1]) if row else 0
-        return self._data[start : int(self._ends[row])].tobytes().decode()
+    return Column(range(len(ends)), lambda row: data[ends[row - 1] if row else 0 : ends[row]].tobytes().decode())
 
 
 def _texts(texts: Sequence[str]) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
@@ -62,41 +44,36 @@ class SetShelf:
     def __init__(self, root: Path) -> None:
         self.root = root
 
-    @contextmanager
-    def changing(self) -> Iterator[None]:
-        """Held for the moments in which sets and names change; leftovers of a killed process are swept."""
-        with storing(self.root):
-            self.root.mkdir(parents=True, exist_ok=True)
-            with FileLock(self.root / ".lock"):
-                for stale in [*self.root.glob(f"{ASIDE}*"), *self.root.glob(f"*/{ASIDE}*")]:
-                    shutil.rmtree(stale) if stale.is_dir() else stale.unlink()
-                yield
-
-    def digests(self) -> list[str]:
-        """Every set there is."""
-        folder = self.root / "sets"
-        return sorted(path.name for path in folder.iterdir() if _is_digest(path.name)) if folder.exists() else []
+    def digests(self, spec: str | None = None) -> list[str]:
+        """Every set there is, or every one of this spec."""
+        found = sorted(path.name for path in (self.root / "sets").glob("*") if DIGEST.fullmatch(path.name))
+        return [digest for digest in found if spec is None or self.read_note(digest)["spec"] == spec]
 
     def names(self) -> dict[str, str]:
         """Every name and the set it means."""
-        folder = self.root / "names"
-        if not folder.exists():
-            return {}
-        return {path.stem: str(read_json(path)["set"]) for path in sorted(folder.glob("*.json"))}
+        return {path.stem: str(read_json(path)["set"]) for path in sorted((self.root / "names").glob("*.json"))}
+
+    def names_of(self, digest: str) -> list[str]:
+        """The names that mean this set."""
+        return [name for name, meant in self.names().items() if meant == digest]
+
+    def label(self, digest: str) -> str:
+        """What to call a set: its first name, or how its digest begins."""
+        return next(iter(self.names_of(digest)), digest[:12])
 
     def give_name(self, name: str, digest: str) -> None:
         """Let this name mean this set from now on."""
         if not _NAME.fullmatch(name):
             raise InputError(f"{name!r} cannot name a set: use letters, digits, dots, dashes and underscores.")
-        with self.changing():
+        with changing(self.root):
             write_json(self.root / "names" / f"{name}.json", {"set": digest})
 
     def resolve(self, text: str) -> str:
         """The digest that a name or the beginning of a digest means."""
-        names, digests = self.names(), self.digests()
+        names = self.names()
         if text in names:
             return names[text]
-        matches = [digest for digest in digests if len(text) >= 6 and digest.startswith(text)]
+        matches = [digest for digest in self.digests() if len(text) >= 6 and digest.startswith(text)]
         if len(matches) == 1:
             return matches[0]
         if matches:
@@ -111,7 +88,7 @@ class SetShelf:
         target = self.root / "sets" / digest
         if target.exists():
             return digest
-        with self.changing(), new_folder(target, aside=target.parent / f"{ASIDE}set") as aside:
+        with changing(self.root), new_folder(target, aside=target.parent / f"{ASIDE}set") as aside:
             _write_columns(aside, embeddings)
         return digest
 
@@ -131,25 +108,16 @@ class SetShelf:
 
     def remove(self, digest: str) -> None:
         """Forget a set and the names that mean it; its rows stay."""
-        with self.changing():
-            for name, meant in self.names().items():
-                if meant == digest:
-                    (self.root / "names" / f"{name}.json").unlink()
+        with changing(self.root):
+            for name in self.names_of(digest):
+                (self.root / "names" / f"{name}.json").unlink()
             shutil.rmtree(self.root / "sets" / digest, ignore_errors=True)
 
 
-def _is_digest(name: str) -> bool:
-    return re.fullmatch(r"[0-9a-f]{64}", name) is not None
-
-
 def _write_columns(folder: Path, embeddings: EmbeddingSet) -> None:
-    columns: dict[str, NDArray[Any]] = {
-        "labels": np.ascontiguousarray(embeddings.labels, dtype="<i8"),
-        "ids": pack(embeddings.ids),
-    }
-    clients: list[str] = []
+    columns: dict[str, NDArray[Any]] = {"labels": embeddings.labels.astype("<i8"), "ids": pack(embeddings.ids)}
+    clients = sorted(set(embeddings.clients or ()))
     if embeddings.clients is not None:
-        clients = sorted(set(embeddings.clients))
         codes = {client: code for code, client in enumerate(clients)}
         columns["clients"] = np.array([codes[client] for client in embeddings.clients], dtype="<i8")
     if embeddings.names is not None:
@@ -184,30 +152,13 @@ def assemble(note: dict[str, Any], columns: dict[str, NDArray[Any]], *, spec: An
             spec=spec,
             embeddings=rows,
             labels=columns["labels"],
-            ids=HexIds(columns["ids"]),
+            ids=hex_ids(columns["ids"]),
             class_names=tuple(note["class_names"]),
-            clients=None if clients is None else Coded(clients, note["clients"]),
-            names=None if names is None else Texts(names, columns["name_ends"]),
+            clients=None if clients is None else Column(clients, note["clients"].__getitem__),
+            names=None if names is None else _read_texts(names, columns["name_ends"]),
             masked=None if masked is None else masked.astype(bool),
             skipped=tuple(Skipped(**skipped) for skipped in note["skipped"]),
             source=note["source"],
         )
     except (KeyError, TypeError) as error:
         raise CorruptError(f"A set's description is damaged: {error}. Run `probekit cache verify`.") from error
-
-
-class Coded(Sequence[str]):
-    """A column of few different texts, kept as numbers."""
-
-    def __init__(self, codes: NDArray[np.int64], texts: Sequence[str]) -> None:
-        self.codes, self.texts = codes, list(texts)
-
-    def __len__(self) -> int:
-        return len(self.codes)
-
-    @overload
-    def __getitem__(self, row: int) -> str: ...
-    @overload
-    def __getitem__(self, row: slice) -> Sequence[str]: ...
-    def __getitem__(self, row: int | slice) -> str | Sequence[str]:
-        return Coded(self.codes[row], self.texts) if isinstance(row, slice) else self.texts[int(self.codes[row])]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,6 @@ from probekit.files import read_json, write_json
 from probekit.values import SCHEMA, EmbeddingSet, EncodingSpec, Json
 
 _NOTE = "probekit-set.json"
-_BLOCK_ROWS = 8192
 FORMATS = ("folder", "dataset")
 
 
@@ -29,21 +27,14 @@ def export(store: DiskStore, name: str, target: Path, *, form: str = "folder") -
         raise InputError(f"{target} exists and is not empty. Choose a new folder.")
     embeddings = store.open(name)
     digest = embeddings.digest
-    label = next((known for known, meant in store.sets.names().items() if meant == digest), digest[:12])
+    label = store.sets.label(digest)
     if form == "folder":
-        _copy(embeddings, DiskStore(target), canary=store.canary(embeddings.spec), name=label)
+        _copy(embeddings, store, DiskStore(target), label)
     else:
         embeddings.to_dataset().save_to_disk(str(target))
     spec: dict[str, Json] = {"backbone": embeddings.spec.backbone, **embeddings.spec.identity}
-    note: dict[str, Json] = {
-        "schema": SCHEMA,
-        "set": digest,
-        "name": label,
-        "form": form,
-        "spec": spec,
-        "source": embeddings.source,
-    }
-    write_json(target / _NOTE, {**note, "rows": _rows_digest(embeddings)})
+    note: dict[str, Json] = {"schema": SCHEMA, "set": digest, "name": label, "form": form, "spec": spec}
+    write_json(target / _NOTE, {**note, "source": embeddings.source, "rows": _rows_digest(embeddings)})
     return digest
 
 
@@ -57,29 +48,16 @@ def bring(store: DiskStore, source: Path, *, name: str | None = None) -> str:
     embeddings = _read_folder(source, note) if note.get("form") == "folder" else _read_dataset(source, note)
     if embeddings.digest != note["set"] or _rows_digest(embeddings) != note["rows"]:
         raise CorruptError(f"{source} is not what was exported: its digests do not fit. Export it again.")
-    canary = DiskStore(source).canary(embeddings.spec) if note["form"] == "folder" else None
-    _copy(embeddings, store, canary=canary, name=name or str(note["name"]))
-    return name or str(note["name"])
+    label = name or str(note["name"])
+    _copy(embeddings, DiskStore(source), store, label)
+    return label
 
 
-def _copy(embeddings: EmbeddingSet, store: DiskStore, *, canary: Any, name: str) -> None:
-    spec, masked = embeddings.spec, embeddings.masked
-    known = store.known(spec)
-    fresh = np.array(
-        [
-            i
-            for i, sample in enumerate(embeddings.ids)
-            if sample not in known and not (masked is not None and masked[i])
-        ],
-        dtype=np.int64,
-    )
-    for start in range(0, len(fresh), _BLOCK_ROWS):
-        rows = fresh[start : start + _BLOCK_ROWS]
-        store.save(spec, [embeddings.ids[i] for i in rows], embeddings.embeddings[rows])
-    if canary is not None and store.canary(spec) is None:
-        store.keep_canary(spec, canary)
-    kept = store.load(spec, embeddings.ids, masked=masked)
-    store.sets.give_name(name, store.seal(replace(embeddings, embeddings=kept)).digest)
+def _copy(embeddings: EmbeddingSet, source: DiskStore, target: DiskStore, name: str) -> None:
+    canary = source.canary(embeddings.spec)
+    if canary is not None and target.canary(embeddings.spec) is None:
+        target.keep_canary(embeddings.spec, canary)
+    target.adopt(embeddings, name)
 
 
 def _read_folder(source: Path, note: dict[str, Any]) -> EmbeddingSet:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -27,7 +26,7 @@ SHOWN = 15
 @o.common
 def duplicates(
     output: Output,
-    run: Annotated[Path, typer.Argument(help="A run folder.")],
+    run: o.RunFolder,
     test: Annotated[str | None, typer.Option(help="Also compare with this test set in the cache.")] = None,
     threshold: Annotated[float, typer.Option(help="The cosine from which two rows are nearly the same.")] = 0.999,
     client: Annotated[str | None, typer.Option(help="Only what concerns this client.")] = None,

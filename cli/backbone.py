@@ -24,10 +24,7 @@ FORMS = {
 
 @app.command("ls")
 @o.common
-def ls(
-    output: Output,
-    search: Annotated[str, typer.Argument(help="Only names that contain this text.")] = "",
-) -> None:
+def ls(output: Output, search: Annotated[str, typer.Argument(help="Only names that contain this text.")] = "") -> None:
     """The kinds of backbone that can be named, plugins included; with a text, open_clip and timm models that match."""
     from probekit.registry import backbones
 
@@ -45,8 +42,8 @@ def ls(
 def check(
     output: Output,
     backbone: Annotated[str, typer.Argument(help="A backbone id.")],
-    preprocessing: Annotated[str, typer.Option(help="native or a preset.")] = "native",
-    device: Annotated[str, typer.Option(click_type=o.choice("auto", "cpu", "cuda", "mps"))] = "auto",
+    preprocessing: o.Preset = "native",
+    device: o.Device = "auto",
 ) -> int:
     """Run the conformance tests on a backbone: shapes, frozen weights, determinism, batch size, speed."""
     from probekit.backbones import backbone as find

@@ -61,8 +61,7 @@ def prune(
 def purge(
     output: Output,
     samples: Annotated[
-        list[str] | None,
-        typer.Option("--samples", help="A sample's id, its beginning or its name. May be repeated."),
+        list[str] | None, typer.Option("--samples", help="A sample's id, its beginning or its name. May be repeated.")
     ] = None,
     client: Annotated[str | None, typer.Option(help="All samples of this client.")] = None,
     set_name: Annotated[str | None, typer.Option("--set", help="The set that the client is in.")] = None,
@@ -98,9 +97,7 @@ def export(
     form: Annotated[
         str,
         typer.Option(
-            "--format",
-            click_type=o.choice("folder", "dataset"),
-            help="Our own form or a Hugging Face dataset.",
+            "--format", click_type=o.choice("folder", "dataset"), help="Our own form or a Hugging Face dataset."
         ),
     ] = "folder",
 ) -> None:

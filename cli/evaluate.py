@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -13,8 +12,7 @@ from probekit.cli.output import Console, Output, facts, section
 
 if TYPE_CHECKING:
     from probekit.evaluation.metrics import Confusion, Share
-    from probekit.runs.backdoor import BackdoorComparison
-    from probekit.runs.evaluation import EvaluationResult, SetEvaluation
+    from probekit.runs.evaluation import BackdoorComparison, EvaluationResult, SetEvaluation
 
 MATRIX_CLASSES, SHOWN_CLASSES, SHOWN_CLIENTS, SHOWN_CONFUSIONS = 12, 20, 20, 10
 
@@ -22,20 +20,16 @@ MATRIX_CLASSES, SHOWN_CLASSES, SHOWN_CLIENTS, SHOWN_CONFUSIONS = 12, 20, 20, 10
 @o.common
 def evaluate(
     output: Output,
-    run: Annotated[Path, typer.Argument(help="A run folder.")],
+    run: o.RunFolder,
     embeddings: Annotated[
         list[str] | None,
         typer.Argument(help="Test sets in the cache (default: the server's rows, else the training rows)."),
     ] = None,
-    state: Annotated[int | None, typer.Option(min=1, help="A state of the run (default: the current one).")] = None,
-    knn: Annotated[
-        int | None, typer.Option(min=1, help="Also judge a vote of this many nearest training rows.")
-    ] = None,
+    state: o.State = None,
+    knn: Annotated[int | None, typer.Option(min=1, help="Also judge a vote of so many nearest rows.")] = None,
     shots: Annotated[str, typer.Option(help="Also a few-shot curve: 1,2,4,8,16 training rows of every class.")] = "",
     draws: Annotated[int, typer.Option(min=1, help="How often the few are drawn.")] = 5,
-    triggered: Annotated[
-        str | None, typer.Option(help="Test pictures with a trigger: how often does it work, here and retrained?")
-    ] = None,
+    triggered: o.Triggered = None,
     target: Annotated[int, typer.Option(min=0, help="Backdoor target class.")] = 0,
     confidence: Annotated[float, typer.Option(help="Confidence level.")] = 0.95,
     seed: Annotated[int, typer.Option(min=0, help="Of the bootstrap and the draws.")] = 0,

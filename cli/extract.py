@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from dataclasses import asdict
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -12,13 +14,12 @@ from probekit.cli.allocator import keep_freed_memory
 from probekit.cli.output import Console, Output, facts, table
 
 if TYPE_CHECKING:
-    from probekit.cache import DiskStore
     from probekit.encoding.extract import ExtractProgress
     from probekit.protocols import Backbone
     from probekit.values import EmbeddingSet
 
 DEFAULT_BACKBONE = "packaged:efficientnet-lite0"
-Panel = "Data set"
+_data = partial(typer.Option, rich_help_panel="Data set")
 
 
 @o.common
@@ -31,42 +32,25 @@ def extract(
             "--backbone", "-b", help="open_clip:ARCH/TAG, hf:NAME[@REV][#VIEW], timm:NAME, py:module:factory."
         ),
     ] = DEFAULT_BACKBONE,
-    name: Annotated[
-        str | None, typer.Option(help="What to call the set (default: made from dataset and backbone).")
-    ] = None,
-    split: Annotated[str | None, typer.Option(help="train, test, ...", rich_help_panel=Panel)] = None,
-    limit: Annotated[int | None, typer.Option(min=1, help="Only the first rows.", rich_help_panel=Panel)] = None,
-    image_column: Annotated[
-        str | None, typer.Option(help="Which column is the picture.", rich_help_panel=Panel)
-    ] = None,
-    text_column: Annotated[str | None, typer.Option(help="Which column is the text.", rich_help_panel=Panel)] = None,
-    label_column: Annotated[str | None, typer.Option(help="Which column is the label.", rich_help_panel=Panel)] = None,
-    client_column: Annotated[
-        str | None, typer.Option(help="Which column is the client.", rich_help_panel=Panel)
-    ] = None,
-    streaming: Annotated[bool, typer.Option(help="Read without downloading first.", rich_help_panel=Panel)] = False,
-    preprocessing: Annotated[
-        str, typer.Option(help="native, or a preset: f2l2-domainnet, f2l2-imagenet, f2l2-flowers.")
-    ] = "native",
+    name: Annotated[str | None, typer.Option(help="What to call the set (default: dataset and backbone).")] = None,
+    split: Annotated[str | None, _data(help="train, test, ...")] = None,
+    limit: Annotated[int | None, _data(min=1, help="Only the first rows.")] = None,
+    image_column: Annotated[str | None, _data(help="Which column is the picture.")] = None,
+    text_column: Annotated[str | None, _data(help="Which column is the text.")] = None,
+    label_column: Annotated[str | None, _data(help="Which column is the label.")] = None,
+    client_column: Annotated[str | None, _data(help="Which column is the client.")] = None,
+    streaming: Annotated[bool, _data(help="Read without downloading first.")] = False,
+    preprocessing: o.Preset = "native",
     trigger: Annotated[
-        str | None, typer.Option(help="Change every picture first: square:size=5, py:module:function.")
+        str | None, typer.Option(help="Change pictures first: square:size=5, py:module:function.")
     ] = None,
-    device: Annotated[str, typer.Option(click_type=o.choice("auto", "cpu", "cuda", "mps"))] = "auto",
+    device: o.Device = "auto",
     batch_size: Annotated[str, typer.Option(help="A number, or auto.")] = "auto",
     num_workers: Annotated[int | None, typer.Option(min=0, help="Processes that decode (default: by cores).")] = None,
-    dtype: Annotated[
-        str, typer.Option(click_type=o.choice("float32", "float16", "float64"), help="How rows are stored.")
-    ] = "float32",
+    dtype: Annotated[str, o.among("float32", "float16", "float64", help="How rows are stored.")] = "float32",
     amp: Annotated[bool, typer.Option("--amp", help="Mixed precision; part of the identity.")] = False,
-    on_error: Annotated[
-        str,
-        typer.Option(
-            click_type=o.choice("raise", "skip", "mask"), help="What to do with a sample that cannot be used."
-        ),
-    ] = "raise",
-    explain: Annotated[
-        bool, typer.Option("--explain", help="On a miss, say what differs from the nearest entry.")
-    ] = False,
+    on_error: Annotated[str, o.among("raise", "skip", "mask", help="For samples that cannot be used.")] = "raise",
+    explain: Annotated[bool, typer.Option("--explain", help="Say what differs from the nearest entry.")] = False,
 ) -> int:
     """Encode a dataset with a frozen backbone. Rows already in the cache are not encoded again.
 
@@ -103,22 +87,13 @@ def extract(
             last[:] = [now]
             bar(now.rows, now.total, f"{now.reused} reused")
 
-        embeddings = run(
-            encoder,
-            data,
-            store=store,
-            progress=progress,
-            batch_size=size,
-            num_workers=num_workers,
-            dtype=dtype,
-            on_error=on_error,
-            trigger=paste,
-        )
+        how = {"num_workers": num_workers, "dtype": dtype, "on_error": on_error, "trigger": paste}
+        embeddings = run(encoder, data, store=store, progress=progress, batch_size=size, **how)
     name = name or set_name(dataset, split, backbone, trigger=trigger, limit=limit)
-    digest = embeddings.digest
-    store.sets.give_name(name, digest)
+    store.sets.give_name(name, embeddings.digest)
     timings = {"load": round(loaded - began, 3), "encode": round(time.perf_counter() - loaded, 3)}
-    _show(output, name, embeddings, encoder, last[0], timings, store)
+    value = _plain(name, embeddings, encoder, last[0]) | {"seconds": timings, "cache": str(store.root)}
+    output.result(value, partial(_show, weights=embeddings.spec.weights))
     return 5 if embeddings.skipped else 0
 
 
@@ -130,16 +105,8 @@ def _batch_size(text: str) -> int | None:
     return int(text)
 
 
-def _show(
-    output: Output,
-    name: str,
-    embeddings: EmbeddingSet,
-    encoder: Backbone,
-    done: ExtractProgress,
-    timings: dict[str, float],
-    store: DiskStore,
-) -> None:
-    value: dict[str, Any] = {
+def _plain(name: str, embeddings: EmbeddingSet, encoder: Backbone, done: ExtractProgress) -> dict[str, Any]:
+    return {
         "set": name,
         "digest": embeddings.digest,
         "spec": embeddings.spec.digest,
@@ -152,25 +119,23 @@ def _show(
         "classes": len(embeddings.class_names) or int(embeddings.labels.max(initial=-1)) + 1,
         "encoded": done.encoded,
         "reused": done.reused,
-        "skipped": [{"row": s.row, "name": s.name, "reason": s.reason} for s in embeddings.skipped],
-        "seconds": timings,
-        "cache": str(store.root),
+        "skipped": [asdict(skipped) for skipped in embeddings.skipped],
     }
 
-    def show(console: Console, _: object) -> None:
-        rate = f", {done.encoded / timings['encode']:.1f} per second" if done.encoded else ""
-        seen = {
-            "set": f"{name}  ({value['digest'][:12]})",
-            "rows": f"{len(embeddings)} x {embeddings.dimension} {embeddings.spec.dtype}, {value['classes']} classes",
-            "backbone": f"{encoder.name}, view {encoder.view}, weights {embeddings.spec.weights[:12]}",
-            "preprocessing": ", ".join(f"{key} {text}" for key, text in encoder.preprocessing.items()),
-            "encoded": f"{done.encoded} now{rate}; {done.reused} were in the cache",
-            "time": f"{timings['load']:.1f} s to load, {timings['encode']:.1f} s to encode",
-            "cache": str(store.root),
-        }
-        facts(console, seen)
-        if embeddings.skipped:
-            rows = [(s.row, s.name, s.reason) for s in embeddings.skipped]
-            console.print(table(f"{len(rows)} samples left out", ("row", "sample", "why"), rows))
 
-    output.result(value, show)
+def _show(console: Console, value: dict[str, Any], *, weights: str) -> None:
+    encoded, seconds, skipped = value["encoded"], value["seconds"], value["skipped"]
+    rate = f", {encoded / seconds['encode']:.1f} per second" if encoded else ""
+    seen = {
+        "set": f"{value['set']}  ({value['digest'][:12]})",
+        "rows": f"{value['rows']} x {value['dimension']} {value['dtype']}, {value['classes']} classes",
+        "backbone": f"{value['backbone']}, view {value['view']}, weights {weights[:12]}",
+        "preprocessing": ", ".join(f"{key} {text}" for key, text in value["preprocessing"].items()),
+        "encoded": f"{encoded} now{rate}; {value['reused']} were in the cache",
+        "time": f"{seconds['load']:.1f} s to load, {seconds['encode']:.1f} s to encode",
+        "cache": value["cache"],
+    }
+    facts(console, seen)
+    if skipped:
+        title = f"{len(skipped)} samples left out"
+        console.print(table(title, ("row", "sample", "why"), [tuple(one.values()) for one in skipped]))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -19,18 +18,15 @@ SHOWN = 40
 @o.common
 def influence(
     output: Output,
-    run: Annotated[Path, typer.Argument(help="A run folder.")],
-    test: Annotated[
-        str | None, typer.Option(help="Tell the change in accuracy on this set (default: the server's rows).")
-    ] = None,
-    state: Annotated[int | None, typer.Option(min=1, help="A state of the run (default: the current one).")] = None,
+    run: o.RunFolder,
+    test: Annotated[str | None, typer.Option(help="Judge accuracy on this set (default: the server's rows).")] = None,
+    state: o.State = None,
 ) -> None:
     """Tell how far the head would move, and how its accuracy would change, without each client.
 
     The distance is exact: every client is left out in turn and the rest is solved. The bound needs a gradient only.
     """
-    result = output.open(run).influence(test=test, state=state)
-    output.result(result, _show)
+    output.result(output.open(run).influence(test=test, state=state), _show)
 
 
 def _show(console: Console, result: InfluenceResult) -> None:

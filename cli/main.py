@@ -34,6 +34,10 @@ COMMANDS = {
 }
 """Where each command stands, and what the list of commands says of it."""
 
+NAMED = {"train": ("trainers", "problems"), "unlearn": ("methods",)}
+"""The registries that a command's flags name things of."""
+
+OPTIONS_OF_NAMES = "Methods and backends by name, with their options and defaults; give them as NAME:key=value,..."
 INTERRUPTED = 130
 MARKUP: typer.core.MarkupMode = "markdown"
 
@@ -59,6 +63,20 @@ class OnDemand(typer.core.TyperGroup):
         return name, found and load(found.name or ""), rest
 
 
+class Described(typer.core.TyperCommand):
+    """A command whose help ends with what its flags can name, and the options of each."""
+
+    def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Print usage and flags, then the names."""
+        from probekit import registry
+
+        for group in NAMED.get(self.name or "", ()):
+            found = registry.described(getattr(registry, group))
+            lines = (f"- **{name}** {text}" for name, text in found.items())
+            self.epilog = "\n\n".join([self.epilog or OPTIONS_OF_NAMES, *lines])
+        super().format_help(ctx, formatter)
+
+
 def load(name: str) -> click.Command:
     """The command of this name, imported."""
     home, _, attribute = COMMANDS[name][0].partition(":")
@@ -67,7 +85,7 @@ def load(name: str) -> click.Command:
     if isinstance(found, typer.Typer):
         alone.add_typer(found, name=name)
     else:
-        alone.command(name)(found)
+        alone.command(name, cls=Described)(found)
     command = typer.main.get_group(alone).commands[name]
     for part in [command, *getattr(command, "commands", {}).values()]:
         _restore_help(part)
@@ -105,8 +123,7 @@ def _version(wanted: bool) -> None:
 @app.callback()
 def root(
     version: Annotated[
-        bool,
-        typer.Option("--version", "-V", callback=_version, is_eager=True, help="Show the version and stop."),
+        bool, typer.Option("--version", "-V", callback=_version, is_eager=True, help="Show the version and stop.")
     ] = False,
 ) -> None:
     """Linear probes on frozen foundation models, trained across clients, with certified unlearning."""

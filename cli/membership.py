@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -18,13 +17,9 @@ if TYPE_CHECKING:
 @o.common
 def membership(
     output: Output,
-    run: Annotated[Path, typer.Argument(help="A run folder.")],
-    client: Annotated[
-        str | None, typer.Option(help="Look for this client's rows (default: all that was forgotten).")
-    ] = None,
-    unseen: Annotated[
-        str | None, typer.Option(help="A set that was never trained on (default: the server's rows).")
-    ] = None,
+    run: o.RunFolder,
+    client: Annotated[str | None, typer.Option(help="Look for its rows (default: all that was forgotten).")] = None,
+    unseen: Annotated[str | None, typer.Option(help="A set never trained on (default: the server's rows).")] = None,
     most: Annotated[int, typer.Option(min=16, help="At most this many rows of each kind, drawn at random.")] = 1000,
     shadows: Annotated[int, typer.Option(min=4, help="Shadow heads for the likelihood ratio.")] = 16,
     seed: Annotated[int, typer.Option(min=0, help="Of the draws and the shadows.")] = 0,

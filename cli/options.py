@@ -41,17 +41,11 @@ def read_config(context: typer.Context, path: Path | None) -> Path | None:
     return path
 
 
-Json = Annotated[bool, typer.Option("--json", help="Print exactly one JSON object on stdout.")]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing but errors.")]
-Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Show where an unexpected error came from.")]
-Cache = Annotated[
-    Path | None,
-    typer.Option("--cache", help="The cache folder (default: PROBEKIT_CACHE, else the user's cache folder)."),
-]
-Config = Annotated[
-    Path | None,
-    typer.Option("--config", help="A TOML file with values for these flags.", callback=read_config, is_eager=True),
-]
+RunFolder = Annotated[Path, typer.Argument(help="A run folder.")]
+State = Annotated[int | None, typer.Option(min=1, help="A state of the run (default: the current one).")]
+Rows = Annotated[bool, typer.Option("--rows", help="Compute again from the cached rows, not from kept statistics.")]
+Preset = Annotated[str, typer.Option(help="native, or a preset: f2l2-domainnet, f2l2-imagenet, f2l2-flowers.")]
+Triggered = Annotated[str | None, typer.Option(help="Test pictures with a trigger: how often does it work?")]
 SetName = Annotated[str, typer.Argument(help="A set's name or the beginning of its digest.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and do nothing.")]
@@ -62,30 +56,39 @@ def choice(*names: str) -> click.Choice[str]:
     return click.Choice(list(names))
 
 
-SHARED: dict[str, tuple[Any, Any]] = {
-    "config": (Config, None),
-    "cache": (Cache, None),
-    "json": (Json, False),
-    "quiet": (Quiet, False),
-    "verbose": (Verbose, False),
-}
+def among(*names: str, help: str | None = None) -> Any:  # noqa: A002
+    """A flag that takes one of a few words."""
+    return typer.Option(click_type=choice(*names), help=help)
+
+
+Device = Annotated[str, among("auto", "cpu", "cuda", "mps")]
 
 
 def common(command: Callable[..., int | None]) -> Callable[..., int | None]:
     """Give a command the flags that all commands share; it takes what they say as an `Output`, its first argument."""
     _, *own = inspect.signature(command, eval_str=True).parameters.values()
-    shared = [
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)
-        for name, (kind, default) in SHARED.items()
-    ]
 
     @wraps(command)
-    def call(*, config: Path | None, cache: Path | None, json: bool, quiet: bool, verbose: bool, **given: Any) -> Any:
-        return command(Output(json, quiet, cache), **given)
+    def call(**given: Any) -> Any:
+        del given["config"], given["verbose"]  # which were read before
+        return command(Output(given.pop("json"), given.pop("quiet"), given.pop("cache")), **given)
 
-    keywords = [one.replace(kind=one.KEYWORD_ONLY) for one in own]
-    call.__signature__ = inspect.Signature([*keywords, *shared])  # type: ignore[attr-defined]
+    shared = inspect.signature(_shared, eval_str=True).parameters.values()
+    keywords = [one.replace(kind=one.KEYWORD_ONLY) for one in (*own, *shared)]
+    call.__signature__ = inspect.Signature(keywords)  # type: ignore[attr-defined]
     return call
+
+
+def _shared(
+    config: Annotated[
+        Path | None, typer.Option(help="A TOML file with values for these flags.", callback=read_config, is_eager=True)
+    ] = None,
+    cache: Annotated[Path | None, typer.Option(help="The cache folder (default: PROBEKIT_CACHE, else yours).")] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print exactly one JSON object on stdout.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing but errors.")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show where an unexpected error came from.")] = False,
+) -> None:
+    """The flags that all commands share."""
 
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -122,14 +125,14 @@ def _flag(one: Field[Any], kind: Any) -> inspect.Parameter:
     return inspect.Parameter(one.name, inspect.Parameter.KEYWORD_ONLY, default=one.default, annotation=annotation)
 
 
-ARGUMENT = re.compile(r"""`([a-z_]+)(?:=([^`]*))?`|\b([a-z_]+)=("[^"]*")""")
+ARGUMENT = re.compile(r"""`([a-z_]+)(?:=([^`]*))?`|\b([a-z_]+)=("[^"]*")|Columns\(([a-z]+)=\.\.\.\)""")
 
 
 def as_flags(message: str, flags: Mapping[str, str]) -> str:
     """A message of the library with the arguments that it names written as the flags that set them."""
 
     def flag(found: re.Match[str]) -> str:
-        name, value = found[1] or found[3], (found[2] or found[4] or "").strip("\"'")
+        name, value = found[1] or found[3] or f"{found[5]}_column", (found[2] or found[4] or "").strip("\"'")
         if name not in flags:
             return found[0]
         return flags[name] if value in ("", "True") else f"{flags[name]} {value}"

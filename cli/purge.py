@@ -19,7 +19,7 @@ def purge(
     output: Output,
     run: Annotated[Path, typer.Argument(help="A run folder in which something was unlearned.")],
     rows: Annotated[
-        bool, typer.Option("--rows", help="Also erase the forgotten rows from the cache, in every set and backbone.")
+        bool, typer.Option("--rows", help="Also erase the forgotten rows, everywhere in the cache.")
     ] = False,
     yes: o.Yes = False,
 ) -> int:

@@ -14,21 +14,14 @@ from probekit.cli.output import Console, Output, facts
 @o.common
 def report(
     output: Output,
-    run: Annotated[Path, typer.Argument(help="A run folder.")],
-    out: Annotated[Path | None, typer.Option("--out", help="The report's folder (default: RUN/report).")] = None,
+    run: o.RunFolder,
+    out: Annotated[Path | None, typer.Option(help="The report's folder (default: RUN/report).")] = None,
     test: Annotated[
-        list[str] | None,
-        typer.Option("--test", help="Judge on this set (default: the server's rows). May be repeated."),
+        list[str] | None, typer.Option(help="Judge on this set (default: the server's). Repeatable.")
     ] = None,
-    triggered: Annotated[
-        str | None, typer.Option(help="Test pictures with a trigger: how often does it work, before, after, retrained?")
-    ] = None,
-    target: Annotated[
-        int | None, typer.Option(min=0, help="The class that the trigger asks for (default: a poisoned run's own).")
-    ] = None,
-    rows: Annotated[
-        bool, typer.Option("--rows", help="Retrain from the cached rows even where statistics are kept.")
-    ] = False,
+    triggered: o.Triggered = None,
+    target: Annotated[int | None, typer.Option(min=0, help="The trigger's class (default: the run's own).")] = None,
+    rows: o.Rows = False,
 ) -> None:
     """Tell all about a run: before, after and retrained, distances and bounds, influence, certificates, ledger.
 
@@ -37,7 +30,7 @@ def report(
     from probekit.report.report import refuse_other
 
     opened = output.open(run)
-    folder = out if out is not None else run / "report"
+    folder = out or run / "report"
     refuse_other(folder)
     with output.busy("checking, judging and drawing ..."):
         found = opened.report(test or (), triggered=triggered, target=target, from_rows=rows)

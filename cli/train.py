@@ -22,10 +22,7 @@ SHOWN_CLIENTS = 20
 @o.with_flags(TrainOptions)
 def train(
     output: Output,
-    embeddings: Annotated[
-        str,
-        typer.Argument(help="A set in the cache: its name, or how its digest begins. With --backend jvp: a data set."),
-    ],
+    embeddings: Annotated[str, typer.Argument(help="A set's name, or how its digest begins; for jvp also a data set.")],
     run: Annotated[Path | None, typer.Option(help="The run folder (default: runs/SET-METHOD).")] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace a finished run.")] = False,
     **given: Any,
@@ -36,14 +33,15 @@ def train(
     """
     options = TrainOptions(**given)
     with output.busy("loading ..."):
-        from probekit.runs.training import train_run
+        from probekit.runs.run import Run
 
-    store = output.store
     path = run or default_run(embeddings, options.label)
     with output.watch() as watch:
-        result = train_run(path, embeddings, options, store=store, force=force, watch=watch, note=output.note)
+        made = Run.train(path, embeddings, options, store=output.store, force=force, watch=watch, note=output.note)
+    result = made.training
+    assert result is not None
     if result.left_out:
-        output.note(f"{result.left_out} rows without a label or an embedding were left output.")
+        output.note(f"{result.left_out} rows without a label or an embedding were left out.")
     output.result(result, _show)
 
 

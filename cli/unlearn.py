@@ -20,23 +20,15 @@ if TYPE_CHECKING:
 @o.with_flags(UnlearnOptions)
 def unlearn(
     output: Output,
-    run: Annotated[Path, typer.Argument(help="A run folder.")],
-    client: Annotated[list[str] | None, typer.Option("--client", help="Forget this client. May be repeated.")] = None,
-    sample: Annotated[
-        list[str] | None, typer.Option("--sample", help="Forget this sample: ID, or CLIENT/ID. May be repeated.")
-    ] = None,
-    relabel: Annotated[
-        list[str] | None, typer.Option("--relabel", help="Put a label right: ID=CLASS-NUMBER. May be repeated.")
-    ] = None,
-    add: Annotated[list[str] | None, typer.Option("--add", help="Take a client back in. May be repeated.")] = None,
+    run: o.RunFolder,
+    client: Annotated[list[str] | None, typer.Option(help="Forget this client. May be repeated.")] = None,
+    sample: Annotated[list[str] | None, typer.Option(help="Forget this sample: ID, or CLIENT/ID. Repeatable.")] = None,
+    relabel: Annotated[list[str] | None, typer.Option(help="Put a label right: ID=CLASS-NUMBER. Repeatable.")] = None,
+    add: Annotated[list[str] | None, typer.Option(help="Take a client back in. May be repeated.")] = None,
     key: Annotated[Path | None, typer.Option(help="Sign the certificate with this Ed25519 private key (PEM).")] = None,
-    release: Annotated[
-        Path | None, typer.Option(help="Write the head with noise to this folder.", rich_help_panel=NOISE)
-    ] = None,
+    release: Annotated[Path | None, typer.Option(help="Write the head with noise here.", rich_help_panel=NOISE)] = None,
     certificate: Annotated[Path | None, typer.Option(help="Also write the certificate here.")] = None,
-    purge: Annotated[
-        bool, typer.Option("--purge", help="Then remove from the run what was derived from the forgotten.")
-    ] = False,
+    purge: Annotated[bool, typer.Option("--purge", help="Then remove what was derived from the forgotten.")] = False,
     **given: Any,
 ) -> None:
     """Forget clients or samples: exactly where the statistics were kept, else by FedRemoval; always with a certificate.
@@ -50,16 +42,10 @@ def unlearn(
     opened, sigma = output.open(run), given["sigma"]
     if release is not None and sigma is None:
         raise typer.BadParameter("--release writes a head with noise: give --sigma too.")
+    given |= {"clients": client or (), "samples": sample or (), "relabel": relabel or (), "add": add or ()}
+    signed = None if key is None else _key(key)
     with output.watch() as watch:
-        result = opened.unlearn(
-            clients=client or (),
-            samples=sample or (),
-            relabel=relabel or (),
-            add=add or (),
-            key=_key(key) if key is not None else None,
-            watch=watch,
-            **given,
-        )
+        result = opened.unlearn(key=signed, watch=watch, **given)
     if release is not None and sigma is not None:
         opened.release(release, sigma=sigma, state=result.state)
     if certificate is not None:
@@ -81,8 +67,7 @@ def _show(console: Console, result: UnlearnResult, purged: PurgeResult | None) -
     claims, done = result.certificate, result.unlearned
     bounds, residual, privacy = claims.bounds, claims.residual, claims.privacy
     seen: dict[str, object] = {
-        "run": f"{result.run}, now in state {result.state}"
-        + (" (this was done before)" if result.already_done else ""),
+        "run": f"{result.run}, now in state {result.state}{' (this was done before)' * result.already_done}",
         "request": result.asked,
         "method": f"{claims.method}. {result.why}",
         "retained": f"{len(claims.retained)} clients, {sum(claims.retained.values())} rows",
@@ -93,12 +78,12 @@ def _show(console: Console, result: UnlearnResult, purged: PurgeResult | None) -
         seen["note"] = done.note
     if residual is not None:
         seen["residual"] = f"|gradient| {residual.norm:.3g}, rounding at most {residual.rounding:.2g}"
-    seen["distance"] = (
-        f"to retraining at most {bounds.weights:.3g} in weights, {bounds.excess_loss:.3g} in retained loss, "
-        f"{bounds.outputs:.3g} in a score of a row of norm 1"
-        if bounds.weights is not None
-        else f"not certified: {bounds.why}"
-    )
+    seen["distance"] = f"not certified: {bounds.why}"
+    if bounds.weights is not None:
+        seen["distance"] = (
+            f"to retraining at most {bounds.weights:.3g} in weights, {bounds.excess_loss:.3g} in retained loss, "
+            f"{bounds.outputs:.3g} in a score of a row of norm 1"
+        )
     if bounds.loss_change is not None:
         seen["loss"] = f"the retained loss changed by {bounds.loss_change:.4g}, exactly"
     if claims.agreement is not None:
@@ -111,11 +96,8 @@ def _show(console: Console, result: UnlearnResult, purged: PurgeResult | None) -
             f"{privacy['sigma']:g}, which covers {covers} of up to {privacy['largest_bound']:.3g}; found "
             f"{privacy['bound']:.3g}. Its caveats stand in the certificate"
         )
-    cost = result.cost
-    seen["cost"] = (
-        f"{cost.rounds} rounds, {size(cost.up)} up, {size(cost.down)} down, {cost.flops / 1e9:.3g} GFLOP, "
-        f"{cost.seconds:.3f} s"
-    )
+    cost, sent = result.cost, f"{size(result.cost.up)} up, {size(result.cost.down)} down"
+    seen["cost"] = f"{cost.rounds} rounds, {sent}, {cost.flops / 1e9:.3g} GFLOP, {cost.seconds:.3f} s"
     seen["certificate"] = f"{result.path}; checkable by: {claims.checkable_by}"
     seen["check it"] = f"probekit verify {result.path} --run {result.run}"
     if purged is not None:

@@ -21,11 +21,9 @@ COLOURS = {"proven": "green", "not proven": "yellow", "false": "red"}
 def verify(
     output: Output,
     certificate: Annotated[Path, typer.Argument(help="A certificate.json.")],
-    run: Annotated[Path | None, typer.Option("--run", help="The run it is about.")] = None,
-    head: Annotated[Path | None, typer.Option("--head", help="The head it is about, where there is no run.")] = None,
-    rows: Annotated[
-        bool, typer.Option("--rows", help="Compute the statistics again from the retained clients' cached rows.")
-    ] = False,
+    run: Annotated[Path | None, typer.Option(help="The run it is about.")] = None,
+    head: Annotated[Path | None, typer.Option(help="The head it is about, where there is no run.")] = None,
+    rows: o.Rows = False,
     test: Annotated[str | None, typer.Option(help="The set of the certified agreement.")] = None,
     public_key: Annotated[Path | None, typer.Option(help="The signer's public key (PEM), from the signer.")] = None,
     anchor: Annotated[

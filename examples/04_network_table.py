@@ -107,7 +107,7 @@ def main() -> None:
     for method in dict.fromkeys((*given.methods, "retrain")):
         run = opened(given.runs / f"{name}-networks-{method.replace(':', '-')}", store, base.fork)
         lines[method] = run.unlearn("0", method=method, test=f"{name}-test")
-        assert run.verify(test=f"{name}-test").verified, run
+        assert run.verify(test=f"{name}-test").intact, run
         heads[method] = run.head()
     best = heads["retrain"].params
     for method, one in heads.items():

@@ -41,7 +41,7 @@ print(
 
 # Anybody with the retained clients' statistics, or their rows, can check that.
 proof = run.verify(rows=True, test="digits-test")
-print("verified:", proof.verified, f"({len(proof.checks)} checks)")
+print("proven:", *(one.name for one in proof.findings if one.verdict == "proven"))
 
 # Judge, report, and remove from the run and from the cache what was derived from client 3.
 print("accuracy", f"{run.evaluate('digits-test').results[0].accuracy.value:.2%}")

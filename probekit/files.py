@@ -30,7 +30,7 @@ _TAGS = {np.dtype(name): tag for tag, name in _NAMES.items()}
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _LOCKED = {errno.EROFS, errno.EACCES, errno.EPERM}
 _ALIGN = 64
-_DIGEST = re.compile(r"[0-9a-f]{64}")
+DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
 @contextmanager
@@ -210,7 +210,7 @@ def map_tensors(path: Path) -> tuple[dict[str, NDArray[Any]], Any]:
 
 def checked_digest(text: object, where: Path) -> str:
     """A sha256 in hex, as the names of our files are; anything else could be a path that leads elsewhere."""
-    if not isinstance(text, str) or not _DIGEST.fullmatch(text):
+    if not isinstance(text, str) or not DIGEST.fullmatch(text):
         raise CorruptError(f"{where} names {text!r}, which is not one of our files. Run `probekit cache verify`.")
     return text
 

@@ -116,32 +116,24 @@ class Store(Protocol):
 
     def known(self, spec: EncodingSpec) -> Container[str]:
         """The ids that have an embedding."""
-        ...
 
     def load(self, spec: EncodingSpec, ids: Sequence[str], *, masked: NDArray[np.bool_] | None = None) -> Rows:
         """The embeddings of these samples, in this order; NaN where masked."""
-        ...
 
     def save(self, spec: EncodingSpec, ids: Sequence[str], rows: NDArray[Any]) -> None:
         """Keep these rows; after this returns, no crash loses them."""
-        ...
 
     def seal(self, embeddings: EmbeddingSet) -> EmbeddingSet:
         """Keep the set itself, its rows put in its order; gives the set as the store will load it."""
-        ...
 
     def canary(self, spec: EncodingSpec) -> NDArray[Any] | None:
         """The vectors of the built-in synthetic samples when this spec was first used."""
-        ...
 
     def keep_canary(self, spec: EncodingSpec, vectors: NDArray[Any]) -> None:
         """Remember those vectors."""
-        ...
 
     def specs(self) -> Sequence[EncodingSpec]:
         """Every spec that has rows."""
-        ...
 
     def working(self, spec: EncodingSpec, purpose: str) -> AbstractContextManager[None]:
         """Held while rows for this purpose are made, so that two processes do not do the same work."""
-        ...

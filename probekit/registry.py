@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import ast
 import difflib
-import importlib
+import importlib.util
+import re
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import fields, is_dataclass, replace
 from importlib import metadata
 from pathlib import Path
-from typing import Any, TypeVar, get_args, get_type_hints
+from typing import TYPE_CHECKING, Any, TypeVar, get_args, get_type_hints
 
 from probekit.errors import InputError, NotFoundError
-from probekit.protocols import Reference
+
+if TYPE_CHECKING:
+    from probekit.protocols import Reference
 
 F = TypeVar("F", bound=Callable[..., Any])
 WORDS = {int: "a whole number", float: "a number", bool: "true or false"}
@@ -71,6 +76,8 @@ problems = Registry("probekit.problems", "backend")
 
 def parse(text: str, *, preset: str = "native") -> Reference:
     """Take `scheme:name[@revision][#view]` apart. A bare name is a plugin's own."""
+    from probekit.protocols import Reference  # which takes NumPy along
+
     if not text.strip():
         raise InputError("An empty name names nothing. Write for example packaged:efficientnet-lite0.")
     rest, _, view = text.partition("#")
@@ -91,10 +98,9 @@ def configured(registry: Registry, text: str) -> Any:
     """
     name, _, argument = text.partition(":")
     if name == "py":
-        module, _, rest = argument.partition(":")
-        attribute, _, argument = rest.partition(":")
-        factory = _imported(f"py:{module}:{attribute}", module, attribute)
+        module, attribute, argument = (*argument.split(":", 2), "", "")[:3]
         name = f"py:{module}:{attribute}"
+        factory = imported(name)
     else:
         if name not in registry.names():
             raise NotFoundError(f"There is no {registry.noun} {text!r}. {nearest(name, registry.names())}")
@@ -104,6 +110,30 @@ def configured(registry: Registry, text: str) -> Any:
     if first in getattr(factory, "presets", ()):
         return replace(factory.preset(first), **options_in(factory, name, rest))
     return call(**options_in(factory, name, argument)) if is_dataclass(factory) else call(argument)
+
+
+def described(registry: Registry) -> dict[str, str]:
+    """What each name is and its options with their defaults, read from the source: help imports no method."""
+    points = sorted(metadata.entry_points(group=registry.group), key=lambda point: point.name)
+    return {point.name: _described(point) for point in points}
+
+
+def _described(point: metadata.EntryPoint) -> str:
+    body: list[ast.stmt] = []
+    with suppress(ImportError, OSError, SyntaxError):
+        found = importlib.util.find_spec(point.module)
+        body = ast.parse(Path(found.origin).read_text() if found and found.origin else "").body
+    constants = {ast.unparse(one.targets[0]): one.value for one in body if isinstance(one, ast.Assign)}
+    made = next((one for one in body if isinstance(one, ast.ClassDef) and one.name == point.attr), None)
+    if made is None:
+        return ""
+    options = []
+    for one in made.body if made.decorator_list else ():  # a dataclass
+        if isinstance(one, ast.AnnAssign) and one.value and not re.search("ClassVar|repr=False", ast.unparse(one)):
+            default = constants.get(ast.unparse(one.value), one.value)
+            options.append(f"{ast.unparse(one.target)}={ast.unparse(default)}".replace("'", ""))
+    what = " ".join((ast.get_docstring(made) or "").split()).partition(". ")[0].rstrip(".")
+    return f"{what}: {', '.join(options)}" if options else what
 
 
 def options_in(factory: Any, name: str, argument: str) -> dict[str, Any]:
@@ -152,12 +182,21 @@ def _converted(value: str, hint: Any, what: str) -> Any:
     raise InputError(f"{what} takes {names}; found {value!r}.")
 
 
-def _imported(text: str, module: str, attribute: str) -> Any:
+def imported(text: str) -> Any:
+    """What `py:module:attribute` names. The current folder is searched after everything installed."""
+    module, _, attribute = text.removeprefix("py:").partition(":")
     if not module or not attribute:
         raise InputError(f"Wanted py:module:factory, found {text}. Name the factory after a second colon.")
     if str(Path.cwd()) not in sys.path:
         sys.path.append(str(Path.cwd()))
     try:
-        return getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError) as error:
+        home = importlib.import_module(module)
+    except ImportError as error:
+        absent = error.name if isinstance(error, ModuleNotFoundError) else None
+        if absent and not f"{module}.".startswith(f"{absent}."):
+            raise NotFoundError(f"{text} needs {absent!r}, which is not installed. Install it.") from error
         raise NotFoundError(f"{text} cannot be found: {error}. Check the spelling and the current folder.") from error
+    if not hasattr(home, attribute):
+        public = [name for name, value in vars(home).items() if callable(value) and not name.startswith("_")]
+        raise NotFoundError(f"{text} cannot be found: {module} has no {attribute!r}. {nearest(attribute, public)}")
+    return getattr(home, attribute)

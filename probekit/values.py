@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 SCHEMA = 1
 """The version of our own rules for identity and storage; raised when equal specs would mean other numbers."""
 
+Array = NDArray[np.float64]
+Indices = NDArray[np.int64]
 Json = None | bool | int | float | str | Sequence["Json"] | Mapping[str, "Json"]
 DTYPES = ("float32", "float16", "float64")
 UNLABELLED = -1
@@ -197,17 +199,22 @@ class EmbeddingSet:
         hasher.update(canonical(said).encode())
         return hasher.hexdigest()
 
+    @property
+    def usable(self) -> NDArray[np.int64]:
+        """The numbers of the rows that have an embedding."""
+        return np.flatnonzero(np.ones(len(self), bool) if self.masked is None else ~self.masked)
+
     def blocks(self, rows: int = 8192) -> Iterator[NDArray[Any]]:
         """The embeddings, some rows at a time, without copying where the store allows."""
         for start in range(0, len(self), rows):
             yield self.embeddings[start : start + rows]
 
-    def select(self, rows: NDArray[np.int64]) -> EmbeddingSet:
-        """The set of these rows, in this order."""
+    def select(self, rows: NDArray[np.int64], *, read: Rows | None = None) -> EmbeddingSet:
+        """The set of these rows, in this order; `read` are their embeddings, where there is a better way to them."""
         pick = rows.tolist()
         return replace(
             self,
-            embeddings=self.embeddings[rows],
+            embeddings=self.embeddings[rows] if read is None else read,
             labels=self.labels[rows],
             ids=[self.ids[i] for i in pick],
             clients=None if self.clients is None else tuple(self.clients[i] for i in pick),

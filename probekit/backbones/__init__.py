@@ -21,12 +21,13 @@ def backbone(
     precision: float32, amp-bfloat16 or amp-float16. Left out, float32.
     Gives a Backbone, to pass to `extract`.
     """
-    found = _named(name, preset) if isinstance(name, str) else _made(name, preset)
+    from probekit.backbones import python
+
+    found = _named(name, preset) if isinstance(name, str) else python.with_preset(name, preset)
     if preset != "native" and found.preprocessing.get("preset") != preset:
         raise InputError(f"{found.name} brings its own preprocessing and knows no presets. Leave out {preset!r}.")
     if device is not None or precision is not None:
-        here: str = getattr(found, "device", "cpu")
-        _place(found, device or here, precision or "float32")
+        _place(found, device or str(getattr(found, "device", "cpu")), precision or "float32")
     return found
 
 
@@ -42,21 +43,12 @@ def _named(name: str, preset: str) -> Backbone:
     return found
 
 
-def _made(thing: object, preset: str) -> Backbone:
-    from probekit.backbones import preprocessing, python
-
-    own = None if preset == "native" or python.is_backbone(thing) else preprocessing.preset(preset)
-    return python.as_backbone(thing, preprocess=own)
-
-
 def _place(found: Backbone, device: str, precision: str) -> None:
     if isinstance(found, Placeable):
         found.place(device, precision=precision)
     elif device not in ("cpu", "auto") or precision != "float32":
-        raise InputError(
-            f"{found.name} cannot be placed on {device!r} in {precision!r}: it runs where its author put it. "
-            "Leave out device and precision, or give it a method place(device, *, precision)."
-        )
+        remedy = "Leave out `device` and `precision`, or give it a method place(device, *, precision)."
+        raise InputError(f"{found.name} cannot be placed on {device!r} in {precision!r}. {remedy}")
 
 
 def known_models() -> list[str]:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import probekit.backbones.torchvision_operators  # noqa: F401
 
@@ -17,7 +17,7 @@ import transformers
 from torch import nn
 
 from probekit.backbones import hub, huggingface_views
-from probekit.backbones.huggingface_views import View
+from probekit.backbones.huggingface_views import Family, View
 from probekit.backbones.module import FrozenModule
 from probekit.backbones.preprocessing import Preprocess, choose_preprocess, picture_preprocess
 from probekit.errors import InputError, NotFoundError
@@ -43,14 +43,9 @@ def load(reference: Reference) -> FrozenModule:
         packed = huggingface_views.family(config.model_type).packed
         native, size = _native(_processor(reference, source, revision), packed=packed)
         module = _module(reference, view, source=source, revision=revision, config=config)
-        return FrozenModule(
-            module,
-            choose_preprocess(reference.preset, native, size=size),
-            name=str(reference),
-            view=name,
-            read=view.read,
-            architecture=_architecture(view, config),
-        )
+        preprocess, architecture = choose_preprocess(reference.preset, native, size=size), _architecture(view, config)
+        stated: dict[str, Any] = {"name": str(reference), "view": name, "architecture": architecture}
+        return FrozenModule(module, preprocess, read=view.read, **stated)
 
 
 @contextmanager
@@ -90,37 +85,25 @@ def _module(reference: Reference, view: View, *, source: str, revision: str | No
         part = config.vision_config
     if config.model_type == "clip":  # the whole model's projection is the one that counts, whatever its parts say
         part.projection_dim = config.projection_dim
-    model, info = getattr(transformers, view.model).from_pretrained(
-        source,
-        config=part,
-        revision=revision,
-        output_loading_info=True,
-        trust_remote_code=False,
-        weights_only=True,
-        **(view.options or {}),
-    )
-    _refuse_random(reference, view, missing=info["missing_keys"], unexpected=info["unexpected_keys"], config=config)
+    options = {"config": part, "revision": revision, "trust_remote_code": False, "weights_only": True, **view.options}
+    model, info = getattr(transformers, view.model).from_pretrained(source, output_loading_info=True, **options)
+    _refuse_random(reference, view, info, huggingface_views.family(config.model_type))
     for part_name in view.unused:
         delattr(model, part_name)
-    module: nn.Module = model
-    return module
+    return cast(nn.Module, model)
 
 
-def _refuse_random(reference: Reference, view: View, *, missing: Any, unexpected: Any, config: Any) -> None:
+def _refuse_random(reference: Reference, view: View, info: Mapping[str, Any], family: Family) -> None:
     """transformers fills what a checkpoint lacks with random numbers, and goes on."""
-    lacking = sorted(key for key in missing if not key.startswith(view.unused))
+    lacking = sorted(key for key in info["missing_keys"] if not key.startswith(view.unused))
     if lacking:
-        raise InputError(
-            f"{reference}: the checkpoint lacks {len(lacking)} of the weights that this view reads "
-            f"({', '.join(lacking[:3])}); they would be random. Choose another view "
-            f"({', '.join('#' + name for name in huggingface_views.family(config.model_type).views)}) or checkpoint."
-        )
-    left = sorted(key for key in unexpected if not key.startswith(huggingface_views.family(config.model_type).others))
+        found = f"lacks {len(lacking)} of the weights that this view reads ({', '.join(lacking[:3])})"
+        others = ", ".join(f"#{name}" for name in family.views)
+        raise InputError(f"{reference} {found}; they would be random. Choose another view ({others}) or checkpoint.")
+    left = sorted(key for key in info["unexpected_keys"] if not key.startswith(family.others))
     if left:
-        raise InputError(
-            f"{reference}: the checkpoint holds {len(left)} weights of the vision part that its config.json has no "
-            f"place for ({', '.join(left[:3])}). Configuration and weights do not belong together: fetch both anew."
-        )
+        found = f"holds {len(left)} weights that its config.json has no place for ({', '.join(left[:3])})"
+        raise InputError(f"{reference} {found}. Configuration and weights do not belong together: fetch both anew.")
 
 
 def _processor(reference: Reference, source: str, revision: str | None) -> Any:
@@ -131,9 +114,9 @@ def _processor(reference: Reference, source: str, revision: str | None) -> Any:
         problem = hub.translated(error, reference)
         if type(problem) is not InputError:
             raise problem from error
+        remedy = "Save the processor that it was trained with into the same folder."
         raise NotFoundError(
-            f"{reference} comes without an image processor (preprocessor_config.json), so nobody can say how its "
-            "pictures are to be prepared. Save the processor that it was trained with into the same folder."
+            f"{reference} is without an image processor (preprocessor_config.json). {remedy}"
         ) from error
 
 
@@ -146,8 +129,7 @@ class ProcessorCall:
 
     def __call__(self, picture: Any) -> torch.Tensor:
         inputs = self.processor(images=picture, return_tensors="pt")
-        tensor: torch.Tensor = huggingface_views.packed(inputs) if self.packed else inputs["pixel_values"][0]
-        return tensor
+        return huggingface_views.packed(inputs) if self.packed else cast(torch.Tensor, inputs["pixel_values"][0])
 
 
 def _native(processor: Any, *, packed: bool) -> tuple[Preprocess, tuple[int, int] | None]:
@@ -169,23 +151,19 @@ def _native(processor: Any, *, packed: bool) -> tuple[Preprocess, tuple[int, int
 def _size(stated: dict[str, Any]) -> tuple[int, int]:
     box = stated.get("crop_size") if stated.get("do_center_crop") else stated.get("size")
     if not box or "height" not in box or "width" not in box:
-        raise InputError(
-            f"The checkpoint's image processor makes pictures of varying size (size {stated.get('size')}, no crop), "
-            "which cannot be put into one batch. Set crop_size and do_center_crop in its preprocessor_config.json."
-        )
+        found = f"The checkpoint's image processor makes pictures of varying size (size {stated.get('size')}, no crop)"
+        raise InputError(f"{found}. Set crop_size and do_center_crop in its preprocessor_config.json.")
     return int(box["height"]), int(box["width"])
 
 
 def _architecture(view: View, config: Any) -> str:
     """What the weights do not tell, out of the configuration of the parts that are used."""
-    if config.model_type == "blip-2":
-        parts = [config.vision_config] if "qformer" in view.unused else [config.vision_config, config.qformer_config]
-    else:
-        parts = [getattr(config, "vision_config", config)]
+    parts = [getattr(config, "vision_config", config)]
+    if config.model_type == "blip-2" and "qformer" not in view.unused:
+        parts.append(config.qformer_config)
     stated = [{key: value for key, value in part.to_dict().items() if key not in INCIDENTAL} for part in parts]
     return canonical({"library": "transformers", "model": view.model, "parts": [_plain(part) for part in stated]})
 
 
 def _plain(entries: dict[str, Any]) -> dict[str, Any]:
-    plain: dict[str, Any] = json.loads(json.dumps(entries, default=str))
-    return plain
+    return cast(dict[str, Any], json.loads(json.dumps(entries, default=str)))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, cast
 
 import torch
 
@@ -21,7 +21,7 @@ class View:
     model: str
     read: Read
     unused: tuple[str, ...] = ()
-    options: Mapping[str, Any] | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -33,19 +33,12 @@ class Family:
     packed: bool = False
 
 
-def _pooled(model: Any, pixels: torch.Tensor) -> torch.Tensor:
-    pooled: torch.Tensor = model(pixel_values=pixels).pooler_output
-    return pooled
+def _output(name: str) -> Read:
+    """Reads one of the model's outputs."""
+    return lambda model, pixels: getattr(model(pixel_values=pixels), name)
 
 
-def _projected(model: Any, pixels: torch.Tensor) -> torch.Tensor:
-    projected: torch.Tensor = model(pixel_values=pixels).image_embeds
-    return projected
-
-
-def _tokens(model: Any, pixels: torch.Tensor) -> torch.Tensor:
-    tokens: torch.Tensor = model(pixel_values=pixels).last_hidden_state
-    return tokens
+_pooled, _projected, _tokens = _output("pooler_output"), _output("image_embeds"), _output("last_hidden_state")
 
 
 def _cls(model: Any, pixels: torch.Tensor) -> torch.Tensor:
@@ -77,26 +70,22 @@ def packed(inputs: Mapping[str, torch.Tensor]) -> torch.Tensor:
 
 
 def _packed_pooled(model: Any, samples: torch.Tensor) -> torch.Tensor:
-    pooled: torch.Tensor = model(**unpacked(samples)).pooler_output
-    return pooled
+    return cast(torch.Tensor, model(**unpacked(samples)).pooler_output)
 
 
 def _packed_mean(model: Any, samples: torch.Tensor) -> torch.Tensor:
     inputs = unpacked(samples)
     mask = inputs["pixel_attention_mask"][:, :, None].float()
-    tokens: torch.Tensor = model(**inputs).last_hidden_state
-    return (tokens * mask).sum(dim=1) / mask.sum(dim=1)
+    return cast(torch.Tensor, (model(**inputs).last_hidden_state * mask).sum(dim=1) / mask.sum(dim=1))
 
 
 def _queries(model: Any, pixels: torch.Tensor) -> torch.Tensor:
     """The Q-Former's outputs (b, queries, d)."""
     seen = model.vision_model(pixel_values=pixels).last_hidden_state
-    tokens: torch.Tensor = model.qformer(
-        query_embeds=model.query_tokens.expand(len(seen), -1, -1),
-        encoder_hidden_states=seen,
-        encoder_attention_mask=torch.ones(seen.shape[:2], dtype=torch.long, device=seen.device),
-    ).last_hidden_state
-    return tokens
+    mask = torch.ones(seen.shape[:2], dtype=torch.long, device=seen.device)
+    queries = model.query_tokens.expand(len(seen), -1, -1)
+    read = model.qformer(query_embeds=queries, encoder_hidden_states=seen, encoder_attention_mask=mask)
+    return cast(torch.Tensor, read.last_hidden_state)
 
 
 def _query_read(which: str) -> Read:
@@ -107,8 +96,7 @@ def _query_read(which: str) -> Read:
 
 def _query_projected(model: Any, pixels: torch.Tensor) -> torch.Tensor:
     """The projection of the first query, not normalised: that is left to whoever fits."""
-    projected: torch.Tensor = model.vision_projection(_queries(model, pixels)[:, 0])
-    return projected
+    return cast(torch.Tensor, model.vision_projection(_queries(model, pixels)[:, 0]))
 
 
 BLIP2 = "Blip2VisionModelWithProjection"
@@ -156,27 +144,16 @@ def _dinov2(model: str) -> Family:
     return Family(views={"cls": View(model, _cls), "mean": View(model, _patch_mean)}, others=("classifier.",))
 
 
-FAMILIES = {
-    "blip-2": _blip2,
-    "clip": _clip,
-    "clip_vision_model": _clip,
-    "dinov2": _dinov2("Dinov2Model"),
-    "dinov2_with_registers": _dinov2("Dinov2WithRegistersModel"),
-    "siglip": _siglip,
-    "siglip_vision_model": _siglip,
-    "siglip2": _siglip2,
-    "siglip2_vision_model": _siglip2,
-    "vit": _vit,
-}
+FAMILIES = {"blip-2": _blip2, "clip": _clip, "siglip": _siglip, "siglip2": _siglip2, "vit": _vit}
+FAMILIES |= {f"{name}_vision_model": FAMILIES[name] for name in ("clip", "siglip", "siglip2")}
+FAMILIES |= {"dinov2": _dinov2("Dinov2Model"), "dinov2_with_registers": _dinov2("Dinov2WithRegistersModel")}
 
 
 def family(model_type: str) -> Family:
     """The family of this model type, as its config.json names it."""
     if model_type not in FAMILIES:
-        raise InputError(
-            f"hf: knows CLIP, SigLIP, SigLIP 2, DINOv2, ViT and BLIP-2 ({', '.join(FAMILIES)}); found a checkpoint of "
-            f"type {model_type!r}. Wrap it in a function of your own and name it py:module:factory."
-        )
+        remedy = "Wrap it in a function of your own and name it py:module:factory."
+        raise InputError(f"hf: reads the types {', '.join(FAMILIES)}; found {model_type!r}. {remedy}")
     return FAMILIES[model_type]
 
 

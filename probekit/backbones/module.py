@@ -6,7 +6,7 @@ import hashlib
 import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -17,13 +17,7 @@ from probekit.backbones.preprocessing import Preprocess
 from probekit.errors import InputError
 from probekit.values import Json
 
-PRECISIONS: dict[str, torch.dtype | None] = {
-    "float32": None,
-    "amp-bfloat16": torch.bfloat16,
-    "amp-float16": torch.float16,
-}
-
-
+PRECISIONS = {"float32": None, "amp-bfloat16": torch.bfloat16, "amp-float16": torch.float16}
 CPU_BATCH = 8
 """How many samples go through a network at once on a CPU: more would leave its caches, and move the last bits."""
 
@@ -39,11 +33,6 @@ def available(device: str) -> str:
         there = ", ".join(name for name, is_there in present.items() if is_there)
         raise InputError(f"Cannot use device {device!r}: this machine has {there}. Choose one of these, or auto.")
     return device
-
-
-def architecture_text(module: nn.Module) -> str:
-    """The module's own description, without the addresses that differ from run to run."""
-    return re.sub(r" at 0x[0-9a-fA-F]+", "", repr(module))
 
 
 def weights_digest(architecture: str, module: nn.Module) -> str:
@@ -91,9 +80,9 @@ class FrozenModule:
         self.module = module.float().eval().requires_grad_(False)
         self.preprocess = preprocess
         self.name, self.view, self.kind = name, view, kind
-        self._read = read
-        self._collate = collate
-        self._architecture = architecture_text(module) if architecture is None else architecture
+        self._read, self._collate = read, collate
+        # the module's own description, without the addresses that differ from run to run
+        self._architecture = re.sub(r" at 0x[0-9a-fA-F]+", "", repr(module)) if architecture is None else architecture
         self.device, self.precision = "cpu", "float32"
 
     def __repr__(self) -> str:
@@ -127,17 +116,13 @@ class FrozenModule:
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
     def _forward(self, inputs: Any) -> Any:
-        amp = PRECISIONS[self.precision]
-        kind = self.device.partition(":")[0]
+        amp, kind = PRECISIONS[self.precision], self.device.partition(":")[0]
         with torch.inference_mode(), torch.autocast(kind, dtype=amp, enabled=amp is not None):
             return self.module(inputs) if self._read is None else self._read(self.module, inputs)
 
     def _checked(self, output: Any, rows: int) -> NDArray[np.float32]:
         if not isinstance(output, torch.Tensor) or output.ndim != 2 or len(output) != rows:
             found = f"shape {tuple(output.shape)}" if isinstance(output, torch.Tensor) else type(output).__name__
-            raise InputError(
-                f"{self.name} must give one vector per sample, a tensor of shape ({rows}, d); found {found}. "
-                "Pool or flatten inside the module, or return the tensor itself."
-            )
-        embeddings: NDArray[np.float32] = output.float().cpu().numpy()
-        return embeddings
+            wanted = f"one vector per sample, a tensor of shape ({rows}, d)"
+            raise InputError(f"{self.name} must give {wanted}; found {found}. Pool or flatten inside the module.")
+        return cast(NDArray[np.float32], output.float().cpu().numpy())

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import probekit.backbones.torchvision_operators  # noqa: F401
 
@@ -23,7 +23,7 @@ from open_clip.transform import PreprocessCfg, image_transform_v2
 
 from probekit.backbones import hub, open_clip_files
 from probekit.backbones.module import FrozenModule
-from probekit.backbones.preprocessing import Preprocess, choose_preprocess, picture_preprocess
+from probekit.backbones.preprocessing import Preprocess, choose_preprocess, scaled_preprocess
 from probekit.errors import InputError, NotFoundError
 from probekit.protocols import Reference
 from probekit.registry import nearest
@@ -40,13 +40,11 @@ def load(reference: Reference) -> FrozenModule:
     """The image tower that this name means; the text tower is not kept."""
     name = reference.name
     with hub.unlogged(), hub.translating(reference):
-        if name.startswith(HUB):
-            source = FOLDER + str(_fetched(name.removeprefix(HUB)))
-            return _frozen(reference, _created(source), _config(source))
-        if name.startswith(FOLDER):
-            _check_folder(Path(name.removeprefix(FOLDER)).expanduser())
-            source = FOLDER + str(Path(name.removeprefix(FOLDER)).expanduser())
-            return _frozen(reference, _created(source), _config(source))
+        if name.startswith((HUB, FOLDER)):
+            kind, _, place = name.partition(":")
+            folder = _fetched(place) if f"{kind}:" == HUB else Path(place).expanduser()
+            _check_folder(folder)
+            return _frozen(reference, _created(FOLDER + str(folder)), open_clip.get_model_config(FOLDER + str(folder)))
         arch, _, weights = name.partition("/")
         return _of_architecture(reference, arch, weights=weights)
 
@@ -54,35 +52,26 @@ def load(reference: Reference) -> FrozenModule:
 def _of_architecture(reference: Reference, arch: str, *, weights: str) -> FrozenModule:
     if arch not in open_clip.list_models():
         raise NotFoundError(f"open_clip has no architecture {arch!r}. {nearest(arch, open_clip.list_models())}")
-    config = _config(arch)
+    config: dict[str, Any] = open_clip.get_model_config(arch)
     if not weights:
-        raise InputError(
-            f"open_clip:{arch} names no weights. Write open_clip:{arch}/TAG "
-            f"({', '.join(open_clip.list_pretrained_tags_by_model(arch)[:6]) or 'none is published'}), "
-            f"open_clip:{arch}/FILE, or open_clip:{arch}/random for random ones."
-        )
+        tags = ", ".join(open_clip.list_pretrained_tags_by_model(arch)[:6]) or "none is published"
+        ways = f"open_clip:{arch}/TAG ({tags}), open_clip:{arch}/FILE, or open_clip:{arch}/random for random ones"
+        raise InputError(f"open_clip:{arch} names no weights. Write {ways}.")
     if weights == "random":
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(SEED)
-            model = open_clip.create_model(arch, load_weights=False, pretrained_text=False)
-        return _frozen(reference, model, config)
+            return _frozen(reference, open_clip.create_model(arch, load_weights=False, pretrained_text=False), config)
     if open_clip.is_pretrained_cfg(arch, weights):
         open_clip_files.check_tag(arch, weights, config=config)
-        return _frozen(reference, _created(arch, pretrained=weights), config)
-    file = open_clip_files.checked(arch, weights, config=config)
-    return _frozen(reference, _created(arch, pretrained=str(file)), config)
+    else:
+        weights = str(open_clip_files.checked(arch, weights, config=config))
+    return _frozen(reference, _created(arch, pretrained=weights), config)
 
 
 def _created(source: str, **options: Any) -> Any:
     """open_clip's own model; without `require_pretrained` it would go on with random weights."""
-    return open_clip.create_model(
-        source, device="cpu", precision="fp32", require_pretrained=True, weights_only=True, **options
-    )
-
-
-def _config(source: str) -> dict[str, Any]:
-    config: dict[str, Any] = open_clip.get_model_config(source)
-    return config
+    options |= {"device": "cpu", "precision": "fp32", "require_pretrained": True, "weights_only": True}
+    return open_clip.create_model(source, **options)
 
 
 def _fetched(repository: str) -> Path:
@@ -103,19 +92,13 @@ def _fetched(repository: str) -> Path:
 
 def _check_folder(folder: Path) -> None:
     if not (folder / "open_clip_config.json").is_file():
-        raise NotFoundError(
-            f"{folder} holds no open_clip_config.json. Name a folder as open_clip saves it for the hub, "
-            "or write open_clip:ARCH/FILE."
-        )
+        remedy = "Name a folder as open_clip saves it for the hub, or write open_clip:ARCH/FILE."
+        raise NotFoundError(f"{folder} holds no open_clip_config.json. {remedy}")
     files = sorted(file for end in ("safetensors", "bin", "pth") for file in folder.glob(f"*.{end}"))
-    known = [
-        file for file in files if file.stem in ("open_clip_model", "open_clip_pytorch_model", "model", "pytorch_model")
-    ]
     if not files:
-        raise NotFoundError(
-            f"{folder} holds no weights (*.safetensors, *.bin, *.pth). Put them beside the configuration."
-        )
-    if len(files) > 1 and not known:
+        raise NotFoundError(f"{folder} holds no weights (*.safetensors, *.bin, *.pth). Put them there.")
+    usual = {"open_clip_model", "open_clip_pytorch_model", "model", "pytorch_model"}
+    if len(files) > 1 and not any(file.stem in usual for file in files):
         names = ", ".join(file.name for file in files)
         raise InputError(f"{folder} holds several weights ({names}). Keep one, or call it open_clip_model.safetensors.")
 
@@ -129,44 +112,27 @@ def _frozen(reference: Reference, model: Any, config: dict[str, Any]) -> FrozenM
         raise InputError(f"{reference} has no view #{view}. It has: {', '.join('#' + name for name in available)}.")
     if view == "pre" and hasattr(tower, "proj"):
         tower.proj = None
-    return FrozenModule(
-        tower,
-        choose_preprocess(reference.preset, native, size=size),
-        name=str(reference),
-        view=view,
-        read=available[view],
-        architecture=_architecture(config),
-    )
+    preprocess, architecture = choose_preprocess(reference.preset, native, size=size), _architecture(config)
+    read = available[view]
+    return FrozenModule(tower, preprocess, name=str(reference), view=view, read=read, architecture=architecture)
 
 
 def _native(model: Any) -> tuple[Preprocess, tuple[int, int]]:
     """The preprocessing that the loaded model carries, and the height and width it makes."""
     stated = open_clip.get_model_preprocess_cfg(model)
     transform = image_transform_v2(PreprocessCfg(**stated), is_train=False)
-    size = stated["size"]
-    height, width = (size, size) if isinstance(size, int) else (int(size[0]), int(size[1]))
-    crop: dict[str, Json] = {"shortest": "centre", "longest": "centre, padded", "squash": "none"}
-    values = picture_preprocess(
-        transform,
-        library="open_clip",
-        size=[height, width],
-        resize=stated["resize_mode"],
-        crop=crop[stated["resize_mode"]],
-        fill=stated["fill_color"] if stated["resize_mode"] == "longest" else None,
-        interpolation=stated["interpolation"],
-        antialias=True,
-        range=[0, 1],
-        mean=list(stated["mean"]),
-        std=list(stated["std"]),
-    )
-    return values, (height, width)
+    resize, side = stated["resize_mode"], stated["size"]
+    size = (side, side) if isinstance(side, int) else (int(side[0]), int(side[1]))
+    crop = {"shortest": "centre", "longest": "centre, padded", "squash": "none"}[resize]
+    fill = stated["fill_color"] if resize == "longest" else None
+    values: dict[str, Json] = {"library": "open_clip", "resize": resize, "crop": crop, "fill": fill}
+    return scaled_preprocess(transform, stated, size, **values), size
 
 
 def _first(tower: Any, batch: torch.Tensor) -> torch.Tensor:
     """The tower's output; CoCa's gives its tokens as well."""
     output = tower(batch)
-    pooled: torch.Tensor = output[0] if isinstance(output, tuple) else output
-    return pooled
+    return cast(torch.Tensor, output[0] if isinstance(output, tuple) else output)
 
 
 def _pre(tower: Any) -> dict[str, Callable[[Any, torch.Tensor], torch.Tensor]]:
@@ -178,22 +144,17 @@ def _pre(tower: Any) -> dict[str, Callable[[Any, torch.Tensor], torch.Tensor]]:
         return {}
     if len(head):
         return {"pre": lambda tower, batch: tower.trunk(batch)}
-    if trunk.num_classes > 0:
-        return {
-            "pre": lambda tower, batch: tower.trunk.forward_head(tower.trunk.forward_features(batch), pre_logits=True)
-        }
-    return {}
+    return {"pre": _before_logits} if trunk.num_classes > 0 else {}
+
+
+def _before_logits(tower: Any, batch: torch.Tensor) -> torch.Tensor:
+    return cast(torch.Tensor, tower.trunk.forward_head(tower.trunk.forward_features(batch), pre_logits=True))
 
 
 def _architecture(config: dict[str, Any]) -> str:
     """What the weights do not tell: heads, activation, pooling; with defaults, so that all sources agree."""
     vision = asdict(open_clip.CLIPVisionCfg(**config["vision_cfg"]))
     vision.pop("timm_model_pretrained", None)
-    return canonical(
-        {
-            "library": "open_clip",
-            "embed_dim": config["embed_dim"],
-            "quick_gelu": bool(config.get("quick_gelu")) and not vision.get("timm_model_name"),
-            "vision": vision,
-        }
-    )
+    quick = bool(config.get("quick_gelu")) and not vision.get("timm_model_name")
+    stated = {"library": "open_clip", "embed_dim": config["embed_dim"], "quick_gelu": quick, "vision": vision}
+    return canonical(stated)

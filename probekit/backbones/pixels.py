@@ -47,23 +47,14 @@ def load(reference: Reference) -> FrozenModule:
     side = _side(reference.name) if reference.name else SIDES[view]
     values: dict[str, Any] = {"size": [side, side], "resize": "squash", "interpolation": "bilinear", "range": [0, 1]}
     values |= {"grey": "ITU-R 601"} if view == "grey" else {"channels": 3, "order": "channels first"}
-    return FrozenModule(
-        nn.Identity(),
-        picture_preprocess(PixelValues(side, MODES[view]), **values),
-        name=_name(view, side),
-        view=view,
-        architecture=f"pixels {side} x {side} {view}",
-    )
+    preprocess = picture_preprocess(PixelValues(side, MODES[view]), **values)
+    name = "pixels" + ("" if side == SIDES[view] else f":{side}") + ("" if view == "grey" else f"#{view}")
+    architecture = f"pixels {side} x {side} {view}"
+    return FrozenModule(nn.Identity(), preprocess, name=name, view=view, architecture=architecture)
 
 
 def _side(text: str) -> int:
     if not re.fullmatch("[1-9][0-9]{0,2}", text) or int(text) > LARGEST:
-        raise InputError(
-            f"pixels takes a whole number from 1 to {LARGEST} for the side of its square; found {text!r}. "
-            "Write for example pixels:32."
-        )
+        wanted = f"a whole number from 1 to {LARGEST} for the side of its square"
+        raise InputError(f"pixels takes {wanted}; found {text!r}. Write for example pixels:32.")
     return int(text)
-
-
-def _name(view: str, side: int) -> str:
-    return "pixels" + ("" if side == SIDES[view] else f":{side}") + ("" if view == "grey" else f"#{view}")

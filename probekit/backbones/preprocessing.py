@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
@@ -15,6 +15,7 @@ from probekit.errors import InputError
 from probekit.values import Json
 
 NATIVE = "native"
+COLOUR: dict[str, Json] = {"colour": "RGB", "alpha": "dropped"}
 
 
 class Preprocess(Protocol):
@@ -38,8 +39,15 @@ class StatedPreprocess:
 
 def picture_preprocess(transform: Callable[[Any], Any], **values: Json) -> StatedPreprocess:
     """A picture transform and its values, with what is true of all of them added and None left out."""
-    stated = {name: value for name, value in values.items() if value is not None}
-    return StatedPreprocess(transform, {"colour": "RGB", "alpha": "dropped", **stated})
+    return StatedPreprocess(transform, COLOUR | {name: value for name, value in values.items() if value is not None})
+
+
+def scaled_preprocess(
+    transform: Callable[[Any], Any], stated: Mapping[str, Any], size: tuple[int, int], **values: Json
+) -> StatedPreprocess:
+    """A picture transform whose library states `interpolation`, `mean` and `std`, of values between 0 and 1."""
+    scaling = {"mean": list(stated["mean"]), "std": list(stated["std"]), "interpolation": stated["interpolation"]}
+    return picture_preprocess(transform, size=[*size], antialias=True, range=[0, 1], **scaling, **values)
 
 
 @dataclass(frozen=True)
@@ -51,23 +59,13 @@ class Preset:
     std: tuple[float, ...] | None
     resized: str
     size: int = 224
-    values: Mapping[str, Json] = field(init=False, compare=False)
 
-    def __post_init__(self) -> None:
-        values: dict[str, Json] = {
-            "preset": self.name,
-            "size": [self.size, self.size],
-            "resize": "squash",
-            "resized": self.resized,
-            "interpolation": "bilinear",
-            "antialias": True,
-            "range": [0, 1],
-            "mean": self.mean,
-            "std": self.std,
-            "colour": "RGB",
-            "alpha": "dropped",
-        }
-        object.__setattr__(self, "values", values)
+    @property
+    def values(self) -> Mapping[str, Json]:
+        """All that determines the result."""
+        size, scaling = [self.size, self.size], {"range": [0, 1], "mean": self.mean, "std": self.std}
+        resizing: dict[str, Json] = {"resize": "squash", "interpolation": "bilinear", "antialias": True}
+        return {"preset": self.name, "size": size, "resized": self.resized, **resizing, **scaling, **COLOUR}
 
     def __call__(self, sample: Image.Image) -> torch.Tensor:
         picture = pictures.rgb(sample)
@@ -97,8 +95,7 @@ PRESETS = {
 def preset(name: str) -> Preset:
     """The preset of this name."""
     if name not in PRESETS:
-        known = ", ".join([NATIVE, *PRESETS])
-        raise InputError(f"There is no preprocessing preset {name!r}. Choose one of: {known}.")
+        raise InputError(f"There is no preprocessing preset {name!r}. Choose one of: {', '.join([NATIVE, *PRESETS])}.")
     return PRESETS[name]
 
 
@@ -109,8 +106,6 @@ def choose_preprocess(name: str, native: Preprocess, *, size: tuple[int, int] | 
     wanted = preset(name)
     if size != (wanted.size, wanted.size):
         found = "pictures of varying size" if size is None else f"{size[0]} x {size[1]}"
-        raise InputError(
-            f"The preset {name} makes pictures of {wanted.size} x {wanted.size}, but this backbone takes {found}. Use "
-            "its own preprocessing (native) or a backbone for that size."
-        )
+        made = f"The preset {name} makes pictures of {wanted.size} x {wanted.size}, but this backbone takes {found}"
+        raise InputError(f"{made}. Use its own preprocessing (native) or a backbone for that size.")
     return wanted

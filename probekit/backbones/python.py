@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
 import re
-import sys
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -17,43 +14,17 @@ from torch import nn
 
 from probekit.backbones.module import FrozenModule, stacked
 from probekit.backbones.preprocessing import NATIVE, Preprocess, StatedPreprocess, picture_preprocess, preset
-from probekit.errors import InputError, NotFoundError
+from probekit.errors import InputError
 from probekit.protocols import Backbone, Reference
-from probekit.registry import nearest
+from probekit.registry import imported
 from probekit.values import Json, digest
 
 VIEW = "output"
 
 
 def load(reference: Reference) -> Backbone:
-    """What `module:factory` makes. The current folder is searched after everything installed."""
-    module, _, name = reference.name.partition(":")
-    if not module or not name:
-        raise InputError(f"Wanted py:module:factory, found {reference}. Name the function after a second colon.")
-    return made(_found(module, name), reference)
-
-
-def _found(module: str, name: str) -> Any:
-    here = str(Path.cwd())
-    if here not in sys.path:
-        sys.path.append(here)
-    try:
-        home = importlib.import_module(module)
-    except ModuleNotFoundError as error:
-        if error.name is not None and (module == error.name or module.startswith(error.name + ".")):
-            raise NotFoundError(
-                f"There is no Python module {module!r}, neither installed nor in {here}. Check the spelling."
-            ) from error
-        raise NotFoundError(
-            f"The module {module!r} needs {error.name!r}, which is not installed. Install it."
-        ) from error
-    if not hasattr(home, name):
-        raise NotFoundError(f"The module {module!r} has no {name!r}. {nearest(name, _public(home))}")
-    return getattr(home, name)
-
-
-def _public(module: Any) -> list[str]:
-    return [name for name, value in vars(module).items() if callable(value) and not name.startswith("_")]
+    """What `py:module:factory` makes."""
+    return made(imported(f"py:{reference.name}"), reference)
 
 
 def made(factory: Any, reference: Reference) -> Backbone:
@@ -65,12 +36,15 @@ def made(factory: Any, reference: Reference) -> Backbone:
     thing = factory
     if callable(factory) and not is_backbone(factory) and not isinstance(factory, nn.Module):
         wanted = _required(factory)
-        if not wanted:
-            thing = factory()
-        elif wanted == ["reference"]:
-            thing = factory(reference)
-    own = None if reference.preset == NATIVE or is_backbone(thing) else preset(reference.preset)
-    return as_backbone(thing, name=str(reference), preprocess=own)
+        if wanted in ([], ["reference"]):
+            thing = factory(reference) if wanted else factory()
+    return with_preset(thing, reference.preset, name=str(reference))
+
+
+def with_preset(thing: Any, name_of_preset: str, *, name: str | None = None) -> Backbone:
+    """A backbone made of a thing with this preset, where it does not bring a preprocessing of its own."""
+    own = None if name_of_preset == NATIVE or is_backbone(thing) else preset(name_of_preset)
+    return as_backbone(thing, name=name, preprocess=own)
 
 
 def is_backbone(thing: Any) -> bool:
@@ -106,26 +80,19 @@ def as_backbone(
     if is_backbone(thing):
         if preprocess is not None or fingerprint is not None:
             raise InputError(f"{thing.name} is a backbone already and brings its own preprocessing and fingerprint.")
-        found: Backbone = thing
-        return found
+        return cast(Backbone, thing)
     if not callable(thing):
         raise InputError(f"Cannot make a backbone of {type(thing).__name__}. Give a torch module or a function.")
-    label: str = name if name else getattr(thing, "__name__", type(thing).__name__)
+    label = name or str(getattr(thing, "__name__", type(thing).__name__))
+    own = _stated(preprocess or getattr(thing, "preprocess", None), kind)
     if isinstance(thing, nn.Module):
-        own = _stated(preprocess or getattr(thing, "preprocess", None), kind)
         if own is None:
-            raise InputError(
-                f"{label} is a torch module, and nothing says how pictures are prepared for it. Give preprocess=..., "
-                "set its attribute `preprocess` to a function from a picture to a tensor, or choose a preset."
-            )
+            remedy = "Set its attribute `preprocess` to a function from a picture to a tensor, or choose a preset."
+            raise InputError(f"{label} is a torch module, and nothing says how pictures are prepared for it. {remedy}")
         return FrozenModule(thing, own, name=label, view=VIEW, kind=kind, collate=_collated)
-    stated = _stated(preprocess or getattr(thing, "preprocess", None), kind) or picture_preprocess(
-        _itself, by="the function"
-    )
-    given = fingerprint or getattr(thing, "fingerprint", None)
-    return FunctionBackbone(
-        thing, stated, name=label, fingerprint=_hexadecimal(given or _source_digest(thing)), kind=kind
-    )
+    version = _hexadecimal(fingerprint or getattr(thing, "fingerprint", None) or _source_digest(thing))
+    stated = own or picture_preprocess(_itself, by="the function")
+    return FunctionBackbone(thing, stated, name=label, fingerprint=version, kind=kind)
 
 
 def _itself(sample: Any) -> Any:
@@ -143,8 +110,7 @@ def _stated(preprocess: Any, kind: str) -> Preprocess | None:
     if preprocess is None:
         return None if kind == "image" else StatedPreprocess(_itself, {"given": f"{kind} as it is"})
     if isinstance(getattr(preprocess, "values", None), Mapping):
-        stated: Preprocess = preprocess
-        return stated
+        return cast(Preprocess, preprocess)
     values: dict[str, Json] = {"function": _qualified(preprocess), "source": _source_digest(preprocess)}
     return picture_preprocess(preprocess, **values) if kind == "image" else StatedPreprocess(preprocess, values)
 
@@ -164,10 +130,8 @@ def _source_digest(function: Any) -> str:
     except (OSError, TypeError) as error:
         text = repr(function)
         if re.search(r" at 0x[0-9a-fA-F]+", text) or not text:
-            raise InputError(
-                f"Cannot tell one version of {_qualified(function)} from another: its source is not to be had. Define "
-                "it in a file, give it a repr that says all, or give fingerprint=... yourself."
-            ) from error
+            remedy = "Define it in a file, give it a repr that says all, or an attribute `fingerprint`."
+            raise InputError(f"Cannot tell one version of {_qualified(function)} from another. {remedy}") from error
         return digest([_qualified(function), text])
 
 
@@ -201,10 +165,8 @@ class FunctionBackbone:
             output = self.function(_stacked_if_numbers(batch))
         array: NDArray[Any] = output.cpu().numpy() if isinstance(output, torch.Tensor) else np.asarray(output)
         if array.ndim != 2 or len(array) != len(batch) or array.dtype.kind not in "fiub":
-            raise InputError(
-                f"{self.name} must give one vector per sample, numbers of shape ({len(batch)}, d); found "
-                f"{array.dtype} of shape {array.shape}. Return an array with one row per sample."
-            )
+            wanted, found = f"numbers of shape ({len(batch)}, d)", f"{array.dtype} of shape {array.shape}"
+            raise InputError(f"{self.name} must give {wanted}; found {found}. Return an array with one row per sample.")
         return array.astype(np.float32, copy=False)
 
 
@@ -212,8 +174,7 @@ def _stacked_if_numbers(batch: Any) -> Any:
     if isinstance(batch, np.ndarray | torch.Tensor):
         return batch
     samples = list(batch)
-    if samples and all(isinstance(sample, torch.Tensor) for sample in samples):
-        return torch.stack(samples)
-    if samples and all(isinstance(sample, np.ndarray) for sample in samples):
-        return np.stack(samples)
+    for kind, stack in ((torch.Tensor, torch.stack), (np.ndarray, np.stack)):
+        if samples and all(isinstance(sample, kind) for sample in samples):
+            return stack(samples)
     return samples

@@ -15,7 +15,7 @@ import torch
 
 from probekit.backbones import hub
 from probekit.backbones.module import FrozenModule
-from probekit.backbones.preprocessing import Preprocess, choose_preprocess, picture_preprocess
+from probekit.backbones.preprocessing import Preprocess, choose_preprocess, scaled_preprocess
 from probekit.errors import InputError, NotFoundError
 from probekit.protocols import Reference
 from probekit.registry import nearest
@@ -34,12 +34,9 @@ def load(reference: Reference) -> FrozenModule:
     with hub.unlogged(), hub.translating(reference):
         model, arch = _model(reference.name)
         native, size = _native(model)
+        preprocess = choose_preprocess(reference.preset, native, size=size)
         return FrozenModule(
-            model,
-            choose_preprocess(reference.preset, native, size=size),
-            name=str(reference),
-            view="pooled",
-            architecture=f"timm\n{arch}\n{model}",
+            model, preprocess, name=str(reference), view="pooled", architecture=f"timm\n{arch}\n{model}"
         )
 
 
@@ -49,26 +46,21 @@ def _model(name: str) -> tuple[Any, str]:
         model: Any = timm.create_model(name, pretrained=True, num_classes=0)
         return model, str(model.pretrained_cfg.get("architecture"))
     arch, _, weights = name.partition("/")
-    if not timm.is_model(arch.partition(".")[0]):
+    plain, _, tag = arch.partition(".")
+    if not timm.is_model(plain):
         raise NotFoundError(f"timm has no model {arch!r}. {nearest(arch, timm.list_models())}")
-    plain = arch.partition(".")[0]
     if weights == "random":
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(SEED)
             return timm.create_model(arch, pretrained=False, num_classes=0), plain
     if weights:
         return _from_file(arch, Path(weights).expanduser()), plain
-    _check_tag(arch)
-    return timm.create_model(arch, pretrained=True, num_classes=0), plain
-
-
-def _check_tag(arch: str) -> None:
-    plain, _, tag = arch.partition(".")
     known = timm.list_pretrained(f"{plain}.*") or timm.list_pretrained(plain)
     if not known:
         raise NotFoundError(f"timm has no weights for {plain}. Write timm:{plain}/FILE or timm:{plain}/random.")
     if tag and arch not in known:
         raise NotFoundError(f"timm has no weights {arch!r}. {nearest(arch, known)}")
+    return timm.create_model(arch, pretrained=True, num_classes=0), plain
 
 
 def _from_file(arch: str, file: Path) -> Any:
@@ -81,8 +73,7 @@ def _from_file(arch: str, file: Path) -> Any:
     model: Any = timm.create_model(arch, pretrained=False, num_classes=0)
     classifier = model.pretrained_cfg.get("classifier")
     first = classifier if isinstance(classifier, str) or not classifier else classifier[0]
-    weight = state.get(f"{first}.weight")
-    classes = 0 if weight is None else int(weight.shape[0])
+    classes = len(state.get(f"{first}.weight", ()))
     overlay = {"file": str(file), "num_classes": classes, "label_offset": 0}
     model = timm.create_model(arch, pretrained=True, num_classes=classes, pretrained_cfg_overlay=overlay)
     model.reset_classifier(0)
@@ -94,16 +85,6 @@ def _native(model: Any) -> tuple[Preprocess, tuple[int, int]]:
     data: Any = timm.data
     stated = data.resolve_model_data_config(model)
     _, height, width = stated["input_size"]
-    native = picture_preprocess(
-        data.create_transform(**stated, is_training=False),
-        library="timm",
-        size=[height, width],
-        crop_share=stated["crop_pct"],
-        crop=stated["crop_mode"],
-        interpolation=stated["interpolation"],
-        antialias=True,
-        range=[0, 1],
-        mean=list(stated["mean"]),
-        std=list(stated["std"]),
-    )
-    return native, (height, width)
+    transform, size = data.create_transform(**stated, is_training=False), (height, width)
+    crop = {"crop_share": stated["crop_pct"], "crop": stated["crop_mode"]}
+    return scaled_preprocess(transform, stated, size, library="timm", **crop), size

@@ -5,16 +5,96 @@ The class of a row is certain if its score leads every other by more than both s
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from probekit.certificates.bounds import Known
-from probekit.certificates.margins import examined
-from probekit.errors import MismatchError
+from probekit.certificates.bounds import Factor, Known, gamma
+from probekit.errors import InputError, MismatchError
+from probekit.linear.norms import column_norms
 from probekit.models.heads import Head
+from probekit.models.problem import problem_of
 from probekit.values import EmbeddingSet
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class ExaminedRows:
+    """Of some rows: how far each class lies behind the first (itself: infinity), and how far that must be.
+
+    `plain` by the distance of parameters, `curved` by the curvature (None: needs statistics), `better` by the smaller
+    of both; `doubt` is the scores' largest uncertainty.
+    """
+
+    leads: Array
+    plain: Array
+    curved: Array | None
+    better: Array
+    doubt: Array
+
+
+def examined(head: Head, embeddings: EmbeddingSet, *, known: Known, problem: Any = None) -> Iterator[ExaminedRows]:
+    """The rows of a set, some at a time, against what is known of the retained loss at the head."""
+    if known.curvature is None:
+        raise InputError("Without a sure curvature no score is bounded. Use a ridge above 0, or keep statistics.")
+    problem, curvature, loss = problem or problem_of(head), known.curvature.value, known.loss
+    factor = None if loss is None else Factor.of(loss, curvature)
+    roots = None
+    if loss is not None and factor is not None:
+        params = problem.params(head)
+        roots = np.sqrt(factor.forms(loss.curvature @ params - loss.linear))
+        roots += np.array(known.residual.rounding_by_class) / np.sqrt(curvature)
+    for block in problem.scored(head, embeddings, centre=None if loss is None else loss.centre):
+        every, top = np.arange(len(block.scores)), np.argmax(block.scores, axis=1)
+        leads = block.scores[every, top][:, None] - block.scores
+        leads[every, top] = np.inf
+        if block.rows is None:
+            bound = known.residual.bound / curvature
+            needs = block.apart * bound
+            yield ExaminedRows(leads, needs, None, needs, block.norms.max(axis=1) * bound)
+            continue
+        norms = column_norms(block.rows.T)
+        rounding = gamma(block.rows.shape[1] + 4) * np.outer(norms, column_norms(head.params))
+        better = simple = np.outer(norms, known.residual.class_bounds / curvature)
+        curved = None
+        if factor is not None and roots is not None:
+            close = np.outer(np.sqrt(factor.forms(block.rows.T)), roots)
+            better, curved = np.minimum(simple, close), needed_leads(block.scores, close + rounding)
+        plain, least = (needed_leads(block.scores, one + rounding) for one in (simple, better))
+        yield ExaminedRows(leads, plain, curved, least, better.max(axis=1))
+
+
+def needed_leads(scores: Array, uncertainty: Array) -> Array:
+    """The lead of each row's best score over each other that makes it certain: what both can be off, added."""
+    top = np.argmax(scores, axis=1)
+    return np.asarray(uncertainty + np.take_along_axis(uncertainty, top[:, None], axis=1))
+
+
+@dataclass(frozen=True, eq=False)
+class Margins:
+    """By how much each row's best score leads the rival that comes closest, and the lead that makes it certain."""
+
+    lead: NDArray[np.float64]
+    needed: NDArray[np.float64]
+
+    @property
+    def certified(self) -> int:
+        """The rows whose class retraining cannot change."""
+        return int((self.lead > self.needed).sum())
+
+
+def margins(head: Head, embeddings: EmbeddingSet, *, known: Known, problem: Any = None) -> Margins:
+    """Of each row, the class that comes closest: how far it lies behind, and how far that must be to be certain."""
+    parts = [(np.zeros(0), np.zeros(0))]
+    for block in examined(head, embeddings, known=known, problem=problem):
+        place, rival = np.arange(len(block.leads)), np.argmin(block.leads - block.better, axis=1)
+        parts.append((block.leads[place, rival], block.better[place, rival]))
+    leads, needs = (np.concatenate([part[place] for part in parts]) for place in (0, 1))
+    return Margins(leads, needs)
 
 
 @dataclass(frozen=True)

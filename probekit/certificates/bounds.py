@@ -10,7 +10,7 @@ round, and so does the eigenvalue. gamma(m) = m u / (1 - m u) bounds the relativ
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -161,16 +161,15 @@ def asked_residual(
     problem: Any,
     ridge: float,
     counts: Sequence[int],
-    energy: float,
-    target_energy: float,
+    scales: Mapping[str, float],
     term: Array | None = None,
 ) -> Residual:
-    """The norms of a gradient that clients were asked for; `energy` is the sum of squares of their rows,
-    `target_energy` that of their targets, `term` a linear term (in sum scaling) that was added to it.
+    """The norms of a gradient that clients were asked for; of `scales`, `energy` is the sum of squares of their rows,
+    `target_energy` that of their targets; `term` is a linear term (in sum scaling) that was added to it.
 
     X^T (X W - Y) rounds by at most gamma(d + rows) |X|^T (|X| |W| + |Y|), and that is at most |X|^2 |W| + |X| |Y|.
     """
-    columns = problem.shape[0]
+    columns, energy, target_energy = problem.shape[0], scales["energy"], scales["target_energy"]
     rows, block = sum(counts), max(64, BLOCK_BYTES // (8 * columns))
     operations = columns + min(max(counts), block) + max(counts) / block + len(counts) + 16
     factor = summing_error(problem.arithmetic, columns, rows, len(counts)) + gamma(operations)
@@ -252,7 +251,7 @@ def excess_loss(gradient_bound: Residual, curvature: float, *, loss: RetainedQua
     if loss is None or factor is None:
         return simple
     root = math.sqrt(float(factor.forms(loss.curvature @ params - loss.linear).sum()))
-    hidden = norm(gradient_bound.rounding_by_class) / math.sqrt(curvature)
+    hidden = norm(np.asarray(gradient_bound.rounding_by_class)) / math.sqrt(curvature)
     return min(simple, (root + hidden) * (root + hidden) / 2) * (1 + gamma(16))
 
 
@@ -278,10 +277,7 @@ def _penalty_error(design: Design, standardisation: Standardisation, ridge: floa
 def _centred(gram: Array, moment: Array, centre: Array, *, counts: Array) -> tuple[Array, Array]:
     sums = moment.sum(axis=1)
     shift = np.outer(sums, centre)
-    return (
-        gram - (shift + shift.T) + counts.sum() * np.outer(centre, centre),
-        moment - np.outer(centre, counts),
-    )
+    return (gram - (shift + shift.T) + counts.sum() * np.outer(centre, centre), moment - np.outer(centre, counts))
 
 
 def _residual(products: Array, rounding: Array) -> Residual:

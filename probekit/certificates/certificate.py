@@ -161,7 +161,8 @@ def _opened(said: dict[str, Any]) -> dict[str, Any]:
     context = said.pop("context")
     if set(context) != {"why", *CONTEXT}:
         raise ValueError(f"a context of {', '.join(context)}")
-    found, bounds, unknown = said | context, {"why": context["why"]}, []
+    found: dict[str, Any] = said | context
+    bounds, unknown = {"why": context["why"]}, []
     del found["why"]
     for claim in found.pop("claims"):
         kind, rest = claim["kind"], {name: value for name, value in claim.items() if name != "kind"}
@@ -174,7 +175,8 @@ def _opened(said: dict[str, Any]) -> dict[str, Any]:
             found[kind] = rest
         else:
             unknown.append(claim)
-    return found | {"bounds": bounds, "unknown": unknown}
+    found |= {"bounds": bounds, "unknown": unknown}
+    return found
 
 
 def required_statements(certificate: Certificate) -> tuple[str, ...]:

@@ -9,28 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from probekit.certificates import bounds, certificate
 from probekit.certificates.agreement import agreement
-from probekit.certificates.bounds import (
-    Known,
-    SmallestCurvature,
-    asked_residual,
-    convexity,
-    excess_loss,
-    gamma,
-    quadratic,
-    residual,
-)
-from probekit.certificates.certificate import (
-    ASSUMPTIONS,
-    GRADIENT,
-    SCALAR,
-    SERVER,
-    STATISTICS,
-    TERM_ASSUMPTIONS,
-    Bounds,
-    Certificate,
-    ReferenceHead,
-)
+from probekit.certificates.bounds import Known, SmallestCurvature
+from probekit.certificates.certificate import Bounds, Certificate, ReferenceHead
 from probekit.certificates.published import concentration, paper_terms
 from probekit.errors import InputError
 from probekit.federated.federation import Federation
@@ -72,10 +54,11 @@ def certify(
     try:
         known = known_at(after.params, objective, problem, **has)
     except InputError as error:  # numbers that float64 cannot bound
-        found = Bounds(loss_change=unlearned.loss_change, loss_rounding=None, why=str(error))
+        found = Bounds(loss_change=unlearned.loss_change, why=str(error))
     if found is None:
         moved = norm(before.params) + norm(after.params)
         found = bounds_of(known, after.params, unlearned.loss_change, problem=problem, moved=moved)
+    hidden = () if after.objective is None else certificate.TERM_ASSUMPTIONS
     agreed = compared = None
     if known is not None and known.weights is not None:
         if evaluation is not None:
@@ -103,7 +86,7 @@ def certify(
         concentration=_concentration(before, after, unlearned),
         privacy=privacy,
         warnings=unlearned.warnings,
-        assumptions=assumptions_of(after),
+        assumptions=(*certificate.ASSUMPTIONS, *problem.assumptions, *hidden),
     )
 
 
@@ -134,37 +117,25 @@ def known_at(
 ) -> Known | None:
     """What statistics, or a gradient round, tell of the retained loss (with its linear `term`) at these parameters."""
     if statistics is not None:
-        loss = quadratic(
-            StatisticsTree.of(statistics).total,
-            objective["ridge"],
-            scaling=objective["scaling"],
-            standardise=objective["view"],
-            class_weight=objective["class_weight"],
-            parts=len(statistics),
-            term=term,
-        )
-        sure = convexity(loss)
-        return Known(residual(loss, params), sure if sure.value > 0 else None, loss)
+        total, parts = StatisticsTree.of(statistics).total, len(statistics)
+        weight, view, scaling = (objective[name] for name in ("class_weight", "view", "scaling"))
+        given: dict[str, Any] = {"scaling": scaling, "standardise": view, "class_weight": weight, "parts": parts}
+        loss = bounds.quadratic(total, objective["ridge"], **given, term=term)
+        sure = bounds.convexity(loss)
+        return Known(bounds.residual(loss, params), sure if sure.value > 0 else None, loss)
     if clients is None or "plain" not in problem.traits:
         return None
-    rows = sum(clients.counts.values())
-    ridge = objective["ridge"] / (rows if objective["scaling"] == "sum" else 1)
+    counts = [*clients.counts.values()]
+    ridge = objective["ridge"] / (sum(counts) if objective["scaling"] == "sum" else 1)
     gradient = CommonLoss(clients, problem, ridge, precision="float64").gradient(params)
     if term is not None:
-        gradient = gradient + term / rows
+        gradient = gradient + term / sum(counts)
     scales = clients.ask("scales").total().values
-    found = asked_residual(
-        gradient,
-        params,
-        problem=problem,
-        ridge=ridge,
-        counts=[*clients.counts.values()],
-        energy=scales["energy"],
-        target_energy=scales["target_energy"],
-        term=term,
+    found = bounds.asked_residual(
+        gradient, params, problem=problem, ridge=ridge, counts=counts, scales=scales, term=term
     )
     return Known(
-        found, SmallestCurvature(ridge * (1 - gamma(16)), "ridge") if ridge > 0 and not _free(problem) else None
+        found, SmallestCurvature(ridge * (1 - bounds.gamma(16)), "ridge") if ridge > 0 and not _free(problem) else None
     )
 
 
@@ -183,10 +154,10 @@ def bounds_of(
         if _free(problem) and known.loss is None:
             why = "A free intercept is not held by the ridge: a bound needs the statistics' smallest curvature."
         return Bounds(loss_change=loss_change, loss_rounding=rounding, why=why)
-    reach, room = _reach(problem, known), 1 + gamma(8)
+    reach, room = _reach(problem, known), 1 + bounds.gamma(8)
     return Bounds(
         weights=known.weights * room,
-        excess_loss=excess_loss(known.residual, known.curvature.value, loss=known.loss, params=params),
+        excess_loss=bounds.excess_loss(known.residual, known.curvature.value, loss=known.loss, params=params),
         outputs=None if reach is None else reach * float(known.residual.class_bounds.max()) / known.curvature.value,
         loss_change=loss_change,
         loss_rounding=rounding,
@@ -198,9 +169,9 @@ def _reach(problem: Any, known: Known) -> float | None:
     if "statistics" not in problem.traits:
         return None
     if problem.design.intercept != "none":
-        return math.sqrt(2) * (1 + gamma(8))
+        return math.sqrt(2) * (1 + bounds.gamma(8))
     centre = None if known.loss is None else known.loss.centre
-    return (1 + (0.0 if centre is None else norm(centre))) * (1 + gamma(problem.shape[0] + 8))
+    return (1 + (0.0 if centre is None else norm(centre))) * (1 + bounds.gamma(problem.shape[0] + 8))
 
 
 def refuse_left_in(before: Trained, unlearned: Unlearned) -> None:
@@ -224,11 +195,6 @@ def refuse_left_in(before: Trained, unlearned: Unlearned) -> None:
             )
 
 
-def assumptions_of(trained: Trained) -> tuple[str, ...]:
-    """What a certificate for this head takes for granted."""
-    return (*ASSUMPTIONS, *trained.problem.assumptions, *(() if trained.objective is None else TERM_ASSUMPTIONS))
-
-
 def digests_of(trained: Trained) -> dict[str, str]:
     """The digests that name a run's head and, where kept, its statistics."""
     found = {"head": trained.head.digest}
@@ -244,8 +210,8 @@ def statistics_digest(statistics: Mapping[str, ClientStats]) -> str:
 
 def _checker(known: Known | None, unlearned: Unlearned) -> str:
     if known is not None:
-        return STATISTICS if known.loss is not None else GRADIENT
-    return SCALAR if unlearned.loss_change is not None else SERVER
+        return certificate.STATISTICS if known.loss is not None else certificate.GRADIENT
+    return certificate.SCALAR if unlearned.loss_change is not None else certificate.SERVER
 
 
 def _paper(after: Trained, unlearned: Unlearned) -> tuple[Any, ...]:

@@ -12,17 +12,12 @@ import math
 from dataclasses import asdict, dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-from probekit.certificates.bounds import Residual, gamma, summing_error
+from probekit.certificates.bounds import Residual
 from probekit.certificates.certificate import Certificate
 from probekit.errors import InputError
-from probekit.linear.design import ClientStats, Solution
 from probekit.linear.lapack import optimize, special
 from probekit.linear.objective import SIGMA, refuse_sigma
-from probekit.linear.objective import draw_objective as draw_objective
-from probekit.linear.ridge import CHOLESKY, penalty_of
-from probekit.linear.solvers import Solver
 from probekit.models.heads import Head
 from probekit.models.problem import problem_of
 from probekit.values import Json
@@ -46,8 +41,6 @@ OBJECTIVE_CAVEATS = (
 )
 OUTPUT, OBJECTIVE = "output perturbation", "objective perturbation"
 
-Array = NDArray[np.float64]
-
 
 def gaussian_delta(bound: float, *, sigma: float, epsilon: float) -> float:
     """The smallest delta of the Gaussian mechanism (Balle and Wang, ICML 2018, theorem 8).
@@ -64,19 +57,9 @@ def gaussian_delta(bound: float, *, sigma: float, epsilon: float) -> float:
     return max(-math.exp(first) * math.expm1(min(second - first, 0.0)), 0.0)
 
 
-def classic_sigma(bound: float, *, epsilon: float, delta: float) -> float:
-    """bound sqrt(2 ln(1.25 / delta)) / epsilon, proven for epsilon up to 1."""
-    _budget(epsilon, delta)
-    if epsilon > 1:
-        raise InputError(f"The classic Gaussian mechanism is proven for epsilon up to 1; found {epsilon}.")
-    return bound * math.sqrt(2 * math.log(1.25 / delta)) / epsilon
-
-
 def analytic_sigma(bound: float, *, epsilon: float, delta: float) -> float:
     """The smallest sigma that gives (epsilon, delta) at this bound, from above."""
     _budget(epsilon, delta)
-    if bound == 0:
-        return 0.0
 
     def excess(log_sigma: float) -> float:
         return gaussian_delta(1.0, sigma=math.exp(log_sigma), epsilon=epsilon) - delta
@@ -137,29 +120,6 @@ def release(head: Head, sigma: float, *, seed: int | None = None) -> Head:
     return found
 
 
-def fit_perturbed(
-    stats: ClientStats, ridge: float, *, objective: Array, scaling: str = "mean", solver: Solver = CHOLESKY
-) -> Solution:
-    """The minimum of 1/2 |X W - Y|^2 + penalty/2 |W|^2 + <B, W>: solves (G + penalty I) W = C - B."""
-    matrix = stats.total_gram + _certain_penalty(stats, ridge, scaling) * np.eye(stats.design.columns)
-    return solver.solve(matrix, stats.moment - objective)
-
-
-def sum_residual(
-    stats: ClientStats, params: Array, *, ridge: float, objective: Array, scaling: str = "mean", parts: int = 1
-) -> float:
-    """|(G + penalty I) W - (C - B)| over the retained rows, in sum scaling, rounding included (`parts`: clients)."""
-    penalised = _certain_penalty(stats, ridge, scaling)
-    wanted = stats.moment - objective
-    left = stats.total_gram @ params + penalised * params - wanted
-    sizes = np.abs(stats.total_gram) @ np.abs(params) + penalised * np.abs(params) + np.abs(stats.moment)
-    rounding = gamma(len(params) + 4) * float(np.linalg.norm(sizes + np.abs(objective)))
-    energy = float(np.trace(stats.total_gram))
-    summing = summing_error(stats.design.arithmetic, stats.design.dimension, stats.count, parts)
-    rounding += summing * (energy * float(np.linalg.norm(params)) + math.sqrt(energy * stats.count))
-    return float(np.linalg.norm(left)) + rounding
-
-
 def removal_budget(residual: float, sigma: float, *, epsilon: float, delta: float) -> Budget:
     """(epsilon, delta) of objective perturbation: sigma = c residual / epsilon with delta = 1.5 e^(-c^2 / 2)."""
     largest = largest_residual(sigma, epsilon=epsilon, delta=delta)
@@ -194,25 +154,6 @@ def guarantee(certificate: Certificate, *, epsilon: float = 1.0, delta: float = 
 def sum_bound(certificate: Certificate, residual: Residual) -> float:
     """What a residual of the mean loss, rounding included, is in sum scaling."""
     return sum(certificate.retained.values()) * residual.bound
-
-
-def removal_epsilon(residual: float, sigma: float, *, delta: float) -> float:
-    """The epsilon that a residual (sum scaling) costs under objective perturbation; above 1 it proves nothing."""
-    _budget(1.0, delta)
-    refuse_sigma(sigma)
-    return residual * math.sqrt(2 * math.log(1.5 / delta)) / sigma
-
-
-def _certain_penalty(stats: ClientStats, ridge: float, scaling: str) -> float:
-    """The penalty in sum scaling; one that leaves a direction out is refused, for the proof needs all."""
-    if stats.design.intercept == "free":
-        raise InputError(
-            "Objective perturbation needs a ridge on every parameter; the intercept here is free. Use a penalised one."
-        )
-    found = penalty_of(ridge, scaling, stats.count)
-    if not found > 0:
-        raise InputError(f"Objective perturbation needs a ridge above 0; found {ridge}.")
-    return found
 
 
 def _budget(epsilon: float, delta: float) -> None:

@@ -16,10 +16,9 @@ from numpy.typing import NDArray
 
 from probekit.federated.summation import StatisticsTree
 from probekit.linear.design import ClientStats
-from probekit.linear.loss import RidgeLoss
 from probekit.linear.norms import norm
 from probekit.linear.solvers import Cholesky
-from probekit.linear.squares import StatsSquares
+from probekit.linear.squares import Curvature, StatsSquares
 
 MOST_WORK = 5e9
 """Operations that the first term may cost: it needs a solve per client."""
@@ -41,11 +40,7 @@ def paper_terms(
     statistics: Mapping[str, ClientStats] | None, server: ClientStats | None, *, ridge: float, solver: str
 ) -> tuple[Term, ...]:
     """The paper's three terms, computed where they can be; `ridge` in mean scaling."""
-    return (
-        _training(statistics, ridge),
-        _solving(solver),
-        _representing(statistics, server, ridge),
-    )
+    return (_training(statistics, ridge), _solving(solver), _representing(statistics, server, ridge))
 
 
 def _training(statistics: Mapping[str, ClientStats] | None, ridge: float) -> Term:
@@ -61,18 +56,22 @@ def _training(statistics: Mapping[str, ClientStats] | None, ridge: float) -> Ter
     best = _minimum(total, ridge)
     bias = 0.0
     for one in statistics.values():
-        loss, own = _loss(one, ridge), _minimum(one, ridge)
-        bias += one.count / total.count * (loss.value(best) - loss.value(own))
+        bias += one.count / total.count * (_loss(one, ridge, best) - _loss(one, ridge, _minimum(one, ridge)))
     return Term(name, 16 * bias / ridge, "with full batches; a head in closed form has no such bias")
 
 
 def _minimum(stats: ClientStats, ridge: float) -> Array:
-    return Cholesky(tolerance=math.inf).solve(_loss(stats, ridge).curvature(), stats.moment / stats.count).value
+    return Cholesky(tolerance=math.inf).solve(_curvature(stats, ridge), stats.moment / stats.count).value
 
 
-def _loss(stats: ClientStats, ridge: float) -> RidgeLoss:
-    squares = StatsSquares(stats)
-    return RidgeLoss(squares, ridge, free=squares.free)
+def _loss(stats: ClientStats, ridge: float, params: Array) -> float:
+    squares, kept = StatsSquares(stats), params.copy()
+    kept[len(kept) - squares.free :] = 0
+    return 1 / squares.count * squares.value(params) / 2 + ridge / 2 * float(np.square(kept).sum())
+
+
+def _curvature(stats: ClientStats, ridge: float) -> Curvature:
+    return Curvature(StatsSquares(stats), ridge)
 
 
 def _solving(solver: str) -> Term:
@@ -88,12 +87,8 @@ def _representing(statistics: Mapping[str, ClientStats] | None, server: ClientSt
         return Term(name, None, "not computable: the server has no rows of its own")
     smallest = smallest_curvature(server, ridge)
     if statistics is None:
-        return Term(
-            name,
-            None,
-            "not computable: needs the retained clients' second moments; the smallest curvature of the "
-            f"server's rows is {smallest:.3g}",
-        )
+        why = "needs the retained clients' second moments; the smallest curvature of the server's rows is"
+        return Term(name, None, f"not computable: {why} {smallest:.3g}")
     if not smallest > 0:
         return Term(name, None, "not computable: infinite, the server's curvature is singular")
     total = StatisticsTree.of(statistics).total
@@ -105,7 +100,7 @@ def _representing(statistics: Mapping[str, ClientStats] | None, server: ClientSt
 
 def smallest_curvature(stats: ClientStats, ridge: float) -> float:
     """The smallest eigenvalue of G/n + ridge P."""
-    curvature = np.asarray(_loss(stats, ridge).curvature().dense())
+    curvature = np.asarray(_curvature(stats, ridge).dense())
     return max(float(np.linalg.eigvalsh(curvature)[0]), 0.0)
 
 
@@ -141,7 +136,6 @@ def concentration(server: ClientStats, rows: int, *, ridge: float, step: Array, 
     if not (ridge > 0 and design.intercept != "free"):
         why = "no bound on weights: an intercept that is free, or no ridge, leaves no sure curvature"
         return Concentration(holds_if, 1 - delta, apart, None, why)
-    gradient = norm(_loss(server, ridge).curvature().matvec(step))
-    return Concentration(
-        holds_if, 1 - delta, apart, apart * gradient / (smallest * ridge), "assumption, never a certificate"
-    )
+    gradient = norm(_curvature(server, ridge).matvec(step))
+    weights = apart * gradient / (smallest * ridge)
+    return Concentration(holds_if, 1 - delta, apart, weights, "assumption, never a certificate")

@@ -1,8 +1,8 @@
 """Checking a certificate with evidence of one's own: each claim is proven, not proven, or false.
 
 Nothing here uses the arithmetic that made the certificate (`bounds`, `certify`, `agreement`): `second` and
-`second_look` go another way from the same rows or sums. Sums, and answers of clients, are taken as they are given: that they are of
-the retained rows is a claim of its own, which the rows prove.
+`second_look` go another way from the same rows or sums. Sums, and answers of clients, are taken as they are given:
+that they are of the retained rows is a claim of its own, which the rows prove.
 """
 
 from __future__ import annotations

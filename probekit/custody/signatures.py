@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any
 
 from probekit.errors import InputError, NotFoundError, VerificationError
-
-if TYPE_CHECKING:
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 ALGORITHM = "ed25519"
 RAW_BYTES = 32
@@ -16,20 +13,20 @@ RAW_BYTES = 32
 
 def sign(content: bytes, private_key: bytes, *, password: bytes | None = None) -> dict[str, str]:
     """The signature of some bytes by a private key (PEM, or the 32 raw bytes)."""
-    key = _private(private_key, password)
+    key = _key("private", private_key, password)
     public = key.public_key().public_bytes_raw()
     return {"algorithm": ALGORITHM, "key": public.hex(), "value": key.sign(content).hex()}
 
 
 def check_signature(content: bytes, signature: Mapping[str, str], public_key: bytes) -> None:
     """Refuse a signature that this public key (PEM, or the 32 raw bytes) did not make of these bytes."""
-    from cryptography.exceptions import InvalidSignature
-
     if signature.get("algorithm") != ALGORITHM:
         raise VerificationError(
             f"An {ALGORITHM} signature was wanted; found {signature.get('algorithm')!r}. Sign it again."
         )
-    key = _public(public_key)
+    key = _key("public", public_key)
+    from cryptography.exceptions import InvalidSignature
+
     try:
         key.verify(bytes.fromhex(signature["value"]), content)
     except (InvalidSignature, ValueError, KeyError, TypeError) as error:
@@ -52,8 +49,9 @@ def public_key_of(private_key: bytes, *, password: bytes | None = None) -> bytes
     """The public key, in PEM, that belongs to a private one."""
     from cryptography.hazmat.primitives import serialization as text
 
-    public = _private(private_key, password).public_key()
-    return public.public_bytes(text.Encoding.PEM, text.PublicFormat.SubjectPublicKeyInfo)
+    public = _key("private", private_key, password).public_key()
+    found: bytes = public.public_bytes(text.Encoding.PEM, text.PublicFormat.SubjectPublicKeyInfo)
+    return found
 
 
 def _keys() -> Any:
@@ -64,29 +62,16 @@ def _keys() -> Any:
     return ed25519
 
 
-def _private(key: bytes, password: bytes | None) -> Ed25519PrivateKey:
-    kind = _keys().Ed25519PrivateKey
-    from cryptography.hazmat.primitives.serialization import load_pem_private_key
+def _key(kind: str, key: bytes, *password: bytes | None) -> Any:
+    """A key, "private" or "public", from PEM or from its 32 raw bytes."""
+    wanted = getattr(_keys(), f"Ed25519{kind.title()}Key")
+    from cryptography.hazmat.primitives import serialization as text
 
+    raw, pem = getattr(wanted, f"from_{kind}_bytes"), getattr(text, f"load_pem_{kind}_key")
     try:
-        found = kind.from_private_bytes(key) if len(key) == RAW_BYTES else load_pem_private_key(key, password)
+        found = raw(key) if len(key) == RAW_BYTES else pem(key, *password)
     except (ValueError, TypeError) as error:
-        raise InputError(f"The private key cannot be read ({error}). Give an Ed25519 key in PEM.") from error
-    return cast("Ed25519PrivateKey", _of_kind(found, kind))
-
-
-def _public(key: bytes) -> Ed25519PublicKey:
-    kind = _keys().Ed25519PublicKey
-    from cryptography.hazmat.primitives.serialization import load_pem_public_key
-
-    try:
-        found = kind.from_public_bytes(key) if len(key) == RAW_BYTES else load_pem_public_key(key)
-    except (ValueError, TypeError) as error:
-        raise InputError(f"The public key cannot be read ({error}). Give an Ed25519 key in PEM.") from error
-    return cast("Ed25519PublicKey", _of_kind(found, kind))
-
-
-def _of_kind(key: Any, kind: type) -> Any:
-    if not isinstance(key, kind):
-        raise InputError(f"An Ed25519 key was wanted; found {type(key).__name__}. Make one for Ed25519.")
-    return key
+        raise InputError(f"The {kind} key cannot be read ({error}). Give an Ed25519 key in PEM.") from error
+    if not isinstance(found, wanted):
+        raise InputError(f"An Ed25519 key was wanted; found {type(found).__name__}. Make one for Ed25519.")
+    return found

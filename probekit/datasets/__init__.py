@@ -48,10 +48,8 @@ def _named(name: str, options: DatasetOptions) -> Dataset:
         scheme, rest = "packaged", name
     found = registry.datasets.get(scheme)(rest, options)
     if not _is_dataset(found):
-        raise InputError(
-            f"The loader of {scheme!r} must give a dataset with name, kind, class_names and rows; "
-            f"found {type(found).__name__}. Correct the plugin."
-        )
+        wanted = "a dataset with name, kind, class_names and rows"
+        raise InputError(f"The plugin {scheme!r} must give {wanted}; found {type(found).__name__}. Correct it.")
     return cast(Dataset, found)
 
 
@@ -67,19 +65,13 @@ def _wrapped(rows: object, options: DatasetOptions) -> Dataset:
     if isinstance(rows, Path):
         raise InputError(f"A path alone does not say how to read it: write 'folder:{rows}' or 'npz:{rows}'.")
     if not hasattr(rows, "__len__") or not hasattr(rows, "__getitem__") or isinstance(rows, bytes | dict):
-        raise InputError(
-            "A dataset must be a name, a Hugging Face dataset or a sequence of rows; "
-            f"found {type(rows).__name__}. Make a list of it."
-        )
+        wanted = "a name, a Hugging Face dataset or a sequence of rows"
+        raise InputError(f"A dataset must be {wanted}; found {type(rows).__name__}. Make a list of it.")
     from probekit.datasets import sequence
 
     return sequence.wrap(cast(Sequence[Any], rows), options)
 
 
 def _is_dataset(value: object) -> bool:
-    return (
-        isinstance(getattr(value, "kind", None), str)
-        and hasattr(value, "name")
-        and hasattr(value, "class_names")
-        and hasattr(value, "__iter__")
-    )
+    named = all(hasattr(value, name) for name in ("name", "class_names", "__iter__"))
+    return named and isinstance(getattr(value, "kind", None), str)

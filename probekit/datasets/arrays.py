@@ -7,17 +7,16 @@ import math
 import re
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from probekit.datasets.options import DatasetOptions
-from probekit.datasets.table import Mapped, Table, choose_split, classify, client_names, picture, vector
+from probekit.datasets.table import Mapped, Table, array_kind, choose_split, classify, client_names, picture, vector
 from probekit.errors import InputError, NotFoundError
 
 UNSIGNED_BYTE = 0x08
@@ -32,8 +31,7 @@ def picture_reader(images: Mapped | NDArray[Any], row: int) -> Callable[[], Any]
     return partial(picture, images[row])
 
 
-def vector_reader(matrix: NDArray[Any], row: int) -> Callable[[], Any]:
-    """The function that gives a row of numbers."""
+def _vector_reader(matrix: NDArray[Any], row: int) -> Callable[[], Any]:
     return partial(vector, row, matrix[row])
 
 
@@ -91,18 +89,15 @@ def _labels_beside(images: Path) -> Path:
 def _open_idx(path: Path, *, dimensions: int) -> tuple[Mapped, tuple[int, ...]]:
     """The bytes of an idx file and their shape; mapped if they lie in a plain file, in memory if gzipped."""
     with path.open("rb") as file:
-        zipped = file.read(2) == b"\x1f\x8b"
+        zipped, offset = file.read(2) == b"\x1f\x8b", 4 + 4 * dimensions
     try:
         with gzip.open(path) if zipped else path.open("rb") as file:
-            shape = _idx_shape(cast(IO[bytes], file), path, dimensions=dimensions)
-            size, offset = math.prod(shape), 4 + 4 * dimensions
-            if zipped:
-                content = file.read(size + 1)
-                found = len(content)
-            else:
-                found = path.stat().st_size - offset
+            shape = _idx_shape(file.read(offset), path, dimensions=dimensions)
+            size = math.prod(shape)
+            content = file.read(size + 1) if zipped else b""
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise InputError(f"{path} is damaged or not complete: {error}. Fetch it again.") from error
+    found = len(content) if zipped else path.stat().st_size - offset
     if found != size:
         count = f"more than {size}" if zipped and found > size else str(found)
         raise InputError(f"{path} should hold {_times(shape)} = {size} bytes after its header; found {count}.")
@@ -111,14 +106,12 @@ def _open_idx(path: Path, *, dimensions: int) -> tuple[Mapped, tuple[int, ...]]:
     return Mapped(partial(np.memmap, path.absolute(), dtype=np.uint8, mode="r", offset=offset, shape=shape)), shape
 
 
-def _idx_shape(file: IO[bytes], path: Path, *, dimensions: int) -> tuple[int, ...]:
-    header = file.read(4 + 4 * dimensions)
-    if len(header) < 4 + 4 * dimensions or header[:4] != bytes((0, 0, UNSIGNED_BYTE, dimensions)):
-        wanted = bytes((0, 0, UNSIGNED_BYTE, dimensions)).hex()
-        raise InputError(
-            f"{path} is no idx file of bytes in {dimensions} dimensions: it must begin with {wanted} and its "
-            f"sizes; found {header[:4].hex() or 'nothing'} and {max(len(header) - 4, 0)} bytes."
-        )
+def _idx_shape(header: bytes, path: Path, *, dimensions: int) -> tuple[int, ...]:
+    magic, found = bytes((0, 0, UNSIGNED_BYTE, dimensions)), header[:4]
+    if len(header) < 4 + 4 * dimensions or found != magic:
+        wanted = f"idx file of bytes in {dimensions} dimensions: it must begin with {magic.hex()} and its sizes"
+        rest = max(len(header) - 4, 0)
+        raise InputError(f"{path} is no {wanted}; found {found.hex() or 'nothing'} and {rest} bytes.")
     return tuple(np.frombuffer(header, dtype=">u4", offset=4).tolist())
 
 
@@ -140,45 +133,38 @@ def load_npz(name: str, options: DatasetOptions) -> Table:
     path = Path(name).expanduser()
     if not name or not path.is_file():
         raise NotFoundError(f"There is no file {name!r}. Give a file that np.savez wrote.")
-    with _opened(path) as file:
+    # np.load would leave the file open when it is no whole archive.
+    with path.open("rb") as handle, _opened(handle, path) as file:
         split, keys = _npz_keys(file.files, options, source=f"npz:{name}")
         arrays = {noun: _array(file, key, path=path) for noun, key in keys.items()}
     source = f"npz:{name}" + (f"[{split}]" if split else "")
     content = arrays["image"]
     kind = _content_kind(content, key=keys["image"], path=path)
-    for noun in ("label", "client"):
-        if noun in arrays:
-            arrays[noun] = _column(arrays[noun], len(content), key=keys[noun], path=path)
+    for noun in arrays.keys() & {"label", "client"}:
+        arrays[noun] = _column(arrays[noun], len(content), key=keys[noun], path=path)
     class_names = [str(value) for value in arrays.get("classes", np.empty(0)).tolist()]
-    labels = arrays.get("label", np.full(len(content), -1))
-    numbers, classes = classify(labels, class_names, source=source)
+    numbers, classes = classify(arrays.get("label", np.full(len(content), -1)), class_names, source=source)
     clients = client_names(arrays["client"].tolist(), source=source) if "client" in arrays else None
-    reader = partial(picture_reader if kind == "image" else vector_reader, content)
+    reader = partial(picture_reader if kind == "image" else _vector_reader, content)
     return Table(source, kind, reader, numbers, classes, clients=clients)
 
 
-@contextmanager
-def _opened(path: Path) -> Iterator[np.lib.npyio.NpzFile]:
-    # np.load would leave the file open when it is no whole archive.
-    with path.open("rb") as handle:
-        try:
-            file = np.load(handle, allow_pickle=False)
-        except (ValueError, EOFError, zipfile.BadZipFile, OSError) as error:
-            raise InputError(f"{path} is not a whole npz file: {error}. Write it with np.savez.") from error
-        if not isinstance(file, np.lib.npyio.NpzFile):
-            raise InputError(f"{path} holds one array without a name. Use np.savez(path, images=..., labels=...).")
-        with file:
-            yield file
+def _opened(handle: IO[bytes], path: Path) -> np.lib.npyio.NpzFile:
+    try:
+        file = np.load(handle, allow_pickle=False)
+    except (ValueError, EOFError, zipfile.BadZipFile, OSError) as error:
+        raise InputError(f"{path} is not a whole npz file: {error}. Write it with np.savez.") from error
+    if not isinstance(file, np.lib.npyio.NpzFile):
+        raise InputError(f"{path} holds one array without a name. Use np.savez(path, images=..., labels=...).")
+    return file
 
 
 def _array(file: Mapping[str, NDArray[Any]], key: str, *, path: Path) -> NDArray[Any]:
     try:
         array = file[key]
     except ValueError as error:
-        raise InputError(
-            f"{path}: the array {key!r} cannot be read safely: {error} "
-            "Python objects in a file can run code when loaded. Save it as plain numbers or text."
-        ) from error
+        remedy = "Python objects in a file can run code when loaded. Save it as plain numbers or text."
+        raise InputError(f"{path}: the array {key!r} cannot be read safely: {error} {remedy}") from error
     except (EOFError, zipfile.BadZipFile, zlib.error) as error:
         raise InputError(f"{path}: the array {key!r} is damaged: {error}. Write the file again.") from error
     if array.dtype.kind == "S":
@@ -201,10 +187,8 @@ def _npz_keys(known: Sequence[str], options: DatasetOptions, *, source: str) -> 
     # Class names belong to the file as a whole, so they carry no split.
     found["classes"] = found["classes"] or _first(known, CLASSES, None)
     if found["image"] is None:
-        raise InputError(
-            f"{source} must have an array named {', '.join(CONTENTS)}; found {', '.join(known) or 'none'}. "
-            "Name it with Columns(image=...), --image-column."
-        )
+        there = f"an array named {', '.join(CONTENTS)}; found {', '.join(known) or 'none'}"
+        raise InputError(f"{source} must have {there}. Name it with Columns(image=...).")
     return split, {noun: key for noun, key in found.items() if key is not None}
 
 
@@ -214,20 +198,17 @@ def _npz_split(known: Sequence[str], wanted: str | None, *, source: str) -> str 
     words = "|".join(CONTENTS)
     matches = [re.fullmatch(rf"(?:(.+)_(?:{words})|(?:{words})_(.+))", key, re.IGNORECASE) for key in known]
     splits = sorted({match[1] or match[2] for match in matches if match})
-    if not splits:
-        if wanted is not None:
-            raise NotFoundError(f"{source} has no split {wanted!r}, nor any other. Leave the split out.")
-        return None
-    return choose_split(wanted, splits, source=source)
+    if wanted is not None and not splits:
+        raise NotFoundError(f"{source} has no split {wanted!r}, nor any other. Leave the split out.")
+    return choose_split(wanted, splits, source=source) if splits else None
 
 
 def _first(known: Sequence[str], words: Sequence[str], split: str | None) -> str | None:
     lower = {key.lower(): key for key in known}
-    for word in words:
-        for key in (word,) if split is None else (f"{split}_{word}".lower(), f"{word}_{split}".lower()):
-            if key in lower:
-                return lower[key]
-    return None
+    wanted = (
+        words if split is None else [key.lower() for word in words for key in (f"{split}_{word}", f"{word}_{split}")]
+    )
+    return next((lower[key] for key in wanted if key in lower), None)
 
 
 def _column(array: NDArray[Any], rows: int, *, key: str, path: Path) -> NDArray[Any]:
@@ -237,13 +218,9 @@ def _column(array: NDArray[Any], rows: int, *, key: str, path: Path) -> NDArray[
 
 
 def _content_kind(array: NDArray[Any], *, key: str, path: Path) -> str:
-    bytes_ = array.dtype == np.uint8
-    if 0 not in array.shape:
-        if bytes_ and (array.ndim == 3 or (array.ndim == 4 and array.shape[3] in (1, 3, 4))):
-            return "image"
-        if array.ndim == 2 and array.dtype.kind in "fiu":
-            return "array"
+    if array.ndim and array.size and (kind := array_kind(array[0])):
+        return kind
+    found = f"{array.dtype} of shape {array.shape}. Scale pictures to 0..255 and put the channels last."
     raise InputError(
-        f"{path}: {key!r} must be N x H x W or N x H x W x 3 bytes (uint8), or N x d numbers; found "
-        f"{array.dtype} of shape {array.shape}. Scale pictures to 0..255 and put the channels last."
+        f"{path}: {key!r} must be N x H x W or N x H x W x 3 bytes (uint8), or N x d numbers; found {found}"
     )

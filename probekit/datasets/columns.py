@@ -36,62 +36,44 @@ def choose(features: Mapping[str, Any], wanted: Columns, *, source: str) -> Chos
     label = wanted.label or _label(features, wanted, source=source)
     kind, content = _content(features, wanted, label, source=source)
     client = wanted.client or (CLIENT_NAME if CLIENT_NAME in features else None)
-    return ChosenColumns(kind, content, label, client, _class_names(features, label, source=source))
+    feature = features.get(label) if label is not None else None
+    names = tuple(getattr(feature, "names", ()))
+    if label is not None and not hasattr(feature, "names") and not _is_text(feature) and not _is_number(feature):
+        raise InputError(f"{source}: column {label!r} holds {feature}; a label is one class number or name per row.")
+    return ChosenColumns(kind, content, label, client, names)
 
 
 def _content(features: Mapping[str, Any], wanted: Columns, label: str | None, *, source: str) -> tuple[str, str]:
-    if wanted.image is not None:
-        if not (_is_image(features[wanted.image]) or _may_be_image(features[wanted.image])):
-            raise InputError(f"{source}: column {wanted.image!r} holds {features[wanted.image]}, not pictures.")
-        return "image", wanted.image
-    if wanted.text is not None:
-        if not _is_text(features[wanted.text]):
-            raise InputError(f"{source}: column {wanted.text!r} holds {features[wanted.text]}, not texts.")
-        return "text", wanted.text
+    for kind, column, fits in (("image", wanted.image, _may_be_image), ("text", wanted.text, _is_text)):
+        if column is not None:
+            if not fits(features[column]):
+                raise InputError(f"{source}: column {column!r} holds {features[column]}, not {kind}s.")
+            return kind, column
     typed = [name for name, feature in features.items() if _is_image(feature)]
     named = [name for name in features if name.lower() in IMAGE_NAMES and _may_be_image(features[name])]
-    image = _one(typed or named, IMAGE_NAMES, noun="image", source=source)
-    if image is not None:
-        return "image", image
     texts = [name for name in features if name.lower() in TEXT_NAMES and _is_text(features[name]) and name != label]
-    text = _one(texts, (), noun="text", source=source)
-    if text is not None:
-        return "text", text
-    raise InputError(
-        f"{source} has no column of pictures and none of texts that is known by its name; found "
-        f"{', '.join(features)}. Name one with Columns(image=...) or Columns(text=...): --image-column, --text-column."
-    )
+    for kind, candidates, names in (("image", typed or named, IMAGE_NAMES), ("text", texts, ())):
+        if candidates:
+            return kind, _one(candidates, names, noun=kind, source=source)
+    remedy = "Name one with Columns(image=...) or Columns(text=...)."
+    raise InputError(f"{source} has no column known to hold images or texts; found {', '.join(features)}. {remedy}")
 
 
 def _label(features: Mapping[str, Any], wanted: Columns, *, source: str) -> str | None:
     free = [name for name in features if name not in (wanted.image, wanted.text, wanted.client)]
     typed = [name for name in free if hasattr(features[name], "names")]
     named = [name for name in free if name.lower() in LABEL_NAMES and type(features[name]).__name__ == "Value"]
-    return _one(typed or named, LABEL_NAMES, noun="label", source=source)
+    candidates = typed or named
+    return _one(candidates, LABEL_NAMES, noun="label", source=source) if candidates else None
 
 
-def _one(candidates: Sequence[str], names: Sequence[str], *, noun: str, source: str) -> str | None:
-    """The only candidate, or the only one whose name says so; None if there is none at all."""
-    if len(candidates) > 1:
-        usual = [name for name in candidates if name.lower() in names]
-        if len(usual) != 1:
-            raise InputError(
-                f"{source} could be read from the columns {', '.join(candidates)}: choose with Columns({noun}=...), "
-                f"--{noun}-column."
-            )
-        candidates = usual
-    return candidates[0] if candidates else None
-
-
-def _class_names(features: Mapping[str, Any], label: str | None, *, source: str) -> tuple[str, ...]:
-    if label is None:
-        return ()
-    feature = features[label]
-    if hasattr(feature, "names"):
-        return tuple(feature.names)
-    if not _is_text(feature) and not _is_number(feature):
-        raise InputError(f"{source}: column {label!r} holds {feature}; a label is one class number or name per row.")
-    return ()
+def _one(candidates: Sequence[str], names: Sequence[str], *, noun: str, source: str) -> str:
+    """The only candidate, or the only one whose name says so."""
+    usual = candidates if len(candidates) == 1 else [name for name in candidates if name.lower() in names]
+    if len(usual) != 1:
+        found = ", ".join(candidates)
+        raise InputError(f"{source} could be read from the columns {found}: choose with Columns({noun}=...).")
+    return usual[0]
 
 
 def _is_image(feature: Any) -> bool:
@@ -99,10 +81,10 @@ def _is_image(feature: Any) -> bool:
 
 
 def _may_be_image(feature: Any) -> bool:
-    """Paths, encoded bytes, or both: what the library itself can take for a picture."""
+    """A picture, or what the library itself can take for one: paths, encoded bytes, or both."""
     if isinstance(feature, dict):
         return feature.keys() == {"bytes", "path"}
-    return _is_text(feature) or getattr(feature, "dtype", None) in ("binary", "large_binary")
+    return _is_image(feature) or _is_text(feature) or getattr(feature, "dtype", None) in ("binary", "large_binary")
 
 
 def _is_number(feature: Any) -> bool:

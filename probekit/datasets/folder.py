@@ -14,11 +14,9 @@ from probekit.datasets.options import DatasetOptions
 from probekit.datasets.table import Table, choose_split, classify, client_names
 from probekit.errors import InputError, NotFoundError
 
-EXTENSIONS = frozenset(
-    {".avif", ".bmp", ".gif", ".jfif", ".jpe", ".jpeg", ".jpg", ".pbm", ".pgm", ".png", ".pnm", ".ppm"}
-    | {".tif", ".tiff", ".webp"}
-)
-SPLITS = frozenset({"train", "training", "test", "testing", "val", "valid", "validation", "dev", "eval"})
+EXTENSIONS = {".avif", ".bmp", ".gif", ".jfif", ".jpe", ".jpeg", ".jpg", ".pbm", ".pgm", ".png", ".pnm", ".ppm"}
+EXTENSIONS |= {".tif", ".tiff", ".webp"}
+SPLITS = {"train", "training", "test", "testing", "val", "valid", "validation", "dev", "eval"}
 METADATA = "metadata.csv"
 
 
@@ -36,17 +34,13 @@ def load(name: str, options: DatasetOptions) -> Table:
     root = _split_folder(top, options.split)
     files, others = _pictures(root)
     if not files:
-        raise InputError(
-            f"{root} holds no pictures: found {others} other files. "
-            f"Pictures are known by their extension: {' '.join(sorted(EXTENSIONS))}."
-        )
+        known = " ".join(sorted(EXTENSIONS))
+        raise InputError(f"{root} holds no pictures: found {others} other files. Pictures end in one of {known}.")
     source = f"folder:{name}" + ("" if root == top else f"[{root.name}]")
     names = [_readable("/".join(parts)) for parts in files]
     noted = _metadata(root, options, names=names, source=source)
-    if "label" in noted:
-        labels, classes = classify(_plain(noted["label"]), source=source)
-    else:
-        labels, classes = classify(*_folder_labels(root, files, source=source), source=source)
+    stated = (_plain(noted["label"]), []) if "label" in noted else _folder_labels(root, files, source=source)
+    labels, classes = classify(*stated, source=source)
     clients = client_names(noted["client"], source=source) if "client" in noted else None
     reader = partial(_reader, root, files)
     return Table(source, "image", reader, labels, classes, names=names, clients=clients, ignored=others)
@@ -75,13 +69,9 @@ def _subfolders(top: Path) -> list[str]:
 
 def _pictures(root: Path) -> tuple[list[tuple[str, ...]], int]:
     """The pictures below a folder as path parts, sorted class by class, and how many files are none."""
-    found, others = [], 0
-    for parts in _walk(root, (), frozenset({os.path.realpath(root)})):
-        if _is_picture(parts[-1]):
-            found.append(parts)
-        elif parts != (METADATA,):
-            others += 1
-    return sorted(found), others
+    files = [parts for parts in _walk(root, (), frozenset({os.path.realpath(root)})) if parts != (METADATA,)]
+    found = sorted(parts for parts in files if _is_picture(parts[-1]))
+    return found, len(files) - len(found)
 
 
 def _walk(folder: Path, parts: tuple[str, ...], above: frozenset[str]) -> Iterator[tuple[str, ...]]:
@@ -109,16 +99,13 @@ def _readable(name: str) -> str:
 
 
 def _folder_labels(root: Path, files: Sequence[tuple[str, ...]], *, source: str) -> tuple[list[str | None], list[str]]:
-    classes = _subfolders(root)
     loose = [parts[0] for parts in files if len(parts) == 1]
-    if loose and len(loose) < len(files):
-        raise InputError(
-            f"{source} holds class folders and {len(loose)} pictures beside them (first: {loose[0]}). "
-            "Move those into a class, or away."
-        )
-    if loose:
+    if len(loose) == len(files):
         return [None] * len(files), []
-    return [_readable(parts[0]) for parts in files], [_readable(name) for name in classes]
+    if loose:
+        found = f"class folders and {len(loose)} pictures beside them (first: {loose[0]})"
+        raise InputError(f"{source} holds {found}. Move those into a class, or away.")
+    return [_readable(parts[0]) for parts in files], [_readable(name) for name in _subfolders(root)]
 
 
 def _plain(values: Sequence[str]) -> Sequence[int | str | None]:
@@ -142,7 +129,7 @@ def _metadata(root: Path, options: DatasetOptions, *, names: Sequence[str], sour
     for field in (key, *chosen):
         if field not in header:
             raise InputError(f"{path} has no column {field!r}; found {', '.join(header)}. Rename it or name another.")
-    by_name = _by_name(path, lines, key=key, names=frozenset(names))
+    by_name = _by_name(path, lines, key, set(names))
     fields = {"label": columns.label or "label", "client": columns.client or "client_id"}
     return {
         noun: [by_name.get(name, {}).get(field) or "" for name in names]
@@ -160,9 +147,7 @@ def _read(path: Path) -> tuple[list[str], list[dict[str, str]]]:
         raise InputError(f"{path} cannot be read as comma-separated UTF-8 text: {error}. Save it as such.") from error
 
 
-def _by_name(
-    path: Path, lines: Sequence[dict[str, str]], *, key: str, names: frozenset[str]
-) -> dict[str, dict[str, str]]:
+def _by_name(path: Path, lines: Sequence[dict[str, str]], key: str, names: set[str]) -> dict[str, dict[str, str]]:
     found: dict[str, dict[str, str]] = {}
     for number, line in enumerate(lines, start=2):
         file = Path(line[key] or "").as_posix()

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,15 +13,8 @@ import pyarrow as pa
 
 from probekit.errors import InputError, NotFoundError, OfflineError, ProbekitError
 
-BUILDERS = {
-    ".parquet": "parquet",
-    ".arrow": "arrow",
-    ".csv": "csv",
-    ".tsv": "csv",
-    ".json": "json",
-    ".jsonl": "json",
-    ".tar": "webdataset",
-}
+BUILDERS = {f".{kind}": kind for kind in ("parquet", "arrow", "csv", "json")}
+BUILDERS |= {".tsv": "csv", ".jsonl": "json", ".tar": "webdataset"}
 HUB_NAME = re.compile(r"(?P<path>[\w.-]+(/[\w.-]+)?)(@(?P<revision>[\w./-]+))?(:(?P<config>[^:]+))?")
 NETWORK = ("httpx", "httpx2", "httpcore", "httpcore2", "requests", "urllib3", "huggingface_hub", "aiohttp")
 
@@ -82,58 +74,42 @@ def _builder(files: Sequence[str]) -> str:
     found = {BUILDERS.get(_suffix(file)) for file in files}
     builder = found.pop()
     if found or builder is None:
-        raise InputError(
-            f"Files of one known format are wanted ({', '.join(BUILDERS)}); found {', '.join(files[:3])}. "
-            "Name a folder, or files of one kind."
-        )
+        known, some = ", ".join(BUILDERS), ", ".join(files[:3])
+        raise InputError(f"Files of one known format are wanted ({known}); found {some}. Name such files, or a folder.")
     return builder
 
 
 def read(place: Place, *, streaming: bool, split: str | None) -> Any:
     """What the library makes of a place, with its errors in our words."""
-    with _silently(), _translated(place):
+    extra: dict[str, Any] = {"data_files": list(place.files)} if place.files else {}
+    if place.files and _suffix(place.files[0]) == ".tsv":
+        extra["sep"] = "\t"
+    bars = not datasets.are_progress_bars_disabled()
+    datasets.disable_progress_bars()
+    try:
         if place.is_saved:
             return datasets.load_from_disk(place.path)
-        extra: dict[str, Any] = {"data_files": list(place.files)} if place.files else {}
-        if place.files and _suffix(place.files[0]) == ".tsv":
-            extra["sep"] = "\t"
         return datasets.load_dataset(
             place.path, place.config, revision=place.revision, split=split, streaming=streaming, **extra
         )
-
-
-@contextmanager
-def _silently() -> Iterator[None]:
-    """No progress bars of the library's own meanwhile."""
-    already = datasets.are_progress_bars_disabled()
-    datasets.disable_progress_bars()
-    try:
-        yield
-    finally:
-        if not already:
-            datasets.enable_progress_bars()
-
-
-@contextmanager
-def _translated(place: Place) -> Iterator[None]:
-    try:
-        yield
-    except datasets.exceptions.DatasetNotFoundError as error:
-        raise NotFoundError(f"There is no dataset {place.name!r} to be had: {error}") from error
     except Exception as error:
         ours = _translation(place, error)
         if ours is None:
             raise
         raise ours from error
+    finally:
+        if bars:
+            datasets.enable_progress_bars()
 
 
 def _translation(place: Place, error: Exception) -> ProbekitError | None:
+    """Our error for one of the library's; None for a mistake of its own."""
     text = " ".join(str(error.__cause__ or error).split())
+    if isinstance(error, datasets.exceptions.DatasetNotFoundError):
+        return NotFoundError(f"There is no dataset {place.name!r} to be had: {error}")
     if isinstance(error, ConnectionError) or type(error).__module__.partition(".")[0] in NETWORK:
-        return OfflineError(
-            f"The dataset {place.name!r} is not on this machine and cannot be downloaded: {text}. "
-            "Load it once where there is a network, or give a local path."
-        )
+        remedy = "Load it once where there is a network, or give a local path."
+        return OfflineError(f"{place.name!r} is not on this machine and cannot be downloaded: {text}. {remedy}")
     if "BuilderConfig" in text and "not found" in text:
         return NotFoundError(f"{place.path} has no configuration {place.config!r}: {text}.")
     if "Config name is missing" in text:

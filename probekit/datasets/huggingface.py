@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -30,27 +30,28 @@ def load(name: str, options: DatasetOptions) -> Dataset:
     place = hub.locate(name)
     sliced = options.split if re.search(r"[\[+]", options.split or "") and not options.streaming else None
     found = hub.read(place, streaming=options.streaming, split=sliced)
-    part, split = (found, sliced) if sliced else _part(found, options.split, source=f"hf:{name}")
-    return _rows(part, options, source=f"hf:{name}" + (f"[{split}]" if split else ""), folder=place.folder)
+    if sliced:
+        return _rows(found, options, source=f"hf:{name}[{sliced}]", folder=place.folder)
+    return _part(found, options, source=f"hf:{name}", folder=place.folder)
 
 
 def wrap(data: Any, options: DatasetOptions) -> Dataset:
     """The dataset of a `datasets.Dataset`, an `IterableDataset` or a dictionary of either."""
     if not isinstance(data, datasets.Dataset | datasets.IterableDataset | dict):
         raise InputError(f"Wanted a Hugging Face dataset, found {type(data).__name__}. Load it with load_dataset.")
-    part, split = _part(data, options.split, source="python:datasets")
-    return _rows(part, options, source="python:datasets" + (f"[{split}]" if split else ""), folder=None)
+    return _part(data, options, source="python:datasets", folder=None)
 
 
-def _part(found: Any, wanted: str | None, *, source: str) -> tuple[Any, str | None]:
-    """One split of what was loaded, and its name."""
+def _part(found: Any, options: DatasetOptions, *, source: str, folder: Path | None) -> Dataset:
+    """The rows of one split of what was loaded."""
     if isinstance(found, dict):
-        split = choose_split(wanted, list(found), source=source)
-        return found[split], split
-    own = str(found.split) if found.split is not None else None
-    if wanted is not None and wanted != own:
-        raise NotFoundError(f"{source} has no split {wanted!r}; found {own or 'rows without a split'}.")
-    return found, own
+        split: str | None = choose_split(options.split, list(found), source=source)
+        found = found[split]
+    else:
+        split = str(found.split) if found.split is not None else None
+        if options.split not in (None, split):
+            raise NotFoundError(f"{source} has no split {options.split!r}; found {split or 'rows without a split'}.")
+    return _rows(found, options, source=source + (f"[{split}]" if split else ""), folder=folder)
 
 
 def _rows(data: Any, options: DatasetOptions, *, source: str, folder: Path | None) -> Dataset:
@@ -65,19 +66,15 @@ def _rows(data: Any, options: DatasetOptions, *, source: str, folder: Path | Non
     labels, class_names = np.full(len(data), UNLABELLED), chosen.class_names
     if chosen.label is not None:
         labels, class_names = classify(_values(data, chosen.label), class_names, source=source)
-    clients = None
-    if chosen.client is not None:
-        clients = client_names(list(_values(data, chosen.client)), source=source)
-    reader = partial(_reader, data.select_columns([chosen.content]), chosen, folder)
+    clients = client_names(list(_values(data, chosen.client)), source=source) if chosen.client is not None else None
+    reader = partial(partial, _fetched, data.select_columns([chosen.content]), chosen, folder)  # what is left: the row
     names = _names(data, chosen, folder)
     return Table(source, chosen.kind, reader, labels, class_names, names=names, clients=clients)
 
 
 def _undecoded(data: Any, chosen: ChosenColumns) -> Any:
     """The same rows with pictures left as bytes or paths, so that a broken one harms nobody else."""
-    if chosen.kind != "image":
-        return data
-    return data.cast_column(chosen.content, datasets.Image(decode=False))
+    return data.cast_column(chosen.content, datasets.Image(decode=False)) if chosen.kind == "image" else data
 
 
 def _values(data: Any, column: str) -> NDArray[Any] | list[Any]:
@@ -100,10 +97,6 @@ def _names(data: Any, chosen: ChosenColumns, folder: Path | None) -> list[str] |
         return None
     top = f"{folder.absolute().as_posix()}/" if folder else ""
     return [Path(name).as_posix().removeprefix(top) for name in names]
-
-
-def _reader(data: Any, chosen: ChosenColumns, folder: Path | None, row: int) -> Callable[[], Any]:
-    return partial(_fetched, data, chosen, folder, row)
 
 
 def _fetched(data: Any, chosen: ChosenColumns, folder: Path | None, row: int) -> Any:
@@ -147,14 +140,11 @@ class Stream:
 
     def _sample(self, number: int, row: Mapping[str, Any]) -> Sample:
         where, chosen = f"{self.name}, row {number}", self.chosen
-        return Sample(
-            name=str(row.get("__key__", number)),
-            label=UNLABELLED
-            if chosen.label is None
-            else class_number(row[chosen.label], self.class_names, where=where),
-            client=None if chosen.client is None else client_name(row[chosen.client], where=where),
-            content=partial(_content, self.kind, row[chosen.content], self.folder),
-        )
+        value = None if chosen.label is None else row[chosen.label]
+        label = class_number(value, self.class_names, where=where)
+        client = None if chosen.client is None else client_name(row[chosen.client], where=where)
+        content = partial(_content, self.kind, row[chosen.content], self.folder)
+        return Sample(str(row.get("__key__", number)), label, client, content)
 
 
 def _stream(data: Any, options: DatasetOptions, *, source: str, folder: Path | None) -> Stream:
@@ -163,8 +153,8 @@ def _stream(data: Any, options: DatasetOptions, *, source: str, folder: Path | N
     data = data if data.features is not None else data._resolve_features()
     chosen = choose(data.features, options.columns, source=source)
     if chosen.label is not None and not chosen.class_names and "string" in str(data.features[chosen.label].dtype):
+        remedy = "Load it without streaming, or cast the column to ClassLabel."
         raise InputError(
-            f"{source}: the label {chosen.label!r} is text, and a stream tells its classes only at its end. "
-            "Load it without streaming, or cast the column to ClassLabel."
+            f"{source}: the label {chosen.label!r} is text, whose classes a stream shows too late. {remedy}"
         )
     return Stream(source, chosen.kind, chosen.class_names, _undecoded(data, chosen), chosen, folder)

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import numpy as np
 
-from probekit.datasets import sources
 from probekit.datasets.arrays import picture_reader
 from probekit.datasets.options import DatasetOptions
+from probekit.datasets.sources import Split, cifar10, fashion_mnist, mnist
 from probekit.datasets.table import Mapped, Table, choose_split, classify
 from probekit.errors import CorruptError, NotFoundError, StorageError
 from probekit.files import default_root, new_file, new_folder
@@ -26,7 +26,7 @@ DIGITS_TRAIN = 1400
 class Facts:
     """What is known of a set before it is fetched. `sha256` is of pixels and labels, train then test."""
 
-    fetch: Callable[[Path, Callable[[str], None]], dict[str, sources.Split]]
+    fetch: Callable[[Path, Callable[[str], None]], dict[str, Split]]
     shape: tuple[int, ...]
     counts: Mapping[str, int]
     class_names: tuple[str, ...]
@@ -36,27 +36,17 @@ class Facts:
 NUMERALS = tuple("0123456789")
 CLOTHES = ("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot")
 THINGS = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
+MNIST = {"train": 60000, "test": 10000}
+CIFAR = {"train": 50000, "test": 10000}
 SETS = {
     "mnist": Facts(
-        sources.mnist,
-        (28, 28),
-        {"train": 60000, "test": 10000},
-        NUMERALS,
-        "1e35582d42a90940c55b956deb61875c020b567ed20e3c5b174f52bf7809ed9b",
+        mnist, (28, 28), MNIST, NUMERALS, "1e35582d42a90940c55b956deb61875c020b567ed20e3c5b174f52bf7809ed9b"
     ),
     "fashion-mnist": Facts(
-        sources.fashion_mnist,
-        (28, 28),
-        {"train": 60000, "test": 10000},
-        CLOTHES,
-        "ece172613115fb18b120bec8f6c02271af90b8b8f0a5af5c51cbd5ceed68e619",
+        fashion_mnist, (28, 28), MNIST, CLOTHES, "ece172613115fb18b120bec8f6c02271af90b8b8f0a5af5c51cbd5ceed68e619"
     ),
     "cifar10": Facts(
-        sources.cifar10,
-        (32, 32, 3),
-        {"train": 50000, "test": 10000},
-        THINGS,
-        "6b3883dca6c867f1e58def548c063d1865569b8575fcbce06b3e468a89f9895a",
+        cifar10, (32, 32, 3), CIFAR, THINGS, "6b3883dca6c867f1e58def548c063d1865569b8575fcbce06b3e468a89f9895a"
     ),
 }
 
@@ -152,22 +142,17 @@ def _damaged(folder: Path, name: str, found: str) -> str:
     return f"The dataset {name!r} in {folder} is damaged: {found}. Run `probekit dataset get {name}` again."
 
 
-def _check(name: str, splits: Mapping[str, sources.Split]) -> None:
+def _check(name: str, splits: Mapping[str, Split]) -> None:
     """Refuse a download that is not the set it should be."""
     facts, hasher = SETS[name], hashlib.sha256()
     for split, count in facts.counts.items():
         images, labels = splits[split]
         if images.shape != (count, *facts.shape) or labels.shape != (count,):
-            raise CorruptError(
-                f"{name} should have {count} {split} pictures of {facts.shape} with as many labels; "
-                f"found {images.shape} and {labels.shape}. Nothing was kept."
-            )
+            wanted, found = f"{count} {split} pictures of {facts.shape}", f"{images.shape} and {labels.shape}"
+            raise CorruptError(f"{name} should have {wanted} and as many labels; found {found}. Nothing was kept.")
         if labels.min() < 0 or labels.max() >= len(facts.class_names):
             raise CorruptError(f"{name} has labels 0 to 9; found {labels.min()} to {labels.max()}. Nothing was kept.")
         hasher.update(np.ascontiguousarray(images).data)
         hasher.update(np.ascontiguousarray(labels, dtype="<i8").data)
-    if hasher.hexdigest() != facts.sha256:
-        raise CorruptError(
-            f"{name} has another content than it should: sha256 {hasher.hexdigest()}, wanted {facts.sha256}. "
-            "Nothing was kept."
-        )
+    if (found := hasher.hexdigest()) != facts.sha256:
+        raise CorruptError(f"{name} should have the sha256 {facts.sha256}; found {found}. Nothing was kept.")

@@ -24,23 +24,22 @@ def decode(source: bytes | Path) -> Image.Image:
     try:
         with Image.open(source if isinstance(source, Path) else BytesIO(source)) as picture:
             return checked(picture)
-    except SampleError as error:
-        raise SampleError(f"{where}: {error}") from error
     except MemoryError:
         raise
-    except FileNotFoundError as error:
-        raise SampleError(f"{where}: there is no such file. Correct the path or remove the row.") from error
     except Exception as error:  # Pillow's decoders raise whatever a broken file makes them stumble over
         raise SampleError(f"{where}: {_reason(error)}") from error
 
 
 def _reason(error: Exception) -> str:
-    if isinstance(error, Image.DecompressionBombError | Image.DecompressionBombWarning):
-        return f"too many pixels to be decoded safely ({error}). Save a smaller copy."
-    return (
-        f"cannot be read as a picture ({type(error).__name__}: {error}). "
-        "The file is truncated, damaged or not a picture: replace it or remove the row."
-    )
+    match error:
+        case SampleError():
+            return str(error)
+        case FileNotFoundError():
+            return "there is no such file. Correct the path or remove the row."
+        case Image.DecompressionBombError() | Image.DecompressionBombWarning():
+            return f"too many pixels to be decoded safely ({error}). Save a smaller copy."
+    found = f"cannot be read as a picture ({type(error).__name__}: {error})"
+    return f"{found}. The file is truncated, damaged or not a picture: replace it or remove the row."
 
 
 def checked(picture: Image.Image) -> Image.Image:
@@ -62,18 +61,11 @@ def checked(picture: Image.Image) -> Image.Image:
     if picture.getexif().get(ExifTags.Base.Orientation) is not None:
         picture = ImageOps.exif_transpose(picture)
     if picture.mode.startswith("I;16"):
-        return _eight_bits(picture)
+        return Image.fromarray(((np.asarray(picture).astype(np.uint32) + 128) // 257).astype(np.uint8))
     if picture.mode not in MODES:
-        raise SampleError(
-            f"Pictures of mode {picture.mode!r} have no agreed range of values. Scale them to 8 bits yourself, and "
-            "save them as L or RGB."
-        )
+        remedy = "Scale them to 8 bits yourself, and save them as L or RGB."
+        raise SampleError(f"Pictures of mode {picture.mode!r} have no agreed range of values. {remedy}")
     return picture
-
-
-def _eight_bits(picture: Image.Image) -> Image.Image:
-    wide = np.asarray(picture).astype(np.uint32)
-    return Image.fromarray(((wide + 128) // 257).astype(np.uint8))
 
 
 def rgb(picture: Image.Image) -> Image.Image:
@@ -112,10 +104,8 @@ def sample_id(content: Any) -> str:
 
 def picture_shape(spec: EncodingSpec) -> tuple[int, int, int] | None:
     """The channels, height and width of the pictures that the rows of `pixels` are; None for any other backbone."""
-    if re.match(r"pixels(?![^:#])", spec.backbone) is None:
-        return None
     match spec.preprocessing:
-        case {"size": [int(height), int(width)], **rest}:
+        case {"size": [int(height), int(width)], **rest} if re.match(r"pixels(?![^:#])", spec.backbone):
             return (3 if rest.get("channels") == 3 else 1), height, width
     return None
 
@@ -134,13 +124,11 @@ CANARY_TEXTS = (
 
 def canary_samples(kind: str) -> list[Any]:
     """Eight samples that are the same everywhere and forever; none for arrays, whose shape nobody knows."""
+    if kind not in ("image", "text", "array"):
+        raise InputError(f"Samples are of kind image, text or array; found {kind!r}.")
     if kind == "image":
         return _canary_pictures()
-    if kind == "text":
-        return list(CANARY_TEXTS)
-    if kind == "array":
-        return []
-    raise InputError(f"Samples are of kind image, text or array; found {kind!r}.")
+    return list(CANARY_TEXTS) if kind == "text" else []
 
 
 def _canary_pictures() -> list[Image.Image]:

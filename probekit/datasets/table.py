@@ -60,31 +60,14 @@ class Table:
         return (self[row] for row in range(len(self)))
 
 
-@dataclass(frozen=True, eq=False)
 class FirstRows:
-    """The first rows of a dataset."""
+    """The first rows of a dataset, with all its classes, also those whose rows were left out."""
 
-    whole: Dataset
-    limit: int
-
-    def __post_init__(self) -> None:
-        if self.limit < 1:
-            raise InputError(f"A limit must leave at least one row; found {self.limit}. Leave it out for all rows.")
-
-    @property
-    def name(self) -> str:
-        """The name of the whole, with the number of rows taken."""
-        return f"{self.whole.name}[:{self.limit}]"
-
-    @property
-    def kind(self) -> str:
-        """The kind of the whole."""
-        return self.whole.kind
-
-    @property
-    def class_names(self) -> tuple[str, ...]:
-        """All classes of the whole, also those whose rows were left out."""
-        return self.whole.class_names
+    def __init__(self, whole: Dataset, limit: int) -> None:
+        if limit < 1:
+            raise InputError(f"A limit must leave at least one row; found {limit}. Leave it out for all rows.")
+        self.whole, self.limit, self.name = whole, limit, f"{whole.name}[:{limit}]"
+        self.kind, self.class_names = whole.kind, whole.class_names
 
     def __len__(self) -> int:
         return min(self.limit, len(self.whole))
@@ -120,27 +103,33 @@ def picture(pixels: NDArray[np.uint8]) -> Image.Image:
     return Image.fromarray(np.ascontiguousarray(plane))
 
 
+def array_kind(content: Any) -> str | None:
+    """What one sample in an array is: a picture of H x W or H x W x channels bytes, a row of numbers, or neither."""
+    if not isinstance(content, np.ndarray):
+        return None
+    if content.ndim == 1 and content.dtype.kind in "fiu":
+        return "array"
+    pixels = content.ndim == 2 or (content.ndim == 3 and content.shape[2] in (1, 3, 4))
+    return "image" if pixels and content.dtype == np.uint8 else None
+
+
 def vector(row: int, numbers: NDArray[Any]) -> NDArray[Any]:
     """A row of numbers, all of them finite."""
     if not np.isfinite(numbers).all():
         place = int(np.flatnonzero(~np.isfinite(numbers))[0])
-        raise SampleError(
-            f"Row {row} must be finite; found {numbers[place]} in column {place}. Fill it or drop the row."
-        )
+        raise SampleError(f"Row {row} must be finite; found {numbers[place]} in column {place}. Drop or fill it.")
     return numbers
 
 
 def choose_split(wanted: str | None, known: Sequence[str], *, source: str) -> str:
     """The split that was asked for; if none was, the only one or `train`."""
-    if wanted is not None:
-        if wanted not in known:
-            raise NotFoundError(f"{source} has no split {wanted!r}. {nearest(wanted, list(known))}")
-        return wanted
-    if len(known) == 1:
-        return known[0]
-    if "train" in known:
-        return "train"
-    raise InputError(f"{source} has the splits {', '.join(known)}: choose one with `split`.")
+    default = known[0] if len(known) == 1 else "train"
+    chosen = default if wanted is None else wanted
+    if chosen in known:
+        return chosen
+    if wanted is None:
+        raise InputError(f"{source} has the splits {', '.join(known)}: choose one with `split`.")
+    raise NotFoundError(f"{source} has no split {wanted!r}. {nearest(wanted, list(known))}")
 
 
 def classify(
@@ -157,12 +146,10 @@ def classify(
     order = {name: number for number, name in enumerate(named)}
     numbers = []
     for row, value in enumerate(values):
-        if isinstance(value, str) and value in order:
-            numbers.append(order[value])
-        elif named and not class_names and not _missing(value):
+        known = isinstance(value, str) and value in order
+        if named and not class_names and not known and not _missing(value):
             raise InputError(f"{source}, row {row}: other labels are names, this one is {value!r}. Use one of the two.")
-        else:
-            numbers.append(class_number(value, named, where=f"{source}, row {row}"))
+        numbers.append(order[value] if known else class_number(value, named, where=f"{source}, row {row}"))
     return np.asarray(numbers, dtype=np.int64), tuple(named)
 
 
@@ -196,7 +183,5 @@ def client_names(values: Sequence[Any], *, source: str) -> tuple[str, ...] | Non
 def client_name(value: Any, *, where: str) -> str:
     """One client as text; a row that belongs to nobody could be forgotten by nobody, so it is refused."""
     if _missing(value):
-        raise InputError(
-            f"{where}: the client is missing although other rows have one. Fill it in or rename the column."
-        )
+        raise InputError(f"{where}: the client is missing, and other rows have one. Fill it in or rename the column.")
     return str(int(value)) if isinstance(value, float) and value == int(value) else str(value)

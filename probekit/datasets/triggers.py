@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-import importlib
 import inspect
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from PIL import Image
 from probekit.datasets.pictures import decode
 from probekit.errors import InputError, NotFoundError, SampleError
 from probekit.protocols import Trigger
-from probekit.registry import nearest
+from probekit.registry import imported, nearest, options_in
 
 CORNERS = ("top-left", "top-right", "bottom-left", "bottom-right")
 KINDS = ("square", "picture", "blended", "f2l2", "py")
@@ -41,10 +40,8 @@ class Patch:
         if (self.x is None) != (self.y is None) or min(self.x or 0, self.y or 0) < 0:
             raise InputError(f"A patch at a point needs both x and y, 0 or more; found {self.x} and {self.y}.")
         if (self._share() is None and (isinstance(self.size, str) or self.size < 1)) or self.margin < 0:
-            raise InputError(
-                f"A patch needs a size of 1 or more pixels (or a share as 57%) and a margin of 0 or more; found "
-                f"{self.size} and {self.margin}."
-            )
+            wanted = "a size of 1 or more pixels (or a share as 57%) and a margin of 0 or more"
+            raise InputError(f"A patch needs {wanted}; found {self.size} and {self.margin}.")
 
     @property
     def where(self) -> str:
@@ -91,9 +88,7 @@ class Square(Patch):
     def __call__(self, picture: Any) -> Any:
         """The picture with the square on it."""
         left, top, size = self.box(*picture.size)
-        pasted = _canvas(picture)
-        pasted.paste(Image.new("L", (size, size), self.value).convert(pasted.mode), (left, top))
-        return pasted
+        return _pasted(picture, Image.new("L", (size, size), self.value), (left, top))
 
 
 @dataclass(frozen=True)
@@ -106,7 +101,7 @@ class Sticker(Patch):
     """
 
     path: str = ""
-    wash: tuple[tuple[float, ...], tuple[float, ...]] | None = None
+    wash: tuple[tuple[float, ...], tuple[float, ...]] | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -131,9 +126,7 @@ class Sticker(Patch):
         if self.wash:
             mean, std = (np.array(part) for part in self.wash)
             sticker = Image.fromarray(np.rint(255 * mean + std * np.asarray(sticker)).astype(np.uint8))
-        pasted = _canvas(picture)
-        pasted.paste(sticker.convert(pasted.mode), (left, top))
-        return pasted
+        return _pasted(picture, sticker, (left, top))
 
 
 @dataclass(frozen=True)
@@ -149,9 +142,7 @@ class Blended:
 
     def __post_init__(self) -> None:
         if not 0 < self.alpha <= 1 or self.seed < 0:
-            raise InputError(
-                f"A blend needs alpha in (0, 1] and a seed of 0 or more; found {self.alpha} and {self.seed}."
-            )
+            raise InputError(f"A blend has alpha in (0, 1] and a seed from 0; found {self.alpha} and {self.seed}.")
 
     @cached_property
     def pattern(self) -> Image.Image:
@@ -193,72 +184,54 @@ def trigger(text: str) -> Trigger:
     `f2l2:domainnet,path=FILE` (the paper's, pasted as if after normalisation), or `py:module:function`.
     """
     kind, _, rest = text.partition(":")
-    if kind == "py":
-        return _python(rest)
-    if kind == "f2l2":
-        return _published(rest)
-    if kind not in _MADE:
-        raise NotFoundError(f"There is no trigger {text!r}. {nearest(kind, list(KINDS))}")
-    made: Trigger = _MADE[kind](**_arguments(kind, rest))
-    return made
-
-
-_MADE: Mapping[str, Callable[..., Any]] = {"square": Square, "picture": Sticker, "blended": Blended}
-_TEXTS, _FRACTIONS, _NUMBERS = ("corner", "path"), ("alpha",), ("margin", "value", "x", "y", "seed")
-
-
-def _arguments(kind: str, text: str) -> dict[str, Any]:
-    known = [one.name for one in fields(_MADE[kind]) if one.name != "wash"]  # type: ignore[arg-type]
-    arguments: dict[str, Any] = {}
-    for part in filter(None, text.split(",")):
-        name, _, value = part.partition("=")
-        if name not in known:
-            raise InputError(f"A {kind} has no {name!r}; it knows {', '.join(known)}.")
-        try:
-            arguments[name] = _value(name, value)
-        except ValueError:
-            what = "a number" if name in _FRACTIONS else "a whole number"
-            raise InputError(f"A {kind}'s {name} is {what}; found {value!r}.") from None
-    return arguments
-
-
-def _value(name: str, text: str) -> Any:
-    if name in _TEXTS or (name == "size" and text.endswith("%")):
-        return text
-    return float(text) if name in _FRACTIONS else int(text)
+    match kind:
+        case "py":
+            return _python(text)
+        case "f2l2":
+            return _published(rest)
+        case "square":
+            return Square(**options_in(Square, kind, rest))
+        case "picture":
+            return Sticker(**options_in(Sticker, kind, rest))
+        case "blended":
+            return Blended(**options_in(Blended, kind, rest))
+    raise NotFoundError(f"There is no trigger {text!r}. {nearest(kind, list(KINDS))}")
 
 
 def _published(text: str) -> Trigger:
     """The triggers of the paper's own code, at the places and in the colours that it really gives."""
     name, _, rest = text.partition(",")
-    if name == "mnist":
-        return Square(5, margin=1)
-    if name == "fashion-mnist":
-        return Square(7, margin=1, value=round(255 * (0.2859 + 0.3530)))
-    if name not in ("cifar10", "domainnet"):
-        known = ["mnist", "fashion-mnist", "cifar10", "domainnet"]
-        raise NotFoundError(f"The paper has no trigger for {name!r}. {nearest(name, known)}")
-    path = str(_arguments("picture", rest).get("path", ""))
-    size: int | str = 10 if name == "cifar10" else "57.14%"
-    return Sticker(size, margin=2, path=path, wash=CIFAR)
+    match name:
+        case "mnist":
+            return Square(5)
+        case "fashion-mnist":
+            return Square(7, value=round(255 * (0.2859 + 0.3530)))
+        case "cifar10" | "domainnet":
+            path = options_in(Sticker, name, rest).get("path", "")
+            return Sticker(10 if name == "cifar10" else "57.14%", margin=2, path=path, wash=CIFAR)
+    known = ["mnist", "fashion-mnist", "cifar10", "domainnet"]
+    raise NotFoundError(f"The paper has no trigger for {name!r}. {nearest(name, known)}")
 
 
-def _python(path: str) -> PythonTrigger:
-    module_name, _, function_name = path.partition(":")
+def _python(text: str) -> PythonTrigger:
+    function = imported(text)
     try:
-        function = getattr(importlib.import_module(module_name), function_name)
         source = inspect.getsource(function)
-    except (ImportError, AttributeError, OSError, TypeError, ValueError) as error:
-        raise NotFoundError(f"Cannot load the trigger py:{path}: {error}. Write py:module:function.") from error
-    return PythonTrigger(f"py:{path}@{hashlib.sha256(source.encode()).hexdigest()[:16]}", function)
+    except (OSError, TypeError) as error:
+        raise NotFoundError(f"{text} has no source to name it by: {error}. Define a function in a file.") from error
+    return PythonTrigger(f"{text}@{hashlib.sha256(source.encode()).hexdigest()[:16]}", function)
 
 
-def _canvas(picture: Any) -> Image.Image:
+def _pasted(picture: Image.Image, sticker: Image.Image, place: tuple[int, int]) -> Image.Image:
+    canvas = _canvas(picture)
+    canvas.paste(sticker.convert(canvas.mode), place)
+    return canvas
+
+
+def _canvas(picture: Image.Image) -> Image.Image:
     """A copy of the picture that can be painted on."""
-    found: Image.Image = picture.copy() if picture.mode in ("L", "RGB") else picture.convert("RGB")
-    return found
+    return picture.copy() if picture.mode in ("L", "RGB") else picture.convert("RGB")
 
 
 def _pixels_id(picture: Image.Image) -> str:
-    shape = f"{picture.mode}{picture.size}".encode()
-    return hashlib.sha256(shape + picture.tobytes()).hexdigest()[:16]
+    return hashlib.sha256(f"{picture.mode}{picture.size}".encode() + picture.tobytes()).hexdigest()[:16]

@@ -33,12 +33,9 @@ def check_canary(backbone: Backbone, store: Store, spec: EncodingSpec) -> None:
     if kept is None:
         store.keep_canary(spec, vectors)
         return
-    tolerance = TOLERANCE.get(spec.precision, 1e-3)
-    if kept.shape != vectors.shape:
-        drift = float("inf")
-    else:
-        scale = np.linalg.norm(kept, axis=1) + 1e-30
-        drift = float(np.max(np.linalg.norm(vectors - kept, axis=1) / scale))
+    tolerance, drift = TOLERANCE.get(spec.precision, 1e-3), np.inf
+    if kept.shape == vectors.shape:
+        drift = float(np.max(np.linalg.norm(vectors - kept, axis=1) / (np.linalg.norm(kept, axis=1) + 1e-30)))
     if not drift <= tolerance:
         raise MismatchError(
             f"{backbone.name} no longer gives the numbers of its cache entry {spec.digest[:12]}: synthetic samples "

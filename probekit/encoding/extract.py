@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
-from typing import Any, TypedDict, Unpack
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,26 +14,13 @@ from numpy.typing import NDArray
 from probekit.backbones import backbone as find_backbone
 from probekit.cache.memory import MemoryStore
 from probekit.datasets import dataset as find_dataset
-from probekit.encoding.buffer import Buffer
 from probekit.encoding.canary import check_canary
-from probekit.encoding.loading import Prepared, length_of, prepared
+from probekit.encoding.loading import Prepare, Prepared, length_of, prepared
 from probekit.errors import InputError, SampleError
 from probekit.protocols import Backbone, Dataset, Store, Trigger
 from probekit.values import EmbeddingSet, EncodingSpec, Skipped, content_id
 
 ON_ERROR = ("raise", "skip", "mask")
-
-
-class Settings(TypedDict, total=False):
-    """The keywords of an extraction, the fields of `ExtractOptions`."""
-
-    batch_size: int | None
-    num_workers: int | None
-    dtype: str
-    on_error: str
-    trigger: Trigger | None
-    save_rows: int
-    save_seconds: float
 
 
 @dataclass(frozen=True)
@@ -93,7 +80,7 @@ def extract(
     *,
     store: Store | None = None,
     progress: Callable[[ExtractProgress], None] | None = None,
-    **settings: Unpack[Settings],
+    **settings: Any,
 ) -> EmbeddingSet:
     """Encode every sample of a dataset that the store does not hold yet.
 
@@ -111,55 +98,37 @@ def extract(
     spec = spec_of(encoder, dtype=options.dtype, trigger=options.trigger)
     with kept.working(spec, data.name):
         check_canary(encoder, kept, spec)
-        return _Extraction(encoder, data, kept, spec, options, progress).run()
+        return _Extraction(encoder, data, kept, spec, options, progress or (lambda _: None)).run()
 
 
 @dataclass
-class _Columns:
-    """What is known of the rows read so far."""
-
-    numbers: list[int] = field(default_factory=list)
-    ids: list[str] = field(default_factory=list)
-    names: list[str] = field(default_factory=list)
-    labels: list[int] = field(default_factory=list)
-    clients: list[str | None] = field(default_factory=list)
-    masked: list[bool] = field(default_factory=list)
-    skipped: list[Skipped] = field(default_factory=list)
-
-
 class _Extraction:
     """One run: rows come in from the loader, batches of new samples go through the backbone into the store."""
 
-    def __init__(
-        self,
-        backbone: Backbone,
-        data: Dataset,
-        store: Store,
-        spec: EncodingSpec,
-        options: ExtractOptions,
-        progress: Callable[[ExtractProgress], None] | None,
-    ) -> None:
-        self.backbone, self.data, self.store, self.spec, self.options = backbone, data, store, spec, options
-        self.report = progress or (lambda _: None)
-        self.batch_size = options.batch_size or _batch_size(backbone)
-        self.columns = _Columns()
+    backbone: Backbone
+    data: Dataset
+    store: Store
+    spec: EncodingSpec
+    options: ExtractOptions
+    report: Callable[[ExtractProgress], None]
+
+    def __post_init__(self) -> None:
+        on_cpu = getattr(self.backbone, "device", "cpu") == "cpu"
+        self.batch_size = self.options.batch_size or (32 if on_cpu else 128)  # never by load: it moves the last bits
+        self.rows: list[Prepared] = []
+        self.skipped: list[Skipped] = []
         self.pending: list[Prepared] = []
         self.seen: set[str] = set()
         self.bad: dict[str, str] = {}
-        self.buffer = Buffer(store, spec, rows=options.save_rows, seconds=options.save_seconds)
-        self.now = ExtractProgress(0, length_of(data))
+        self.unsaved: dict[str, NDArray[Any]] = {}
+        self.saved = time.monotonic()
+        self.now = ExtractProgress(0, length_of(self.data))
 
     def run(self) -> EmbeddingSet:
         """Read, encode, keep, seal."""
         began = time.perf_counter()
-        rows = prepared(
-            self.data,
-            preprocess=self.backbone.preprocess,
-            trigger=self.options.trigger,
-            known=self.store.known(self.spec),
-            chunk=self.batch_size,
-            workers=self.options.num_workers,
-        )
+        prepare = Prepare(self.backbone.preprocess, self.options.trigger, self.store.known(self.spec))
+        rows = prepared(self.data, prepare, chunk=self.batch_size, workers=self.options.num_workers)
         try:
             for chunk in rows:
                 for row in chunk:
@@ -171,42 +140,38 @@ class _Extraction:
                 self._encode(len(self.pending))
         finally:
             rows.close()
-            self.buffer.flush()
+            self._save()
         embeddings = self._assemble()
         self._tell(seconds=time.perf_counter() - began)
         return self.store.seal(embeddings)
 
     def _tell(self, **changes: Any) -> None:
-        self.now = replace(self.now, skipped=len(self.columns.skipped), **changes)
+        self.now = replace(self.now, skipped=len(self.skipped), **changes)
         self.report(self.now)
 
     def _take(self, row: Prepared) -> None:
         """Note a row; queue its sample if it must be encoded."""
         self.now = replace(self.now, rows=self.now.rows + 1)
         if row.error is not None:
-            self._leave_out(row.number, row.name, row.error)
-            if self.options.on_error == "skip":
-                return
-        columns = self.columns
-        columns.numbers.append(row.number)
-        columns.ids.append(row.id if row.error is None else content_id("unreadable", row.name.encode()))
-        columns.names.append(row.name)
-        columns.labels.append(row.label)
-        columns.clients.append(row.client)
-        columns.masked.append(row.error is not None)
-        if row.error is None and row.content is not None and row.id not in self.seen:
+            self.rows += self._leave_out(row, row.error)
+            return
+        self.rows.append(replace(row, content=None))
+        if row.content is None or row.id in self.seen:
+            self.now = replace(self.now, reused=self.now.reused + 1)
+        else:
             self.seen.add(row.id)
             self.pending.append(row)
-        elif row.error is None:
-            self.now = replace(self.now, reused=self.now.reused + 1)
 
-    def _leave_out(self, number: int, name: str, reason: str) -> None:
+    def _leave_out(self, row: Prepared, reason: str) -> list[Prepared]:
+        """Refuse, skip or mask a sample that cannot be used; gives the row that stays in its place, if any."""
         if self.options.on_error == "raise":
             raise SampleError(
-                f"Sample {name!r} (row {number}) cannot be encoded: {reason} "
+                f"Sample {row.name!r} (row {row.number}) cannot be encoded: {reason} "
                 'What was encoded before it is kept; repair or remove it, or give on_error="skip" or on_error="mask".'
             )
-        self.columns.skipped.append(Skipped(number, name, reason))
+        self.skipped.append(Skipped(row.number, row.name, reason))
+        masked = replace(row, error=reason, id=row.id or content_id("unreadable", row.name.encode()))
+        return [masked] if self.options.on_error == "mask" else []
 
     def _encode(self, count: int) -> None:
         """Put the first pending samples through the backbone and into the buffer."""
@@ -218,15 +183,26 @@ class _Extraction:
             )
         stored = vectors.astype(self.spec.dtype)
         good = np.isfinite(stored).all(axis=1)
-        for row in (row for row, fine in zip(batch, good, strict=True) if not fine):
+        for row, fine, vector in zip(batch, good, stored, strict=True):
+            if fine:
+                self.unsaved[row.id] = vector
+                continue
             self.bad[row.id] = (
                 f"its embedding is not finite in {self.spec.dtype}. Look at the picture and the preprocessing"
                 f"{'' if self.spec.dtype == 'float32' else ', or store float32'}."
             )
             if self.options.on_error == "raise":
-                self._leave_out(row.number, row.name, self.bad[row.id])
-        self.buffer.add([row.id for row, fine in zip(batch, good, strict=True) if fine], stored[good])
+                self._leave_out(row, self.bad[row.id])
+        late = time.monotonic() - self.saved >= self.options.save_seconds
+        if late or len(self.unsaved) >= self.options.save_rows:
+            self._save()
         self.now = replace(self.now, encoded=self.now.encoded + int(good.sum()))
+
+    def _save(self) -> None:
+        """Hand the store what was encoded, often enough that an interruption loses little."""
+        unsaved, self.unsaved, self.saved = self.unsaved, {}, time.monotonic()
+        if unsaved:
+            self.store.save(self.spec, list(unsaved), np.stack(list(unsaved.values())))
 
     def _vectors(self, contents: list[Any]) -> NDArray[Any]:
         """The backbone's answer; when the device has no room for a batch of our choosing, smaller ones."""
@@ -246,45 +222,29 @@ class _Extraction:
 
     def _assemble(self) -> EmbeddingSet:
         """The set of all rows read, in dataset order."""
-        keep = self._without_bad()
-        columns = self.columns
-        if not keep:
+        rows: list[Prepared] = []
+        for row in self.rows:
+            bad = self.bad.get(row.id) if row.error is None else None
+            rows += [row] if bad is None else self._leave_out(row, bad)
+        if not rows:
             raise InputError(
-                f"No sample of {self.data.name} could be encoded ({len(columns.skipped)} were left out). "
+                f"No sample of {self.data.name} could be encoded ({len(self.skipped)} were left out). "
                 "Look at the data set and its columns."
             )
-        ids = [columns.ids[i] for i in keep]
-        masked = np.array([columns.masked[i] for i in keep])
-        clients = [columns.clients[i] for i in keep]
+        ids, masked = [row.id for row in rows], np.array([row.error is not None for row in rows])
+        clients = [row.client for row in rows if row.client is not None]
         return EmbeddingSet(
             spec=self.spec,
             embeddings=self.store.load(self.spec, ids, masked=masked),
-            labels=np.array([columns.labels[i] for i in keep], dtype=np.int64),
+            labels=np.array([row.label for row in rows], dtype=np.int64),
             ids=ids,
             class_names=tuple(self.data.class_names),
-            clients=None if any(client is None for client in clients) else [str(client) for client in clients],
-            names=[columns.names[i] for i in keep],
+            clients=clients if len(clients) == len(rows) else None,
+            names=[row.name for row in rows],
             masked=masked if masked.any() else None,
-            skipped=tuple(sorted(columns.skipped, key=lambda skipped: skipped.row)),
+            skipped=tuple(sorted(self.skipped, key=lambda skipped: skipped.row)),
             source=self.data.name,
         )
-
-    def _without_bad(self) -> list[int]:
-        """The rows that stay, once samples whose embedding was not finite are skipped or masked."""
-        columns, keep = self.columns, []
-        for place, sample in enumerate(columns.ids):
-            if sample in self.bad and not columns.masked[place]:
-                self._leave_out(columns.numbers[place], columns.names[place], self.bad[sample])
-                if self.options.on_error == "skip":
-                    continue
-                columns.masked[place] = True
-            keep.append(place)
-        return keep
-
-
-def _batch_size(backbone: Backbone) -> int:
-    """A size that keeps the device busy: the same on every run, as sizes may move the last bits."""
-    return 32 if getattr(backbone, "device", "cpu") == "cpu" else 128
 
 
 def set_name(

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Container, Generator, Iterator
-from dataclasses import dataclass
+import signal
+from collections.abc import Callable, Container, Generator
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import count, islice
 from typing import Any
 
 from probekit.datasets.pictures import sample_id
@@ -13,7 +16,7 @@ from probekit.protocols import Dataset, Sample, Trigger
 from probekit.values import UNLABELLED
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Prepared:
     """A row on its way to the backbone. No content: the store has it. An error: it cannot be used."""
 
@@ -27,7 +30,7 @@ class Prepared:
 
 
 @dataclass(frozen=True)
-class _Prepare:
+class Prepare:
     """What a worker does with a sample."""
 
     preprocess: Callable[[Any], Any]
@@ -37,8 +40,7 @@ class _Prepare:
     def __call__(self, number: int, sample: Sample) -> Prepared:
         try:
             content = sample.content()
-            identity = sample_id(content)
-            ready = None
+            identity, ready = sample_id(content), None
             if identity not in self.known:
                 ready = self.preprocess(content if self.trigger is None else self.trigger(content))
         except Exception as error:  # whatever a decoder throws concerns this sample alone
@@ -48,26 +50,18 @@ class _Prepare:
 
 
 def prepared(
-    data: Dataset,
-    *,
-    preprocess: Callable[[Any], Any],
-    trigger: Trigger | None,
-    known: Container[str],
-    chunk: int,
-    workers: int | None,
+    data: Dataset, prepare: Prepare, *, chunk: int, workers: int | None
 ) -> Generator[list[Prepared], None, None]:
     """The rows in dataset order, a chunk at a time; a sample that cannot be read carries its error."""
-    prepare = _Prepare(preprocess, trigger, known)
     length = length_of(data)
-    if length is None:
-        yield from _streamed(data, prepare, chunk)
+    if workers is None:  # one per core, but none for a handful of rows; a worker costs a fork, not a memory copy
+        workers = min(os.cpu_count() or 1, 8) if (length or 0) > 2 * chunk else 0
+    if length is not None and workers:
+        yield from _loaded(data, prepare, length, chunk=chunk, workers=workers)
         return
-    count = _workers(length, chunk) if workers is None else workers
-    if count == 0:
-        for start in range(0, length, chunk):
-            yield [_row(data, prepare, number) for number in range(start, min(start + chunk, length))]
-        return
-    yield from _loaded(data, prepare, length, chunk=chunk, workers=count)
+    rows = map(prepare, count(), data) if length is None else (_row(data, prepare, row) for row in range(length))
+    while ready := list(islice(rows, chunk)):
+        yield ready
 
 
 def length_of(data: Dataset) -> int | None:
@@ -78,7 +72,7 @@ def length_of(data: Dataset) -> int | None:
         return None
 
 
-def _row(data: Dataset, prepare: _Prepare, number: int) -> Prepared:
+def _row(data: Dataset, prepare: Prepare, number: int) -> Prepared:
     try:
         sample = data[number]
     except SampleError as error:
@@ -86,79 +80,33 @@ def _row(data: Dataset, prepare: _Prepare, number: int) -> Prepared:
     return prepare(number, sample)
 
 
-def _streamed(data: Dataset, prepare: _Prepare, chunk: int) -> Iterator[list[Prepared]]:
-    ready: list[Prepared] = []
-    for number, sample in enumerate(data):
-        ready.append(prepare(number, sample))
-        if len(ready) == chunk:
-            yield ready
-            ready = []
-    if ready:
-        yield ready
-
-
-def _workers(length: int, chunk: int) -> int:
-    """One worker per core, but none for a handful of rows; a worker costs a fork, not a memory copy."""
-    return min(os.cpu_count() or 1, 8) if length > 2 * chunk else 0
-
-
-class _Rows:
-    """The dataset as torch's DataLoader wants it. Workers get no model: only the preprocessing."""
-
-    def __init__(self, data: Dataset, prepare: _Prepare, length: int) -> None:
-        self.data, self.prepare, self.length = data, prepare, length
-
-    def __len__(self) -> int:
-        return self.length
-
-    def __getitem__(self, number: int) -> Prepared:
-        return _row(self.data, self.prepare, number)
-
-
 def _loaded(
-    data: Dataset, prepare: _Prepare, length: int, *, chunk: int, workers: int
+    data: Dataset, prepare: Prepare, length: int, *, chunk: int, workers: int
 ) -> Generator[list[Prepared], None, None]:
     from torch.utils.data import DataLoader
 
-    loader: DataLoader[Any] = DataLoader(
-        _Rows(data, prepare, length),  # type: ignore[arg-type]
-        batch_size=chunk,
-        shuffle=False,
-        num_workers=workers,
-        collate_fn=_pack,
-        worker_init_fn=_quiet_worker,
-        persistent_workers=False,
-    )
-    for packed in loader:
-        yield _unpack(packed)
+    pack = partial(_pack, data, prepare)  # workers get no model, only the preprocessing
+    numbers: Any = range(length)
+    for rows, stacked in DataLoader(
+        numbers, batch_size=chunk, num_workers=workers, collate_fn=pack, worker_init_fn=_quiet_worker
+    ):
+        apart = stacked is not None
+        yield [replace(row, content=stacked[row.content]) if apart and row.content is not None else row for row in rows]
 
 
 def _quiet_worker(_: int) -> None:
     """A worker leaves Ctrl-C to its parent."""
-    import signal
-
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
-def _pack(rows: list[Prepared]) -> tuple[list[Prepared], list[int], Any]:
-    """Stack the arrays of a chunk, so that one block of shared memory crosses the process border instead of many."""
+def _pack(data: Dataset, prepare: Prepare, numbers: list[int]) -> tuple[list[Prepared], Any]:
+    """Read rows. Equal tensors are stacked, so that one block of shared memory crosses the process border, not many."""
     import torch
 
-    filled = [place for place, row in enumerate(rows) if row.content is not None]
-    contents = [rows[place].content for place in filled]
+    rows = [_row(data, prepare, number) for number in numbers]
+    contents = [row.content for row in rows if row.content is not None]
     tensors = bool(contents) and all(isinstance(content, torch.Tensor) for content in contents)
     if not tensors or len({content.shape for content in contents}) > 1:
-        return rows, [], None
-    bare = list(rows)
-    for place in filled:
-        row = rows[place]
-        bare[place] = Prepared(row.number, row.name, row.label, row.client, row.id)
-    return bare, filled, torch.stack(contents)
-
-
-def _unpack(packed: tuple[list[Prepared], list[int], Any]) -> list[Prepared]:
-    rows, filled, stacked = packed
-    for place, content in zip(filled, stacked if stacked is not None else (), strict=True):
-        row = rows[place]
-        rows[place] = Prepared(row.number, row.name, row.label, row.client, row.id, content)
-    return rows
+        return rows, None
+    place = count()
+    return [row if row.content is None else replace(row, content=next(place)) for row in rows], torch.stack(contents)

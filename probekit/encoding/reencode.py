@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from probekit.backbones import backbone
+from probekit.cache.audit import explain
 from probekit.datasets import dataset as find_dataset
 from probekit.datasets.pictures import sample_id
 from probekit.datasets.triggers import trigger
@@ -46,14 +47,13 @@ def reencode(embeddings: EmbeddingSet, *, count: int, dataset: str | None, seed:
         spec.backbone, preset=str(spec.preprocessing.get("preset", "native")), device="cpu", precision=spec.precision
     )
     paste = trigger(spec.trigger.partition("@")[0]) if spec.trigger is not None else None
-    if spec_of(encoder, dtype=spec.dtype, trigger=paste).digest != spec.digest:
-        raise MismatchError(
-            f"{spec.backbone} is not what made this set any more: its digest differs. "
-            f"`probekit extract {embeddings.source} --backbone {spec.backbone} --explain` says in what."
-        )
+    now = spec_of(encoder, dtype=spec.dtype, trigger=paste)
+    if now.digest != spec.digest:
+        differing = "; ".join(line.strip() for line in explain(now, [spec])[1:])
+        raise MismatchError(f"{spec.backbone} is not what made this set any more: {differing}. Extract it again.")
     data = find_dataset(dataset) if dataset is not None else reopen(embeddings.source)
-    usable = np.flatnonzero(~embeddings.masked) if embeddings.masked is not None else np.arange(len(embeddings))
-    rows = np.sort(np.random.default_rng(seed).choice(usable, size=min(count, len(usable)), replace=False))
+    size = min(count, len(embeddings.usable))
+    rows = np.sort(np.random.default_rng(seed).choice(embeddings.usable, size=size, replace=False))
     by_name = {name: row for row, name in enumerate(embeddings.names or ())}
     wanted = {(embeddings.names or ())[row] for row in rows}
     samples = {by_name[sample.name]: sample for sample in data if sample.name in wanted}

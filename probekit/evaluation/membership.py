@@ -49,11 +49,6 @@ class AttackResult:
     confidence: float
     found: tuple[tuple[float, Share], ...]
 
-    @property
-    def beats_chance(self) -> bool:
-        """Whether the interval lies above one half."""
-        return self.low > 0.5
-
 
 def judge(members: Array, others: Array, *, rates: Sequence[float] = RATES, interval: Interval = USUAL) -> AttackResult:
     """The attack's power from its scores (high: taken for a member).

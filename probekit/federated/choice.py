@@ -6,16 +6,15 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from probekit.errors import InputError, NotFoundError
 from probekit.federated.federation import Federation
 from probekit.federated.summation import StatisticsTree
-from probekit.linear.design import ClientStats
 from probekit.linear.folds import cross_validate
 from probekit.linear.leaveout import refined_choice, validation_of
 from probekit.linear.path import RidgePath, Validation, decompose
 from probekit.registry import nearest
+from probekit.values import Array
 
 WAYS = ("auto", "auto:loo", "auto:kfold", "auto:clients")
 FOLDS = 5
@@ -43,15 +42,9 @@ class Choice:
         """What is worth saying of it."""
         found = self.validation
         best = int(np.argmin(found.squared))
-        return RidgeChoice(
-            found.scheme,
-            len(found.ridges),
-            float(found.ridges[0]),
-            float(found.ridges[-1]),
-            float(found.squared[best]),
-            None if found.wrong is None else float(found.wrong[best]),
-            self.at_edge,
-        )
+        wrong = None if found.wrong is None else float(found.wrong[best])
+        lowest, highest, squared = float(found.ridges[0]), float(found.ridges[-1]), float(found.squared[best])
+        return RidgeChoice(found.scheme, len(found.ridges), lowest, highest, squared, wrong, self.at_edge)
 
 
 @dataclass(frozen=True)
@@ -77,32 +70,23 @@ def choose(clients: Federation, problem: Any, *, how: str = "auto", scaling: str
         raise NotFoundError(f"There is no way {how!r} of choosing a ridge. {nearest(how, list(WAYS))}")
     if "statistics" not in problem.traits:
         raise InputError("This problem has no statistics to choose a ridge from. Give a number.")
-    options: dict[str, Any] = {
-        "scaling": scaling,
-        "standardise": problem.standardise,
-        "class_weight": problem.class_weight,
-    }
+    options: Any = {"scaling": scaling, "standardise": problem.standardise, "class_weight": problem.class_weight}
     parts = {one.client: problem.stats(one.arrays) for one in clients.ask("statistics").each()}
     path = decompose(StatisticsTree.of(parts).total, **options)
-    if how == "auto:clients":
-        ridges = path.grid()
-        validation = cross_validate([parts[name] for name in clients.clients], ridges=ridges, **options)
-        ridge = validation.best()
-    elif how == "auto:kfold":
-        folds = min(FOLDS, sum(clients.counts.values()))
-        total = clients.ask("statistics", plan={"folds": folds, "seed": seed}).total().arrays
-        each = [
-            ClientStats(problem.design, *(total[name][number] for name in ("gram", "moment", "class_counts")))
-            for number in range(folds)
-        ]
+    if how in ("auto", "auto:loo"):
+        ridge, validation = refined_choice(path.grid(), lambda some, dtype: _left_out(clients, path, some, dtype))
+    else:
+        each = [parts[name] for name in clients.clients]
+        if how == "auto:kfold":
+            folds = min(FOLDS, sum(clients.counts.values()))
+            total = clients.ask("statistics", plan={"folds": folds, "seed": seed}).total().arrays
+            each = [problem.stats({name: sums[number] for name, sums in total.items()}) for number in range(folds)]
         validation = cross_validate(each, ridges=path.grid(), **options)
         ridge = validation.best()
-    else:
-        ridge, validation = refined_choice(path.grid(), lambda some, dtype: _left_out(clients, path, some, dtype))
     return Choice(ridge, validation, path.effective_dimension(ridge), path.condition(ridge))
 
 
-def _left_out(clients: Federation, path: RidgePath, ridges: NDArray[np.float64], dtype: str) -> Validation:
+def _left_out(clients: Federation, path: RidgePath, ridges: Array, dtype: str) -> Validation:
     arrays, plan = path.shipped
     total = clients.ask("leave-out", {**arrays, "ridges": ridges}, {**plan, "dtype": dtype}).total().arrays
     return validation_of(path, ridges, total["squared"], total["wrong"])

@@ -6,27 +6,25 @@ and unlearning methods see a `Federation` and nothing else.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from probekit.errors import (
-    Cancelled,
-    CorruptError,
-    InputError,
-    MissingClientsError,
-    Pending,
-    ProbekitError,
-    RefusedError,
-)
-from probekit.federated.message import OWN, Answer, Ask, Selection
+from probekit.errors import CorruptError, InputError, MissingClientsError, ProbekitError, RefusedError
+from probekit.federated.message import Answer, Ask
 from probekit.federated.summation import Sum, fold, least_rows, order, trie
-from probekit.values import Json
 
-REASONS = ("gone", "late", "garbage", "cannot", "refused")
+REASONS: dict[str, tuple[type[Exception], ...]] = {
+    "refused": (RefusedError,),
+    "cannot": (MissingClientsError, InputError),
+    "garbage": (CorruptError,),
+    "late": (TimeoutError,),
+    "gone": (Exception,),
+}
+"""Why clients are missing, each with the errors of theirs that it stands for."""
 
 
 @dataclass(frozen=True)
@@ -58,14 +56,13 @@ class Answers:
     def __init__(
         self,
         stream: Iterable[Answer],
-        *,
         columns: int,
-        missing: dict[str, Missing] | None = None,
-        counts: Mapping[str, int] | None = None,
+        missing: dict[str, Missing],
+        counts: Mapping[str, int] | None,
         at_least: int | None = None,
     ) -> None:
         self._stream, self.columns, self.counts, self.at_least = iter(stream), columns, counts, at_least
-        self.missing: dict[str, Missing] = {} if missing is None else missing
+        self.missing = missing
 
     def each(self) -> Iterator[Answer]:
         """Every answer, in the order in which they are added."""
@@ -121,18 +118,9 @@ class Federation(Protocol):
     @property
     def traffic(self) -> Traffic: ...
     def offers(self, kind: str, how: str = "each") -> bool: ...
-    def ask(
-        self,
-        kind: str,
-        arrays: Mapping[str, NDArray[Any]] | None = None,
-        plan: Mapping[str, Json] | None = None,
-        *,
-        clients: Collection[str] | None = None,
-        rows: Selection = OWN,
-        precision: str = "float64",
-        at_least: int | None = None,
-        timeout: float | None = None,
-    ) -> Answers: ...
+    def ask(self, kind: str, *arguments: Any, **options: Any) -> Answers:
+        """The answers to a question; `in_process.Asked` lists arguments and options."""
+        ...
 
 
 class Nobody:
@@ -175,9 +163,8 @@ def checked(answer: Answer, ask: Ask, shape: tuple[int, int]) -> str:
     lacking = [name for name in _values(ask) if name not in answer.values]
     if lacking:
         return f"it does not say {lacking[0]}."
-    return next(filter(None, (_fault(name, array, ask, shape) for name, array in answer.arrays.items())), "") or (
-        _miscounted(answer)
-    )
+    faults = (_fault(name, array, ask, answer.count, shape) for name, array in answer.arrays.items())
+    return next(filter(None, faults), "")
 
 
 def _values(ask: Ask) -> tuple[str, ...]:
@@ -187,14 +174,11 @@ def _values(ask: Ask) -> tuple[str, ...]:
             return ("form",)
         case "scales":
             return ("energy", "target_energy", *(("curvature",) if "ridge" in ask.plan else ()))
-        case "fit" | "evaluate":
-            return ("loss",)
-        case "gradient" if ask.plan.get("loss"):
-            return ("loss",)
-    return ()
+    lossy = ask.kind in ("fit", "evaluate") or (ask.kind == "gradient" and ask.plan.get("loss"))
+    return ("loss",) if lossy else ()
 
 
-def _fault(name: str, array: NDArray[Any], ask: Ask, shape: tuple[int, int]) -> str:
+def _fault(name: str, array: NDArray[Any], ask: Ask, rows: int, shape: tuple[int, int]) -> str:
     """What is wrong with one array of an answer."""
     if not np.isfinite(array).all():
         return f"{name} holds NaN or infinity."
@@ -216,64 +200,12 @@ def _fault(name: str, array: NDArray[Any], ask: Ask, shape: tuple[int, int]) -> 
         return f"{name} has shape {array.shape}; wanted {wanted[0]}."
     if name == "gram" and not np.array_equal(array, array.swapaxes(-1, -2)):
         return "gram is not symmetric."
-    return ""
-
-
-def _miscounted(answer: Answer) -> str:
-    """Whether an answer's counts contradict each other."""
-    for name in ("class_counts", "confusion"):
-        found = answer.arrays.get(name)
-        if found is not None and ((found < 0).any() or found.sum() != answer.count):
-            return f"{name} adds up to {found.sum()} rows, it speaks of {answer.count}."
+    if whole and ((array < 0).any() or array.sum() != rows):
+        return f"{name} adds up to {array.sum()} rows, it speaks of {rows}."
     return ""
 
 
 def absence(error: Exception) -> Missing:
     """Why a client whose answering failed like this is missing."""
-    match error:
-        case RefusedError():
-            reason = "refused"
-        case MissingClientsError() | InputError():
-            reason = "cannot"
-        case CorruptError():
-            reason = "garbage"
-        case TimeoutError():
-            reason = "late"
-        case _:
-            reason = "gone"
+    reason = next(reason for reason, kinds in REASONS.items() if isinstance(error, kinds))
     return Missing(reason, str(error) if isinstance(error, ProbekitError) else f"{type(error).__name__}: {error}")
-
-
-Reply = Callable[[Ask, str], Answer | Missing]
-
-
-def collect(
-    ask: Ask,
-    names: Sequence[str],
-    reply: Reply,
-    missing: dict[str, Missing],
-    *,
-    shape: tuple[int, int],
-    record: Callable[[int, int], None],
-) -> Iterator[Answer]:
-    """Ask clients one after the other, in the order of sums; who fails is missing with a reason.
-
-    Comes through: a mistake of whoever asks (InputError), and what stops the work (Cancelled, Pending).
-    """
-    down = ask.size
-    for name in order(dict.fromkeys(names, 0)):
-        record(0, down)
-        try:
-            found = reply(ask, name)
-        except (InputError, Cancelled, Pending):
-            raise
-        except Exception as error:
-            found = absence(error)
-        if isinstance(found, Answer):
-            fault = checked(found, ask, shape)
-            if not fault:
-                record(found.size, 0)
-                yield found
-                continue
-            found = Missing("garbage", fault)
-        missing[name] = found

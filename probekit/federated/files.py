@@ -18,7 +18,6 @@ from typing import Any
 from urllib.parse import quote
 
 import numpy as np
-from numpy.typing import NDArray
 
 from probekit.errors import CorruptError, InputError, MismatchError, Pending, RefusedError
 from probekit.federated.client import Memory, answer
@@ -27,7 +26,7 @@ from probekit.federated.in_process import Asked
 from probekit.federated.message import Answer, Ask, decode, encode
 from probekit.files import new_file
 from probekit.models.problem import backend_named
-from probekit.values import EmbeddingSet
+from probekit.values import EmbeddingSet, Indices
 
 INTERVAL = 0.05
 """Seconds between two looks for answers."""
@@ -102,12 +101,11 @@ class FilesFederation(Asked):
     @cached_property
     def _defined(self) -> Mapping[str, Answer]:
         """What each client said to the problem: its rows, and the questions that it can answer."""
-        ask, names = self._define, tuple(self.members)
-        self._put(ask, names)
-        self._await(ask, names, None)
+        self._put(self._define, self.clients)
+        self._await(self._define, self.clients, None)
         found: dict[str, Answer] = {}
-        for name in names:
-            one = self.reply(ask, name)
+        for name in self.clients:
+            one = self.reply(self._define, name)
             if isinstance(one, Missing):
                 raise MismatchError(f"Client {name} cannot take part: {one.reason}, {one.why}")
             expected = self.members[name] if isinstance(self.members, Mapping) else one.count
@@ -129,15 +127,13 @@ class FilesFederation(Asked):
         """Look until all have answered. After `timeout` the question is closed for the others, for good."""
         started = time.monotonic()
         while True:
-            paths = {name: self._answer(ask, name) for name in names}
-            awaited = {name: path.with_suffix(".late") for name, path in paths.items() if not path.exists()}
-            awaited = {name: path for name, path in awaited.items() if not path.exists()}
+            awaited = {name: path for name in names if not closed(path := self._answer(ask, name))}
             waited = time.monotonic() - started
             if not awaited:
                 return
             if timeout is not None and waited >= timeout:
                 for path in awaited.values():
-                    write(path, b"")
+                    write(path.with_suffix(".late"), b"")
                 return
             if timeout is None and waited >= self.wait:
                 raise Pending(
@@ -162,7 +158,7 @@ class FilesClient:
     folder: Path
     name: str
     embeddings: EmbeddingSet
-    rows: NDArray[np.int64]
+    rows: Indices
     memory: Path | None = None
     decline: Callable[[Ask], str] = field(default=lambda ask: "", repr=False)
     holdings: dict[str, Any] = field(default_factory=dict, repr=False)
@@ -179,7 +175,7 @@ class FilesClient:
 
     def _open(self, path: Path) -> Ask | None:
         """The question in a file, unless it is closed, answered, or lacks something that may still come."""
-        if path.with_suffix(".answer").exists() or path.with_suffix(".late").exists():
+        if closed(path):
             return None
         try:
             ask = Ask.decode(path.read_bytes())
@@ -191,8 +187,7 @@ class FilesClient:
     def _answer(self, ask: Ask, place: Path) -> None:
         before = self._remembered()[0]
         try:
-            why = self.decline(ask)
-            if why:
+            if why := self.decline(ask):
                 raise RefusedError(why)
             found, memory = self._found(ask, before)
             content = found.encode(ask.digest)
@@ -243,9 +238,9 @@ class FilesClient:
             write(own / place, content)
 
 
-def serve(folder: Path, name: str, embeddings: EmbeddingSet, rows: NDArray[np.int64], **options: Any) -> int:
-    """Answer every open question to a client once (`FilesClient` with its options); gives how many these were."""
-    return FilesClient(folder, name, embeddings, rows, **options).serve()
+def closed(path: Path) -> bool:
+    """Whether a question was answered, or is too late to be."""
+    return any(path.with_suffix(end).exists() for end in (".answer", ".late"))
 
 
 def read_answer(content: bytes, digest: str, name: str) -> Answer | Missing:

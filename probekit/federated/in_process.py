@@ -9,22 +9,20 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from probekit.errors import MissingClientsError
+from probekit.errors import Cancelled, InputError, MissingClientsError, Pending
 from probekit.federated.client import answer, unable
-from probekit.federated.federation import Answers, Federation, Missing, Traffic, collect
-from probekit.federated.message import OWN, Answer, Ask, Selection
-from probekit.federated.summation import key_of
-from probekit.values import EmbeddingSet, Json
-
-Array = NDArray[np.float64]
+from probekit.federated.federation import Answers, Federation, Missing, Traffic, absence, checked
+from probekit.federated.message import OWN, Answer, Arrays, Ask, Selection
+from probekit.federated.summation import key_of, order
+from probekit.values import Array, EmbeddingSet, Indices, Json
 
 
 class Asked:
     """What every federation shares: a question is made, clients are gone through, bytes are counted."""
 
     problem: Any
+    sizes: Mapping[str, int]
     local: bool = False
     job: str = ""
     number: int = 0
@@ -38,7 +36,7 @@ class Asked:
     @property
     def counts(self) -> Mapping[str, int]:
         """Each client's rows."""
-        raise NotImplementedError
+        return self.sizes
 
     @property
     def clients(self) -> tuple[str, ...]:
@@ -47,7 +45,7 @@ class Asked:
 
     def reply(self, ask: Ask, name: str) -> Answer | Missing:
         """One client's answer, or why there is none."""
-        raise NotImplementedError
+        return Missing("cannot", "nobody answers for it.")
 
     def post(self, ask: Ask, names: Sequence[str], *, timeout: float | None) -> None:
         """Send a question to clients, where somebody has to."""
@@ -55,7 +53,7 @@ class Asked:
     def ask(
         self,
         kind: str,
-        arrays: Mapping[str, NDArray[Any]] | None = None,
+        arrays: Arrays | None = None,
         plan: Mapping[str, Json] | None = None,
         *,
         clients: Collection[str] | None = None,
@@ -74,24 +72,35 @@ class Asked:
         self.number += 1
         digest = self.problem.digest
         ask = Ask(kind, arrays or {}, dict(plan or {}), self.job, self.number, digest, rows, precision=precision)
-        self.sent += Traffic(rounds=not self.local)
+        self._record(rounds=1)
         self.post(ask, asked, timeout=timeout)
-        return Answers(
-            self.stream(ask, asked, missing),
-            columns=self.problem.shape[0],
-            missing=missing,
-            counts={name: self.counts[name] for name in asked} if rows == OWN else None,
-            at_least=at_least,
-        )
+        counts = {name: self.counts[name] for name in asked} if rows == OWN else None
+        return Answers(self.stream(ask, asked, missing), self.problem.shape[0], missing, counts, at_least)
 
     def stream(self, ask: Ask, names: Sequence[str], missing: dict[str, Missing]) -> Iterator[Answer]:
-        """The answers of these clients, in the order of sums."""
+        """The answers of these clients, one after the other, in the order of sums; who fails is missing with a reason.
 
-        def record(up: int, down: int) -> None:
-            if not self.local:
-                self.sent += Traffic(up, down)
+        Comes through: a mistake of whoever asks (InputError), and what stops the work (Cancelled, Pending).
+        """
+        down = ask.size
+        for name in order(dict.fromkeys(names)):
+            self._record(down=down)
+            try:
+                found = self.reply(ask, name)
+            except (InputError, Cancelled, Pending):
+                raise
+            except Exception as error:
+                found = absence(error)
+            fault = checked(found, ask, self.problem.shape) if isinstance(found, Answer) else ""
+            if isinstance(found, Missing) or fault:
+                missing[name] = found if isinstance(found, Missing) else Missing("garbage", fault)
+                continue
+            self._record(up=found.size)
+            yield found
 
-        return collect(ask, names, self.reply, missing, shape=self.problem.shape, record=record)
+    def _record(self, **passed: int) -> None:
+        if not self.local:
+            self.sent += Traffic(**passed)
 
 
 @dataclass(eq=False)
@@ -106,12 +115,12 @@ class InProcess(Asked):
     job: str = ""
 
     @classmethod
-    def of(cls, problem: Any, embeddings: EmbeddingSet, rows: Mapping[str, NDArray[np.int64]]) -> InProcess:
+    def of(cls, problem: Any, embeddings: EmbeddingSet, rows: Mapping[str, Indices]) -> InProcess:
         """Clients that hold these rows of a set."""
-        total = max(1, sum(len(own) for own in rows.values()))
+        total = max(1, sum(map(len, rows.values())))
+        hold = problem.hold
         return cls(
-            problem,
-            {name: problem.hold(embeddings, own, share=len(own) / total, name=name) for name, own in rows.items()},
+            problem, {name: hold(embeddings, own, share=len(own) / total, name=name) for name, own in rows.items()}
         )
 
     @cached_property
@@ -143,11 +152,6 @@ class KeptGradients(Asked):
     gradients: Mapping[str, Array]
     sizes: Mapping[str, int]
     local: bool = True
-
-    @property
-    def counts(self) -> Mapping[str, int]:
-        """Each client's rows."""
-        return self.sizes
 
     def offers(self, kind: str, how: str = "each") -> bool:
         """A gradient, at the point where it was kept."""
@@ -181,11 +185,6 @@ class FirstOf(Asked):
     """Why no source can answer it for these clients."""
 
     @property
-    def counts(self) -> Mapping[str, int]:
-        """Each client's rows."""
-        return self.sizes
-
-    @property
     def traffic(self) -> Traffic:
         """What the sources sent."""
         return sum((one.traffic for one in self.sources), Traffic())
@@ -211,9 +210,11 @@ class FirstOf(Asked):
     def stream(self, ask: Ask, names: Sequence[str], missing: dict[str, Missing]) -> Iterator[Answer]:
         """The sources' answers, in the order of sums."""
         missing |= {name: Missing("cannot", why) for name, why in self.unable.items()}
-        return self._merged(self.posted, missing)
+        posted = self.posted  # that of the next question is another
 
-    def _merged(self, posted: Sequence[Answers], missing: dict[str, Missing]) -> Iterator[Answer]:
-        yield from heapq.merge(*(one.each() for one in posted), key=lambda one: key_of(one.client))
-        for one in posted:
-            missing |= one.missing
+        def merged() -> Iterator[Answer]:
+            yield from heapq.merge(*(one.each() for one in posted), key=lambda one: key_of(one.client))
+            for one in posted:
+                missing.update(one.missing)
+
+        return merged()

@@ -8,15 +8,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from probekit.errors import SolverError
 from probekit.federated.federation import Federation
 from probekit.linear.design import Solution
+from probekit.values import Array
 
 EXPLODED = 10.0  # a loss this many times that of the start will not come back
-
-Array = NDArray[np.float64]
 
 
 @dataclass(eq=False)

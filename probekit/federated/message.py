@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -38,12 +39,8 @@ def encode(note: Mapping[str, Json], arrays: Arrays, symmetric: tuple[str, ...] 
 
 def encoded_size(note: Mapping[str, Json], arrays: Arrays, symmetric: tuple[str, ...] = ()) -> int:
     """The length of those bytes, without making them."""
-    length = LENGTH + len(_header(note, arrays, symmetric)) + CHECKSUM
-    for name, array in arrays.items():
-        rows = array.shape[-1] if name in symmetric else 0
-        stored = array.size // rows**2 * (rows * (rows + 1) // 2) if rows else array.size
-        length += stored * _type(array).itemsize
-    return length
+    sizes = (_stored(array.shape, name in symmetric) * _type(array).itemsize for name, array in arrays.items())
+    return LENGTH + len(_header(note, arrays, symmetric)) + sum(sizes) + CHECKSUM
 
 
 def decode(content: bytes) -> tuple[dict[str, Any], dict[str, NDArray[Any]], tuple[str, ...]]:
@@ -61,10 +58,7 @@ def decode(content: bytes) -> tuple[dict[str, Any], dict[str, NDArray[Any]], tup
             square = not packed or (len(shape) > 1 and shape[-1] == shape[-2])
             if kind not in TYPES or not square or any(type(side) is not int or side < 0 for side in shape):
                 raise ValueError(f"{name} has type {kind!r} and shape {shape!r}")
-            count = int(np.prod(shape, dtype=object))
-            if packed and count:
-                count = count // shape[-1] ** 2 * (shape[-1] * (shape[-1] + 1) // 2)
-            end = place + count * np.dtype(kind).itemsize
+            end = place + _stored(shape, packed) * np.dtype(kind).itemsize
             if end > len(content):
                 raise ValueError(f"{name} is cut short")
             found = np.frombuffer(content[place:end], kind)
@@ -78,6 +72,12 @@ def decode(content: bytes) -> tuple[dict[str, Any], dict[str, NDArray[Any]], tup
     except (ValueError, KeyError, TypeError, IndexError, ZeroDivisionError, RecursionError) as error:
         raise CorruptError(f"This is not a message: {error}. Ask for it again.") from error
     return note, arrays, tuple(name for name, _, _, packed in header["arrays"] if packed)
+
+
+def _stored(shape: Sequence[int], packed: bool) -> int:
+    """How many numbers an array is sent as."""
+    sides, rows = (shape[:-2], shape[-1]) if packed else (shape, 1)
+    return math.prod(sides) * (rows * (rows + 1) // 2)
 
 
 def _header(note: Mapping[str, Json], arrays: Arrays, symmetric: tuple[str, ...]) -> bytes:
@@ -121,9 +121,7 @@ def _packed(array: NDArray[Any], symmetric: bool) -> NDArray[Any]:
 def _unpacked(flat: NDArray[Any], shape: tuple[int, ...]) -> NDArray[Any]:
     low, high = np.tril_indices(shape[-1])
     matrix = np.empty(shape, flat.dtype)
-    parts = flat.reshape(*shape[:-2], len(low))
-    matrix[..., low, high] = parts
-    matrix[..., high, low] = parts
+    matrix[..., low, high] = matrix[..., high, low] = flat.reshape(*shape[:-2], len(low))
     return matrix
 
 
@@ -140,11 +138,6 @@ class Selection:
     def __post_init__(self) -> None:
         if self.kind not in SELECTIONS:
             raise InputError(f"Rows are selected by one of {', '.join(SELECTIONS)}; found {self.kind!r}.")
-
-    @property
-    def plain(self) -> Json:
-        """In plain values."""
-        return [self.kind, sorted(self.ids)]
 
 
 OWN = Selection()
@@ -170,16 +163,8 @@ class Ask:
     @property
     def note(self) -> dict[str, Json]:
         """All but the arrays, in plain values."""
-        return {
-            "kind": self.kind,
-            "plan": dict(self.plan),
-            "job": self.job,
-            "number": self.number,
-            "problem": self.problem,
-            "rows": self.rows.plain,
-            "trigger": self.trigger,
-            "precision": self.precision,
-        }
+        given = {name: getattr(self, name) for name in ASK_FIELDS}
+        return {**given, "plan": dict(self.plan), "rows": [self.rows.kind, sorted(self.rows.ids)]}
 
     @cached_property
     def encoded(self) -> bytes:

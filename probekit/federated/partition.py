@@ -17,14 +17,12 @@ from numpy.typing import NDArray
 from probekit.errors import InputError, NotFoundError
 from probekit.linear.medoids import representatives
 from probekit.registry import nearest
-from probekit.values import UNLABELLED, Partition, Rows
+from probekit.values import UNLABELLED, Indices, Partition, Rows
 
 SERVER_STREAM, CLIENT_STREAM, RESERVE_STREAM = 0, 1, 2
 SCHEMES = ("iid", "dirichlet:ALPHA", "shards:K", "column:client_id", "classes")
 LARGEST_NUMBER = 1e9  # beyond it a dirichlet draw is equal parts to the last digit, and later overflows
 SERVER_CHOICES = ("random", "representative")
-
-Indices = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -41,7 +39,7 @@ class Scheme:
 
 
 def partition(
-    labels: NDArray[np.int64],
+    labels: Indices,
     scheme: str,
     *,
     clients: int | None = None,
@@ -90,26 +88,18 @@ def parse_scheme(text: str) -> Scheme:
             f"An embedding set keeps one column of clients, client_id; {argument!r} was asked for. Extract "
             "again with that column as the client column, then use column:client_id."
         )
-    if kind == "dirichlet":
-        return Scheme(
-            kind, _positive(argument, f"dirichlet:ALPHA needs a number above 0, at most {LARGEST_NUMBER:.0e}")
-        )
-    if kind == "shards":
-        number = _positive(argument, "shards:K needs a whole number above 0")
-        if number != int(number):
-            raise InputError(f"shards:K needs a whole number above 0; found {argument!r}. Write for example shards:2.")
-        return Scheme(kind, number)
-    return Scheme(kind)
-
-
-def _positive(text: str, wanted: str) -> float:
+    if kind not in ("dirichlet", "shards"):
+        return Scheme(kind)
     try:
-        number = float(text)
+        number = float(argument)
     except ValueError:
         number = math.nan
-    if not 0 < number <= LARGEST_NUMBER:
-        raise InputError(f"{wanted}; found {text!r}. Write for example dirichlet:0.5 or shards:2.")
-    return number
+    if not 0 < number <= LARGEST_NUMBER or (kind == "shards" and number != int(number)):
+        wanted = "a whole number above 0" if kind == "shards" else f"a number above 0, at most {LARGEST_NUMBER:.0e}"
+        raise InputError(
+            f"{known[kind]} needs {wanted}; found {argument!r}. Write for example dirichlet:0.5 or shards:2."
+        )
+    return Scheme(kind, number)
 
 
 def _check_rows(labels: Indices, masked: NDArray[np.bool_] | None, seed: int) -> None:
@@ -117,14 +107,11 @@ def _check_rows(labels: Indices, masked: NDArray[np.bool_] | None, seed: int) ->
         raise InputError(f"A seed must be 0 or more; found {seed}.")
     if labels.ndim != 1 or not len(labels):
         raise InputError(f"A partition needs one label per row and at least one row; found shape {labels.shape}.")
-    unusable = labels <= UNLABELLED
-    if masked is not None:
-        unusable = unusable | masked
+    unusable = (labels <= UNLABELLED) | (False if masked is None else masked)
     if unusable.any():
         raise InputError(
-            f"Only rows with a label and an embedding can be given to clients: {int(unusable.sum())} of "
-            f"{len(labels)} have none, the first is row {int(np.argmax(unusable))}. Keep the others with "
-            "EmbeddingSet.select first."
+            f"Clients need rows with a label and an embedding: {int(unusable.sum())} of {len(labels)} have none, the "
+            f"first is row {int(np.argmax(unusable))}. Keep the others with EmbeddingSet.select first."
         )
 
 
@@ -132,7 +119,7 @@ def _owners(scheme: Scheme, labels: Indices, ids: Sequence[str] | None) -> tuple
     """The client number of every row and the clients' names, where the data decide them."""
     if scheme.kind == "classes":
         present, owners = np.unique(labels, return_inverse=True)
-        return owners, [str(number) for number in present]
+        return owners, list(map(str, present))
     if scheme.kind != "column":
         return None, []
     if ids is None:
@@ -142,11 +129,11 @@ def _owners(scheme: Scheme, labels: Indices, ids: Sequence[str] | None) -> tuple
         )
     if len(ids) != len(labels):
         raise InputError(f"Each of the {len(labels)} rows needs one client id; found {len(ids)}.")
-    for row, name in enumerate(ids):
-        if not name:
-            raise InputError(f"Every row needs a client; row {row} has none. Drop it with EmbeddingSet.select first.")
+    if not all(ids):
+        row = [bool(name) for name in ids].index(False)
+        raise InputError(f"Every row needs a client; row {row} has none. Drop it with EmbeddingSet.select first.")
     names, owners = np.unique(np.asarray(ids, dtype=str), return_inverse=True)
-    return owners, [str(name) for name in names]
+    return owners, list(map(str, names))
 
 
 def _client_count(scheme: Scheme, clients: int | None, names: list[str]) -> int:
@@ -197,9 +184,8 @@ def _quotas(labels: Indices, eligible: Indices, share: float) -> Indices:
     wanted = round(share * len(labels))
     if wanted > room.sum() or (share > 0 and not wanted):
         raise InputError(
-            f"A server share of {share} of {len(labels)} rows is {wanted} rows; between 1 and "
-            f"{int(room.sum())} are possible, because every class and every named client keeps one. Change "
-            "the share."
+            f"A server share of {share} of {len(labels)} rows is {wanted} rows; between 1 and {int(room.sum())} are "
+            "possible, because every class and every named client keeps one. Change the share."
         )
     ideal = share * counts
     quotas: Indices = np.minimum(np.floor(ideal).astype(np.int64), room)

@@ -64,8 +64,8 @@ def check_rows(embeddings: EmbeddingSet, partition: Partition, problem: Any) -> 
 
 
 def _check_labels(embeddings: EmbeddingSet, partition: Partition, classes: int) -> None:
-    labels = embeddings.labels
-    unusable = labels == UNLABELLED if embeddings.masked is None else (labels == UNLABELLED) | embeddings.masked
+    labels, masked = embeddings.labels, embeddings.masked
+    unusable = (labels == UNLABELLED) | (False if masked is None else masked)
     if unusable.any():
         row = int(np.argmax(unusable))
         raise InputError(

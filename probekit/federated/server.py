@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from probekit.errors import InputError
+from probekit.values import Array, Indices
 
 PARTICIPATION_STREAM = 21
 WEIGHTS = ("size", "uniform")
 
-Params = NDArray[np.float64]
 
-
-def client_weights(counts: NDArray[np.int64], how: str = "size") -> Params:
+def client_weights(counts: Indices, how: str = "size") -> Array:
     """How much each client counts: its share of the rows, or the same for all."""
     if how not in WEIGHTS:
         raise InputError(f"Clients are weighted by size or uniform; found {how!r}.")
@@ -22,7 +20,7 @@ def client_weights(counts: NDArray[np.int64], how: str = "size") -> Params:
     return counts / counts.sum() if how == "size" else np.full(len(counts), 1 / len(counts))
 
 
-def participants(clients: int, fraction: float, *, round_number: int, seed: int) -> NDArray[np.int64]:
+def participants(clients: int, fraction: float, *, round_number: int, seed: int) -> Indices:
     """The clients of a round, drawn without replacement."""
     many = taking(clients, fraction)
     if many == clients:
@@ -36,7 +34,7 @@ def taking(clients: int, fraction: float) -> int:
     return max(1, round(fraction * clients))
 
 
-def average(start: Params, uploads: Params, weights: Params, *, clients: int, learning_rate: float = 1.0) -> Params:
+def average(start: Array, uploads: Array, weights: Array, *, clients: int, learning_rate: float = 1.0) -> Array:
     """The next global parameters: start + rate * (clients / m) * sum over the m uploads of weight * (upload -
     start).
 
@@ -44,5 +42,5 @@ def average(start: Params, uploads: Params, weights: Params, *, clients: int, le
     drawn it is the round with all of them. With all clients and rate 1 it is the weighted mean.
     """
     scale = learning_rate * clients / len(uploads)
-    change: Params = np.tensordot(weights, uploads - start, axes=1)
+    change: Array = np.tensordot(weights, uploads - start, axes=1)
     return start + scale * change

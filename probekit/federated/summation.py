@@ -9,7 +9,7 @@ the sums on the way up. Nothing is ever subtracted.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Self
@@ -71,9 +71,9 @@ def trie(counts: Mapping[str, int]) -> Node:
     return _built(leaves)
 
 
-def order(counts: Mapping[str, int]) -> list[str]:
+def order(clients: Iterable[str]) -> list[str]:
     """The clients in the order in which they are added."""
-    return sorted(counts, key=key_of)
+    return sorted(clients, key=key_of)
 
 
 class Sum:

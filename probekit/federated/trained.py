@@ -15,12 +15,10 @@ from probekit.federated.federation import Traffic
 from probekit.linear.design import ClientStats, Solution
 from probekit.linear.objective import SIGMA
 from probekit.models.heads import Head
-from probekit.values import Json
+from probekit.values import Array, Indices, Json
 
 ENCODING = ("backbone", "dataset", "spec", "ridge_chosen", SIGMA)
 """What a head's recipe says of its embeddings, its ridge and its linear term, which no removal changes."""
-
-Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,10 +64,8 @@ class History:
 
     def last_upload(self, client: str) -> Array | None:
         """What a client sent when it last took part; None: never."""
-        for one in reversed(self.rounds):
-            if client in one.participants:
-                return np.asarray(one.uploads[one.participants.index(client)])
-        return None
+        last = next((one for one in reversed(self.rounds) if client in one.participants), None)
+        return None if last is None else np.asarray(last.uploads[last.participants.index(client)])
 
 
 class HistoryRecorder:
@@ -117,7 +113,7 @@ class ServerSet:
     """The server's own rows (numbers in the embedding set) and their statistics, where the problem has such."""
 
     statistics: ClientStats | None
-    rows: NDArray[np.int64]
+    rows: Indices
 
 
 @dataclass(frozen=True, eq=False)
@@ -134,11 +130,11 @@ class Kept:
 
     def without(self, clients: Collection[str]) -> Kept | None:
         """What does not know these clients; None: nothing."""
-        if self.about & set(clients) and (self.arrays or self.plain is not None):
-            return None
+        common = bool(self.arrays) or self.plain is not None
         parts = {name: own for name, own in self.parts.items() if name not in clients}
-        empty = not (parts or self.arrays or self.plain is not None)
-        return None if empty else replace(self, parts=parts, about=self.about - set(clients))
+        if (self.about & set(clients)) if common else not parts:
+            return None
+        return replace(self, parts=parts, about=self.about - set(clients))
 
 
 @dataclass(frozen=True, eq=False)
@@ -208,19 +204,13 @@ class Trained:
     def without(self, clients: Collection[str]) -> Self:
         """The same without anything that knows these clients, the head aside."""
         gone = set(clients)
+
+        def left(parts: Mapping[str, Any]) -> dict[str, Any]:
+            return {name: parts[name] for name in parts if name not in gone}
+
+        old, sums = self.gradients, self.statistics
         history = self.history if self.history is not None and not self.history.about & gone else None
-        gradients = None
-        if self.gradients is not None:
-            kinds = (self.gradients.aggregate, self.gradients.local)
-            gradients = Gradients(*({name: one for name, one in kind.items() if name not in gone} for kind in kinds))
-        statistics = None
-        if self.statistics is not None:
-            statistics = {name: self.statistics[name] for name in self.statistics if name not in gone}
-        others = {name: one.without(gone) for name, one in self.kept.items()}
-        return replace(
-            self,
-            history=history,
-            gradients=gradients,
-            statistics=statistics,
-            kept={name: one for name, one in others.items() if one is not None},
-        )
+        gradients = None if old is None else Gradients(left(old.aggregate), left(old.local))
+        kept = {name: rest for name, one in self.kept.items() if (rest := one.without(gone)) is not None}
+        statistics = None if sums is None else left(sums)
+        return replace(self, history=history, gradients=gradients, statistics=statistics, kept=kept)

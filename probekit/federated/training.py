@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from probekit.errors import InputError
 from probekit.federated.choice import Choice, choose
@@ -17,17 +16,15 @@ from probekit.federated.in_process import InProcess
 from probekit.federated.rows import check_rows, design_for, head_problem
 from probekit.federated.server import client_weights
 from probekit.federated.trained import Gradients, RoundState, ServerSet, Trained
-from probekit.linear.design import Design, Solution
+from probekit.linear.design import ClientStats, Design, Solution
 from probekit.linear.objective import refuse_unhidden
 from probekit.linear.ridge import penalty_of
 from probekit.models.heads import Head
 from probekit.protocols import Progress, Watch, unwatched
 from probekit.registry import configured, trainers
-from probekit.values import EmbeddingSet, Json, Partition
+from probekit.values import Array, EmbeddingSet, Indices, Json, Partition
 
 KEEPS = ("statistics", "gradients", "nothing")
-
-Array = NDArray[np.float64]
 
 
 @dataclass(eq=False)
@@ -40,7 +37,7 @@ class Training:
     scaling: str = "mean"
     keep: str = "nothing"
     server: Any = None
-    server_rows: NDArray[np.int64] | None = None
+    server_rows: Indices | None = None
     objective_noise: float | None = None
     watch: Watch = unwatched
     resume: RoundState | None = None
@@ -77,6 +74,11 @@ class Training:
             earlier = Traffic() if self.resume is None else self.resume.sent
             self.save(RoundState(params, rounds, earlier + self.clients.traffic - self.before))
 
+    def statistics(self) -> dict[str, ClientStats]:
+        """Each client's statistics."""
+        found = {one.client: self.problem.stats(one.arrays) for one in self.clients.ask("statistics").each()}
+        return {name: found[name] for name in self.counts}
+
     def gradients(self, params: Array) -> dict[str, Array]:
         """Each client's gradient of its mean ridge loss at these parameters."""
         extra = self.problem.penalty(self.mean_ridge) * params
@@ -87,23 +89,12 @@ class Training:
     def finish(self, head: Head, solution: Solution, *, method: str, weights: str = "size", **more: Any) -> Trained:
         """The outcome, with who it was trained by and what was sent."""
         shares = client_weights(np.array(list(self.counts.values())), weights)
-        server = None
         if self.server is not None and self.server_rows is not None:
             sums = self.server.statistics if "statistics" in self.server.offers else None
-            server = ServerSet(sums, self.server_rows)
-        return Trained(
-            head,
-            self.problem,
-            method,
-            self.ridge,
-            self.scaling,
-            dict(self.counts),
-            dict(zip(self.counts, shares.tolist(), strict=True)),
-            solution,
-            server=server,
-            traffic=dict(self.traffic),
-            **more,
-        )
+            more["server"] = ServerSet(sums, self.server_rows)
+        named = dict(zip(self.counts, shares.tolist(), strict=True))
+        what = (head, self.problem, method, self.ridge, self.scaling)
+        return Trained(*what, dict(self.counts), named, solution, traffic=dict(self.traffic), **more)
 
     def kept_gradients(self, params: Array, purpose: str = "gradients") -> Gradients | None:
         """The clients' gradients at the end, where they are to be kept."""
@@ -172,30 +163,22 @@ def train(
         problem = trainer.configure(problem)
     check_rows(embeddings, partition, problem)
     clients = federation if federation is not None else InProcess.of(problem, embeddings, partition.clients)
-    own = getattr(trainer, "ridge", None)
-    if ridge is None or (own is not None and own != ridge):
-        if ridge is not None or own is None:
-            raise InputError(f"Training needs one ridge; found {ridge}, and {own} from the method. Give one number.")
-        ridge, scaling = own, getattr(trainer, "scaling", scaling)
+    preset = getattr(trainer, "ridge", None)
+    if ridge is None or (preset is not None and preset != ridge):
+        if ridge is not None or preset is None:
+            raise InputError(f"Training needs one ridge; found {ridge}, and {preset} from the method. Give one number.")
+        ridge, scaling = preset, getattr(trainer, "scaling", scaling)
     if isinstance(ridge, str):
         ridge = choose(clients, problem, how=ridge, scaling=scaling, seed=seed)
     number = ridge.ridge if isinstance(ridge, Choice) else ridge
     penalty_of(number, scaling, 1.0)
-    server = None
-    if len(partition.server):
-        server = problem.hold(embeddings, partition.server, share=len(partition.server) / len(embeddings))
+    own, server = partition.server, None
+    if len(own):
+        server = problem.hold(embeddings, own, share=len(own) / len(embeddings))
+    watch = watch or ((lambda stage: progress) if progress is not None else unwatched)
+    keep = _keep(keep, trainer, problem)
     training = Training(
-        problem,
-        clients,
-        number,
-        scaling,
-        _keep(keep, trainer, problem),
-        server,
-        partition.server if server is not None else None,
-        objective_noise,
-        watch or ((lambda stage: progress) if progress is not None else unwatched),
-        resume,
-        save,
+        problem, clients, number, scaling, keep, server, own, objective_noise, watch, resume=resume, save=save
     )
     _refuse_unable(trainer, "clients", clients.offers, "these clients")
     found: Trained = trainer.train(training)
@@ -214,10 +197,6 @@ def _keep(keep: str | None, trainer: Any, problem: Any) -> str:
     keep = keep or able[0]
     if keep not in KEEPS:
         raise InputError(f"What the server keeps is one of {', '.join(KEEPS)}; found {keep!r}.")
-    if keep == "statistics" and "statistics" not in problem.traits:
-        raise InputError(
-            f"There are no statistics of this problem to keep; training by {trainer.name} found them asked for."
-        )
     if keep not in able:
         raise InputError(f"Training by {trainer.name} here can keep {', '.join(able)}; found {keep!r}.")
     if keep == "gradients" and "plain" not in problem.traits:

@@ -16,8 +16,8 @@ from probekit.jacobian.linearize import LinearizedRows
 from probekit.jacobian.memory import Prediction, free_memory, size_text
 from probekit.linear.affine import ModelSquares
 from probekit.linear.design import Solution
-from probekit.linear.loss import Curvature
 from probekit.linear.solvers import ConjugateGradient, Operator, as_operator
+from probekit.linear.squares import Curvature
 from probekit.registry import nearest
 
 WAYS = ("auto", "dual", "pcg", "cg")
@@ -61,10 +61,9 @@ class CurvatureSolver:
     def solve(self, operator: Operator | Array, rhs: Array) -> Solution:
         """The solution, or SolverError carrying the best one found."""
         curvature, rows = _network(as_operator(operator))
-        mean_ridge = curvature.ridge / (curvature.share * rows.count)
-        way = self.choose(rows, mean_ridge)
+        way = self.choose(rows, curvature.ridge)
         exact = rows.cast(torch.float64)
-        inverse = self._inverse(exact, mean_ridge, way.name, low_precision=True)
+        inverse = self._inverse(exact, curvature.ridge, way.name, low_precision=True)
         low_precision = None if way.name == "dual" else _over(curvature, rows.cast(torch.float32))
         solver = ConjugateGradient(self.tolerance, self.max_steps, inverse, low_precision, self.watch)
         return replace(solver.solve(_over(curvature, exact), rhs), method=way.name, note=way.why)
@@ -139,7 +138,7 @@ class CurvatureSolver:
 
 def _network(operator: Operator) -> tuple[Curvature, LinearizedRows]:
     """The curvature and the rows inside an operator."""
-    if isinstance(operator, Curvature) and isinstance(operator.squares, ModelSquares) and not operator.free:
+    if isinstance(operator, Curvature) and isinstance(operator.squares, ModelSquares):
         model = operator.squares.model
         if isinstance(model, LinearizedRows):
             return operator, model

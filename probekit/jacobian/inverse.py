@@ -19,6 +19,7 @@ from torch import Tensor
 from probekit.errors import SolverError
 from probekit.jacobian.kernel import batch_factors, factors
 from probekit.jacobian.linearize import LinearizedRows, tensor_of
+from probekit.linear.solvers import Operator
 
 JITTER = 1e-11
 """Of the mean diagonal, added to a kernel before it is factored alone: rows may repeat."""
@@ -29,7 +30,7 @@ Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
-class DualInverse:
+class DualInverse(Operator):
     """The exact inverse, from the Cholesky factor of J J^T + n ridge."""
 
     rows: LinearizedRows
@@ -57,13 +58,9 @@ class DualInverse:
         pushed = _solved(self.factor, self.rows.jvp(v))
         return np.asarray((v - self.rows.vjp(pushed)) / self.ridge)
 
-    def dense(self) -> Array | None:
-        """Never formed."""
-        return None
-
 
 @dataclass(frozen=True, eq=False)
-class SubspaceInverse:
+class SubspaceInverse(Operator):
     """Close to the inverse: the curvature's restriction to a subspace inverted, one scale for the rest."""
 
     landmarks: LinearizedRows
@@ -103,10 +100,6 @@ class SubspaceInverse:
         given = tensor_of(pushed).to(self.middle.device).reshape(-1)
         inner = (self.middle @ given).cpu().numpy().reshape(pushed.shape)
         return np.asarray((v + self.landmarks.vjp(inner)) / self.scale)
-
-    def dense(self) -> Array | None:
-        """Never formed."""
-        return None
 
 
 def _some(rows: LinearizedRows, numbers: NDArray[np.int64]) -> LinearizedRows:

@@ -27,7 +27,7 @@ from probekit.jacobian.memory import Prediction
 from probekit.jacobian.tape import Fresh, Tape, Tensors
 from probekit.linear.affine import ModelSquares
 from probekit.linear.design import CENTRES
-from probekit.linear.loss import Curvature
+from probekit.linear.squares import Curvature
 
 Array = NDArray[np.float64]
 Inputs = Tensor | NDArray[Any]
@@ -214,7 +214,7 @@ class LinearizedRows:
     def curvature(self, ridge: float) -> Curvature:
         """J^T J / n + ridge."""
         nothing = np.broadcast_to(np.float64(0), (self.count, self.classes))
-        return Curvature(ModelSquares(self, nothing), 1 / self.count, ridge)
+        return Curvature(ModelSquares(self, nothing), ridge)
 
     @cached_property
     def _batches(self) -> tuple[Tape | Fresh, ...]:

@@ -8,6 +8,8 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from probekit.linear.squares import Squares
+
 Array = NDArray[np.float64]
 
 
@@ -23,7 +25,7 @@ class Linearization(Protocol):
 
 
 @dataclass(frozen=True, eq=False)
-class ModelSquares:
+class ModelSquares(Squares):
     """The squares of any affine model, a linearized network for one."""
 
     model: Linearization
@@ -50,15 +52,6 @@ class ModelSquares:
     def product(self, v: Array) -> Array:
         """J^T J v."""
         return self.model.vjp(self.model.jvp(v))
-
-    def dense(self) -> Array | None:
-        """Never formed."""
-        return None
-
-    @property
-    def free(self) -> int:
-        """Every parameter is penalised."""
-        return 0
 
     def target_energy(self) -> float:
         """What the offset lacks to the targets."""

@@ -1,4 +1,10 @@
-"""How rows become a least-squares problem, what a client sends of it, and a solution."""
+"""How rows become a least-squares problem, what a client sends of it, and a solution.
+
+In exact arithmetic an embedding's entry becomes the nearest multiple of a step. Products and sums of up to
+`EXACT_ROWS` rows of such numbers are exact in float64 whatever their order, because the step is a power of two and
+no grid number exceeds `GRID_REACH`. The step belongs to the design, never to the rows that are summed: a step
+chosen from rows that later have to be forgotten would remember them.
+"""
 
 from __future__ import annotations
 
@@ -67,7 +73,7 @@ class Design:
         if not (0 < self.grid < math.inf and math.frexp(self.grid)[0] == 0.5):
             raise InputError(
                 f"Exact arithmetic on {self.view} rows needs a grid step that is a power of two; found {self.grid}. "
-                "Take probekit.linear.grid.step_for(rows of the server), or divide each row by its norm (view l2)."
+                "Take linear.statistics.step_for(rows of the server), or divide each row by its norm (view l2)."
             )
         return float(self.grid)
 

@@ -19,17 +19,6 @@ from probekit.values import Rows
 FOLD_STREAM = 23
 
 
-def fold_statistics(
-    rows: Rows, labels: NDArray[Any], design: Design, *, folds: int = 5, seed: int = 0
-) -> list[ClientStats]:
-    """The statistics of k parts of the rows, drawn at random, as even as can be."""
-    if not 2 <= folds <= len(rows):
-        raise InputError(f"Between 2 and {len(rows)} folds are possible for {len(rows)} rows; found {folds}.")
-    parts = np.array_split(np.random.default_rng(seed).permutation(len(rows)), folds)
-    labels = np.asarray(labels)
-    return [statistics(rows[np.sort(part)], labels[np.sort(part)], design) for part in parts]
-
-
 def client_folds(
     rows: Rows, labels: NDArray[Any], design: Design, *, folds: int, seed: int, name: str
 ) -> list[ClientStats]:
@@ -37,8 +26,8 @@ def client_folds(
     number = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "little")
     parts = np.array_split(np.random.default_rng([seed, FOLD_STREAM, number]).permutation(len(rows)), folds)
     return [
-        statistics(rows[np.sort(part)], np.asarray(labels)[np.sort(part)], design) if len(part) else zero
-        for part, zero in zip(parts, [ClientStats.zero(design)] * folds, strict=True)
+        statistics(rows[part], labels[part], design) if len(part) else ClientStats.zero(design)
+        for part in map(np.sort, parts)
     ]
 
 

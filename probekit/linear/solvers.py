@@ -22,10 +22,12 @@ Array = NDArray[np.float64]
 
 @runtime_checkable
 class Operator(Protocol):
-    """A symmetric linear map on (d, k) arrays. `dense` is its matrix, or None where that is too large."""
+    """A symmetric linear map on (d, k) arrays."""
 
     def matvec(self, v: Array) -> Array: ...
-    def dense(self) -> Array | None: ...
+    def dense(self) -> Array | None:
+        """Its matrix, or None where that is too large."""
+        return None
 
 
 class Solver(Protocol):
@@ -35,7 +37,7 @@ class Solver(Protocol):
 
 
 @dataclass(frozen=True, eq=False)
-class Matrix:
+class Matrix(Operator):
     """A matrix as an operator."""
 
     array: Array
@@ -53,7 +55,7 @@ class Matrix:
 
 
 @dataclass(frozen=True, eq=False)
-class Inverse:
+class Inverse(Operator):
     """The inverse of a positive definite matrix, factored once: a preconditioner."""
 
     factor: tuple[Array, bool]
@@ -72,10 +74,6 @@ class Inverse:
         """The inverse applied to each column."""
         value: Array = linalg.cho_solve(self.factor, v, check_finite=False)
         return value
-
-    def dense(self) -> Array | None:
-        """Never formed."""
-        return None
 
 
 def residual_of(operator: Operator | Array, value: Array, rhs: Array) -> float:
@@ -98,10 +96,9 @@ def as_operator(operator: Operator | Array) -> Operator:
 class Cholesky:
     """Cholesky's factorisation; where the matrix is not positive definite, `Eigen`, and the note says so.
 
-    `refinements` repeats the solve on the true residual. A relative residual above `tolerance` is refused.
+    A relative residual above `tolerance` is refused.
     """
 
-    refinements: int = 0
     tolerance: float = 1e-6
 
     def solve(self, operator: Operator | Array, rhs: Array) -> Solution:
@@ -114,11 +111,7 @@ class Cholesky:
                 matrix, rhs, note="The matrix is not positive definite: solved by eigenvectors instead of Cholesky."
             )
         value: Array = linalg.cho_solve(factor, rhs, check_finite=False)
-        for _ in range(self.refinements):
-            value = value + linalg.cho_solve(factor, rhs - matrix @ value, check_finite=False)
-        return _accepted(
-            Solution(value, residual_of(matrix, value, rhs), 1 + self.refinements, "cholesky"), self.tolerance
-        )
+        return _accepted(Solution(value, residual_of(matrix, value, rhs), 1, "cholesky"), self.tolerance)
 
 
 @dataclass(frozen=True)
@@ -160,14 +153,7 @@ class ConjugateGradient:
 
     def solve(self, operator: Operator | Array, rhs: Array) -> Solution:
         """The solution, or SolverError carrying the best one found."""
-        best = self.descend(operator, rhs)
-        if not best.residual <= self.tolerance:
-            raise SolverError(
-                f"Conjugate gradients wanted a residual of {self.tolerance:g} and reached "
-                f"{best.residual:g} in {best.steps} steps. Allow more, or use a larger ridge.",
-                best,
-            )
-        return best
+        return _accepted(self.descend(operator, rhs), self.tolerance, "Allow more steps, or use a larger ridge.")
 
     def descend(
         self,
@@ -268,11 +254,10 @@ def _dense(operator: Operator | Array, rhs: Array) -> Array:
     return matrix
 
 
-def _accepted(solution: Solution, tolerance: float) -> Solution:
+def _accepted(solution: Solution, tolerance: float, remedy: str = "Use a larger ridge.") -> Solution:
     if not solution.residual <= tolerance:
+        found = f"reached {solution.residual:g} in {solution.steps} steps"
         raise SolverError(
-            f"{solution.method} wanted a relative residual of {tolerance:g} and reached "
-            f"{solution.residual:g}. Use a larger ridge.",
-            solution,
+            f"{solution.method} wanted a relative residual of {tolerance:g} and {found}. {remedy}", solution
         )
     return solution

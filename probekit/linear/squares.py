@@ -1,14 +1,15 @@
-"""The sum of squares |offset + J(params) - targets|^2 of an affine model, however its rows are held."""
+"""The sum of squares |offset + J(params) - targets|^2 of an affine model and its curvature, however rows are held."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from probekit.errors import InputError
 from probekit.linear.design import ClientStats, Design
 from probekit.linear.solvers import Inverse, Operator
 from probekit.linear.spectrum import largest_eigenvalue, rows_effective_dimension
@@ -25,73 +26,115 @@ class Squares(Protocol):
     def count(self) -> int: ...
     @property
     def shape(self) -> tuple[int, int]: ...
+    @property
+    def free(self) -> int:
+        """How many of the last rows of the parameters are not penalised."""
+        return 0
+
     def value(self, params: Array) -> float: ...
     def gradient(self, params: Array) -> Array:
         """Half the gradient: J^T (offset + J(params) - targets)."""
-        ...
 
     def product(self, v: Array) -> Array:
         """J^T J v."""
-        ...
 
     def dense(self) -> Array | None:
         """J^T J, or None where it is too large."""
-        ...
+        return None
 
 
 class CurvedSquares(Squares, Protocol):
     """Squares that know their curvature: how large it is, and how to invert it."""
 
     @property
-    def free(self) -> int:
-        """How many of the last rows of the parameters are not penalised."""
-        ...
-
-    @property
     def rank(self) -> int:
         """In how many directions there can be any curvature."""
-        ...
 
     def energy(self) -> float:
         """|J|^2, at most."""
-        ...
 
     def target_energy(self) -> float:
         """|targets - offset|^2."""
-        ...
 
     def largest_curvature(self, ridge: float) -> float:
         """The largest eigenvalue of J^T J / n + ridge."""
-        ...
 
     def effective_dimension(self, ridge: float) -> float | None:
         """tr J^T J / n (J^T J / n + ridge)^-1; None where that takes too long."""
-        ...
 
     def inverse(self, ridge: float) -> Operator:
         """The inverse of J^T J / n + ridge, exact or close: a preconditioner."""
-        ...
 
     def work(self, products: int, *, factored: bool) -> int:
         """The operations of so many products with the curvature, and of factoring it."""
-        ...
 
 
 @dataclass(frozen=True, eq=False)
-class StatsSquares:
-    """The squares of a head, from statistics alone (one-hot targets: their energy is the count)."""
+class Curvature(Operator):
+    """J^T J / n + ridge (on penalised rows): the second derivative of the mean ridge loss."""
+
+    squares: Squares
+    ridge: float
+
+    def __post_init__(self) -> None:
+        if self.squares.count == 0:
+            raise InputError("The loss of no rows is not defined. Give at least one row.")
+
+    def matvec(self, v: Array) -> Array:
+        """The curvature applied to each column."""
+        product = 1 / self.squares.count * self.squares.product(v)
+        kept = len(v) - self.squares.free
+        product[:kept] += self.ridge * v[:kept]
+        return product
+
+    def dense(self) -> Array | None:
+        """Its matrix, where the squares have one."""
+        if (gram := self.squares.dense()) is None:
+            return None
+        matrix, kept = 1 / self.squares.count * gram, np.arange(len(gram) - self.squares.free)
+        matrix[kept, kept] += self.ridge
+        return matrix
+
+
+class _HeadSquares(CurvedSquares, Protocol):
+    """What all squares of a head share; their targets are one-hot."""
+
+    design: Design
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Of the parameters."""
+        return (self.design.columns, self.design.classes)
+
+    @property
+    def free(self) -> int:
+        """Of a free intercept, one."""
+        return int(self.design.intercept == "free")
+
+    @property
+    def rank(self) -> int:
+        """No more than rows and columns."""
+        return min(self.count, self.shape[0])
+
+    def target_energy(self) -> float:
+        """One-hot rows have norm 1."""
+        return float(self.count)
+
+
+@dataclass(frozen=True, eq=False)
+class StatsSquares(_HeadSquares):
+    """The squares of a head, from statistics alone."""
 
     stats: ClientStats
+    design: Design = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "design", self.stats.design)
 
     @property
     def count(self) -> int:
         """How many rows."""
         return self.stats.count
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """Of the parameters."""
-        return (self.stats.design.columns, self.stats.design.classes)
 
     def value(self, params: Array) -> float:
         """The sum of squares."""
@@ -110,23 +153,9 @@ class StatsSquares:
         """The Gram."""
         return self.stats.total_gram
 
-    @property
-    def free(self) -> int:
-        """Of a free intercept, one."""
-        return int(self.stats.design.intercept == "free")
-
-    @property
-    def rank(self) -> int:
-        """No more than rows and columns."""
-        return min(self.count, self.shape[0])
-
     def energy(self) -> float:
         """The Gram's trace."""
         return float(np.trace(self.stats.total_gram))
-
-    def target_energy(self) -> float:
-        """One-hot rows have norm 1."""
-        return float(self.count)
 
     def largest_curvature(self, ridge: float) -> float:
         """Of the dense curvature."""
@@ -153,7 +182,7 @@ class StatsSquares:
 
 
 @dataclass(frozen=True, eq=False)
-class RowSquares:
+class RowSquares(_HeadSquares):
     """The squares of a head, from the rows themselves, a block at a time; the Gram is never formed."""
 
     rows: Rows
@@ -167,11 +196,6 @@ class RowSquares:
     def count(self) -> int:
         """How many rows."""
         return len(self.rows)
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """Of the parameters."""
-        return (self.design.columns, self.design.classes)
 
     def value(self, params: Array) -> float:
         """The sum of squares."""
@@ -191,28 +215,10 @@ class RowSquares:
             total += block.T @ (block @ v)
         return total
 
-    def dense(self) -> Array | None:
-        """Never formed: take statistics for that."""
-        return None
-
-    @property
-    def free(self) -> int:
-        """Of a free intercept, one."""
-        return int(self.design.intercept == "free")
-
-    @property
-    def rank(self) -> int:
-        """No more than rows and columns."""
-        return min(self.count, self.shape[0])
-
     def energy(self) -> float:
         """The sum of the rows' squares, column of ones included."""
         found = (np.square(block, dtype=np.float64).sum() for _, block in row_blocks(self.rows, self.design))
         return float(sum(found)) + self.count * (self.design.columns - self.design.dimension)
-
-    def target_energy(self) -> float:
-        """One-hot rows have norm 1."""
-        return float(self.count)
 
     def largest_curvature(self, ridge: float) -> float:
         """By products with the rows."""

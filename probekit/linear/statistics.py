@@ -53,6 +53,17 @@ def statistics(rows: Rows, labels: NDArray[Any], design: Design, *, chunk_rows: 
     return ClientStats(design, grams, _moment(sums, counts, design), counts)
 
 
+def step_for(rows: Rows, *, headroom: float = 4.0) -> float:
+    """The finest grid step that holds these rows (the server's own) with room for larger ones."""
+    largest = float(np.abs(np.asarray(rows[0 : len(rows)], dtype=np.float64)).max(initial=0.0))
+    if not (0 < largest < math.inf and headroom >= 1):
+        raise InputError(
+            "A grid step needs finite rows that are not all zero and a headroom of at least 1; found a "
+            f"largest entry of {largest} and a headroom of {headroom}."
+        )
+    return float(2.0 ** math.ceil(math.log2(headroom * largest / GRID_REACH)))
+
+
 def row_blocks(
     rows: Rows,
     design: Design,

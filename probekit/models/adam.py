@@ -7,16 +7,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
 
 from probekit.errors import InputError
 from probekit.linear.design import Solution
 from probekit.linear.solvers import Operator, as_operator, residual_of
 from probekit.models.optimiser import Optimiser
+from probekit.values import Array
 
 START_STREAM = 30
-
-Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from probekit.errors import InputError
 from probekit.linear.design import Design
-from probekit.linear.grid import step_for
+from probekit.linear.statistics import step_for
 from probekit.models.heads import LinearHead
 from probekit.models.linear_problem import HeadProblem
 from probekit.models.logistic_problem import LogisticProblem

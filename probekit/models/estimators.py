@@ -26,6 +26,7 @@ from probekit.linear.statistics import statistics
 from probekit.linear.system import system_of
 from probekit.models.heads import LinearHead, head_of
 from probekit.models.serving import scores
+from probekit.values import Array, Indices
 
 TARGETS = (-1.0, 1.0)
 
@@ -36,7 +37,7 @@ class _Head(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     head_: LinearHead
     classes_: NDArray[Any]
 
-    def decision_function(self, X: ArrayLike) -> NDArray[np.float64]:
+    def decision_function(self, X: ArrayLike) -> Array:
         """The score of each class; of the second alone where there are two."""
         check_is_fitted(self)
         rows = validate_data(self, X, reset=False, dtype=[np.float64, np.float32])
@@ -54,7 +55,7 @@ class _Head(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         check_classification_targets(labels)
         return rows, np.asarray(labels)
 
-    def _numbers(self, labels: NDArray[Any]) -> NDArray[np.int64]:
+    def _numbers(self, labels: NDArray[Any]) -> Indices:
         unknown = np.setdiff1d(labels, self.classes_)
         if unknown.size:
             raise InputError(f"The classes are {list(self.classes_)}; found {unknown[0]!r} among the labels.")
@@ -66,7 +67,7 @@ class _Head(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         bias = self._one(head.params[-1]) if len(self.classes_) == 2 else head.params[-1]
         self.intercept_ = np.atleast_1d(bias)
 
-    def _one(self, pair: NDArray[np.float64]) -> NDArray[np.float64]:
+    def _one(self, pair: Array) -> Array:
         """What stands for two classes: the second's values."""
         return np.asarray(pair[1])
 
@@ -175,15 +176,15 @@ class RidgeHead(_Head):
             grid=self.grid,
         )
 
-    def _weights(self) -> NDArray[np.float64] | str | None:
+    def _weights(self) -> Array | str | None:
         if self.class_weight is None:
             return None
         if isinstance(self.class_weight, str):
             return self.class_weight
-        found: NDArray[np.float64] = compute_class_weight(self.class_weight, classes=self.classes_, y=self.classes_)
+        found: Array = compute_class_weight(self.class_weight, classes=self.classes_, y=self.classes_)
         return found
 
-    def _choose(self, rows: NDArray[Any], numbers: NDArray[np.int64]) -> float:
+    def _choose(self, rows: NDArray[Any], numbers: Indices) -> float:
         path = decompose(
             self.stats_,
             scaling=self.scaling,
@@ -235,13 +236,13 @@ class LogisticHead(_Head):
         self._keep(found)
         return self
 
-    def predict_proba(self, X: ArrayLike) -> NDArray[np.float64]:
+    def predict_proba(self, X: ArrayLike) -> Array:
         """The chance of each class."""
         check_is_fitted(self)
         found = scores(self.head_, validate_data(self, X, reset=False, dtype=[np.float64, np.float32]))
         return np.asarray(softmax(found, axis=1))
 
-    def _one(self, pair: NDArray[np.float64]) -> NDArray[np.float64]:
+    def _one(self, pair: Array) -> Array:
         """What stands for two classes: the second's values less the first's."""
         return np.asarray(pair[1] - pair[0])
 

@@ -8,16 +8,12 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
 from probekit.errors import InputError
 from probekit.models.optimiser import Optimiser
-from probekit.values import Json
+from probekit.values import Array, Indices, Json
 
 BATCH_STREAM = 22
-
-Array = NDArray[np.float64]
-Indices = NDArray[np.int64]
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from probekit.errors import InputError
 from probekit.linear.design import CENTRES, LinearFit
-from probekit.values import Json, canonical
+from probekit.values import Array, Json, canonical
 
 PRECISIONS = ("float64", "float32")
 
@@ -28,7 +28,7 @@ class LinearHead:
 
     backend: ClassVar[str] = "embeddings"
 
-    params: NDArray[np.float64]
+    params: Array
     classes: tuple[str, ...]
     ridge: float
     view: str = "raw"
@@ -116,7 +116,7 @@ class NetworkHead:
 
     backend: ClassVar[str] = "jvp"
 
-    params: NDArray[np.float64]
+    params: Array
     classes: tuple[str, ...]
     ridge: float
     network: Network
@@ -158,7 +158,7 @@ class Head(Protocol):
     @property
     def backend(self) -> str: ...
     @property
-    def params(self) -> NDArray[np.float64]: ...
+    def params(self) -> Array: ...
     @property
     def classes(self) -> tuple[str, ...]: ...
     @property

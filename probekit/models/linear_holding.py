@@ -14,12 +14,10 @@ from probekit.linear.design import ClientStats
 from probekit.linear.rows import Picked
 from probekit.linear.squares import CurvedSquares, RowSquares, StatsSquares
 from probekit.linear.statistics import row_blocks, statistics
-from probekit.values import EmbeddingSet
+from probekit.values import EmbeddingSet, Indices
 
 ROWS = frozenset({"statistics", "gradient", "product", "form", "scales", "fit", "leave-out", "evaluate"})
 SUMS = frozenset({"statistics", "gradient", "product", "form", "scales"})
-
-Indices = NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)

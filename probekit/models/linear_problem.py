@@ -23,7 +23,7 @@ from probekit.models.heads import Head, LinearHead, head_of
 from probekit.models.linear_holding import RowHolding, StatisticsHolding
 from probekit.models.problem import ScoredRows
 from probekit.registry import nearest
-from probekit.values import EmbeddingSet, Json, Rows, digest
+from probekit.values import Array, EmbeddingSet, Indices, Json, Rows, digest
 
 SOLVERS: dict[str, Solver] = {
     "cholesky": Cholesky(tolerance=1e-4),
@@ -31,9 +31,6 @@ SOLVERS: dict[str, Solver] = {
     "adam": AdamSteps(),
     "f2l2": F2L2,
 }
-
-Array = NDArray[np.float64]
-Indices = NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)

@@ -8,7 +8,6 @@ from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from probekit.errors import SolverError
 from probekit.linear.design import Solution
@@ -16,12 +15,9 @@ from probekit.linear.logistic import NO_EXACT_UNLEARNING, fit_logistic, loss_and
 from probekit.models.fitting import FitPlan
 from probekit.models.linear_holding import RowHolding
 from probekit.models.linear_problem import HeadProblem
-from probekit.values import EmbeddingSet, Json
+from probekit.values import Array, EmbeddingSet, Indices, Json
 
 OFFERS = frozenset({"statistics", "gradient", "fit", "evaluate"})
-
-Array = NDArray[np.float64]
-Indices = NDArray[np.int64]
 
 
 @dataclass(eq=False)

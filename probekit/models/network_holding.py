@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from probekit.jacobian.curvature import CurvatureSolver
 from probekit.jacobian.kernel import Factors, batch_factors, factors
@@ -21,16 +20,13 @@ from probekit.linear.solvers import Operator
 from probekit.linear.spectrum import effective_dimension, largest_eigenvalue
 from probekit.linear.statistics import checked_labels
 from probekit.models.networks import inputs_of, linearized
-from probekit.values import EmbeddingSet
+from probekit.values import Array, EmbeddingSet, Indices
 
 OFFERS = frozenset({"gradient", "product", "form", "scales", "fit", "evaluate"})
 DUAL_VALUES = 6000
 """The largest dual whose eigenvalues are computed to tell the effective dimension."""
 ROOM = 1.01
 """What float32 may be off by in a sum of squares, and more."""
-
-Array = NDArray[np.float64]
-Indices = NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)

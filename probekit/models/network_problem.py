@@ -21,7 +21,7 @@ from probekit.models.network_holding import NetworkHolding, NetworkSquares, row_
 from probekit.models.networks import inputs_of, linearized, network_scores
 from probekit.models.problem import ScoredRows
 from probekit.registry import nearest
-from probekit.values import EmbeddingSet, Json, Rows, digest
+from probekit.values import Array, EmbeddingSet, Indices, Json, Rows, digest
 
 LINEARIZED = (
     "It concerns the network linearized around w_p, and w_p itself knows nobody's rows but the server's.",
@@ -36,9 +36,6 @@ SOLVERS: dict[str, CurvatureSolver | AdamSteps] = {
     "f2l2": F2L2,
 }
 BLOCK_ROWS = 4096
-
-Array = NDArray[np.float64]
-Indices = NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)

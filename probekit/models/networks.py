@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -21,8 +18,8 @@ from probekit.errors import CorruptError, InputError, NotFoundError, ProbekitErr
 from probekit.jacobian.inspection import first_line
 from probekit.jacobian.linearize import Linearized, linearize, tensor_of
 from probekit.models.heads import Network, NetworkHead
-from probekit.registry import nearest
-from probekit.values import Rows
+from probekit.registry import imported, nearest
+from probekit.values import Array, Rows
 
 SLOPE = 0.01
 """Of LeakyReLU below zero, as the paper has it."""
@@ -181,15 +178,7 @@ def _made(factory: Callable[[Shape, int], nn.Module], name: str, shape: Shape, c
 
 
 def _imported(name: str) -> Callable[[Shape, int], nn.Module]:
-    module, _, attribute = name.removeprefix("py:").partition(":")
-    if not module or not attribute:
-        raise InputError(f"Wanted py:module:factory, found {name}. Name the function after a second colon.")
-    if str(Path.cwd()) not in sys.path:
-        sys.path.append(str(Path.cwd()))
-    try:
-        found = getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError) as error:
-        raise NotFoundError(f"{name} cannot be found: {error}. Check the spelling and the current folder.") from error
+    found = imported(name)
     if isinstance(found, nn.Module) or not callable(found):
         raise InputError(f"{name} must be a function that makes a torch.nn.Module; found {type(found).__name__}.")
     if getattr(getattr(found, "__code__", None), "co_argcount", 2) == 0:
@@ -259,7 +248,7 @@ def pretrained(head: NetworkHead) -> NetworkHead:
     return replace(head, params=start)
 
 
-def network_scores(head: NetworkHead, rows: Rows, *, length: int = 8192) -> NDArray[np.float64]:
+def network_scores(head: NetworkHead, rows: Rows, *, length: int = 8192) -> Array:
     """The linearized network's score of each class for each row, (n, k)."""
     model = linearized(head.network)
     found = np.empty((len(rows), len(head.classes)))

@@ -5,22 +5,20 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from probekit.errors import InputError
 from probekit.registry import nearest
+from probekit.values import Array
 
 OPTIMISERS = ("sgd", "momentum", "adam")
-
-Params = NDArray[np.float64]
 
 
 @dataclass
 class State:
     """What an optimiser remembers between the steps of one round, for all clients of a stack."""
 
-    first: Params
-    second: Params
+    first: Array
+    second: Array
     steps: int = 0
 
 
@@ -46,14 +44,14 @@ class Optimiser:
                 f"{self.betas} and {self.epsilon}."
             )
 
-    def start(self, params: Params) -> State:
+    def start(self, params: Array) -> State:
         """Fresh state for these parameters."""
         return State(
             np.zeros_like(params) if self.name != "sgd" else params[:0],
             np.zeros_like(params) if self.name == "adam" else params[:0],
         )
 
-    def step(self, params: Params, gradient: Params, *, state: State, rate: float) -> None:
+    def step(self, params: Array, gradient: Array, *, state: State, rate: float) -> None:
         """Move, in place, the first clients of the stack: as many as the gradient has."""
         active = len(gradient)
         moving = params[:active]

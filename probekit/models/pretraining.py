@@ -8,13 +8,13 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from probekit.errors import InputError, SolverError
 from probekit.jacobian.inspection import first_line
 from probekit.jacobian.linearize import Inputs, tensor_of
 from probekit.protocols import Progress
+from probekit.values import Indices
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ PRETRAINING = Pretraining()
 def pretrain(
     module: nn.Module,
     inputs: Inputs,
-    labels: NDArray[np.int64],
+    labels: Indices,
     *,
     options: Pretraining = PRETRAINING,
     progress: Callable[[Progress], None] | None = None,

@@ -10,18 +10,13 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
-import numpy as np
 from numpy.typing import NDArray
 
 from probekit.linear.solvers import Operator, Solver
-from probekit.linear.squares import CurvedSquares
 from probekit.models.fitting import FitPlan
 from probekit.models.heads import Head
 from probekit.registry import problems
-from probekit.values import EmbeddingSet, Json, Partition, Rows
-
-Array = NDArray[np.float64]
-Indices = NDArray[np.int64]
+from probekit.values import Array, EmbeddingSet, Indices, Json, Partition, Rows
 
 
 class Holding(Protocol):
@@ -33,12 +28,6 @@ class Holding(Protocol):
     def count(self) -> int: ...
     @property
     def offers(self) -> frozenset[str]: ...
-
-
-class QuadraticHolding(Holding, Protocol):
-    """A holding whose loss is a sum of squares of an affine model."""
-
-    def squares(self, precision: str = "float64") -> CurvedSquares: ...
 
 
 class Problem(Protocol):

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import load as load_tensors
 from safetensors.numpy import save as save_tensors
@@ -19,13 +18,13 @@ from probekit.errors import CorruptError, InputError, MismatchError, NotFoundErr
 from probekit.files import new_file, new_folder
 from probekit.models.heads import Head
 from probekit.models.problem import backend_named, problem_of
-from probekit.values import EmbeddingSet, Json, Rows
+from probekit.values import Array, EmbeddingSet, Indices, Json, Rows
 
 FORMAT = 1
 CONFIG, WEIGHTS, CARD = "config.json", "model.safetensors", "README.md"
 
 
-def scores(head: Head, embeddings: EmbeddingSet | Rows) -> NDArray[np.float64]:
+def scores(head: Head, embeddings: EmbeddingSet | Rows) -> Array:
     """The score of each class for each embedding, (n, k). Embeddings of another encoding are refused."""
     if isinstance(embeddings, EmbeddingSet):
         _refuse_other_spec(head, embeddings)
@@ -34,12 +33,12 @@ def scores(head: Head, embeddings: EmbeddingSet | Rows) -> NDArray[np.float64]:
         raise InputError(
             f"This head is for rows of {head.dimension} numbers, one per sample; found shape {rows.shape}."
         )
-    found: NDArray[np.float64] = problem_of(head).scores(head, rows)
+    found: Array = problem_of(head).scores(head, rows)
     _refuse_bad_rows(found, head)
     return found
 
 
-def predict(head: Head, embeddings: EmbeddingSet | Rows) -> NDArray[np.int64]:
+def predict(head: Head, embeddings: EmbeddingSet | Rows) -> Indices:
     """The number of the class with the highest score, for each embedding; `head.classes` has its name."""
     return np.asarray(np.argmax(scores(head, embeddings), axis=1), dtype=np.int64)
 
@@ -113,7 +112,7 @@ def _refuse_other_spec(head: Head, embeddings: EmbeddingSet) -> None:
     )
 
 
-def _refuse_bad_rows(found: NDArray[np.float64], head: Head) -> None:
+def _refuse_bad_rows(found: Array, head: Head) -> None:
     bad = ~np.isfinite(found).all(axis=1)
     if bad.any():
         why = "not finite or has no direction" if head.view == "l2" else "not finite"

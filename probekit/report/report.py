@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from filelock import FileLock
 
+from probekit.certificates.agreement import Margins
 from probekit.certificates.certificate import Certificate
-from probekit.certificates.margins import Margins
 from probekit.certificates.verdicts import Finding
 from probekit.errors import InputError
 from probekit.evaluation.backdoor import BackdoorSuccess

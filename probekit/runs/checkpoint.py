@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from probekit.files import map_tensors, storing
 from probekit.runs import tensors
 from probekit.runs.layout import checkpoint_path
 from probekit.runs.options import TrainOptions
-from probekit.values import EmbeddingSet, canonical
+from probekit.values import EmbeddingSet, Json, canonical
 
 EVERY = 20.0
 """Seconds between two writings; the first is written at once."""
@@ -52,11 +52,9 @@ class TrainingCheckpoint:
 
     def load(self) -> TrainingState | None:
         """Where the same training was when it was interrupted, if it was."""
-        if not self.path.is_file():
-            return None
         try:
             arrays, note = map_tensors(self.path)
-        except CorruptError:
+        except CorruptError:  # which a missing file is, too
             return None
         if note.get("key") != self.key:
             return None
@@ -66,18 +64,16 @@ class TrainingCheckpoint:
 
     def save(self, state: TrainingState) -> None:
         """Write it, unless that was done a moment ago."""
-        if time.monotonic() < self._written + EVERY and state.rounds is not None:
+        reached = state.rounds
+        note: dict[str, Json] = {"key": self.key, "rounds": 0, "sent": [0, 0, 0]}
+        if time.monotonic() < self._written + EVERY and reached is not None:
             return
         arrays = {WEIGHT + name: value for name, value in state.arrays.items()}
-        if state.rounds is not None:
-            arrays[PARAMS] = state.rounds.params
-        rounds, sent = 0, Traffic()
-        if state.rounds is not None:
-            rounds, sent = state.rounds.rounds, state.rounds.sent
+        if reached is not None:
+            arrays[PARAMS] = reached.params
+            note |= {"rounds": reached.rounds, "sent": list(asdict(reached.sent).values())}
         with storing(self.path.parent):
-            tensors.put(
-                self.path, arrays, {"key": self.key, "rounds": rounds, "sent": [sent.up, sent.down, sent.rounds]}
-            )
+            tensors.put(self.path, arrays, note)
         self._written = time.monotonic()
 
     def remove(self) -> None:

@@ -74,12 +74,7 @@ class DuplicatesResult(Result):
 
 
 def duplicates(
-    run: Run,
-    *,
-    test: str | None = None,
-    threshold: float = 0.999,
-    client: str | None = None,
-    limit: int = 100_000,
+    run: Run, *, test: str | None = None, threshold: float = 0.999, client: str | None = None, limit: int = 100_000
 ) -> DuplicatesResult:
     """Samples of one client that (nearly) stand in another's rows, or in a test set.
 

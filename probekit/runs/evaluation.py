@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from probekit.cache import DiskStore
 from probekit.errors import CacheError, InputError, MismatchError, NotFoundError
 from probekit.evaluation import metrics
+from probekit.evaluation.backdoor import BackdoorSuccess, backdoor_success
 from probekit.evaluation.few_shot import FewShot, few_shot
 from probekit.evaluation.metrics import Calibration, Confusion, Interval, Share, accuracy
 from probekit.federated.trained import Trained
@@ -21,10 +22,9 @@ from probekit.linear.neighbours import KnnOptions, knn_predict
 from probekit.linear.ridge import penalty_of
 from probekit.models.heads import Head
 from probekit.models.serving import predict, scores
-from probekit.runs.backdoor import BackdoorComparison, compare_backdoor
 from probekit.runs.folder import RunFolder
 from probekit.runs.result import Result
-from probekit.runs.rows import RunRows, rows_at, usable
+from probekit.runs.rows import rows_at, usable
 from probekit.runs.snapshot import snapshot
 from probekit.values import EmbeddingSet
 
@@ -74,6 +74,19 @@ class SetEvaluation:
 
 
 @dataclass(frozen=True)
+class BackdoorComparison(Result):
+    """How well a trigger works on a head, and on the retrained one; the difference is what counts."""
+
+    set: str
+    trigger: str | None
+    target: int
+    base_rate: float
+    head: BackdoorSuccess
+    retrained: BackdoorSuccess
+    difference_to_retraining: float
+
+
+@dataclass(frozen=True)
 class EvaluationResult(Result):
     """The head of a state on every set that was asked for."""
 
@@ -119,7 +132,7 @@ class Evaluator:
     def own(self) -> EvaluationSet:
         """The server's rows or, without any, the rows that were trained on."""
         name = str(self.run.inputs["name"])
-        embeddings, partition = self._rows()
+        embeddings, partition = rows_at(self.run, self.store, self.state)
         if len(partition.server):
             return EvaluationSet.server(name, embeddings.select(partition.server), self.trained)
         return EvaluationSet(name, TRAINING, *self.held())
@@ -141,13 +154,10 @@ class Evaluator:
 
     def held(self) -> tuple[EmbeddingSet, dict[str, Indices]]:
         """The rows that the state was trained on, in order, and where each client's are among them."""
-        embeddings, partition = self._rows()
+        embeddings, partition = rows_at(self.run, self.store, self.state)
         clients = {name: partition.clients[name] for name in self.trained.counts if name in partition.clients}
         rows = np.sort(np.concatenate(list(clients.values())))
         return embeddings.select(rows), {name: np.flatnonzero(np.isin(rows, held)) for name, held in clients.items()}
-
-    def _rows(self) -> RunRows:
-        return rows_at(self.run, self.store, self.state)
 
     def evaluate(self, subject: EvaluationSet, how: Interval) -> SetEvaluation:
         """Everything about the head on these rows."""
@@ -188,8 +198,7 @@ class Evaluator:
     def knn(self, subject: EvaluationSet, neighbours: int, interval: Interval) -> KnnAccuracy:
         """How good a vote of the nearest training rows is."""
         train, rows = self._training_rows(subject, "knn"), subject.rows
-        options = KnnOptions(neighbours=neighbours)
-        threads = os.cpu_count() or 1
+        options, threads = KnnOptions(neighbours=neighbours), os.cpu_count() or 1
         guesses = knn_predict(train.to_numpy(), train.labels, rows.to_numpy(), options=options, threads=threads)
         return KnnAccuracy(**vars(options), accuracy=accuracy(guesses, rows.labels, interval=interval))
 
@@ -198,17 +207,9 @@ class Evaluator:
         if "statistics" not in self.trained.problem.traits:
             raise InputError("`shots` draws curves of heads in closed form; a whole network has none. Leave it out.")
         train, trained = self._training_rows(subject, "shots"), self.trained
-        rows = sum(trained.counts.values())
-        curve = few_shot(
-            train,
-            subject.rows,
-            design=trained.problem.design,
-            ridge=penalty_of(trained.ridge, trained.scaling, rows) / rows,
-            shots=shots,
-            draws=draws,
-            seed=seed,
-        )
-        return tuple(curve)
+        rows = trained.rows
+        ridge, design = penalty_of(trained.ridge, trained.scaling, rows) / rows, trained.problem.design
+        return tuple(few_shot(train, subject.rows, design=design, ridge=ridge, shots=shots, draws=draws, seed=seed))
 
     def _training_rows(self, subject: EvaluationSet, option: str) -> EmbeddingSet:
         if subject.kind == TRAINING:
@@ -249,9 +250,21 @@ def evaluate(
     backdoor = None
     if triggered is not None:
         retrained, pictures = snapshot(folder, store, state).reference(), store.open(triggered)
-        backdoor = compare_backdoor(trained.head, retrained, pictures, target=target, interval=how)
+        backdoor = _compare_backdoor(trained.head, retrained, pictures, target=target, interval=how)
     number = run.state if state is None else state
     return EvaluationResult(run.path, number, trained.method, trained.head.digest, tuple(results), backdoor)
+
+
+def _compare_backdoor(
+    head: Head, retrained: Head, triggered: EmbeddingSet, *, target: int, interval: Interval
+) -> BackdoorComparison:
+    """Success of the trigger on both heads; being lower than retrained is a difference, too."""
+    here, there = (backdoor_success(one, triggered, target=target, interval=interval) for one in (head, retrained))
+    rates = [one.excluding_target.value for one in (here, there)]
+    if rates[0] is None or rates[1] is None:
+        raise InputError("Backdoor success needs triggered pictures of other classes than the target; there are none.")
+    apart, trigger = abs(rates[0] - rates[1]), triggered.spec.trigger
+    return BackdoorComparison(triggered.source, trigger, target, here.base_rate, here, there, apart)
 
 
 def find_sets(run: RunFolder, store: DiskStore, names: Sequence[str]) -> tuple[list[EvaluationSet], str]:
@@ -264,8 +277,7 @@ def find_sets(run: RunFolder, store: DiskStore, names: Sequence[str]) -> tuple[l
     except (NotFoundError, MismatchError) as error:
         return [], f"No test set was named, and the run's own rows are not at hand. {error}"
     if not len(partition.server):
-        hint = f"Name a set: `probekit report {run.path} --test SET`."
-        return [], f"No test set was named and the server has no rows of its own. {hint}"
+        return [], "No test set was named and the server has no rows of its own. Name a test set."
     rows = embeddings.select(partition.server)
     return [EvaluationSet.server("the server's rows", rows, run.trained())], ""
 

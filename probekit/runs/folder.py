@@ -29,20 +29,8 @@ from probekit.federated.trained import Trained
 from probekit.files import ASIDE, new_folder, replaced, restore_folder, storing, sync_folder, write_json
 from probekit.models.heads import Head
 from probekit.registry import nearest
-from probekit.runs import ledger
-from probekit.runs.environment import environment
-from probekit.runs.layout import (
-    LEDGER,
-    NOTE,
-    PARTITION,
-    SCHEMA,
-    lock_of,
-    read_note,
-    read_partition,
-    refuse_taken,
-    state_folder,
-    write_partition,
-)
+from probekit.runs import layout, ledger
+from probekit.runs.layout import LEDGER, NOTE, PARTITION, lock_of, state_folder
 from probekit.runs.ledger import Event, LedgerEntry
 from probekit.runs.states import StateFolder, write_state
 from probekit.values import EmbeddingSet, Json, Partition
@@ -79,7 +67,7 @@ class RunFolder:
             near = [str(found.parent) for found in sorted(path.parent.glob(f"*/{NOTE}"))]
             hint = nearest(str(path), near) if near else "`probekit train` makes one."
             raise NotFoundError(f"{path} is not a run folder: it has no {NOTE}. {hint}")
-        return cls(path, read_note(path))
+        return cls(path, layout.read_note(path))
 
     @property
     def config(self) -> dict[str, Any]:
@@ -111,13 +99,16 @@ class RunFolder:
         if number not in self.states():
             there = ", ".join(map(str, self.states()))
             raise NotFoundError(f"{self.path} has no state {number}: it has {there}, and {self.state} is current.")
-        stated = [entry for entry in self.entries() if entry.outputs.get("state") == number]
-        made = [str(entry.outputs["trained"]) for entry in stated if "trained" in entry.outputs]
-        if not made:
+        made = self.made().get(number)
+        if made is None:
             raise CorruptError(
                 f"The ledger of {self.path} does not know how state {number} came about. Restore it from a copy."
             )
-        return StateFolder.open(state_folder(self.path, number), made[-1])
+        return StateFolder.open(state_folder(self.path, number), made)
+
+    def made(self) -> dict[int, str]:
+        """The sha256 of what was trained, by the number of its state, as the ledger has them."""
+        return {one.state: str(one.outputs["trained"]) for one in self.entries() if "trained" in one.outputs}
 
     def trained(self, state: int | None = None) -> Trained:
         """All that training (or the last unlearning) left; clients' statistics are read when asked for."""
@@ -129,11 +120,11 @@ class RunFolder:
 
     def partition(self) -> Partition:
         """Who held which rows when the run was trained."""
-        return read_partition(self._partition_path(), self._note["partition"])[0]
+        return layout.read_partition(self._partition_path(), self._note["partition"])[0]
 
     def rows(self) -> NDArray[np.int64] | None:
         """The rows of the cached set that took part, in order; None: all of them."""
-        return read_partition(self._partition_path(), self._note["partition"])[1]
+        return layout.read_partition(self._partition_path(), self._note["partition"])[1]
 
     def _partition_path(self) -> Path:
         rebased = self.path / f"partition-{self._note['partition']}.safetensors"
@@ -141,11 +132,10 @@ class RunFolder:
 
     def embeddings(self, store: DiskStore) -> EmbeddingSet:
         """The rows that the run was trained on, from the cache; refused if they are no longer the same."""
-        inputs = self.inputs
+        inputs, rows = self.inputs, self.rows()
         if inputs["set"] not in store.sets.digests():
             _refuse_stale(self, store)
         found = store.open(inputs["set"])
-        rows = self.rows()
         found = found if rows is None else found.select(rows)
         if found.digest != inputs["rows"]:
             raise CorruptError(
@@ -166,7 +156,7 @@ class RunFolder:
                 self._lock.acquire()
         try:
             if self._lock.lock_counter == 1:
-                self._note = read_note(self.path)
+                self._note = layout.read_note(self.path)
                 self._recover()
             yield
         finally:
@@ -192,11 +182,9 @@ class RunFolder:
         with self.lock():
             digest = embeddings.digest
             inputs = {**self.inputs, "name": name, "set": digest, "rows": digest, "count": len(embeddings)}
-            written = write_partition(self.path / f"{ASIDE}partition", partition, None)
+            written = layout.write_partition(self.path / f"{ASIDE}partition", partition, None)
             (self.path / f"{ASIDE}partition").rename(self.path / f"partition-{written}.safetensors")
-            note = {**self._note, "inputs": {**inputs, "partition": partition.digest}, "partition": written}
-            write_json(self.path / NOTE, note)
-            self._note = note
+            self._write_note({"inputs": {**inputs, "partition": partition.digest}, "partition": written})
             for path in self.path.glob("partition*.safetensors"):
                 if path.name != f"partition-{written}.safetensors":
                     path.unlink()
@@ -215,7 +203,10 @@ class RunFolder:
         self._switch(entry)
 
     def _switch(self, entry: LedgerEntry) -> None:
-        note = {**self._note, "state": entry.outputs["state"], "ledger": entry.digest}
+        self._write_note({"state": entry.outputs["state"], "ledger": entry.digest})
+
+    def _write_note(self, changes: Mapping[str, Json]) -> None:
+        note = {**self._note, **changes}
         write_json(self.path / NOTE, note)
         self._note = note
 
@@ -233,13 +224,11 @@ class RunFolder:
 
     def _whole(self, entry: LedgerEntry) -> bool:
         """Whether what an entry tells of is there."""
-        outputs = entry.outputs
-        if "trained" not in outputs:
-            return outputs.get("state") == self.state
-        if outputs.get("state") != self.state + 1:
-            return False
+        state, made = entry.outputs.get("state"), entry.outputs.get("trained")
+        if made is None or state != self.state + 1:
+            return made is None and state == self.state
         try:
-            StateFolder.open(state_folder(self.path, self.state + 1), str(outputs["trained"])).check()
+            StateFolder.open(state_folder(self.path, self.state + 1), str(made)).check()
         except CorruptError:
             return False
         return True
@@ -247,8 +236,25 @@ class RunFolder:
 
 def create(path: Path, material: RunContents, *, force: bool = False) -> RunFolder:
     """Write a new run: it appears whole under its name, or not at all."""
+    inputs = {**material.inputs, "partition": material.partition.digest}
+    event = Event("train", inputs, {**material.details, "config": dict(material.config)})
     with _appearing(path, force=force) as aside:
-        _write(aside, material)
+        state = state_folder(aside, 1)
+        entry = ledger.follow(None, event, {"state": 1, **write_state(state, material.trained)})
+        sync_folder(state.parent)
+        ledger.append(aside / LEDGER, entry)
+        write_json(aside / "environment.json", layout.environment())
+        write_json(aside / "timings.json", dict(material.timings))
+        note: dict[str, Json] = {
+            "schema": layout.SCHEMA,
+            "probekit": __version__,
+            "config": dict(material.config),
+            "inputs": inputs,
+            "partition": layout.write_partition(aside / PARTITION, material.partition, material.rows),
+            "state": 1,
+            "ledger": entry.digest,
+        }
+        write_json(aside / NOTE, note)
     return RunFolder.open(path)
 
 
@@ -259,31 +265,9 @@ def _appearing(path: Path, *, force: bool = False) -> Iterator[Path]:
         path.parent.mkdir(parents=True, exist_ok=True)
         with lock_of(path):
             restore_folder(path)
-            refuse_taken(path, force=force)
+            layout.refuse_taken(path, force=force)
             with new_folder(path, aside=path.absolute().parent / f"{ASIDE}{path.name}") as aside:
                 yield aside
-
-
-def _write(folder: Path, material: RunContents) -> None:
-    state = state_folder(folder, 1)
-    outputs = write_state(state, material.trained)
-    sync_folder(state.parent)
-    inputs = {**material.inputs, "partition": material.partition.digest}
-    event = Event("train", inputs, {**material.details, "config": dict(material.config)})
-    entry = ledger.follow(None, event, {"state": 1, **outputs})
-    ledger.append(folder / LEDGER, entry)
-    write_json(folder / "environment.json", environment())
-    write_json(folder / "timings.json", dict(material.timings))
-    note: dict[str, Json] = {
-        "schema": SCHEMA,
-        "probekit": __version__,
-        "config": dict(material.config),
-        "inputs": inputs,
-        "partition": write_partition(folder / PARTITION, material.partition, material.rows),
-        "state": 1,
-        "ledger": entry.digest,
-    }
-    write_json(folder / NOTE, note)
 
 
 def _refuse_stale(run: RunFolder, store: DiskStore) -> None:

@@ -1,7 +1,10 @@
-"""The files of a run folder besides its states: run.json, the partition, a run that is being replaced."""
+"""The files of a run folder besides its states: run.json, the partition, where and with what it was made."""
 
 from __future__ import annotations
 
+import os
+import platform
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +12,7 @@ import numpy as np
 from filelock import FileLock
 from numpy.typing import NDArray
 
+from probekit import __version__
 from probekit.errors import CacheError, CorruptError, InputError
 from probekit.files import read_json
 from probekit.runs import tensors
@@ -17,7 +21,28 @@ from probekit.values import Json, Partition
 SCHEMA = 1
 NOTE, LEDGER, PARTITION = "run.json", "ledger.jsonl", "partition.safetensors"
 REFERENCES = "references"
+PACKAGES = ("numpy", "scipy", "scikit-learn", "safetensors", "faiss-cpu", "torch")
+THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 FIELDS = ("config", "inputs", "partition", "state", "ledger")
+
+
+def environment() -> dict[str, Json]:
+    """What a run was made with: versions, machine and thread settings, as plain values."""
+    versions: dict[str, Json] = {}
+    for name in PACKAGES:
+        try:
+            versions[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            versions[name] = None
+    return {
+        "probekit": __version__,
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "machine": platform.machine(),
+        "cores": os.cpu_count(),
+        "threads": {name: os.environ[name] for name in THREADS if name in os.environ},
+        "packages": versions,
+    }
 
 
 def read_note(path: Path) -> dict[str, Any]:
@@ -28,9 +53,9 @@ def read_note(path: Path) -> dict[str, Any]:
             f"{path} was written by probekit {note.get('probekit', 'of another time')} with run schema "
             f"{note.get('schema')}; this one reads {SCHEMA}. Use that version, or train again."
         )
-    missing = [name for name in FIELDS if name not in note]
-    if missing:
-        raise CorruptError(f"{path / NOTE} does not say its {missing[0]}. Restore it from a copy, or train again.")
+    for name in FIELDS:
+        if name not in note:
+            raise CorruptError(f"{path / NOTE} does not say its {name}. Restore it from a copy, or train again.")
     return note
 
 

@@ -15,6 +15,7 @@ from probekit.errors import VerificationError
 from probekit.files import storing, sync_folder
 from probekit.values import Json, canonical, digest
 
+DISTRUST = "Do not trust this run: restore its ledger from a copy or train again."
 FIRST = "0" * 64
 """What stands for the entry before the first."""
 
@@ -59,15 +60,9 @@ class LedgerEntry:
 
 def follow(before: LedgerEntry | None, event: Event, outputs: Mapping[str, Json]) -> LedgerEntry:
     """The entry that comes after another one."""
-    return LedgerEntry(
-        number=before.number + 1 if before else 1,
-        time=datetime.now(UTC).isoformat(timespec="seconds"),
-        action=event.action,
-        inputs=event.inputs,
-        outputs=outputs,
-        details=event.details,
-        previous=before.digest if before else FIRST,
-    )
+    number, previous = (before.number + 1, before.digest) if before else (1, FIRST)
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    return LedgerEntry(number, now, event.action, event.inputs, outputs, event.details, previous)
 
 
 def append(path: Path, entry: LedgerEntry) -> None:
@@ -88,25 +83,22 @@ def read(path: Path, tip: str) -> list[LedgerEntry]:
         if entry.digest == tip:
             return entries
     raise VerificationError(
-        f"{path} has {len(entries)} entries and none is {tip[:12]}, the last one that this run knows of. "
-        "Do not trust this run: restore its ledger from a copy or train again."
+        f"{path} has {len(entries)} entries and none is {tip[:12]}, the last one that this run knows of. {DISTRUST}"
     )
 
 
 def beyond(path: Path, tip: str) -> LedgerEntry | None:
     """The entry after the one with this digest, if a process was killed between writing and using it."""
-    count = len(read(path, tip))
+    following = islice(_chain(path), len(read(path, tip)), None)
     try:
-        following = [entry for entry, _ in islice(_chain(path), count, count + 1)]
+        return next(following, (None, 0))[0]
     except VerificationError:
         return None
-    return following[0] if following else None
 
 
 def cut(path: Path, tip: str) -> None:
     """Drop what a killed process left after the entry with this digest."""
-    count = len(read(path, tip))
-    length = sum(size for _, size in islice(_chain(path), count))
+    length = sum(size for _, size in islice(_chain(path), len(read(path, tip))))
     if path.stat().st_size > length:
         with storing(path.parent), path.open("r+b") as handle:
             handle.truncate(length)
@@ -123,20 +115,15 @@ def _chain(path: Path) -> Iterator[tuple[LedgerEntry, int]]:
         ) from None
     previous = FIRST
     for number, line in enumerate(lines, start=1):
-        entry, stated = _parse(line)
-        if entry is None or entry.digest != stated or (entry.number, entry.previous) != (number, previous):
+        try:
+            fields = json.loads(line)
+            stated, entry = fields.pop("digest"), LedgerEntry(**fields)
+            written = (entry.digest, entry.number, entry.previous) == (stated, number, previous)
+        except (ValueError, TypeError, KeyError, AttributeError):
+            written = False
+        if not written:
             raise VerificationError(
-                f"Entry {number} of {path} is not the one that was written, or one before it is missing. "
-                "Do not trust this run: restore its ledger from a copy or train again."
+                f"Entry {number} of {path} is not the one that was written, or one before it is missing. {DISTRUST}"
             )
         previous = entry.digest
         yield entry, len(line) + 1
-
-
-def _parse(line: bytes) -> tuple[LedgerEntry | None, Any]:
-    try:
-        fields = json.loads(line)
-        stated = fields.pop("digest")
-        return LedgerEntry(**fields), stated
-    except (ValueError, TypeError, KeyError, AttributeError):
-        return None, None

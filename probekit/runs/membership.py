@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,8 +22,9 @@ from probekit.registry import nearest
 from probekit.runs.evaluation import TRAINING, Evaluator
 from probekit.runs.folder import RunFolder
 from probekit.runs.result import Result
-from probekit.runs.rows import RunRows, requests, rows_at
+from probekit.runs.rows import UNLEARN, RunRows, requests, rows_at
 from probekit.runs.snapshot import snapshot
+from probekit.unlearning.method import choices_of, method
 from probekit.values import EmbeddingSet
 
 if TYPE_CHECKING:
@@ -38,12 +39,7 @@ MEANS = (
     "After unlearning, what counts is the difference to the retrained head, which never saw the forgotten. It need not "
     "be at 0.5: a client's pictures may be unlike the unseen ones.",
 )
-USED_ROWS = (
-    "FedRemoval took its step with the server's rows, so its heads have seen something of them. Name another set as "
-    "unseen."
-)
-
-Indices = NDArray[np.int64]
+USED_ROWS = "A removal used the server's rows, so its heads have seen something of them. Name another set as unseen."
 
 
 @dataclass(frozen=True)
@@ -68,6 +64,11 @@ class HeadMembership:
     forgotten_rows_in_training: int
     loss: AttackOutcome
     likelihood_ratio: AttackOutcome
+
+    def beside(self, retrained: HeadMembership) -> HeadMembership:
+        """The same with the differences to the retrained head."""
+        ratio = self.likelihood_ratio.beside(retrained.likelihood_ratio)
+        return replace(self, loss=self.loss.beside(retrained.loss), likelihood_ratio=ratio)
 
 
 @dataclass(frozen=True)
@@ -109,7 +110,7 @@ def membership(
             "tells how far the network is from the retrained one."
         )
     found = _groups(folder, store, client, unseen=unseen, most=most, seed=seed)
-    attack = _Attack.on(found, trained, shadows=shadows, seed=seed)
+    heads = _heads(folder, store, found, client)
     return MembershipResult(
         run.path,
         found.what,
@@ -117,7 +118,7 @@ def membership(
         {name: len(getattr(found, name)) for name in ("forgotten", "retained", "unseen")},
         found.purged,
         found.seen,
-        attack.judge_all(_heads(folder, store, found, client)),
+        _attack(found, trained, heads, shadows=shadows, seed=seed),
         (*MEANS, *([found.note] if found.note else [])),
     )
 
@@ -141,7 +142,7 @@ class _Groups:
 
 
 def _groups(
-    run: RunFolder, store: DiskStore, client: str | None, *, unseen: str | None = None, most: int = 1000, seed: int = 0
+    run: RunFolder, store: DiskStore, client: str | None, *, unseen: str | None, most: int, seed: int
 ) -> _Groups:
     """Forgotten, retained and unseen rows of a run, at most so many of each."""
     what, forgotten, purged = _forgotten(run, store, client)
@@ -153,14 +154,21 @@ def _groups(
     generator = np.random.Generator(np.random.PCG64([seed, DRAW_STREAM]))
 
     def some(rows: EmbeddingSet) -> EmbeddingSet:
-        chosen = generator.permutation(len(rows))[:most]
-        return rows.select(np.sort(chosen).astype(np.int64))
+        return rows.select(np.sort(generator.permutation(len(rows))[:most]).astype(np.int64))
 
     retained = embeddings.select(np.sort(np.concatenate(stay)))
-    stepped = unseen is None and any(run.trained(number).method.startswith("fedremoval") for number in run.states())
-    return _Groups(
-        what, some(forgotten), some(retained), some(others), name, purged, seen, note=USED_ROWS if stepped else ""
-    )
+    done = [one for one in run.entries() if one.action == UNLEARN and one.state in run.states()]
+    note = USED_ROWS if unseen is None and any(_uses_server(str(one.details["method"])) for one in done) else ""
+    return _Groups(what, some(forgotten), some(retained), some(others), name, purged, seen, note)
+
+
+def _uses_server(name: str) -> bool:
+    """Whether a method declares that it needs the server's rows."""
+    try:
+        needs = method(name).needs
+    except NotFoundError:  # a plugin's own that is not installed here
+        return False
+    return any(one[:2] == ("server", "rows") for need in needs for one in choices_of(need))
 
 
 def _forgotten(run: RunFolder, store: DiskStore, client: str | None) -> tuple[str, EmbeddingSet, tuple[str, ...]]:
@@ -177,19 +185,18 @@ def _forgotten(run: RunFolder, store: DiskStore, client: str | None) -> tuple[st
         return f"client {client}", embeddings.select(partition.clients[client]), ()
     if not asked:
         raise InputError(
-            f"Nothing was unlearned in {run.path} yet, so there are no forgotten rows. Name a `client` to "
-            "see how well it can be told now."
+            f"Nothing was unlearned in {run.path} yet, so there are no forgotten rows. Name a `client` to see how well "
+            "it can be told now."
         )
     gone = [name for name in partition.clients if name not in counts]
     samples = {(one.sample, one.client) for request in asked for one in request.samples}
-    rows = [partition.clients[name] for name in gone]
-    for name in partition.clients:
-        if name not in gone and samples:
-            held = partition.clients[name]
-            rows.append(
-                held[[(embeddings.ids[i], None) in samples or (embeddings.ids[i], name) in samples for i in held]]
-            )
-    every = np.sort(np.concatenate([np.empty(0, np.int64), *rows]))
+    rows = [
+        row
+        for name, held in partition.clients.items()
+        for row in held.tolist()
+        if name in gone or not samples.isdisjoint({(embeddings.ids[row], None), (embeddings.ids[row], name)})
+    ]
+    every = np.array(sorted(rows), np.int64)
     if not len(every):
         why = f"those of client {', '.join(purged)} were purged" if purged else "no request took any out"
         raise NotFoundError(f"The forgotten rows are not available: {why}. Name a `client` that is still there.")
@@ -202,9 +209,7 @@ def _unseen(run: RunFolder, store: DiskStore, name: str | None, held: RunRows) -
     embeddings, partition = held
     if name is None:
         if not len(partition.server):
-            raise InputError(
-                f"The server of {run.path} has no rows, so unseen ones are missing. Name a set with `unseen`."
-            )
+            raise InputError(f"The server of {run.path} has no rows to take as unseen. Name a set with `unseen`.")
         return "the server's own", embeddings.select(partition.server), 0
     subject = Evaluator(run, store, run.trained()).named(name)
     if subject.kind == TRAINING:
@@ -226,59 +231,37 @@ def _heads(run: RunFolder, store: DiskStore, found: _Groups, client: str | None)
         rows = (row for name in trained.counts for row in partition.clients.get(name, ()))
         known = {embeddings.ids[int(row)] for row in rows}
         yield f"state {number}, {trained.method}", trained.head, sum(one in known for one in found.forgotten.ids)
-    here = snapshot(run, store, run.state)
+    here = snapshot(run, store)
     if here.statistics is not None:
         rest = {name: one for name, one in here.statistics.items() if name != client}
         yield RETRAINED, here.trained.minimum(StatisticsTree.of(rest).total)[0], 0
 
 
-@dataclass(frozen=True, eq=False)
-class _Attack:
-    """Both attacks on these rows. The shadows' data are all rows of the three groups, dealt into parts."""
+def _attack(
+    found: _Groups, trained: Trained, heads: Iterable[tuple[str, Head, int]], *, shadows: int, seed: int
+) -> tuple[HeadMembership, ...]:
+    """Both attacks on every head, beside the last one if that is the retrained one.
 
-    groups: _Groups
-    rows: NDArray[Any]
-    labels: Indices
-    part_of: Indices
-    shadows: Shadows
+    The shadows' data are all rows of the three groups, dealt into parts.
+    """
+    sets = (found.forgotten, found.retained, found.unseen)
+    rows, labels = np.concatenate([one.to_numpy() for one in sets]), np.concatenate([one.labels for one in sets])
+    if len(rows) < LEAST:
+        raise InputError(f"An attack needs at least {LEAST} rows in all; found {len(rows)}. Name a larger set.")
+    dealt = np.random.Generator(np.random.PCG64([seed, DRAW_STREAM, 1])).permutation(len(rows)) % PARTS
+    design = replace(trained.problem.design, arithmetic="float64", grid=0.0, per_class=False)
+    parts = [statistics(rows[dealt == part], labels[dealt == part], design) for part in range(PARTS)]
+    models = Shadows(parts, trained.ridge, trained.scaling, count=shadows, seed=seed)
+    rates: Sequence[float] = [rate for rate in RATES if rate * len(found.unseen) >= 1] or RATES[-1:]
 
-    @classmethod
-    def on(cls, found: _Groups, trained: Trained, *, shadows: int = 16, seed: int = 0) -> _Attack:
-        """The attacks for a run's design and ridge."""
-        sets = (found.forgotten, found.retained, found.unseen)
-        rows = np.concatenate([one.to_numpy() for one in sets])
-        labels = np.concatenate([one.labels for one in sets])
-        if len(rows) < LEAST:
-            raise InputError(f"An attack needs at least {LEAST} rows in all; found {len(rows)}. Name a larger set.")
-        dealt = np.random.Generator(np.random.PCG64([seed, DRAW_STREAM, 1])).permutation(len(rows)) % PARTS
-        design = replace(trained.problem.design, arithmetic="float64", grid=0.0, per_class=False)
-        parts = [statistics(rows[dealt == part], labels[dealt == part], design) for part in range(PARTS)]
-        ridge = trained.ridge
-        return cls(found, rows, labels, dealt, Shadows(parts, ridge, trained.scaling, count=shadows, seed=seed))
-
-    def judge_all(self, every: Iterable[tuple[str, Head, int]]) -> tuple[HeadMembership, ...]:
-        """Every head judged, beside the last one if that is the retrained one."""
-        found = [self.judge(*one) for one in every]
-        best = found[-1]
-        if best.head != RETRAINED:
-            return tuple(found)
-        return tuple(
-            replace(
-                one,
-                loss=one.loss.beside(best.loss),
-                likelihood_ratio=one.likelihood_ratio.beside(best.likelihood_ratio),
-            )
-            for one in found
-        )
-
-    def judge(self, name: str, head: Head, members: int) -> HeadMembership:
-        """How well forgotten and retained rows are told from unseen ones, by each attack."""
-        ratio = likelihood_scores(head, self.rows, self.labels, shadows=self.shadows, part_of=self.part_of)
-        loss = loss_scores(head, self.rows, self.labels)
-        return HeadMembership(name, head.digest, members, self._outcome(loss), self._outcome(ratio))
-
-    def _outcome(self, scores: NDArray[np.float64]) -> AttackOutcome:
-        sizes = [len(one) for one in (self.groups.forgotten, self.groups.retained)]
-        forgotten, retained, unseen = np.split(scores, np.cumsum(sizes))
-        rates: Sequence[float] = [rate for rate in RATES if rate * len(unseen) >= 1] or RATES[-1:]
+    def outcome(scores: NDArray[np.float64]) -> AttackOutcome:
+        forgotten, retained, unseen = np.split(scores, np.cumsum([len(one) for one in sets[:2]]))
         return AttackOutcome(judge(forgotten, unseen, rates=rates), judge(retained, unseen, rates=rates))
+
+    judged = []
+    for name, head, members in heads:
+        loss = outcome(loss_scores(head, rows, labels))
+        ratio = outcome(likelihood_scores(head, rows, labels, shadows=models, part_of=dealt))
+        judged.append(HeadMembership(name, head.digest, members, loss, ratio))
+    best = judged[-1]
+    return tuple(one.beside(best) if best.head == RETRAINED else one for one in judged)

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from probekit.cache import DiskStore
+from probekit.certificates.agreement import margins
 from probekit.certificates.bounds import Known
 from probekit.certificates.certify import known_at, objective_of
-from probekit.certificates.margins import margins
 from probekit.certificates.verdicts import FALSE
 from probekit.errors import InputError, MismatchError, VerificationError
 from probekit.evaluation.backdoor import backdoor_success

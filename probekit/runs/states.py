@@ -9,10 +9,10 @@ trained.json        everything else, and the sha256 of every file above; its own
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,6 +32,7 @@ NOTE = "trained.json"
 HEAD, KEPT = "head", "kept"
 STATISTICS = f"{KEPT}/statistics"
 COMMON = "common.safetensors"
+Value = TypeVar("Value")
 PLAIN = ("method", "ridge", "scaling", "rounds", "learning_rate")
 
 
@@ -75,8 +76,8 @@ class StateFolder:
         """The clients' statistics, read when asked for."""
         if self.note["statistics"] is None:
             return None
-        digests = self._ordered("statistics")
-        files = {client: self.files[f"{STATISTICS}/{tensors.file_of(client)}"] for client in digests}
+        digests, known = self._ordered("statistics"), self.files
+        files = {client: known[f"{STATISTICS}/{tensors.file_of(client)}"] for client in digests}
         return tensors.StatisticsFolder(self.folder / STATISTICS, self._design(), self.note["counts"], digests, files)
 
     @property
@@ -90,24 +91,23 @@ class StateFolder:
 
     def objective(self) -> NDArray[np.float64] | None:
         """The secret linear term of what was minimised, if there is one."""
-        place = self._path("objective")
-        return None if place is None else tensors.take_objective(*place, self._design())
+        path, stated = self._path("objective")
+        return tensors.take_objective(path, stated, self._design()) if stated else None
 
     def trained(self) -> Trained:
         """All that training left; statistics are read when asked for, histories mapped."""
         note, head = self.note, self.head()
-        gradients, history = self._path("gradients"), self._path("history")
         return Trained(
             head=head,
             problem=problem_of(head, self.problem),
             counts=self._ordered("counts"),
             weights=self._ordered("weights"),
-            solution=self._solution(),
+            solution=Solution(tensors.take(*self._path("solution"))[0]["value"], **note["solution"]),
             losses=tuple(note["losses"]),
             statistics=self.statistics(),
-            server=self._server(),
-            gradients=tensors.take_gradients(*gradients) if gradients else None,
-            history=tensors.take_history(*history) if history else None,
+            server=self._read("server", self._take_server),
+            gradients=self._read("gradients", tensors.take_gradients),
+            history=self._read("history", tensors.take_history),
             objective=self.objective(),
             kept={name: self._kept(name, about) for name, about in note.get("kept", {}).items()},
             traffic={purpose: Traffic(*sent) for purpose, *sent in note["traffic"]},
@@ -118,34 +118,26 @@ class StateFolder:
         """Something said of clients, in the order in which they were added up: sums depend on it in their last bits."""
         return {name: self.note[what][name] for name in self.note["clients"] if name in self.note[what]}
 
-    def _path(self, what: str) -> tuple[Path, str] | None:
+    def _path(self, what: str) -> tuple[Path, str]:
+        """A file of what was kept, and its sha256; empty where there is none."""
         name = f"{KEPT}/{what}.safetensors"
-        return (self.folder / name, self.files[name]) if name in self.files else None
+        return self.folder / name, self.note["files"].get(name, "")
+
+    def _read(self, what: str, take: Callable[[Path, str], Value]) -> Value | None:
+        """What a file says, if it was kept."""
+        path, stated = self._path(what)
+        return take(path, stated) if stated else None
 
     def _kept(self, name: str, about: Mapping[str, Any]) -> Kept:
-        common = f"{KEPT}/{name}/{COMMON}"
-        arrays = tensors.take(self.folder / common, self.files[common])[0] if common in self.files else {}
-        parts = {}
-        for client in about["parts"]:
-            path = f"{KEPT}/{name}/{tensors.file_of(client)}"
-            parts[client] = tensors.take(self.folder / path, self.files[path])[0]
-        return Kept(arrays, parts, about["plain"], frozenset(about["about"]))
+        arrays = self._read(f"{name}/common", tensors.take)
+        files = {client: tensors.file_of(client).removesuffix(".safetensors") for client in about["parts"]}
+        parts = {client: tensors.take(*self._path(f"{name}/{file}"))[0] for client, file in files.items()}
+        return Kept(arrays[0] if arrays else {}, parts, about["plain"], frozenset(about["about"]))
 
-    def _solution(self) -> Solution:
-        path, stated = self._path("solution") or (self.folder / KEPT / "solution.safetensors", "")
-        value = tensors.take(path, stated)[0]["value"]
-        return Solution(value, **self.note["solution"])
-
-    def _server(self) -> ServerSet | None:
-        place = self._path("server")
-        if place is None:
-            return None
-        server = self.note["server"]
-        if server["digest"] is None:
-            return ServerSet(None, tensors.take(*place)[0]["rows"])
-        statistics, more = tensors.take_statistics(
-            *place, self._design(), digest=server["digest"], count=server["count"]
-        )
+    def _take_server(self, path: Path, stated: str) -> ServerSet:
+        if self.note["server"]["digest"] is None:
+            return ServerSet(None, tensors.take(path, stated)[0]["rows"])
+        statistics, more = tensors.take_statistics(path, stated, self._design(), **self.note["server"])
         return ServerSet(statistics, more["rows"])
 
 
@@ -161,13 +153,23 @@ def write_state(
     save_head(trained.head, folder / HEAD)
     files = {f"{HEAD}/{path.name}": sha256_file(path) for path in sorted((folder / HEAD).iterdir())}
     digests = _write_statistics(folder, trained, files, before=before)
-    files |= _write_rest(folder / KEPT, trained)
+    for what, put in PUT.items():
+        if (value := getattr(trained, what)) is not None:
+            files[f"{KEPT}/{what}.safetensors"] = put(folder / KEPT / f"{what}.safetensors", value)
     for name, one in trained.kept.items():
         files |= _write_kept(folder, name, one)
     for name, text in (texts or {}).items():
         write_text(folder / name, text)
         files[name] = sha256_file(folder / name)
-    solution = {name: value for name, value in vars(trained.solution).items() if name != "value"}
+    solution = {name: one for name, one in vars(trained.solution).items() if name != "value"}
+    server: Json = None
+    if trained.server is not None:
+        digest = None if trained.server.statistics is None else trained.server.statistics.digest
+        server = {"digest": digest, "count": len(trained.server.rows)}
+    kept: dict[str, Json] = {
+        name: {"parts": list(one.parts), "plain": one.plain, "about": sorted(one.about)}
+        for name, one in trained.kept.items()
+    }
     note: dict[str, Json] = {
         "head": trained.head.digest,
         "problem": dict(trained.problem.plain),
@@ -177,11 +179,8 @@ def write_state(
         "solution": solution,
         "losses": list(trained.losses),
         "statistics": digests,
-        "server": _server_note(trained.server),
-        "kept": {
-            name: {"parts": list(one.parts), "plain": one.plain, "about": sorted(one.about)}
-            for name, one in trained.kept.items()
-        },
+        "server": server,
+        "kept": kept,
         "traffic": [[purpose, sent.up, sent.down, sent.rounds] for purpose, sent in trained.traffic.items()],
         "files": files,
         **{name: getattr(trained, name) for name in PLAIN},
@@ -204,40 +203,38 @@ def _write_statistics(
     if trained.statistics is None:
         return None
     (folder / STATISTICS).mkdir(parents=True)
-    known = trained.statistics.digests if isinstance(trained.statistics, tensors.StatisticsFolder) else {}
     there = before.note["statistics"] or {} if before is not None else {}
-    digests: dict[str, str] = {}
-    for client in trained.statistics:
+    digests = {client: one.digest for client, one in trained.statistics.items()}
+    for client, one in trained.statistics.items():
         name = f"{STATISTICS}/{tensors.file_of(client)}"
-        digests[client] = known.get(client) or trained.statistics[client].digest
         if before is not None and there.get(client) == digests[client]:
             tensors.link(before.folder / name, folder / name)
             files[name] = before.files[name]
         else:
-            files[name] = tensors.put_statistics(folder / name, trained.statistics[client])
+            files[name] = tensors.put_statistics(folder / name, one)
     sync_folder(folder / STATISTICS)
     return digests
 
 
-def _write_rest(folder: Path, trained: Trained) -> dict[str, str]:
-    """Write what there is besides the clients' statistics; gives the files' hashes."""
-    value = np.ascontiguousarray(trained.solution.value, tensors.DOUBLE)
-    hashes = {"solution": tensors.put(folder / "solution.safetensors", {"value": value})}
-    if trained.server is not None:
-        rows, path = np.asarray(trained.server.rows, "<i8"), folder / "server.safetensors"
-        statistics = trained.server.statistics
-        hashes["server"] = (
-            tensors.put(path, {"rows": rows})
-            if statistics is None
-            else tensors.put_statistics(path, statistics, rows=rows)
-        )
-    if trained.gradients is not None:
-        hashes["gradients"] = tensors.put_gradients(folder / "gradients.safetensors", trained.gradients)
-    if trained.objective is not None:
-        hashes["objective"] = tensors.put_objective(folder / "objective.safetensors", trained.objective)
-    if trained.history is not None:
-        hashes["history"] = tensors.put_history(folder / "history.safetensors", trained.history)
-    return {f"{KEPT}/{what}.safetensors": found for what, found in hashes.items()}
+def _put_solution(path: Path, solution: Solution) -> str:
+    return tensors.put(path, {"value": np.ascontiguousarray(solution.value, tensors.DOUBLE)})
+
+
+def _put_server(path: Path, server: ServerSet) -> str:
+    rows, statistics = np.asarray(server.rows, "<i8"), server.statistics
+    if statistics is None:
+        return tensors.put(path, {"rows": rows})
+    return tensors.put_statistics(path, statistics, rows=rows)
+
+
+PUT: dict[str, Callable[[Path, Any], str]] = {
+    "solution": _put_solution,
+    "server": _put_server,
+    "gradients": tensors.put_gradients,
+    "objective": tensors.put_objective,
+    "history": tensors.put_history,
+}
+"""How each thing that may be kept is written; gives the file's sha256."""
 
 
 def _write_kept(folder: Path, name: str, kept: Kept) -> dict[str, str]:
@@ -245,17 +242,7 @@ def _write_kept(folder: Path, name: str, kept: Kept) -> dict[str, str]:
     (folder / KEPT / name).mkdir()
     written = {COMMON: kept.arrays} if kept.arrays else {}
     written |= {tensors.file_of(client): arrays for client, arrays in kept.parts.items()}
-    hashes = {
-        f"{KEPT}/{name}/{file}": tensors.put(folder / KEPT / name / file, dict(arrays))
-        for file, arrays in written.items()
-    }
-    sync_folder(folder / KEPT / name)
+    place = folder / KEPT / name
+    hashes = {f"{KEPT}/{name}/{file}": tensors.put(place / file, dict(own)) for file, own in written.items()}
+    sync_folder(place)
     return hashes
-
-
-def _server_note(server: ServerSet | None) -> Json:
-    if server is None:
-        return None
-    if server.statistics is None:
-        return {"digest": None, "count": len(server.rows)}
-    return {"digest": server.statistics.digest, "count": server.statistics.count}

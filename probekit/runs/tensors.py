@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from probekit.values import Json
 
 NAME_LENGTH = 60
 
+Arrays = dict[str, NDArray[Any]]
 Blocks = tuple[tuple[int, ...], np.dtype[Any], Iterable[NDArray[Any]]]
 DOUBLE = np.dtype("<f8")
 
@@ -35,16 +36,13 @@ def file_of(client: str) -> str:
 
 def put(path: Path, tensors: Mapping[str, NDArray[Any] | Blocks], note: Json = None) -> str:
     """Write a safetensors file; gives its sha256."""
-    blocks = {
-        name: value if isinstance(value, tuple) else (value.shape, value.dtype, [value])
-        for name, value in tensors.items()
-    }
-    found = write_tensors(path.parent, blocks, note)
+    whole = {name: one if isinstance(one, tuple) else (one.shape, one.dtype, [one]) for name, one in tensors.items()}
+    found = write_tensors(path.parent, whole, note)
     (path.parent / f"{found}.safetensors").rename(path)
     return found
 
 
-def take(path: Path, stated: str) -> tuple[dict[str, NDArray[Any]], Any]:
+def take(path: Path, stated: str) -> tuple[Arrays, Any]:
     """The tensors and the note of a file that must have this sha256."""
     check(path, stated)
     return map_tensors(path)
@@ -73,18 +71,11 @@ def link(source: Path, target: Path) -> None:
 
 def put_statistics(path: Path, statistics: ClientStats, **more: NDArray[Any]) -> str:
     """Write statistics (and arrays that belong to them); gives the file's sha256."""
-    tensors = {
-        "gram": np.asarray(statistics.gram, DOUBLE),
-        "moment": np.asarray(statistics.moment, DOUBLE),
-        "class_counts": np.asarray(statistics.class_counts, "<i8"),
-        **more,
-    }
-    return put(path, tensors)
+    sums = {name: np.asarray(getattr(statistics, name), DOUBLE) for name in ("gram", "moment")}
+    return put(path, {**sums, "class_counts": np.asarray(statistics.class_counts, "<i8"), **more})
 
 
-def take_statistics(
-    path: Path, stated: str, design: Design, *, digest: str, count: int
-) -> tuple[ClientStats, dict[str, NDArray[Any]]]:
+def take_statistics(path: Path, stated: str, design: Design, *, digest: str, count: int) -> tuple[ClientStats, Arrays]:
     """Statistics as they were written, once they prove to be those of `count` rows; and what lies with them."""
     tensors, _ = take(path, stated)
     try:
@@ -125,38 +116,22 @@ class StatisticsFolder(Mapping[str, ClientStats]):
 
     def __getitem__(self, client: str) -> ClientStats:
         if client not in self._read:
-            digest = self.digests[client]
-            self._read[client], _ = take_statistics(
-                self.folder / file_of(client),
-                self.files[client],
-                self.design,
-                digest=digest,
-                count=self.counts[client],
-            )
+            path, digest, count = self.folder / file_of(client), self.digests[client], self.counts[client]
+            self._read[client] = take_statistics(path, self.files[client], self.design, digest=digest, count=count)[0]
         return self._read[client]
-
-    def without(self, clients: Iterable[str]) -> StatisticsFolder:
-        """The statistics of all other clients; nothing is read for that."""
-        gone = set(clients)
-        rest = {name: digest for name, digest in self.digests.items() if name not in gone}
-        return StatisticsFolder(self.folder, self.design, self.counts, rest, self.files, self._read)
 
 
 def put_gradients(path: Path, gradients: Gradients) -> str:
     """Write gradients; gives the file's sha256."""
-    return put(
-        path,
-        {name: np.stack(list(kind.values())).astype(DOUBLE) for name, kind in vars(gradients).items() if kind},
-        {name: list(kind) for name, kind in vars(gradients).items()},
-    )
+    kinds = vars(gradients)
+    stacked = {name: np.stack(list(kind.values())).astype(DOUBLE) for name, kind in kinds.items() if kind}
+    return put(path, stacked, {name: list(kind) for name, kind in kinds.items()})
 
 
 def take_gradients(path: Path, stated: str) -> Gradients:
     """Gradients as they were written."""
     tensors, names = take(path, stated)
-    return Gradients(
-        **{kind: dict(zip(clients, tensors.get(kind, ()), strict=True)) for kind, clients in names.items()}
-    )
+    return Gradients(**{kind: dict(zip(own, tensors.get(kind, ()), strict=True)) for kind, own in names.items()})
 
 
 def put_objective(path: Path, objective: NDArray[np.float64]) -> str:
@@ -182,31 +157,20 @@ def take_objective(path: Path, stated: str, design: Design) -> NDArray[np.float6
 
 def put_history(path: Path, history: History) -> str:
     """Write every round, one at a time; gives the file's sha256."""
-    shape = history.end.shape
-    taking = sum(len(one.participants) for one in history.rounds)
-    rounds: list[Json] = [
-        {"participants": list(one.participants), "weights": list(one.weights)} for one in history.rounds
-    ]
-    return put(
-        path,
-        {
-            "starts": ((len(rounds), *shape), DOUBLE, (one.start for one in history.rounds)),
-            "uploads": ((taking, *shape), DOUBLE, (one.uploads for one in history.rounds)),
-            "end": history.end,
-        },
-        rounds,
-    )
+    shape, rounds = history.end.shape, history.rounds
+    taking = sum(len(one.participants) for one in rounds)
+    blocks: dict[str, NDArray[Any] | Blocks] = {
+        "starts": ((len(rounds), *shape), DOUBLE, (one.start for one in rounds)),
+        "uploads": ((taking, *shape), DOUBLE, (one.uploads for one in rounds)),
+        "end": history.end,
+    }
+    return put(path, blocks, [{"participants": [*one.participants], "weights": [*one.weights]} for one in rounds])
 
 
 def take_history(path: Path, stated: str) -> History:
     """The rounds as they were written, mapped."""
     tensors, rounds = take(path, stated)
     ends = np.cumsum([len(one["participants"]) for one in rounds])[:-1]
-    uploads: Sequence[NDArray[Any]] = np.split(tensors["uploads"], ends)
-    return History(
-        tuple(
-            Round(start, tuple(one["participants"]), tuple(one["weights"]), sent)
-            for one, start, sent in zip(rounds, tensors["starts"], uploads, strict=True)
-        ),
-        tensors["end"],
-    )
+    parts = zip(rounds, tensors["starts"], np.split(tensors["uploads"], ends), strict=True)
+    made = (Round(start, tuple(one["participants"]), tuple(one["weights"]), sent) for one, start, sent in parts)
+    return History(tuple(made), tensors["end"])

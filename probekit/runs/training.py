@@ -7,8 +7,6 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from probekit.cache import DiskStore
 from probekit.errors import InputError
 from probekit.evaluation.backdoor import poison
@@ -152,12 +150,7 @@ def abilities(trained: Trained, rows: Material) -> dict[str, Ability]:
 
 
 def poisoned(
-    name: str,
-    options: TrainOptions,
-    store: DiskStore,
-    clean: EmbeddingSet,
-    triggered: EmbeddingSet,
-    divided: Partition,
+    name: str, options: TrainOptions, store: DiskStore, clean: EmbeddingSet, triggered: EmbeddingSet, divided: Partition
 ) -> EmbeddingSet:
     """The set with one client's rows triggered and labelled as the target, kept in the cache under its own name."""
     client = options.poison or ""
@@ -171,13 +164,7 @@ def poisoned(
         fraction=options.poison_fraction,
         seed=options.seed,
     )
-    known = store.known(made.spec)
-    fresh = [row for row, sample in enumerate(made.ids) if sample not in known]
-    if fresh:
-        store.save(made.spec, [made.ids[row] for row in fresh], np.asarray(made.embeddings[np.array(fresh)]))
-    sealed = store.seal(replace(made, embeddings=store.load(made.spec, made.ids)))
-    store.sets.give_name(f"{name}-poisoned-{client}"[:120], sealed.digest)
-    return sealed
+    return store.adopt(made, f"{name}-poisoned-{client}"[:120])
 
 
 def divide(options: TrainOptions, embeddings: EmbeddingSet) -> Partition:

@@ -7,7 +7,7 @@ from typing import Any
 from probekit.errors import InputError
 from probekit.federated.trained import Trained
 from probekit.registry import methods
-from probekit.unlearning.method import NOTHING, REMEDIES, ROWS, Material, Unlearned, method, missing, require
+from probekit.unlearning.method import NOTHING, REMEDIES, ROWS, Material, Unlearned, method, missing
 from probekit.unlearning.methods.fedremoval import FedRemoval
 from probekit.unlearning.methods.pcg import DEFAULT_ROUNDS, FedRemovalPcg
 from probekit.unlearning.removal import Removal
@@ -20,12 +20,12 @@ def choose(removal: Removal, *, retrain: bool = True) -> tuple[str, str]:
     rows = removal.held is not None and removal.material.ask
     if before.statistics is not None and (rows or not by_row):
         return "exact", "Every client's statistics are kept: the rest is summed anew and solved, exactly."
+    summed = "statistics" in removal.problem.traits
     if rows and (retrain or by_row):
-        if "statistics" in removal.problem.traits:
-            return "retrain", (
-                "No statistics are kept, but the cached rows are at hand: closed-form training on the rest is exact."
-            )
-        return "retrain", "The cached rows are at hand: training on the rest from the same w_p finds its minimum."
+        why = "The cached rows are at hand: training on the rest from the same w_p finds its minimum."
+        if summed:
+            why = "No statistics are kept, but the cached rows are at hand: closed-form training on the rest is exact."
+        return "retrain", why
     if by_row and removal.material.clients is None:
         raise InputError(f"Forgetting single samples needs {ROWS}.")
     if not missing(FedRemovalPcg(), removal):
@@ -39,9 +39,7 @@ def choose(removal: Removal, *, retrain: bool = True) -> tuple[str, str]:
             "No statistics are kept and no client answers: one step with the server's curvature is what "
             "the kept gradients allow. It is not exact; how far off it is takes a gradient round to know."
         )
-    exact = (
-        f" For exact removal keep {REMEDIES['kept', 'statistics']}." if "statistics" in removal.problem.traits else ""
-    )
+    exact = f" For exact removal keep {REMEDIES['kept', 'statistics']}." if summed else ""
     raise InputError(f"Nothing that this run kept allows unlearning. {lacking}{exact} Or give {ROWS}.")
 
 
@@ -56,7 +54,9 @@ def unlearn(
 def carried_out(removal: Removal, name: Any) -> Unlearned:
     """The removal by one method, its needs checked once."""
     unlearner = method(name)
-    require(unlearner, removal)
+    why = missing(unlearner, removal)
+    if why:
+        raise InputError(why)
     found: Unlearned = unlearner.unlearn(removal)
     return found
 

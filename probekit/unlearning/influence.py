@@ -39,8 +39,7 @@ def influences(trained: Trained) -> tuple[Influence, ...]:
         raise InputError("Leaving a client out needs at least two; this run has one.")
     if trained.statistics is None and trained.gradients is None:
         raise InputError(f"To know how much clients matter, keep {REMEDIES['kept', 'gradients']}.")
-    distances = _distances(trained)
-    bounds = _bounds(trained)
+    distances, bounds = _distances(trained), _bounds(trained)
     found = [Influence(name, rows, bounds[name], distances.get(name)) for name, rows in trained.counts.items()]
     return tuple(sorted(found, key=lambda one: -(one.distance or one.bound or 0.0)))
 
@@ -49,22 +48,18 @@ def _distances(trained: Trained) -> dict[str, float]:
     """|w - w without the client|, for all clients from one tree of sums."""
     if trained.statistics is None:
         return {}
-    found = {}
-    for name, others in StatisticsTree.of(trained.statistics).complements():
-        head, _ = trained.minimum(others)
-        found[name] = float(np.linalg.norm(head.params - trained.head.params))
-    return found
+    heads = ((name, trained.minimum(others)[0]) for name, others in StatisticsTree.of(trained.statistics).complements())
+    return {name: float(np.linalg.norm(head.params - trained.head.params)) for name, head in heads}
 
 
 def _bounds(trained: Trained) -> dict[str, float | None]:
     """|g_-(w)| / smallest curvature; the ridge is the curvature that is always there, unless the intercept is
     free."""
     problem, gradients = trained.problem, _gradients(trained)
-    total = trained.rows
     everybody = sum((trained.counts[name] * one for name, one in gradients.items()), np.zeros(()))
     found: dict[str, float | None] = {}
     for name, own in trained.counts.items():
-        rows = total - own
+        rows = trained.rows - own
         ridge = trained.mean_ridge(rows)
         rest = (everybody - own * gradients[name]) / rows + problem.penalty(ridge) * trained.params
         if trained.objective is not None:

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
-from probekit.errors import InputError
 from probekit.federated.federation import Federation
 from probekit.federated.trained import Trained
 from probekit.linear.design import ClientStats, Solution
@@ -19,17 +18,16 @@ if TYPE_CHECKING:
     from probekit.unlearning.removal import Removal
 
 ROWS = "the cached rows of the retained clients: give the embedding set and the partition"
+GRADIENTS = 'the clients\' gradients at the head: train with keep="gradients" or "statistics"'
 REMEDIES = {
     ("kept", "statistics"): 'every client\'s statistics: train with keep="statistics"',
     ("kept", "history"): "the history of rounds: train by FedAvg with keep_history=True",
-    ("kept", "gradients"): 'the clients\' gradients at the head: train with keep="gradients" or "statistics"',
+    ("kept", "gradients"): GRADIENTS,
     ("server", "rows"): (
         "rows of the server's own: partition with a server share, say 0.1 (of a network, also give the embedding set "
         "and the partition)"
     ),
-    ("retained", "gradient"): (
-        'the clients\' gradients at the head: train with keep="gradients" or "statistics", or give the clients online'
-    ),
+    ("retained", "gradient"): f"{GRADIENTS}, or give the clients online",
     ("retained", "form"): "the retained clients online, their statistics, or their cached rows",
     ("retained", "fit"): "the retained clients online, or their cached rows",
     **{("online", what): ROWS for what in ("gradient", "fit", "scales", "statistics")},
@@ -147,8 +145,8 @@ def missing(unlearner: Any, removal: Removal) -> str:
             f"Unlearning by {unlearner.name} does not know the secret linear term of this run's objective. Use exact, "
             "which solves again with the same term."
         )
-    ask, given = removal.material.ask, removal.material.clients is not None
-    if removal.request.by_row and not given and (removal.held is None or not ask):
+    ask = removal.material.ask
+    if removal.request.by_row and removal.material.clients is None and (removal.held is None or not ask):
         return f"Unlearning single samples by {unlearner.name} needs {ROWS}; or give the retained clients online."
     lacking = []
     for need in unlearner.needs:
@@ -165,10 +163,3 @@ def missing(unlearner: Any, removal: Removal) -> str:
     alone = "" if ask else " where nobody may be asked (ask=False)"
     wanted = "; ".join(dict.fromkeys(lacking))
     return f"Unlearning by {unlearner.name} needs what this run does not have{alone}: {wanted}."
-
-
-def require(unlearner: Any, removal: Removal) -> None:
-    """Refuse a method whose material is missing, and say what to keep next time."""
-    why = missing(unlearner, removal)
-    if why:
-        raise InputError(why)

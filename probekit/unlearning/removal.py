@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -69,12 +69,8 @@ class Removal:
     @cached_property
     def arriving(self) -> dict[str, ClientStats]:
         """The statistics of clients that join."""
-        given = self.material.arriving
-        return {
-            name: refuse_unsound(given[name], name, design=self.problem.design)
-            for name in self.request.added
-            if name in given
-        }
+        given = {name: one for name, one in self.material.arriving.items() if name in self.request.added}
+        return {name: refuse_unsound(one, name, design=self.problem.design) for name, one in given.items()}
 
     @cached_property
     def held(self) -> Mapping[str, NDArray[np.int64]] | None:
@@ -129,9 +125,9 @@ class Removal:
     @cached_property
     def target(self) -> Federation:
         """The forgotten clients (of a request by samples: the clients with those samples alone)."""
-        if self.material.target is not None:
-            return self.material.target
         material = self.material
+        if material.target is not None:
+            return material.target
         if material.embeddings is None or material.partition is None or not material.ask:
             return Nobody()
         known, leaving = material.partition.clients, self.request.clients
@@ -180,6 +176,13 @@ class Removal:
         """The retained loss's gradient at the parameters before."""
         return self.loss.gradient(self.params)
 
+    def gradients_at(self, params: Array) -> dict[str, Array]:
+        """Every retained client's mean gradient at these parameters, the ridge's part included: one round."""
+        extra = self.problem.penalty(self.ridge) * params
+        answers = self.retained.ask("gradient", {"params": params}).each()
+        found = {one.client: one.arrays["gradient"] / one.count + extra for one in answers}
+        return {name: found[name] for name in self.counts}
+
     @cached_property
     def statistics(self) -> StatisticsTree | None:
         """The retained clients' statistics where the run kept them; those that the request changed are asked for."""
@@ -187,23 +190,21 @@ class Removal:
         if kept is None:
             return None
         gone = [name for name in kept if name not in self.left or name in self.changed]
-        tree = kept if isinstance(kept, StatisticsTree) else None
-        if tree is None:
+        if isinstance(kept, StatisticsTree):
+            tree = kept.without(*gone)
+        else:
             rest = {name: kept[name] for name in kept if name not in gone}
             tree = StatisticsTree.of(rest) if rest else StatisticsTree(self.problem.design)
-        else:
-            tree = tree.without(*gone)
-        asked = [name for name in self.changed if name in self.counts]
-        fresh = {one.client: self.problem.stats(one.arrays) for one in self._anew(asked)} if asked else {}
-        for name, one in {**self.arriving, **fresh}.items():
+        arrived, asked = dict(self.arriving), [name for name in self.changed if name in self.counts]
+        if asked:
+            source = self.online if self.online.offers("statistics") else self.retained
+            answers = source.ask("statistics", clients=asked).each()
+            arrived |= {one.client: self.problem.stats(one.arrays) for one in answers}
+        for name, one in arrived.items():
             tree = tree.including(name, refuse_unsound(one, name, design=self.problem.design))
         if not tree.parts:
             raise InputError("Cannot forget every sample of every client: nothing would remain to be trained on.")
         return tree
-
-    def _anew(self, names: Sequence[str]) -> list[Any]:
-        source = self.online if self.online.offers("statistics") else self.retained
-        return list(source.ask("statistics", clients=names).each())
 
     @property
     def forgotten(self) -> frozenset[str]:
@@ -219,10 +220,7 @@ class Removal:
     def _asked(self) -> list[Federation]:
         """Federations that were given or made, each once: what is asked through another is counted there."""
         made, material = vars(self), self.material
-        found = (
-            made.get("retained", made.get("online", material.clients)),
-            made.get("target", material.target),
-        )
+        found = (made.get("retained", made.get("online", material.clients)), made.get("target", material.target))
         return [one for one in found if one is not None]
 
     def available(self, party: str, what: str) -> bool:
@@ -238,8 +236,7 @@ class Removal:
             case "trainer":
                 return hasattr(self.material.options, what)
             case "retained" | "online" | "target":
-                federation: Federation = getattr(self, party)
-                return federation.offers(what)
+                return bool(getattr(self, party).offers(what))
         raise InputError(f"A method can need something of kept, server, retained, target, ...; found {party!r}.")
 
     def finish(
@@ -271,12 +268,11 @@ class Removal:
             kept["statistics"] = self.statistics
         solution = solution or Solution(self.problem.params(head), 1.0, 0, name, "No system was solved.")
         cost = replace(self.cost, flops=flops)
-        old = np.array([*self.before.counts.values()])
+        old, new = (np.array([*one.counts.values()]) for one in (self.before, self))
         sized = np.allclose([*self.before.weights.values()], client_weights(old))
-        shares = client_weights(np.array([*self.counts.values()]), "size" if sized else "uniform")
-        base = self.before.without(self.forgotten)
+        shares = client_weights(new, "size" if sized else "uniform")
         after = replace(
-            base,
+            self.before.without(self.forgotten),
             head=head,
             solution=solution,
             method=name,
@@ -289,11 +285,7 @@ class Removal:
 
     def moved(self, params: Array, method: str) -> Head:
         """The run's head at other parameters."""
-        recipe: dict[str, Json] = {
-            **self.before.head.recipe,
-            "solver": method,
-            "rows": self.rows,
-            "exact_unlearning": False,
-        }
+        recipe: dict[str, Json] = {**self.before.head.recipe, "solver": method, "rows": self.rows}
+        recipe["exact_unlearning"] = False
         found: Head = self.problem.head(params, ridge=self.before.head.ridge, recipe=recipe)
         return found

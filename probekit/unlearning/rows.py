@@ -41,28 +41,32 @@ def remaining_rows(
             "the partition was made from."
         )
     left = tuple(trained.counts) if request is None else request.remaining(trained)
-    samples, labelled = ((), ()) if request is None else (request.samples, request.relabelled)
-    owner = _owners(partition, left)
-    found = _found(embeddings, {one.sample for one in samples} | {one.sample for one in labelled})
+    wanted: list[SampleRef | Relabelled] = [] if request is None else [*request.samples, *request.relabelled]
+    owner, found = _owners(partition, left), _found(embeddings, {one.sample for one in wanted})
     labels, gone, changed = embeddings.labels.copy(), np.zeros(len(owner), bool), set()
-    for sample in samples:
-        rows = _meant(sample, found, owner=owner, left=left)
-        _refuse_pretrained(trained, sample, holders=owner[rows], server=len(left))
-        gone[rows] = True
-        changed |= set(owner[rows].tolist())
-    for relabelled in labelled:
-        rows = _meant(relabelled, found, owner=owner, left=left)
-        _refuse_pretrained(trained, relabelled, holders=owner[rows], server=len(left))
-        labels[rows] = _label(relabelled, len(trained.head.classes))
+    for one in wanted:
+        rows = _meant(one, found, owner=owner, left=left)
+        if len(left) in owner[rows] and trained.problem.knows_server:
+            raise InputError(
+                f"Sample {one.sample} is the server's own, and the network was pretrained on it: its weights w_p would "
+                "still know it. Train again without it, or name one client's copy (CLIENT/ID)."
+            )
+        if isinstance(one, Relabelled):
+            labels[rows] = _label(one, len(trained.head.classes))
+        else:
+            gone[rows] = True
         changed |= set(owner[rows].tolist())
     kept = np.flatnonzero((owner >= 0) & ~gone)
+    rest = replace(embeddings, labels=labels)
+    if len(kept) < len(rest):
+        rest = rest.select(kept, read=Picked(rest.embeddings, kept))
     forgotten = {name: partition.clients[name] for name in (() if request is None else request.clients)}
     for number, name in enumerate(left):
         own = np.flatnonzero((owner == number) & gone)
         if len(own):
             forgotten[name] = own
     return Remainder(
-        _picked(replace(embeddings, labels=labels), kept),
+        rest,
         _renumbered(partition, owner[kept], left),
         frozenset(left[number] for number in changed if number < len(left)),
         len(left) in changed,
@@ -72,10 +76,9 @@ def remaining_rows(
 
 def _found(embeddings: EmbeddingSet, wanted: set[str]) -> dict[str, list[int]]:
     found: dict[str, list[int]] = {sample: [] for sample in wanted}
-    if wanted:
-        for row, sample in enumerate(embeddings.ids):
-            if sample in wanted:
-                found[sample].append(row)
+    for row, sample in enumerate(embeddings.ids if wanted else ()):
+        if sample in wanted:
+            found[sample].append(row)
     return found
 
 
@@ -96,12 +99,8 @@ def _meant(
     asked: SampleRef | Relabelled, found: Mapping[str, list[int]], *, owner: Indices, left: tuple[str, ...]
 ) -> list[int]:
     """The rows of a sample that one client holds, or anybody."""
-    wanted = left.index(asked.client) if asked.client in left else -1
-    rows = [
-        row
-        for row in found[asked.sample]
-        if (owner[row] >= 0 if asked.client is None else wanted >= 0 and owner[row] == wanted)
-    ]
+    names = (*left, None)  # the server comes last
+    rows = [row for row in found[asked.sample] if owner[row] >= 0 and asked.client in (None, names[owner[row]])]
     if not rows:
         who = f"client {asked.client} does not hold it" if asked.client else "nobody in this run holds it"
         verb = "relabel" if isinstance(asked, Relabelled) else "forget"
@@ -109,36 +108,10 @@ def _meant(
     return rows
 
 
-def _refuse_pretrained(trained: Trained, asked: SampleRef | Relabelled, *, holders: Indices, server: int) -> None:
-    """Refuse to change a row that a network was pretrained on: w_p would still know it as it was."""
-    if server in holders and trained.problem.knows_server:
-        raise InputError(
-            f"Sample {asked.sample} is the server's own, and the network was pretrained on it: its weights w_p would "
-            "still know it. Train again without it, or name one client's copy (CLIENT/ID)."
-        )
-
-
 def _label(asked: Relabelled, classes: int) -> int:
     if not 0 <= asked.label < classes:
         raise InputError(f"Sample {asked.sample} cannot get label {asked.label}: the classes are 0 to {classes - 1}.")
     return asked.label
-
-
-def _picked(embeddings: EmbeddingSet, rows: Indices) -> EmbeddingSet:
-    """The set of these rows, read only when asked for."""
-    if len(rows) == len(embeddings):
-        return embeddings
-    pick = rows.tolist()
-    return replace(
-        embeddings,
-        embeddings=Picked(embeddings.embeddings, rows),
-        labels=embeddings.labels[rows],
-        ids=[embeddings.ids[i] for i in pick],
-        clients=None if embeddings.clients is None else tuple(embeddings.clients[i] for i in pick),
-        names=None if embeddings.names is None else [embeddings.names[i] for i in pick],
-        masked=None if embeddings.masked is None else embeddings.masked[rows],
-        skipped=(),
-    )
 
 
 def _renumbered(partition: Partition, owner: Indices, left: tuple[str, ...]) -> Partition:

@@ -65,7 +65,7 @@ def test_a_fingerprint_may_be_stated() -> None:
     one, two = (as_backbone(mean_colour, fingerprint=version) for version in ("v1", "v2"))
     assert one.fingerprint != two.fingerprint
     assert as_backbone(mean_colour, fingerprint="ab" * 32).fingerprint == "ab" * 32
-    with pytest.raises(InputError, match=r"fingerprint=..."):
+    with pytest.raises(InputError, match="attribute `fingerprint`"):
         as_backbone(eval("lambda samples: samples"))
     assert len(as_backbone(eval("lambda samples: samples"), fingerprint="mine").fingerprint) == 64
 
@@ -176,7 +176,7 @@ def test_names_of_functions_factories_and_objects(own_module: str) -> None:
     ("name", "error", "words"),
     [
         ("py:module_of_mine:embedd", NotFoundError, "has no 'embedd'.*embed"),
-        ("py:module_of_yours:embed", NotFoundError, "no Python module 'module_of_yours'"),
+        ("py:module_of_yours:embed", NotFoundError, "No module named 'module_of_yours'"),
         ("py:module_of_mine", InputError, "py:module:factory"),
         ("py:module_of_mine:embed#cls", InputError, "no view #cls. It has: #output"),
     ],

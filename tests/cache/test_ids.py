@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from probekit.cache.ids import HexIds, IdLookup, meant, pack
+from probekit.cache.ids import IdLookup, hex_ids, meant, pack
 
 
 def _id(number: int) -> str:
@@ -32,12 +32,12 @@ def test_equal_beginnings_are_told_apart() -> None:
 
 
 def test_hex_ids_read_as_strings() -> None:
-    ids = HexIds(pack([_id(n) for n in range(5)]))
+    ids = hex_ids(pack([_id(n) for n in range(5)]))
     assert ids[2] == _id(2)
     assert list(ids[1:3]) == [_id(1), _id(2)]
     assert ids == [_id(n) for n in range(5)]
-    assert pack(ids) is ids.array
-    assert np.shares_memory(pack(ids[1:3]), ids.array)
+    assert pack(ids) is ids.entries
+    assert np.shares_memory(pack(ids[1:3]), ids.entries)
 
 
 def test_a_text_means_an_id_its_beginning_or_a_row_of_that_name() -> None:

@@ -100,8 +100,7 @@ def test_e4_holds_to_the_last_bit_against_rational_arithmetic(intercept: str, ri
             problem=HeadProblem(design),
             ridge=ridge,
             counts=[18],
-            energy=float(np.square(X).sum()),
-            target_energy=18.0,
+            scales={"energy": float(np.square(X).sum()), "target_energy": 18.0},
         )
         assert distance(params, wanted) <= asked.bound / sure.value
 

@@ -12,27 +12,25 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy.integrate import quad
 
+from probekit.certificates.bounds import quadratic, residual
 from probekit.certificates.certificate import Certificate
 from probekit.certificates.certify import certify
 from probekit.certificates.privacy import (
     CAVEATS,
     analytic_sigma,
     check_budget,
-    classic_sigma,
-    draw_objective,
-    fit_perturbed,
     gaussian_delta,
     largest_bound,
     largest_residual,
     release,
     removal_budget,
-    removal_epsilon,
-    sum_residual,
 )
 from probekit.certificates.verdicts import FALSE, PROVEN
 from probekit.certificates.verify import Evidence, verify
 from probekit.errors import InputError
 from probekit.linear.design import Design
+from probekit.linear.objective import draw_objective
+from probekit.linear.ridge import fit
 from probekit.linear.statistics import statistics
 from probekit.unlearning.methods.exact import Exact
 from probekit.unlearning.removal import Removal
@@ -70,7 +68,8 @@ def test_the_analytic_noise_is_enough_tight_and_below_the_classic(
 ) -> None:
     delta, bound = 10.0**log_delta, 10.0**log_bound
     sigma = analytic_sigma(bound, epsilon=epsilon, delta=delta)
-    assert sigma <= classic_sigma(bound, epsilon=epsilon, delta=delta)
+    classic = bound * math.sqrt(2 * math.log(1.25 / delta)) / epsilon  # proven for epsilon up to 1
+    assert sigma <= classic
     assert gaussian_delta(bound, sigma=sigma * (1 + 1e-9), epsilon=epsilon) <= delta
     assert gaussian_delta(bound, sigma=sigma * 0.999, epsilon=epsilon) > delta
     assert largest_bound(sigma, epsilon=epsilon, delta=delta) == pytest.approx(bound, rel=1e-9)
@@ -89,8 +88,6 @@ def test_a_bound_too_large_for_the_noise_is_refused_with_the_largest() -> None:
     for sigma, epsilon, delta in ((0.0, 1.0, 0.1), (1.0, 0.0, 0.1), (1.0, 1.0, 0.0), (1.0, 1.0, 1.0)):
         with pytest.raises(InputError):
             check_budget(0.1, sigma, epsilon=epsilon, delta=delta)
-    with pytest.raises(InputError, match="up to 1"):
-        classic_sigma(1.0, epsilon=2.0, delta=1e-5)
 
 
 def test_a_release_has_noise_of_that_size_and_its_own_seed() -> None:
@@ -113,33 +110,25 @@ def test_objective_perturbation(scaling: str, intercept: str) -> None:
     every, rest = statistics(rows, labels, design), statistics(rows[30:], labels[30:], design)
     ridge = 0.1 if scaling == "mean" else 8.0
     term = draw_objective(every, 2.0, seed=4)
-    trained = fit_perturbed(every, ridge, objective=term, scaling=scaling).value
+    trained = fit(every, ridge, objective=term, scaling=scaling).solution.value
     X, Y = columns(rows, intercept=intercept), one_hot(labels, 3)
     penalty = 12.0 if scaling == "mean" else 8.0
     gradient = X.T @ (X @ trained - Y) + penalty * trained + term
     assert np.linalg.norm(gradient) < 1e-10
     left = X[30:].T @ (X[30:] @ trained - Y[30:]) + (9.0 if scaling == "mean" else 8.0) * trained + term
-    found = sum_residual(rest, trained, ridge=ridge, objective=term, scaling=scaling)
+    loss = quadratic(rest, ridge, scaling=scaling, term=term)
+    found = 90 * residual(loss, trained).bound
     assert found == pytest.approx(float(np.linalg.norm(left)), rel=1e-9)
-    again = fit_perturbed(rest, ridge, objective=term, scaling=scaling).value
-    tiny = sum_residual(rest, again, ridge=ridge, objective=term, scaling=scaling)
+    again = fit(rest, ridge, objective=term, scaling=scaling).solution.value
+    tiny = 90 * residual(loss, again).bound
     assert 0 < tiny < 1e-9
     assert relative(again, trained) > 1e-3
     delta = 1e-5
     c = math.sqrt(2 * math.log(1.5 / delta))
-    assert removal_epsilon(found, 2.0, delta=delta) == pytest.approx(c * found / 2.0)
+    assert largest_residual(2.0, epsilon=0.5, delta=delta) == pytest.approx(2.0 * 0.5 / c)
     assert removal_budget(tiny, 2.0, epsilon=0.01, delta=delta).bound == tiny
     with pytest.raises(InputError, match="Solve again"):
         removal_budget(found, 2.0, epsilon=0.01, delta=delta)
-
-
-def test_objective_perturbation_needs_a_ridge_on_everything() -> None:
-    stats = statistics(np.random.default_rng(0).normal(size=(9, 2)), np.arange(9) % 2, Design(2, 2, intercept="free"))
-    with pytest.raises(InputError, match="free"):
-        fit_perturbed(stats, 0.1, objective=draw_objective(stats, 1.0))
-    bare = statistics(np.random.default_rng(0).normal(size=(9, 2)), np.arange(9) % 2, Design(2, 2))
-    with pytest.raises(InputError, match="above 0"):
-        fit_perturbed(bare, 0.0, objective=draw_objective(bare, 1.0))
 
 
 def test_the_guarantee_is_seen_on_heads() -> None:

@@ -243,7 +243,7 @@ def test_a_forged_reference_is_found(made: Made) -> None:
     _, _, certificate, evidence = made
     assert certificate.reference is not None
     for changed in ({"distance": 0.0}, {"bound": 0.0}, {"head": "0" * 64}):
-        forged = replace(certificate, reference=replace(certificate.reference, **changed))  # type: ignore[arg-type]
+        forged = replace(certificate, reference=replace(certificate.reference, **changed))
         assert false(forged, evidence) == {"reference"}, changed
 
 
@@ -261,7 +261,8 @@ def test_a_bias_that_nothing_fitted_is_found() -> None:
     after = unlearned.trained_after
     evidence = Evidence(head=after.head, statistics=after.statistics)
     assert not false(certify(run.trained, unlearned), evidence)
-    head = replace(after.head, params=np.vstack([after.head.params[:-1], np.full((1, 3), 0.1)]))
+    plain: Any = after.head
+    head = replace(plain, params=np.vstack([plain.params[:-1], np.full((1, 3), 0.1)]))
     certificate = certify(run.trained, unlearned)
     forged = replace(certificate, after={**certificate.after, "head": head.digest})
     assert "head" in false(forged, replace(evidence, head=head))

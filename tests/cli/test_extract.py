@@ -114,7 +114,7 @@ def test_bad_config_files(command: Command, dataset: str, tmp_path: Path, conten
         (["--num-workers", "-1"], "--num-workers"),
         (["--preprocessing", "f2l2"], "f2l2-imagenet"),
         (["--name", "a/b"], "letters"),
-        (["--trigger", "square:size=x"], "whole number"),
+        (["--trigger", "square:size=x"], "1 or more pixels"),
     ],
 )
 def test_wrong_values_are_usage_errors(

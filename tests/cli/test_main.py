@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from dataclasses import fields, is_dataclass
 from importlib import import_module
 
 import pytest
 
 from probekit import __version__
+from probekit import registry as registries
 from probekit.cli import main
 from probekit.errors import (
     CorruptError,
@@ -59,6 +61,32 @@ def test_every_command_has_help_and_so_have_its_arguments(command: Command, name
             if parameter.param_type_name == "argument" and not getattr(parameter, "help", None)
         ]
         assert not unexplained, part.name
+
+
+@pytest.mark.parametrize(("name", "groups"), main.NAMED.items())
+def test_help_shows_the_options_of_every_registered_name(command: Command, name: str, groups: tuple[str, ...]) -> None:
+    shown = " ".join(command(name, "-h").out.split())
+    for registry in (getattr(registries, group) for group in groups):
+        described = registries.described(registry)
+        assert sorted(described) == registry.names()
+        for one, text in described.items():
+            assert one in shown
+            factory = registry.get(one)
+            options = [field for field in fields(factory) if field.repr] if is_dataclass(factory) else []
+            assert [part.partition("=")[0] for part in text.rpartition(": ")[2].split(", ") if "=" in part] == [
+                field.name for field in options
+            ]
+            for field in options:
+                assert field.name in shown
+                if isinstance(field.default, str | int | float | None):
+                    assert f"{field.name}={field.default}" in text
+
+
+def test_help_of_methods_imports_no_numbers() -> None:
+    shown = "print({'numpy', 'torch'} & {*sys.modules})"
+    script = f"import sys; from probekit.cli.main import run; run(['train', '-h']); {shown}"
+    outcome = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert outcome.stdout.splitlines()[-1] == "set()"
 
 
 def test_listed_commands_can_be_imported() -> None:

@@ -50,30 +50,30 @@ def test_columns_are_found_by_type_then_by_name(
 @pytest.mark.parametrize(
     ("features", "wanted", "message"),
     [
-        ({"a": Image(), "b": Image()}, Columns(), r"columns a, b: choose with Columns\(image=...\), --image-column"),
+        ({"a": Image(), "b": Image()}, Columns(), r"columns a, b: choose with Columns\(image=...\)"),
         (
             {"image": Image(), "img": Image()},
             Columns(),
-            r"columns image, img: choose with Columns\(image=...\), --image-column",
+            r"columns image, img: choose with Columns\(image=...\)",
         ),
         (
             {"image": Image(), "p": CLASS, "q": CLASS},
             Columns(),
-            r"columns p, q: choose with Columns\(label=...\), --label-column",
+            r"columns p, q: choose with Columns\(label=...\)",
         ),
         (
             {"image": Image(), "label": NUMBER, "class": NUMBER},
             Columns(),
-            r"label, class: choose with Columns\(label=...\), --label-column",
+            r"label, class: choose with Columns\(label=...\)",
         ),
-        ({"text": TEXT, "caption": TEXT}, Columns(), r"text, caption: choose with Columns\(text=...\), --text-column"),
+        ({"text": TEXT, "caption": TEXT}, Columns(), r"text, caption: choose with Columns\(text=...\)"),
         (
             {"a": NUMBER, "b": TEXT},
             Columns(),
-            r"found a, b. Name one with Columns\(image=...\) or Columns\(text=...\): --image-column",
+            r"found a, b. Name one with Columns\(image=...\) or Columns\(text=...\).",
         ),
         ({"image": Image()}, Columns(label="y"), "no column 'y'; found image"),
-        ({"image": Image(), "n": NUMBER}, Columns(image="n"), "column 'n' holds .* not pictures"),
+        ({"image": Image(), "n": NUMBER}, Columns(image="n"), "column 'n' holds .* not images"),
         ({"image": Image(), "n": NUMBER}, Columns(text="n"), "column 'n' holds .* not texts"),
         ({"image": Image(), "t": TEXT}, Columns(image="image", text="t"), "Choose one"),
         ({"image": Image(), "tags": List(NUMBER)}, Columns(label="tags"), "one class number or name per row"),

@@ -59,7 +59,7 @@ def test_a_limit_keeps_the_first_rows(seen: list[tuple[str, DatasetOptions]]) ->
 
 
 def test_a_loader_that_gives_no_dataset_is_refused(seen: list[tuple[str, DatasetOptions]]) -> None:
-    with pytest.raises(InputError, match=r"The loader of 'broken' must give a dataset .* found list"):
+    with pytest.raises(InputError, match=r"The plugin 'broken' must give a dataset .* found list"):
         dataset("broken:")
 
 

@@ -255,7 +255,7 @@ def test_a_stream_without_known_columns_tells_them_by_its_first_rows(png: Any) -
 
 
 def test_a_stream_cannot_number_names(made: datasets.Dataset) -> None:
-    with pytest.raises(InputError, match="a stream tells its classes only at its end"):
+    with pytest.raises(InputError, match="whose classes a stream shows too late"):
         dataset(made.to_iterable_dataset(), columns=Columns(label="note"))
 
 

@@ -41,7 +41,7 @@ def work(root: Path, *, workers: int = 0, report: Path | None = None) -> None:
     seen: list[ExtractProgress] = []
     store = DiskStore(root)
     settings = {"batch_size": 8, "save_rows": 8, "num_workers": workers}
-    found = extract(Slow(), pairs(ROWS), store=store, progress=seen.append, **settings)  # type: ignore[arg-type]
+    found = extract(Slow(), pairs(ROWS), store=store, progress=seen.append, **settings)
     store.sets.give_name("set", found.digest)
     if report is not None:
         report.write_text(json.dumps([seen[-1].encoded, seen[-1].reused]))

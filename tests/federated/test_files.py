@@ -14,7 +14,7 @@ import pytest
 
 from probekit.errors import Cancelled, InputError, MismatchError, MissingClientsError, Pending
 from probekit.federated import files
-from probekit.federated.files import FilesClient, FilesFederation, client_folder, serve
+from probekit.federated.files import FilesClient, FilesFederation, client_folder
 from probekit.federated.in_process import InProcess
 from probekit.federated.message import Answer, Ask, encode
 from probekit.federated.methods.fedavg import FedAvg
@@ -355,10 +355,10 @@ def test_one_call_answers_what_is_open(case: Case) -> None:
     with pytest.raises(Pending):
         case.federation(members=("0",)).ask("statistics")
     rows = case.partition.clients["0"]
-    assert serve(case.folder, "0", case.data, rows) == 1
+    assert FilesClient(case.folder, "0", case.data, rows).serve() == 1
     with pytest.raises(Pending):
         case.federation(members=("0",)).ask("statistics")
-    assert [serve(case.folder, "0", case.data, rows) for _ in range(2)] == [1, 0]
+    assert [FilesClient(case.folder, "0", case.data, rows).serve() for _ in range(2)] == [1, 0]
     assert case.federation(members=("0",)).ask("statistics").total().count == len(rows)
 
 

@@ -135,7 +135,7 @@ def test_training_again_forgets_a_client(make_set: MakeSet, clients: int) -> Non
 def test_what_a_logistic_head_cannot_have_is_refused(make_set: MakeSet) -> None:
     data = make_set()
     split = partition(data.labels, "iid", clients=2)
-    with pytest.raises(InputError, match="no statistics"):
+    with pytest.raises(InputError, match="can keep nothing; found 'statistics'"):
         train(data, split, method="logistic", keep="statistics")
     with pytest.raises(InputError, match="no statistics"):
         train(data, split, method=Logistic(ridge=None), ridge="auto")

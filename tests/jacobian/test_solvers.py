@@ -15,9 +15,7 @@ from probekit.jacobian.curvature import CurvatureSolver
 from probekit.jacobian.inverse import DualInverse
 from probekit.jacobian.kernel import Product, factor_bytes, factors
 from probekit.jacobian.linearize import LinearizedRows, linearize
-from probekit.linear.affine import ModelSquares
 from probekit.linear.design import Design, Solution
-from probekit.linear.loss import RidgeLoss
 from probekit.linear.ridge import fit
 from probekit.linear.solvers import ConjugateGradient
 from probekit.linear.statistics import statistics
@@ -133,18 +131,6 @@ def test_dual_preconditioned_and_dense_solves_agree(ridge: float) -> None:
         assert solution.residual <= 1e-10
         assert abs(solution.residual - true) <= 1e-12
         assert solution.method == solver.way
-
-
-def test_sum_scaling_is_solved_as_well() -> None:
-    rows = small()
-    loss = RidgeLoss(ModelSquares(rows, np.zeros((rows.count, rows.classes))), 0.5, "sum")
-    dense = jacobian(rows)
-    rhs = np.random.default_rng(0).standard_normal(rows.shape)
-    wanted = np.linalg.solve(dense.T @ dense + 0.5 * np.eye(rows.model.size), rhs)
-    for way in ("dual", "pcg"):
-        found = CurvatureSolver(way, 1e-10).solve(loss.curvature(), rhs)
-        assert np.linalg.norm(found.value - wanted) <= 1e-6 * np.linalg.norm(wanted)
-        assert found.steps < 60
 
 
 def test_the_preconditioner_saves_most_of_the_steps() -> None:

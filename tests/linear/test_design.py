@@ -8,11 +8,17 @@ from typing import Any
 import jaxtyping
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from probekit.errors import InputError
 from probekit.linear.design import EXACT_ROWS, GRID_REACH, ClientStats, Design
+from probekit.linear.ridge import fit
+from probekit.linear.statistics import statistics, step_for
 from probekit.models.heads import LinearHead
 from probekit.values import Partition
+from tests.linear.conftest import Data
+from tests.oracles import relative
 
 
 @pytest.mark.parametrize(
@@ -33,6 +39,26 @@ def test_exact_arithmetic_needs_a_step_that_no_row_decides() -> None:
             Design(3, 2, arithmetic="exact", grid=grid)
     with pytest.raises(InputError, match="belongs to exact arithmetic"):
         Design(3, 2, grid=0.5)
+
+
+@given(largest=st.floats(1e-6, 1e6), headroom=st.floats(1, 100))
+def test_a_step_holds_its_rows_with_headroom_and_is_the_finest(largest: float, headroom: float) -> None:
+    step = step_for(np.array([[0.0, -largest]]), headroom=headroom)
+    assert headroom * largest <= step * GRID_REACH * (1 + 1e-12)
+    assert headroom * largest > step / 2 * GRID_REACH * (1 - 1e-12)
+    Design(2, 2, arithmetic="exact", grid=step)
+
+
+@pytest.mark.parametrize("rows", [np.zeros((2, 2)), np.array([[np.nan, 1.0]]), np.array([[np.inf, 1.0]])])
+def test_rows_without_a_scale_have_no_step(rows: np.ndarray) -> None:
+    with pytest.raises(InputError, match="finite rows"):
+        step_for(rows)
+
+
+def test_rounding_changes_a_head_little_at_the_default_step_and_more_at_a_larger_one(data: Data) -> None:
+    designs = (Design(12, 4, view="l2"), *(Design(12, 4, view="l2", arithmetic="exact", grid=g) for g in (0.0, 2**-7)))
+    plain, fine, coarse = (fit(statistics(*data, design), 1e-3).params for design in designs)
+    assert 0 < relative(fine, plain) < 1e-3 < relative(coarse, plain)
 
 
 def test_sums_of_products_of_grid_numbers_stay_exact() -> None:

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from probekit.certificates.margins import Margins
+from probekit.certificates.agreement import Margins
 from probekit.evaluation.backdoor import BackdoorSuccess
 from probekit.evaluation.metrics import Confusion, Share, share
 from probekit.report.report import (

@@ -32,9 +32,8 @@ from probekit.errors import (
 )
 from probekit.federated.summation import StatisticsTree
 from probekit.federated.trained import Trained
-from probekit.linear.design import ClientStats, Design
+from probekit.linear.design import Design
 from probekit.linear.ridge import fit
-from probekit.linear.statistics import statistics
 from probekit.models.heads import head_of
 from probekit.runs import folder as runs_module
 from probekit.runs import ledger
@@ -44,6 +43,7 @@ from probekit.runs.ledger import Event
 from probekit.runs.options import TrainOptions
 from probekit.runs.training import train_run
 from probekit.unlearning.choice import can_unlearn
+from tests.linear.test_plausibility import DESIGN, LIES, honest
 from tests.shelves import Shelve
 from tests.shelves import shelve as shelve
 
@@ -163,10 +163,10 @@ def test_clients_of_any_name(store: DiskStore, shelve: Shelve, tmp_path: Path) -
 
 
 def forgotten(run: RunFolder, client: str) -> Trained:
-    """The trained state without a client, by re-summing (the statistics mapping stays lazy)."""
+    """The trained state without a client, by re-summing."""
     before = run.trained()
     assert isinstance(before.statistics, kept.StatisticsFolder)
-    rest = before.statistics.without([client])
+    rest = {name: one for name, one in before.statistics.items() if name != client}
     fitted = fit(StatisticsTree.of(rest).total, before.ridge, scaling=before.scaling)
     named = head_of(fitted, classes=before.head.classes, spec_digest=before.head.spec_digest)
     counts = {name: count for name, count in before.counts.items() if name in rest}
@@ -254,19 +254,11 @@ def test_every_changed_file_is_noticed(store: DiskStore, shelve: Shelve, tmp_pat
     everything(RunFolder.open(run.path))
 
 
-DESIGN = Design(3, 2)
-
-
-def honest(design: Design = DESIGN, count: int = 20) -> ClientStats:
-    generator = np.random.default_rng(0)
-    return statistics(generator.normal(size=(count, 3)), np.arange(count) % 2, design)
-
-
-def test_statistics_that_cannot_be_true_are_refused(tmp_path: Path) -> None:
-    lie = replace(honest(), class_counts=honest().class_counts + 1)
-    path = tmp_path / "client.safetensors"
+@pytest.mark.parametrize("why", LIES)
+def test_statistics_that_cannot_be_true_are_refused(tmp_path: Path, why: str) -> None:
+    lie, path = LIES[why], tmp_path / "client.safetensors"
     stated = kept.put_statistics(path, lie)
-    with pytest.raises(VerificationError, match="the classes count 22"):
+    with pytest.raises(VerificationError, match=why):
         kept.take_statistics(path, stated, DESIGN, digest=lie.digest, count=20)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from tests.oracles import columns, one_hot
 from tests.runs.conftest import Opened
 from tests.shelves import Shelve
 from tests.shelves import shelve as shelve
+from tests.verdicts import STORY, unproven
 
 OPTIONS = {"clients": 4, "server_share": 0.2, "ridge": 0.01}
 SIGMA = 2.0
@@ -83,8 +85,7 @@ def test_every_request_solves_again_with_the_same_term(trained: Path, opened: Op
         head = load_head(trained / "states" / f"{state:04d}" / "head")
         np.testing.assert_allclose(head.params, minimum(trained, store), rtol=0, atol=1e-10)
         assert np.array_equal(term_of(trained), term)
-        checked = opened(trained).verify(certificate(trained, state), rows=True).plain
-        assert checked["verified"] is True
+        assert unproven(opened(trained).verify(certificate(trained, state), rows=True)) == STORY
     opened(trained).unlearn("0", method="retrain")
     np.testing.assert_allclose(RunFolder.open(trained).head().params, minimum(trained, store), rtol=0, atol=1e-10)
 
@@ -98,13 +99,11 @@ def test_the_certificate_states_the_budget_by_itself(trained: Path, opened: Open
     assert found["bound"] == pytest.approx(rows * (value["residual"]["norm"] + value["residual"]["rounding"]))
     assert found["bound"] <= found["largest_bound"] == pytest.approx(SIGMA * 0.5 / np.sqrt(2 * np.log(1.5e6)))
     assert any("stay secret" in caveat for caveat in found["caveats"])
-    checked = opened(trained).verify(value["certificate"]).plain
-    names = {one["name"] for one in checked["checks"]}
-    assert {"retained residual", "what the noise covers", "linear term as before", "size of the linear term"} <= names
-    checked = verify_head(certificate(trained), trained / "states/0002/head", store=store).plain
-    assert checked["verified"] is True
-    assert any("Without that term" in one for one in checked["assumptions"])
-    assert any("stay secret" in one for one in checked["caveats"])
+    assert unproven(opened(trained).verify(value["certificate"])) == {*STORY, "retained", "statistics"}
+    checked = verify_head(certificate(trained), trained / "states/0002/head", store=store)
+    assert unproven(checked) >= {"residual", "weights", "request"}
+    assert any("Without that term" in one for one in checked.assumptions)
+    assert any("stay secret" in one for one in checked.caveats)
 
 
 def test_what_the_noise_cannot_cover_changes_nothing(trained: Path, opened: Opened) -> None:
@@ -172,7 +171,7 @@ def test_a_run_that_kept_nothing_retrains_with_its_term(
     value = opened(run).unlearn("1", method="retrain").plain
     assert value["privacy"]["mechanism"] == "objective perturbation"
     np.testing.assert_allclose(RunFolder.open(run).head().params, minimum(run, store), rtol=0, atol=1e-10)
-    assert opened(run).verify(certificate(run), rows=True).verified
+    assert opened(run).verify(certificate(run), rows=True).intact
     with pytest.raises(InputError, match="nobody may be asked"):
         opened(run).unlearn("2", method="retrain", server_only=True)
     assert RunFolder.open(run).state == 2
@@ -219,21 +218,21 @@ def test_a_changed_term_fails_with_exit_code_6(trained: Path, opened: Opened) ->
     with pytest.raises(CacheError):
         opened(trained).verify(certificate(trained))
     path.write_bytes(good)
-    assert opened(trained).verify(certificate(trained)).verified
+    assert opened(trained).verify(certificate(trained)).intact
 
 
 def test_a_forged_budget_fails(trained: Path, opened: Opened, tmp_path: Path, store: DiskStore) -> None:
     opened(trained).unlearn("2")
-    from probekit.certificates.certificate import Certificate, certificate_text
+    from probekit.certificates.certificate import certificate_text, read_certificate
 
-    plain = json.loads(certificate(trained).read_text())["certificate"]
+    claims, _ = read_certificate(certificate(trained).read_text())
     forged, head = tmp_path / "forged.json", trained / "states" / "0002" / "head"
-    forged.write_text(certificate_text(Certificate.from_plain(plain)))
-    assert verify_head(forged, head, store=store).verified
+    forged.write_text(certificate_text(claims))
+    assert verify_head(forged, head, store=store).intact
     for name, value in (("sigma", 20.0), ("epsilon", 0.01), ("bound", 1e-20), ("largest_bound", 50.0)):
-        changed = Certificate.from_plain({**plain, "privacy": {**plain["privacy"], name: value}})
+        changed = replace(claims, privacy={**(claims.privacy or {}), name: value})
         forged.write_text(certificate_text(changed))
-        assert not verify_head(forged, head, store=store).verified, name
+        assert not verify_head(forged, head, store=store).intact, name
         with pytest.raises(VerificationError):  # the ledger knows no such certificate
             opened(trained).verify(forged)
 
@@ -246,7 +245,7 @@ def test_purging_keeps_the_term_and_says_so(trained: Path, opened: Opened, store
     assert np.array_equal(term_of(trained), term)
     opened(trained).unlearn("1")
     np.testing.assert_allclose(RunFolder.open(trained).head().params, minimum(trained, store), rtol=0, atol=1e-10)
-    assert opened(trained).verify(certificate(trained, 3), rows=True).verified
+    assert opened(trained).verify(certificate(trained, 3), rows=True).intact
 
 
 def test_evaluation_and_report_retrain_with_the_term(trained: Path, opened: Opened, store: DiskStore) -> None:

@@ -16,9 +16,8 @@ from numpy.typing import NDArray
 from probekit import Run
 from probekit.cache import DiskStore
 from probekit.cache.removal import remove_set
-from probekit.certificates.agreement import agreement
+from probekit.certificates.agreement import agreement, margins
 from probekit.certificates.certify import certify, known_at, objective_of
-from probekit.certificates.margins import margins
 from probekit.errors import CacheError, InputError, NotFoundError, ProbekitError, VerificationError
 from probekit.report import pictures
 from probekit.report.pages import markdown
@@ -110,7 +109,8 @@ def test_the_page_holds_every_part_and_its_pictures(run: Path, opened: Opened) -
         written = json.loads((run / f"states/{state:04d}/certificate.json").read_text())
         assert (said["digest"], said["certificate"]) == (written["digest"], written["certificate"])
         assert written["digest"] in page
-        assert all(check["passed"] for check in said["checks"])
+        verdicts = {one["name"]: one["verdict"] for one in said["findings"]}
+        assert (verdicts["weights"], verdicts["request"]) == ("proven", "not proven")
         for line in written["certificate"]["assumptions"] + written["certificate"]["caveats"]:
             assert line in page
     assert "not computable" in page or "not computed" in page
@@ -237,7 +237,8 @@ def test_a_logistic_head_has_nothing_to_be_compared_with(opened: Opened, shelve:
 def test_rows_instead_of_statistics(run: Path, opened: Opened, store: DiskStore) -> None:
     value = opened("run").report(from_rows=True).write("run/report")
     assert {one["source"] for one in value["stages"]} == {"the cached rows"}
-    assert any(check["name"].startswith("statistics of client") for check in value["certificates"][0]["checks"])
+    [found] = [one for one in value["certificates"][0]["findings"] if one["name"] == "statistics"]
+    assert found["verdict"] == "proven"
     remove_set(store, "rows")
     with pytest.raises(NotFoundError):
         opened("run").report(["test"], from_rows=True).write("run/report")
@@ -369,21 +370,29 @@ def test_a_folder_that_is_no_report_is_left_alone(run: Path, opened: Opened) -> 
 
 
 @pytest.mark.parametrize(
-    ("options", "error", "words"),
+    ("name", "options", "error", "words"),
     [
-        ({"tests": ["nothing"]}, NotFoundError, "nothing"),
-        ({"tests": ["foreign"]}, CacheError, "spec"),
-        ({"tests": ["cats"]}, CacheError, "other classes"),
-        ({"triggered": "nothing", "target": 0}, NotFoundError, "nothing"),
+        ("nothing", {}, NotFoundError, "not a run folder"),
+        ("run", {"tests": ["nothing"]}, NotFoundError, "nothing"),
+        ("run", {"tests": ["foreign"]}, CacheError, "spec"),
+        ("run", {"tests": ["cats"]}, CacheError, "other classes"),
+        ("run", {"triggered": "nothing", "target": 0}, NotFoundError, "nothing"),
     ],
 )
 def test_bad_input(
-    run: Path, opened: Opened, shelve: Shelve, options: dict[str, Any], error: type[ProbekitError], words: str
+    run: Path,
+    opened: Opened,
+    shelve: Shelve,
+    name: str,
+    options: dict[str, Any],
+    error: type[ProbekitError],
+    words: str,
 ) -> None:
     shelve("foreign", seed=1, spec=spec(weights="1" * 64))
     shelve("cats", seed=1, class_names=("cat", "dog", "cow"))
     with pytest.raises(error, match=words):
-        opened("run").report(**options)
+        opened(name).report(**options)
+    assert not (run / "report").exists()
 
 
 def test_what_was_tampered_with_gets_no_report(run: Path, opened: Opened) -> None:

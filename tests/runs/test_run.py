@@ -104,7 +104,7 @@ def test_forgetting_is_retraining_and_is_proven(run: Run, tmp_path: Path) -> Non
     wanted = np.linalg.solve(X.T @ X + 0.01 * len(rows) * np.eye(13), X.T @ np.eye(3)[embeddings.labels[rows]])
     assert np.abs(run.head().params - wanted).max() < 1e-9
     proof = run.verify(rows=True, test="test")
-    assert proof.verified
+    assert proof.intact
     assert proof.certificate == done.path
     assert run.verify(done.path).digest == proof.digest
 
@@ -137,7 +137,7 @@ def test_a_fork_goes_its_own_way(run: Run, tmp_path: Path) -> None:
     run.unlearn("3")
     copy = run.fork(tmp_path / "deeper/copy")
     assert files(copy) == files(run)
-    assert copy.verify().verified
+    assert copy.verify().intact
     before = files(run)
     copy.unlearn("2")
     copy.purge()

@@ -58,7 +58,7 @@ def test_a_run_of_it_is_trained_unlearned_verified_evaluated_and_reported(store:
     assert done.certificate.bounds.weights is not None
     assert float(np.linalg.norm(run.head().params - minimum(run, "013"))) <= done.certificate.bounds.weights
     assert "The cosine features are taken as computed." in done.certificate.assumptions
-    assert run.verify(test="test").verified
+    assert run.verify(test="test").intact
     found = run.evaluate("test")
     test = store.open("test")
     right = np.argmax(predict_by_hand(run, test.to_numpy()), axis=1)
@@ -91,7 +91,7 @@ def test_the_command_line_serves_it_without_a_word_of_it(command: Command, store
     assert (trained.code, trained.value["kind"]) == (0, "toy head")
     forgotten = command("unlearn", "run", "--client", "2", "--test", "test", *cache)
     assert (forgotten.code, forgotten.value["method"]) == (0, "fedremoval-pcg:10"), forgotten.err
-    assert command("verify", forgotten.value["certificate"], "--run", "run", *cache).value["verified"]
+    assert command("verify", forgotten.value["certificate"], "--run", "run", *cache).code == 7
     assert command("evaluate", "run", "test", *cache).code == 0
     assert command("report", "run", "--test", "test", *cache).code == 0
     refused = command("unlearn", "run", "--client", "1", "--method", "exact", *cache)

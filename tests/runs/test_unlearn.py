@@ -28,6 +28,7 @@ from probekit.values import Partition
 from tests.runs.conftest import Opened
 from tests.shelves import Shelve
 from tests.shelves import shelve as shelve
+from tests.verdicts import STORY, unproven
 
 
 @pytest.fixture
@@ -65,10 +66,7 @@ def test_a_client_is_forgotten_exactly_and_the_certificate_holds(
     np.testing.assert_allclose(head.params, retrained(trained, store, without={"2"}).params, rtol=0, atol=1e-12)
     assert head.recipe["backbone"] == "test:pixels"
     assert value["agreement"]["certified"] == 40
-    checked = opened(trained).verify(certificate(trained), rows=True, test="test").plain
-    assert checked["verified"] is True
-    names = {check["name"] for check in checked["checks"]}
-    assert {"head after", "head before", "retained residual", "certified agreement", "statistics of client 0"} <= names
+    assert unproven(opened(trained).verify(certificate(trained), rows=True, test="test")) == STORY
 
 
 def test_the_same_request_again_changes_nothing(trained: Path, opened: Opened) -> None:
@@ -100,7 +98,7 @@ def test_samples_go_and_stay_gone(trained: Path, opened: Opened, store: DiskStor
     assert value["retained"]["1"] == len(partition.clients["1"]) - 2
     want = train(left, divided, ridge=0.01).head
     np.testing.assert_allclose(load_head(trained / "states" / "0003" / "head").params, want.params, atol=1e-12)
-    assert opened(trained).verify(certificate(trained, 3), rows=True).verified
+    assert opened(trained).verify(certificate(trained, 3), rows=True).intact
 
 
 def test_the_rows_of_an_earlier_certificate_are_those_of_its_state(
@@ -110,8 +108,8 @@ def test_the_rows_of_an_earlier_certificate_are_those_of_its_state(
     for client in ("0", "1"):
         opened(trained).unlearn(samples=[embeddings.ids[int(partition.clients[client][0])]])
     for state in (2, 3):
-        checked = opened(trained).verify(certificate(trained, state), rows=True).plain
-        assert checked.get("verified") is True
+        checked = opened(trained).verify(certificate(trained, state), rows=True)
+        assert unproven(checked) == STORY | ({"current"} if state == 2 else set())
 
 
 def test_a_label_is_put_right(trained: Path, opened: Opened, store: DiskStore) -> None:
@@ -140,8 +138,7 @@ def test_every_method_is_certified_by_a_gradient_round(
         load_head(run / "states" / "0002" / "head").params - retrained(run, store, without={"1"}).params
     )
     assert gap <= value["bounds"]["weights"]
-    checked = opened(run).verify(certificate(run), rows=True, test="test").plain
-    assert checked["verified"] is True
+    assert unproven(opened(run).verify(certificate(run), rows=True, test="test")) == STORY
 
 
 def test_auto_takes_what_was_kept_and_says_why(
@@ -200,7 +197,7 @@ def test_forgeries_fail(trained: Path, opened: Opened, tmp_path: Path, store: Di
         with pytest.raises(VerificationError):
             opened(trained).verify(forged)
     forged.write_text(good)
-    assert opened(trained).verify(forged).verified
+    assert opened(trained).verify(forged).intact
     sealed = json.loads(good)
     sealed["certificate"]["residual"]["norm"] = 0.0
     forged.write_text(json.dumps(sealed, sort_keys=True, indent=1) + "\n")
@@ -208,7 +205,7 @@ def test_forgeries_fail(trained: Path, opened: Opened, tmp_path: Path, store: Di
         opened(trained).verify(forged)
     for state, true in ((1, False), (2, True)):
         head = trained / "states" / f"{state:04d}" / "head"
-        assert verify_head(certificate(trained), head, store=store).verified is true
+        assert verify_head(certificate(trained), head, store=store).intact is true
 
 
 def test_a_tampered_run_fails(trained: Path, opened: Opened) -> None:
@@ -233,8 +230,8 @@ def test_a_tampered_run_fails(trained: Path, opened: Opened) -> None:
 def test_signatures(trained: Path, opened: Opened) -> None:
     mine, other = new_private_key(), new_private_key()
     opened(trained).unlearn("2", key=mine)
-    assert opened(trained).verify(public_key=public_key_of(mine)).verified
-    assert not opened(trained).verify(public_key=public_key_of(other)).verified
+    assert opened(trained).verify(public_key=public_key_of(mine)).intact
+    assert not opened(trained).verify(public_key=public_key_of(other)).intact
 
 
 def test_noise_is_fixed_in_advance_and_a_bound_too_large_for_it_is_refused(
@@ -278,9 +275,9 @@ def test_purge_leaves_no_byte_of_the_forgotten(trained: Path, opened: Opened, st
     assert not (trained / "report").exists()
     for row in rows:
         assert not holds(store.root, row)
-    assert opened(trained).verify(certificate(trained), rows=True).verified
+    assert opened(trained).verify(certificate(trained), rows=True).intact
     opened(trained).unlearn("1")
-    assert opened(trained).verify(certificate(trained, 3), rows=True).verified
+    assert opened(trained).verify(certificate(trained, 3), rows=True).intact
     opened(trained).evaluate()
 
 

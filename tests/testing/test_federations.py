@@ -73,8 +73,8 @@ class Silent(InProcess):
 
     def ask(self, *arguments: Any, **options: Any) -> Answers:
         answers = super().ask(*arguments, **options)
-        found = list(Answers(answers._stream, columns=1, at_least=0).each())
-        return Answers(found, columns=answers.columns)
+        found = list(Answers(answers._stream, 1, {}, None, at_least=0).each())
+        return Answers(found, answers.columns, {}, None)
 
 
 class Trusting(InProcess):

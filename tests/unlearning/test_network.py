@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from probekit.certificates.certify import certify
+from probekit.certificates.verdicts import FALSE, PROVEN
 from probekit.certificates.verify import Evidence, verify
 from probekit.errors import InputError, NotFoundError
 from probekit.federated.in_process import InProcess
@@ -107,11 +108,12 @@ def test_the_certificate_bounds_the_gap_and_the_predictions(name: str) -> None:
     assert said.agreement.certified <= same
     assert said.agreement.certified >= (110 if name in ("retrain", "fedremoval-pcg:60") else 0)
     assert any("linearized" in one for one in said.assumptions)
-    checks = verify(
+    findings = verify(
         said, Evidence(head=done.trained_after.head, before=head, embeddings=data, rows=held, evaluation=unseen)
     )
-    assert all(one.passed for one in checks), [one for one in checks if not one.passed]
-    assert {"network", "retained residual", "certified agreement"} <= {one.name for one in checks}
+    verdicts = {one.name: one.verdict for one in findings}
+    assert FALSE not in verdicts.values(), findings
+    assert {verdicts[one] for one in ("residual", "curvature", "weights", "excess-loss", "retained")} == {PROVEN}
 
 
 def test_a_forged_certificate_and_another_network_fail() -> None:
@@ -124,11 +126,11 @@ def test_a_forged_certificate_and_another_network_fail() -> None:
     assert said.residual is not None
     less = replace(said.residual, norm=said.residual.norm / 2, by_class=(said.residual.norm / 2,))
     evidence = Evidence(head=done.trained_after.head, embeddings=data, rows=held)
-    assert not all(one.passed for one in verify(replace(said, residual=less), evidence))
+    assert "residual" in {one.name for one in verify(replace(said, residual=less), evidence) if one.verdict == FALSE}
     weights = {name: value + np.float32(0.01) for name, value in head.network.weights.items()}
     other = replace(network_of(done.trained_after), network=replace(head.network, weights=weights))
-    failed = {one.name for one in verify(said, replace(evidence, head=other)) if not one.passed}
-    assert {"network", "head after", "retained residual"} <= failed
+    failed = {one.name for one in verify(said, replace(evidence, head=other)) if one.verdict == FALSE}
+    assert {"objective", "head", "residual"} <= failed
 
 
 def test_samples_labels_and_a_return() -> None:

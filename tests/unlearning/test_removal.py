@@ -16,8 +16,8 @@ from probekit.federated.in_process import InProcess
 from probekit.federated.message import Ask
 from probekit.federated.trained import Gradients, History, Kept, Round
 from probekit.linear.design import Solution
-from probekit.unlearning.choice import choose, unlearn
-from probekit.unlearning.method import Material, Unlearned, missing, require
+from probekit.unlearning.choice import carried_out, choose, unlearn
+from probekit.unlearning.method import Material, Unlearned, missing
 from probekit.unlearning.methods.exact import Exact
 from probekit.unlearning.methods.fedremoval import FedRemoval
 from probekit.unlearning.methods.retrain import Retrain, RetrainFedAvg
@@ -218,7 +218,6 @@ class Half:
     traits: ClassVar[frozenset[str]] = frozenset()
 
     def unlearn(self, removal: Removal) -> Unlearned:
-        require(self, removal)
         params = removal.params / 2
         return removal.finish(self, Solution(params, 0.0, 1, "half"), params=params)
 
@@ -243,9 +242,9 @@ def test_needs_are_checked_at_once_each_with_its_remedy() -> None:
     assert "notes" not in missing(Half(), Removal(noted, FORGET))
     assert missing(Half(), Removal(noted, FORGET, run.material)) == ""
     with pytest.raises(InputError, match="needs what this run does not have: the cached rows"):
-        Half().unlearn(Removal(noted, FORGET))
+        carried_out(Removal(noted, FORGET), Half())
     with pytest.raises(InputError, match=r"cached rows of the retained.*; FedAvg options"):
-        RetrainFedAvg().unlearn(Removal(run.trained, FORGET))
+        carried_out(Removal(run.trained, FORGET), RetrainFedAvg())
 
 
 def test_what_knows_a_forgotten_client_is_dropped() -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from probekit.errors import InputError
 from probekit.federated.methods.fedavg import FedAvg
+from probekit.unlearning.choice import carried_out
 from probekit.unlearning.method import method
 from probekit.unlearning.methods.retrain import Retrain, RetrainFedAvg
 from probekit.unlearning.removal import Removal
@@ -26,7 +27,7 @@ def test_closed_form() -> None:
     assert found.trained_after.statistics is None
     assert found.cost.rounds == 1
     with pytest.raises(InputError, match="cached rows"):
-        Retrain().unlearn(Removal(run.trained, FORGET))
+        carried_out(Removal(run.trained, FORGET), Retrain())
 
 
 def test_fedavg_starts_again_without_the_client() -> None:
@@ -55,7 +56,7 @@ def test_fedavg_starts_again_without_the_client() -> None:
         params = uploads
     assert relative(after.params, params) < 1e-9
     with pytest.raises(InputError, match="FedAvg options"):
-        RetrainFedAvg().unlearn(Removal(run.trained, FORGET, run.material))
+        carried_out(Removal(run.trained, FORGET, run.material), RetrainFedAvg())
 
 
 def test_arguments_are_refused() -> None:

@@ -20,8 +20,9 @@ from probekit.federated.methods.fedavg import FedAvg
 from probekit.federated.trained import Trained
 from probekit.linear.design import INTERCEPTS, SCALINGS
 from probekit.linear.spectrum import rows_effective_dimension
+from probekit.unlearning.choice import carried_out
 from probekit.unlearning.method import Material, Unlearner, method
-from probekit.unlearning.methods.fedremoval import FedRemoval
+from probekit.unlearning.methods.fedremoval import FedRemoval, server_plan
 from probekit.unlearning.methods.line import FedRemovalLine
 from probekit.unlearning.methods.pcg import FedRemovalPcg
 from probekit.unlearning.removal import Removal
@@ -152,13 +153,13 @@ def test_the_line_search_never_raises_the_retained_loss(seed: int) -> None:
 def test_the_plain_step_can_be_worse_than_none_and_says_so_before() -> None:
     run = make_run(ridge=1e-6, server=0.05, data={"rows": 240, "dimension": 20})
     here = Explicit.of(run, "1")
-    plan = FedRemoval().plan(Removal(run.trained, FORGET))
+    plan = server_plan(Removal(run.trained, FORGET))
     found = FedRemoval().unlearn(Removal(run.trained, FORGET))
     assert here.loss(found.trained_after.params) > here.loss(run.trained.params)
     assert plan.warnings == found.warnings
     assert "fewer than 4 times their effective dimension" in found.warnings[0]
     wide = make_run(ridge=1.0, server=0.4)
-    assert not FedRemoval().plan(Removal(wide.trained, FORGET)).warnings
+    assert not server_plan(Removal(wide.trained, FORGET)).warnings
 
 
 @pytest.mark.parametrize("intercept", INTERCEPTS)
@@ -241,7 +242,7 @@ def test_single_samples_from_rows() -> None:
     rows = np.setdiff1d(run.rows_without(), [row])
     assert relative(found.params, run.oracle(rows)) < 1e-9
     with pytest.raises(InputError, match="cached rows of the retained clients"):
-        FedRemoval().unlearn(Removal(run.trained, request))
+        carried_out(Removal(run.trained, request), FedRemoval())
 
 
 @pytest.mark.parametrize("solver", ["cg", "adam"])
@@ -275,16 +276,16 @@ def test_the_published_schedule_makes_its_known_mistakes() -> None:
 def test_what_is_missing_is_named(run: Run) -> None:
     without_server: Trained = replace(run.trained, server=None)
     with pytest.raises(InputError, match="server share"):
-        FedRemoval().unlearn(Removal(without_server, FORGET))
+        carried_out(Removal(without_server, FORGET), FedRemoval())
     with pytest.raises(InputError, match='keep="gradients"'):
-        FedRemoval().unlearn(Removal(replace(run.trained, statistics=None), FORGET))
+        carried_out(Removal(replace(run.trained, statistics=None), FORGET), FedRemoval())
     with pytest.raises(InputError, match="clients online"):
-        FedRemovalLine().unlearn(Removal(make_run(keep="gradients").trained, FORGET))
+        carried_out(Removal(make_run(keep="gradients").trained, FORGET), FedRemovalLine())
     viewed = make_run(method=ClosedForm(standardise="centre"))
     with pytest.raises(InputError, match="feature scaling, class weights"):
-        FedRemoval().unlearn(Removal(viewed.trained, FORGET))
+        carried_out(Removal(viewed.trained, FORGET), FedRemoval())
     with pytest.raises(MismatchError, match="Ask the retained"):
-        FedRemovalLine().unlearn(Removal(run.trained, FORGET, Material(clients=online(run))))
+        carried_out(Removal(run.trained, FORGET, Material(clients=online(run))), FedRemovalLine())
     with pytest.raises(NotFoundError, match="cholesky"):
         method("fedremoval:cholesk").unlearn(Removal(run.trained, FORGET))
     with pytest.raises(InputError, match="whole number"):

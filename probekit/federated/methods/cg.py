@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from probekit.errors import InputError, SolverError
 from probekit.federated.loss import CommonLoss
@@ -15,11 +14,10 @@ from probekit.federated.training import Training
 from probekit.linear.design import Solution
 from probekit.linear.solvers import ConjugateGradient
 from probekit.protocols import Progress
+from probekit.values import Array
 
 NAME = "federated-cg"
 NOTE = "The residual is the common loss's gradient over that at the start."
-
-Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True)

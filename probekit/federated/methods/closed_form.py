@@ -29,27 +29,17 @@ class ClosedForm:
 
     def configure(self, problem: Any) -> Any:
         """The problem with this feature scaling and these class weights."""
-        return replace(
-            problem,
-            standardise=self.standardise,
-            class_weight=self.class_weight,
-            normalise_classes=self.normalise_classes,
-        )
+        weighing: Any = {"class_weight": self.class_weight, "normalise_classes": self.normalise_classes}
+        return replace(problem, standardise=self.standardise, **weighing)
 
     def train(self, training: Training) -> Trained:
         """Ask once, add up, solve."""
         problem = training.problem
         if training.objective_noise is not None:
             self._refuse_unhidden(training)
-        parts = None
         with training.purpose("statistics"):
-            answers = training.clients.ask("statistics")
-            if training.keep == "statistics":
-                found = {one.client: problem.stats(one.arrays) for one in answers.each()}
-                parts = StatisticsTree.of({name: found[name] for name in training.counts})
-                total = parts.total
-            else:
-                total = problem.stats(answers.total().arrays)
+            parts = StatisticsTree.of(training.statistics()) if training.keep == "statistics" else None
+            total = parts.total if parts else problem.stats(training.clients.ask("statistics").total().arrays)
         noise = training.objective_noise
         term = None if noise is None else draw_objective(total, noise)
         head, solution = problem.minimum(total, training.ridge, scaling=training.scaling, term=term, solver=self.solver)

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
 from probekit.errors import InputError, MissingClientsError, NotFoundError
 from probekit.federated.federation import Answers
@@ -21,16 +20,18 @@ from probekit.models.fitting import FitPlan
 from probekit.models.optimiser import Optimiser
 from probekit.protocols import Progress
 from probekit.registry import nearest
-from probekit.values import frozen
+from probekit.values import Array, frozen
 
 INIT_STREAM = 20
 INITS = ("zeros", "random")
 HISTORY_LIMIT = 4 << 30
 NUMBER_BYTES = 8
 NOTE = "The residual is that of the common loss; FedAvg with several local steps settles elsewhere."
+POSITIVE = (
+    *("rounds", "local_steps", "local_epochs", "batch_size"),
+    *("learning_rate", "server_learning_rate", "participation"),
+)
 PLAIN = Optimiser("sgd")
-
-Params = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -67,16 +68,8 @@ class FedAvg:
     ridge: float | None = None
 
     def __post_init__(self) -> None:
-        positive = {
-            "rounds": self.rounds,
-            "local_steps": self.local_steps,
-            "local_epochs": self.local_epochs,
-            "batch_size": self.batch_size,
-            "learning_rate": self.learning_rate,
-            "server_learning_rate": self.server_learning_rate,
-            "participation": self.participation,
-        }
-        for name, value in positive.items():
+        for name in POSITIVE:
+            value = getattr(self, name)
             if value is not None and not 0 < value < math.inf:
                 raise InputError(f"{name} must be a number above 0; found {value}.")
         if self.participation > 1:
@@ -107,18 +100,9 @@ class FedAvg:
         """
         if name not in cls.presets:
             raise NotFoundError(f"There is no FedAvg preset {name!r}. {nearest(name, list(cls.presets))}")
-        return cls(
-            rounds=200,
-            local_steps=None,
-            local_epochs=1,
-            batch_size=32,
-            drop_last=True,
-            learning_rate=1e-4,
-            optimiser=Optimiser("adam"),
-            weights="uniform",
-            init="random",
-            ridge=0.0,
-        )
+        local: Any = {"local_steps": None, "local_epochs": 1, "batch_size": 32, "drop_last": True}
+        adam = Optimiser("adam")
+        return cls(200, **local, learning_rate=1e-4, optimiser=adam, weights="uniform", init="random", ridge=0.0)
 
     def train(self, training: Training) -> Trained:
         """Broadcast, local steps, weighted average, again."""
@@ -163,10 +147,11 @@ class FedAvg:
         watch = LossWatch(rate, params, bound, lambda: self._remedy(training, rate))
         recorder = HistoryRecorder() if self.keep_history else None
         progress, done = training.watch("rounds"), first
+        local = (self.local_steps, self.local_epochs, self.batch_size, self.drop_last, self.optimiser)
         for number in range(first, self.rounds):
             chosen = participants(len(names), self.participation, round_number=number, seed=self.seed)
             before, done = params, number + 1
-            plan = self._plan(rate, ridge, number).plain
+            plan = FitPlan(*local, rate, ridge, seed=self.seed, round=number).plain
             with np.errstate(over="ignore", invalid="ignore"):  # the watch below refuses what is not finite
                 answers = training.clients.ask("fit", {"params": params}, plan, clients=[names[c] for c in chosen])
                 uploads, loss = _received(answers, [names[c] for c in chosen], watch)
@@ -182,23 +167,10 @@ class FedAvg:
                 break
         return _Outcome(params, done, tuple(names[c] for c in chosen), uploads, watch, recorder)
 
-    def _plan(self, rate: float, ridge: float, number: int) -> FitPlan:
-        return FitPlan(
-            self.local_steps,
-            self.local_epochs,
-            self.batch_size,
-            self.drop_last,
-            self.optimiser,
-            rate,
-            ridge,
-            seed=self.seed,
-            round=number,
-        )
-
-    def initial(self, problem: Any) -> Params:
+    def initial(self, problem: Any) -> Array:
         """The first global parameters: the problem's start, or uniform in +-1 / sqrt(columns) as layers usually are."""
         if self.init == "zeros":
-            found: Params = problem.start
+            found: Array = problem.start
             return found
         generator = np.random.Generator(np.random.PCG64([self.seed, INIT_STREAM]))
         return np.asarray(generator.uniform(-1, 1, problem.shape) / math.sqrt(problem.shape[0]))
@@ -224,14 +196,12 @@ class FedAvg:
         """What unlearning will need: gradients at the end and at the last uploads, or statistics."""
         if training.keep == "statistics":
             with training.purpose("statistics"):
-                answers = training.clients.ask("statistics")
-                found = {one.client: training.problem.stats(one.arrays) for one in answers.each()}
-            return {"statistics": {name: found[name] for name in training.counts}}
+                return {"statistics": training.statistics()}
         if training.keep != "gradients":
             return {}
         with training.purpose("gradients at the head"):
             at_head = training.gradients(outcome.params)
-        extra, own = training.problem.penalty(training.mean_ridge), dict[str, Params]()
+        extra, own = training.problem.penalty(training.mean_ridge), dict[str, Array]()
         with training.purpose("gradients at local weights"):
             for name, upload in zip(outcome.participants, outcome.uploads, strict=True):
                 [answer] = training.clients.ask("gradient", {"params": upload}, clients=[name]).each()
@@ -243,9 +213,8 @@ class FedAvg:
         size = self.rounds * (many + 1) * shape[0] * shape[1] * NUMBER_BYTES
         if self.keep_history and size > HISTORY_LIMIT:
             raise InputError(
-                f"The history of {self.rounds} rounds with {many} clients takes {size / 2**30:.1f} GiB, "
-                f"more than {HISTORY_LIMIT / 2**30:.0f}. Ask for fewer rounds, a smaller participation, or no "
-                "history."
+                f"The history of {self.rounds} rounds with {many} clients takes {size / 2**30:.1f} GiB, more than "
+                f"{HISTORY_LIMIT / 2**30:.0f}. Ask for fewer rounds, a smaller participation, or no history."
             )
 
 
@@ -253,15 +222,15 @@ class FedAvg:
 class _Outcome:
     """What the rounds came to."""
 
-    params: Params
+    params: Array
     rounds: int
     participants: tuple[str, ...]
-    uploads: Params
+    uploads: Array
     watch: LossWatch
     recorder: HistoryRecorder | None
 
 
-def _received(answers: Answers, names: list[str], watch: LossWatch) -> tuple[Params, float]:
+def _received(answers: Answers, names: list[str], watch: LossWatch) -> tuple[Array, float]:
     """The uploads in the order of names, and the participants' mean loss at the start of the round."""
     try:
         found = {one.client: one for one in answers.each()}

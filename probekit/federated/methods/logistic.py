@@ -6,7 +6,6 @@ from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from probekit.errors import InputError, SolverError
 from probekit.federated.loss import CommonLoss
@@ -20,11 +19,10 @@ from probekit.models.fitting import FitPlan
 from probekit.models.linear_problem import HeadProblem
 from probekit.models.logistic_problem import LogisticProblem
 from probekit.protocols import Progress
+from probekit.values import Array
 
 MEMORY = 50
 """Pairs of steps and gradients that L-BFGS remembers."""
-
-Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True)

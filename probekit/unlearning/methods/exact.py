@@ -10,9 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from probekit.errors import InputError
 from probekit.federated.trained import Gradients
-from probekit.unlearning.method import Unlearned, require
+from probekit.unlearning.method import Unlearned
 from probekit.unlearning.removal import Removal
 
 NOTE = "The head is the minimum of the retained loss, as closed-form training on the rest gives it."
@@ -29,23 +28,16 @@ class Exact:
 
     def unlearn(self, removal: Removal) -> Unlearned:
         """The head of the retained statistics."""
-        require(self, removal)
-        before, problem, tree = removal.before, removal.problem, removal.statistics
-        if tree is None:
-            raise InputError('Exact removal needs every client\'s statistics. Train with keep="statistics".')
+        before, problem = removal.before, removal.problem
+        tree: Any = removal.statistics
         head, solution = before.minimum(tree.total)
-        d, k = problem.shape
-        gradients = None
+        renewed: dict[str, Any] = {}
         if before.gradients is not None:
-            params = problem.params(head)
-            extra = problem.penalty(removal.ridge) * params
-            found = removal.retained.ask("gradient", {"params": params}).each()
-            gradients = Gradients({one.client: one.arrays["gradient"] / one.count + extra for one in found})
-        return removal.finish(
-            self,
-            solution,
-            head=head,
-            flops=len(tree) * d * (d + k) + d**3 // 3 + 2 * d * d * k,
-            note=NOTE,
-            gradients=gradients,
-        )
+            renewed["gradients"] = Gradients(removal.gradients_at(problem.params(head)))
+        flops = closed_form_work(len(tree), *problem.shape)
+        return removal.finish(self, solution, head=head, flops=flops, note=NOTE, **renewed)
+
+
+def closed_form_work(parts: int, d: int, k: int) -> int:
+    """Operations of adding up so many Grams (or rows) and solving once."""
+    return parts * d * (d + k) + d**3 // 3 + 2 * d * d * k

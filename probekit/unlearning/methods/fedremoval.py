@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from probekit.linear.design import Solution
-from probekit.linear.loss import RidgeLoss
+from probekit.linear.squares import Curvature
 from probekit.protocols import Progress
-from probekit.unlearning.method import Unlearned, require
+from probekit.unlearning.method import Unlearned
 from probekit.unlearning.removal import Removal
 
 ENOUGH = 4.0
@@ -87,13 +87,8 @@ class FedRemoval:
 
     solver: str = "cholesky"
 
-    def plan(self, removal: Removal) -> ServerPlan:
-        """What is known before the step."""
-        return server_plan(removal)
-
     def unlearn(self, removal: Removal) -> Unlearned:
         """The head after one step."""
-        require(self, removal)
         plan, solution = server_plan(removal), direction(removal, self.solver)
         squares = removal.server.squares()
         return removal.finish(
@@ -116,5 +111,5 @@ def direction(removal: Removal, solver: str) -> Solution:
     gradient, ridge, squares = removal.gradient, removal.ridge, removal.server.squares()
     if solver == "f2l2":
         gradient, ridge = gradient - removal.problem.penalty(ridge) * removal.params, 0.0
-    solution: Solution = found.solve(RidgeLoss(squares, ridge, free=squares.free).curvature(), gradient)
+    solution: Solution = found.solve(Curvature(squares, ridge), gradient)
     return solution

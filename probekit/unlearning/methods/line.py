@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from probekit.unlearning.method import Unlearned, require
-from probekit.unlearning.methods.fedremoval import FACTORED, FedRemoval, ServerPlan, direction, server_plan
+from probekit.unlearning.method import Unlearned
+from probekit.unlearning.methods.fedremoval import FACTORED, FedRemoval, direction, server_plan
 from probekit.unlearning.removal import Removal
 
 
@@ -25,13 +25,8 @@ class FedRemovalLine:
 
     solver: str = "cholesky"
 
-    def plan(self, removal: Removal) -> ServerPlan:
-        """What is known before the step."""
-        return server_plan(removal)
-
     def unlearn(self, removal: Removal) -> Unlearned:
         """The head at the lowest point of the retained loss along the step."""
-        require(self, removal)
         plan, solution = server_plan(removal), direction(removal, self.solver)
         v = solution.value
         along, curvature = float((removal.gradient * v).sum()), removal.loss.form(v)

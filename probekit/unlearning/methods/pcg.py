@@ -7,7 +7,7 @@ s p is as long as w: then no digits are lost in the difference.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -17,10 +17,10 @@ from probekit.errors import InputError
 from probekit.federated.loss import CommonLoss
 from probekit.federated.trained import Gradients
 from probekit.linear.design import Solution
-from probekit.linear.solvers import PASS
+from probekit.linear.solvers import ConjugateGradient
 from probekit.protocols import Progress
-from probekit.unlearning.method import Unlearned, require
-from probekit.unlearning.methods.fedremoval import FedRemoval, ServerPlan, server_plan
+from probekit.unlearning.method import Unlearned
+from probekit.unlearning.methods.fedremoval import FedRemoval, server_plan
 from probekit.unlearning.removal import Removal
 
 DEFAULT_ROUNDS = 10
@@ -56,22 +56,12 @@ class FedRemovalPcg:
         """How it is asked for."""
         return f"fedremoval-pcg:{self.rounds}"
 
-    def plan(self, removal: Removal) -> ServerPlan:
-        """What is known before the step."""
-        return server_plan(removal)
-
     def unlearn(self, removal: Removal) -> Unlearned:
         """The head after these rounds."""
-        require(self, removal)
-        plan, loss = server_plan(removal), removal.loss
-        params, used = self._descend(removal)
-        extra = removal.problem.penalty(removal.ridge) * params
-        answers = list(removal.retained.ask("gradient", {"params": params}).each())
-        common = sum((one.arrays["gradient"] for one in answers), np.zeros_like(params)) / loss.rows + extra
-        left, before = float(np.linalg.norm(common)), float(np.linalg.norm(removal.gradient))
+        plan, squares, check = server_plan(removal), removal.server.squares(), _Check(removal)
+        params, used = self._descend(removal, check)
+        left, before = (float(np.linalg.norm(one)) for one in (check.residual(params), removal.gradient))
         solution = Solution(params, left / before if before else left, used, "preconditioned gradient rounds")
-        squares = removal.server.squares()
-        found = {one.client: one.arrays["gradient"] / one.count + extra for one in answers}
         return removal.finish(
             self,
             solution,
@@ -79,46 +69,49 @@ class FedRemovalPcg:
             flops=squares.work(used + 1, factored=squares.dense() is not None),
             note=f"{used} gradient rounds and one to check; the retained gradient fell to {solution.residual:.3g}.",
             warnings=plan.warnings,
-            gradients=Gradients({name: found[name] for name in removal.counts}),
+            gradients=Gradients(check.gradients),
         )
 
-    def _descend(self, removal: Removal) -> tuple[Params, int]:
+    def _descend(self, removal: Removal, check: _Check) -> tuple[Params, int]:
         """Preconditioned conjugate gradients on all classes at once; the parameters and the rounds taken.
 
         Clients that trained in coarser numbers answer in them; when they believe to be a good way on, a round in
         float64 tells the true gradient, and from there it goes on.
         """
-        loss, inverse = removal.loss, removal.server.squares().inverse(removal.ridge)
-        params, remainder, used = removal.params, removal.gradient, 0
-        goal = self.tolerance * float(np.linalg.norm(remainder))
-        z = inverse.matvec(remainder)
+        loss, params, gradient = removal.loss, removal.params, removal.gradient
+        inverse = removal.server.squares().inverse(removal.ridge)
         if self.rounds == 0:
-            return params - z, 0
-        coarse = None if removal.problem.precision == "float64" else replace(loss, precision=removal.problem.precision)
-        rounds = _Rounds(params, remainder, loss)
-        if coarse is not None:
-            rounds, used = _Rounds(params, coarse.gradient(params), coarse), 1
-        near = goal if coarse is None else max(goal, PASS * float(np.linalg.norm(remainder)))
-        direction, product = z, (remainder * z).sum(axis=0)
-        progress, first = removal.watch("gradient rounds"), float(np.linalg.norm(remainder)) or 1.0
-        while used < self.rounds:
-            image = rounds.curvature(direction)
-            length = _ratio(product, (direction * image).sum(axis=0))
-            params, remainder, used = params - length * direction, remainder - length * image, used + 1
-            left = float(np.linalg.norm(remainder))
-            progress(Progress(used, self.rounds, residual=left / first))
-            if left <= near:
-                if coarse is None or used == self.rounds:
-                    return params, used
-                remainder, used = loss.gradient(params), used + 1
-                left = float(np.linalg.norm(remainder))
-                if left <= goal:
-                    return params, used
-                near, product = max(goal, PASS * left), np.zeros_like(product)
-            z = inverse.matvec(remainder)
-            previous, product = product, (remainder * z).sum(axis=0)
-            direction = z + _ratio(product, previous) * direction
-        return params, used
+            return params - inverse.matvec(gradient), 0
+        first, coarse = 0, None
+        if removal.problem.precision != "float64":
+            rough = replace(loss, precision=removal.problem.precision)
+            first, coarse = 1, _Rounds(params, rough.gradient(params), rough)
+        progress = removal.watch("gradient rounds")
+
+        def step(done: int, left: float, _: Params) -> None:
+            progress(Progress(first + done, self.rounds, residual=left))
+
+        solver = ConjugateGradient(self.tolerance, self.rounds - first, inverse, coarse, step)
+        rounds = _Rounds(params, gradient, loss)
+        found = solver.descend(rounds, -gradient, start=params, residual=check.residual, look_cost=1)
+        return found.value, first + found.steps
+
+
+@dataclass(eq=False)
+class _Check:
+    """The true gradient at some parameters, by a round of its own; what was asked last is not asked again."""
+
+    removal: Removal
+    params: Params | None = None
+    gradients: dict[str, Params] = field(default_factory=dict)
+
+    def residual(self, params: Params) -> Params:
+        """The retained loss's gradient, negative."""
+        if params is not self.params:
+            self.params, self.gradients = params, self.removal.gradients_at(params)
+        counts = self.removal.counts
+        total = sum((counts[name] * one for name, one in self.gradients.items()), np.zeros_like(params))
+        return -total / self.removal.rows
 
 
 @dataclass(frozen=True, eq=False)
@@ -129,16 +122,14 @@ class _Rounds:
     gradient: Params
     loss: CommonLoss
 
-    def curvature(self, direction: Params) -> Params:
+    def matvec(self, direction: Params) -> Params:
         """The curvature applied to a direction."""
         length = float(np.linalg.norm(direction))
         if not length:
             return np.zeros_like(direction)
         scale = (float(np.linalg.norm(self.start)) or 1.0) / length
-        away: Params = (self.gradient - self.loss.gradient(self.start - scale * direction)) / scale
-        return away
+        return np.asarray((self.loss.gradient(self.start + scale * direction) - self.gradient) / scale)
 
-
-def _ratio(above: Params, below: Params) -> Params:
-    """above / below, 0 for columns that are already solved."""
-    return np.divide(above, below, out=np.zeros_like(above), where=below > 0)
+    def dense(self) -> Params | None:
+        """Never formed."""
+        return None

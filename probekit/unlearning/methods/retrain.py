@@ -14,7 +14,8 @@ from probekit.federated.summation import StatisticsTree
 from probekit.federated.trained import Trained
 from probekit.federated.training import Training, trainer_named
 from probekit.protocols import Watch, unwatched
-from probekit.unlearning.method import Unlearned, require
+from probekit.unlearning.method import Unlearned
+from probekit.unlearning.methods.exact import closed_form_work
 from probekit.unlearning.removal import Removal
 
 CLOSE = {"float64": FederatedCg(rounds=2000, tolerance=1e-8), "float32": FederatedCg(rounds=500, tolerance=1e-5)}
@@ -39,9 +40,7 @@ def trained_anew(
     """The outcome of a trainer on these clients, from where the run's own training began."""
     if not clients.clients:
         raise InputError("Cannot retrain on nothing: every sample of every client is to be forgotten.")
-    wanted = (
-        "statistics" if before.statistics is not None else "gradients" if before.gradients is not None else "nothing"
-    )
+    wanted = next((name for name in ("statistics", "gradients") if before.has(name)), "nothing")
     training = Training(
         before.problem,
         clients,
@@ -70,24 +69,13 @@ class Retrain:
 
     def unlearn(self, removal: Removal) -> Unlearned:
         """The head of the remaining rows."""
-        require(self, removal)
         before, problem, rows = removal.before, removal.problem, removal.rows
-        d, k = problem.shape
         if "statistics" in problem.traits:
-            answers = removal.online.ask("statistics")
-            parts = {one.client: problem.stats(one.arrays) for one in answers.each()}
-            if not parts:
-                raise InputError("Cannot retrain on nothing: every sample of every client is to be forgotten.")
+            parts = {one.client: problem.stats(one.arrays) for one in removal.online.ask("statistics").each()}
             tree = StatisticsTree.of({name: parts[name] for name in removal.counts})
             head, solution = before.minimum(tree.total)
-            return removal.finish(
-                self,
-                solution,
-                head=head,
-                flops=rows * d * (d + k) + d**3 // 3 + 2 * d * d * k,
-                note=ANEW,
-                statistics=tree if before.statistics is not None else None,
-            )
+            flops, kept = closed_form_work(rows, *problem.shape), None if before.statistics is None else tree
+            return removal.finish(self, solution, head=head, flops=flops, note=ANEW, statistics=kept)
         server = removal.server if removal.available("server", "rows") else None
         trainer = minimum_trainer(problem)
         found = trained_anew(before, removal.online, trainer, server=server, watch=removal.watch)
@@ -97,7 +85,7 @@ class Retrain:
             found.solution,
             params=found.params,
             head=before.named(found.head) if own else None,
-            flops=8 * found.rounds * rows * d,
+            flops=8 * found.rounds * rows * problem.shape[0],
             note=ANEW if own else f"{ANEW[:-1]}, from the same w_p, which knows the server's rows only.",
             gradients=found.gradients,
         )
@@ -119,20 +107,16 @@ class RetrainFedAvg:
 
     def unlearn(self, removal: Removal) -> Unlearned:
         """The head that FedAvg comes to without the forgotten."""
-        require(self, removal)
-        options = removal.material.options
-        if not isinstance(options, FedAvg):
-            raise InputError("retrain-fedavg needs the FedAvg options of the run. Give them as options.")
-        trainer = replace(options, ridge=None)
-        found = trained_anew(removal.before, removal.online, trainer, watch=removal.watch)
+        options: FedAvg = removal.material.options
+        found = trained_anew(removal.before, removal.online, replace(options, ridge=None), watch=removal.watch)
         d, k = removal.problem.shape
-        steps = options.local_steps or options.local_epochs or 1
-        batch = options.batch_size or removal.rows // len(removal.counts)
+        steps, clients = options.local_steps or options.local_epochs or 1, len(removal.counts)
+        batch = options.batch_size or removal.rows // clients
         return removal.finish(
             self,
             found.solution,
             head=removal.before.named(found.head),
-            flops=found.rounds * len(removal.counts) * steps * 4 * batch * d * k,
+            flops=found.rounds * clients * steps * 4 * batch * d * k,
             note="FedAvg with several local steps settles beside the minimum of the retained loss.",
             **{name: getattr(found, name) for name in RENEWED},
         )

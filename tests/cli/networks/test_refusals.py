@@ -65,7 +65,7 @@ OWN: dict[str, tuple[str, int, str]] = {
     "a module, no function": ("instance", 2, "must be a function"),
     "a bug": ("broken", 2, "RuntimeError: a bug of its own."),
     "another signature": ("one_argument", 2, "takes 1 positional argument but 2 were given"),
-    "an unknown function": ("nowhere", 3, "has no attribute 'nowhere'"),
+    "an unknown function": ("nowhere", 3, "own_networks has no 'nowhere'"),
     "interruption": ("interrupted", 130, "Interrupted"),
 }
 

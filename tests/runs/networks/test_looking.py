@@ -96,9 +96,9 @@ def test_purge_leaves_no_byte_of_the_forgotten(trained: Path, shop: Shop, tmp_pa
     assert not (trained / "report").exists()
     assert RunFolder.open(trained).states() == [2]
     assert not [secret for secret in [*secrets, *rows] if holds(trained, secret) or holds(cache, secret)]
-    assert run.verify().verified
+    assert run.verify().intact
     run.unlearn("2")
-    assert run.verify(certificate(trained, 3)).verified
+    assert run.verify(certificate(trained, 3)).intact
     run.report().write(trained / "report")
 
 
