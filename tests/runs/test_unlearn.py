@@ -199,7 +199,7 @@ def test_forgeries_fail(trained: Path, opened: Opened, tmp_path: Path, store: Di
     forged.write_text(good)
     assert opened(trained).verify(forged).intact
     sealed = json.loads(good)
-    sealed["certificate"]["residual"]["norm"] = 0.0
+    sealed["certificate"]["claims"][0]["value"] = 0.0
     forged.write_text(json.dumps(sealed, sort_keys=True, indent=1) + "\n")
     with pytest.raises(VerificationError):
         opened(trained).verify(forged)
