@@ -230,7 +230,7 @@ def memory(inputs: Tensor) -> None:
         rows = model.over(some)
         rows.curvature(0.1).matvec(v)
         taken = read("VmHWM") - before
-        sizes = (float(taken), float(rows.memory.total))
+        sizes = (float(taken), float(rows.plan.prediction.total))
         report(f"{name}: peak memory over the prediction", *sizes, bar=1.2, better="lower", unit="bytes")
 
 

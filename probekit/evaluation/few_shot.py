@@ -40,8 +40,7 @@ def few_shot(
     """The curve: each draw shuffles every class's rows once and takes the first (ridge in mean scaling)."""
     if not len(test) or test.labels.min() < 0:
         raise InputError(
-            f"A few-shot curve is judged on labelled test rows; found {int((test.labels < 0).sum())} of "
-            f"{len(test)} without a label. Keep the others with EmbeddingSet.select."
+            f"Test rows need labels; {(test.labels < 0).sum()} of {len(test)} have none. Keep the others (select)."
         )
     shuffled = _shuffled(train.labels, design.classes, max(shots, default=0), draws=draws, seed=seed)
     problem = HeadProblem(design, spec_digest=train.spec.digest)  # so that a test set encoded otherwise is refused
@@ -67,8 +66,7 @@ def _shuffled(labels: NDArray[np.int64], classes: int, most: int, *, draws: int,
     counts = np.bincount(labels[labels >= 0], minlength=classes)
     if counts.min() < most:
         raise InputError(
-            f"{most} shots need as many rows of every class; class {int(np.argmin(counts))} has "
-            f"{int(counts.min())}. Ask for fewer shots."
+            f"{most} shots need as many rows of every class; class {counts.argmin()} has {counts.min()}. Ask for fewer."
         )
     picks = []
     for draw in range(draws):

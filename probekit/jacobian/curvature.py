@@ -14,7 +14,6 @@ from probekit.jacobian.inverse import MEASURED, DualInverse, SubspaceInverse
 from probekit.jacobian.kernel import batch_factors, factor_bytes
 from probekit.jacobian.linearize import LinearizedRows
 from probekit.jacobian.memory import Prediction, free_memory, size_text
-from probekit.linear.affine import ModelSquares
 from probekit.linear.design import Solution
 from probekit.linear.solvers import ConjugateGradient, Operator, as_operator
 from probekit.linear.squares import Curvature
@@ -64,9 +63,9 @@ class CurvatureSolver:
         way = self.choose(rows, curvature.ridge)
         exact = rows.cast(torch.float64)
         inverse = self._inverse(exact, curvature.ridge, way.name, low_precision=True)
-        low_precision = None if way.name == "dual" else _over(curvature, rows.cast(torch.float32))
+        low_precision = None if way.name == "dual" else rows.cast(torch.float32).curvature(curvature.ridge)
         solver = ConjugateGradient(self.tolerance, self.max_steps, inverse, low_precision, self.watch)
-        return replace(solver.solve(_over(curvature, exact), rhs), method=way.name, note=way.why)
+        return replace(solver.solve(exact.curvature(curvature.ridge), rhs), method=way.name, note=way.why)
 
     def inverse(self, rows: LinearizedRows, ridge: float) -> Operator:
         """The inverse of J^T J / n + ridge, exact or close: a preconditioner."""
@@ -138,20 +137,9 @@ class CurvatureSolver:
 
 def _network(operator: Operator) -> tuple[Curvature, LinearizedRows]:
     """The curvature and the rows inside an operator."""
-    if isinstance(operator, Curvature) and isinstance(operator.squares, ModelSquares):
-        model = operator.squares.model
-        if isinstance(model, LinearizedRows):
-            return operator, model
-    raise InputError(
-        f"This solver is for the curvature of a linearized network; found {type(operator).__name__}. Use "
-        "ConjugateGradient."
-    )
-
-
-def _over(curvature: Curvature, rows: LinearizedRows) -> Curvature:
-    """The same curvature in the numbers of these rows."""
-    nothing = np.broadcast_to(np.float64(0), (rows.count, rows.classes))
-    return replace(curvature, squares=ModelSquares(rows, nothing))
+    if isinstance(operator, Curvature) and isinstance(rows := getattr(operator.squares, "model", None), LinearizedRows):
+        return operator, rows
+    raise InputError(f"This solver is for the curvature of a linearized network; found {type(operator).__name__}.")
 
 
 def _refuse_singular(rows: LinearizedRows, ridge: float) -> None:
@@ -160,6 +148,5 @@ def _refuse_singular(rows: LinearizedRows, ridge: float) -> None:
         raise InputError(f"A ridge must be a number of 0 or more; found {ridge}.")
     if ridge == 0 and rank < rows.model.size:
         raise InputError(
-            f"Without a ridge the curvature of {rows.count} rows and {rows.classes} classes has rank {rank} at "
-            f"most, in {rows.model.size} parameters: it has no inverse. Give a ridge above 0."
+            f"Unpenalised, the curvature has rank {rank} at most, in {rows.model.size} parameters. Use a ridge above 0."
         )

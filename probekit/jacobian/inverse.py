@@ -111,8 +111,7 @@ def _cholesky(matrix: Tensor) -> Tensor:
     factor, failed = torch.linalg.cholesky_ex(matrix)
     if int(failed):
         raise SolverError(
-            f"The kernel of these rows is not positive definite (at {int(failed)} of {len(matrix)}). "
-            "Use a larger ridge."
+            f"The kernel of these rows is not positive definite (at {failed} of {len(matrix)}). Use a larger ridge."
         )
     return factor
 

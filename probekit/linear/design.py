@@ -55,17 +55,14 @@ class Design:
             if getattr(self, name) not in known:
                 raise InputError(f"A design's {name} must be one of {', '.join(known)}; found {getattr(self, name)!r}.")
         if self.dimension < 1 or self.classes < 1:
-            raise InputError(
-                f"A design needs at least one dimension and one class; found {self.dimension} and {self.classes}."
-            )
+            raise InputError(f"A design needs a dimension and a class; found {self.dimension} and {self.classes}.")
         object.__setattr__(self, "grid", self._step())
 
     def _step(self) -> float:
         if self.arithmetic != "exact":
             if self.grid:
                 raise InputError(
-                    f"A grid belongs to exact arithmetic; found grid {self.grid} with {self.arithmetic!r}. "
-                    'Leave it out or choose arithmetic "exact".'
+                    f"A grid belongs to exact arithmetic; found {self.grid} with {self.arithmetic!r}. Leave it out."
                 )
             return 0.0
         if not self.grid and self.view == "l2":
@@ -107,10 +104,7 @@ class ClientStats:
         if found != wanted:
             raise InputError(f"Statistics of {self.design} need arrays of shapes {wanted}; found {found}.")
         if self.design.arithmetic == "exact" and self.count > EXACT_ROWS:
-            raise InputError(
-                f"Sums over {self.count} rows are no longer exact; exact arithmetic holds {EXACT_ROWS} rows. "
-                "Use float64 arithmetic for more."
-            )
+            raise InputError(f"Exact sums hold at most {EXACT_ROWS} rows; found {self.count}. Use float64 arithmetic.")
         for array in (self.gram, self.moment, self.class_counts):
             array.setflags(write=False)
 
@@ -144,16 +138,15 @@ class ClientStats:
         if (counts < 0).any():
             short = int(np.argmin(counts))
             raise InputError(
-                f"Cannot take {int(other.class_counts[short])} rows of class {short} out of "
-                f"{int(self.class_counts[short])}: those rows are not (all) in these statistics."
+                f"Cannot take {other.class_counts[short]} rows of class {short} out of {self.class_counts[short]}: "
+                "they are not (all) in these statistics."
             )
         return ClientStats(self.design, self.gram - other.gram, self.moment - other.moment, counts)
 
     def _belongs(self, other: ClientStats, verb: str) -> None:
         if self.design != other.design:
             raise MismatchError(
-                f"Cannot {verb} statistics of different designs: {self.design} and {other.design}. "
-                "Compute both with the same options."
+                f"Cannot {verb} statistics of different designs: {self.design} and {other.design}. Use one design."
             )
 
     @property

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -34,7 +35,7 @@ def client_folds(
 def cross_validate(
     parts: Sequence[ClientStats],
     *,
-    ridges: Array | None = None,
+    ridges: Array,
     scaling: str = "mean",
     standardise: str | Standardisation = "none",
     class_weight: ClassWeight = None,
@@ -46,18 +47,12 @@ def cross_validate(
     parts = [part for part in parts if part.count]
     if len(parts) < 2:
         raise InputError(f"Leaving one part out needs at least two parts with rows; found {len(parts)}.")
-    options: dict[str, Any] = {"scaling": scaling, "standardise": standardise, "class_weight": class_weight}
-    if ridges is None:
-        total = parts[0]
-        for part in parts[1:]:
-            total = total + part
-        ridges = decompose(total, **options).grid()
-    ridges = np.asarray(ridges, dtype=np.float64)
     if not (ridges > 0).all():
         raise InputError(f"Ridges to choose from must lie above 0; found {ridges.min():g}.")
     squared, weight = np.zeros(len(ridges)), 0.0
     for others, part in zip(_others(parts), parts, strict=True):
-        errors, held = _held_out(decompose(others, **options), part, ridges)
+        path = decompose(others, scaling=scaling, standardise=standardise, class_weight=class_weight)
+        errors, held = _held_out(path, part, ridges)
         squared += errors
         weight += held
     classes = parts[0].design.classes
@@ -67,14 +62,8 @@ def cross_validate(
 def _others(parts: Sequence[ClientStats]) -> list[ClientStats]:
     """For each part the sum of all others: a sum of those before it and those after it."""
     zero = ClientStats.zero(parts[0].design)
-    after = [zero]
-    for part in reversed(parts[1:]):
-        after.append(part + after[-1])
-    before, found = zero, []
-    for part, rest in zip(parts, reversed(after), strict=True):
-        found.append(before + rest)
-        before = before + part
-    return found
+    before, after = (list(accumulate(some, initial=zero)) for some in (parts[:-1], parts[:0:-1]))
+    return [one + other for one, other in zip(before, reversed(after), strict=True)]
 
 
 def _held_out(path: RidgePath, part: ClientStats, ridges: Array) -> tuple[Array, float]:

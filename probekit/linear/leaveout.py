@@ -68,8 +68,8 @@ def leave_one_out(
 
 def validation_of(path: RidgePath, ridges: Array, squared: Array, wrong: Array) -> Validation:
     """Mean errors from the sums over all rows."""
-    total, classes = path.system.weight, path.system.moment.shape[1]
-    return Validation("leave-one-out", ridges, squared / (total * classes), wrong / total)
+    total = path.system.weight
+    return Validation("leave-one-out", ridges, squared / (total * path.system.design.classes), wrong / total)
 
 
 def left_out_sums(
@@ -82,8 +82,7 @@ def left_out_sums(
     exact = chosen if dtype == np.float64 else None
     weights = system.class_weights[labels]
     squared, wrong = np.zeros(len(ridges)), np.zeros(len(ridges))
-    classes = system.moment.shape[1]
-    length = max(16, BLOCK_ELEMENTS // ((len(ridges) + chosen.rank) * classes))
+    length = max(16, BLOCK_ELEMENTS // ((len(ridges) + len(chosen.mixing)) * system.design.classes))
     for numbers, block in row_blocks(rows, system.design, chunk_rows=length):
         own = weights[numbers]
         filters, rotated = chosen, chosen.rotate(block)
@@ -92,7 +91,11 @@ def left_out_sums(
             exact = exact or _Filters.of(path, ridges, dtype=np.float64)
             filters, rotated = exact, exact.rotate(block)
             spare = 1 - filters.leverages(rotated, own)
-        _refuse_lone(spare, numbers, ridges)
+        if spare.min() < LONE:
+            row, ridge = np.unravel_index(np.argmin(spare), spare.shape)
+            raise InputError(
+                f"Row {numbers[row]} cannot be left out at ridge {ridges[ridge]:g} (leverage 1). Try larger ridges."
+            )
         errors, misses = _left_out(filters.scores(rotated), labels[numbers], spare, system=system)
         squared += own @ errors
         wrong += own @ misses
@@ -138,10 +141,6 @@ class _Filters:
             offset=(system.mean_target * free - system.targets[0]).astype(dtype),
         )
 
-    @property
-    def rank(self) -> int:
-        return len(self.mixing)
-
     def rotate(self, block: NDArray[Any]) -> NDArray[Any]:
         """Rows in the eigenvectors of the Gram."""
         columns = self.system.columns(block).astype(self.vectors.dtype, copy=False)
@@ -154,20 +153,10 @@ class _Filters:
 
     def scores(self, rotated: NDArray[Any]) -> NDArray[Any]:
         """The head's scores above the lower target, (rows, classes, ridges)."""
-        parts = rotated @ self.basis
-        scores: NDArray[Any] = parts.reshape(-1, self.rank) @ self.mixing
+        scores: NDArray[Any] = (rotated @ self.basis).reshape(-1, len(self.mixing)) @ self.mixing
         scores = scores.reshape(len(rotated), -1, scores.shape[1])
         scores += self.offset[:, None]
         return scores
-
-
-def _refuse_lone(spare: Array, numbers: NDArray[np.int64], ridges: Array) -> None:
-    if spare.min() < LONE:
-        row, ridge = np.unravel_index(np.argmin(spare), spare.shape)
-        raise InputError(
-            f"Leaving row {numbers[row]} out has no answer at ridge {ridges[ridge]:g}: the head fits it "
-            "whatever the others say (leverage 1). Try larger ridges."
-        )
 
 
 def _left_out(scores: NDArray[Any], labels: NDArray[np.int64], spare: Array, *, system: System) -> tuple[Array, Array]:

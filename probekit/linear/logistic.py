@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from probekit.errors import InputError, SolverError
+from probekit.errors import InputError
 from probekit.linear.design import Design, LinearFit, Solution
 from probekit.linear.lapack import special
+from probekit.linear.solvers import accepted
 from probekit.linear.statistics import checked_labels, row_blocks
 from probekit.values import Json, Rows
 
@@ -65,13 +66,7 @@ def fit_logistic(
     gradient[:-1] += params[:-1]
     residual = float(np.linalg.norm(gradient)) / (strength * scale)
     params[-1] -= centre @ params[:-1]
-    solution = Solution(params, residual, steps, "newton-cg")
-    if not residual <= tolerance:
-        raise SolverError(
-            f"A logistic head wanted a relative gradient of {tolerance:g} and reached {residual:g} in "
-            f"{steps} steps. Use a smaller C.",
-            solution,
-        )
+    solution = accepted(Solution(params, residual, steps, "newton-cg"), tolerance, "Use a smaller C.")
     recipe = logistic_recipe(design, c=c, rows=len(rows), residual=residual)
     return LinearFit(params, 1 / c, design, solution, recipe)
 

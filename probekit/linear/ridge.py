@@ -71,8 +71,7 @@ def solve(system: System, penalty: float, *, solver: Solver = CHOLESKY) -> Solut
     """The solution of a system at one penalty; a penalty of zero needs a Gram of full rank."""
     if penalty == 0:
         refuse_singular(system.gram)
-    matrix = system.gram + penalty * np.eye(len(system.gram))
-    return solver.solve(matrix, system.moment)
+    return solver.solve(system.gram + penalty * np.eye(len(system.gram)), system.moment)
 
 
 def penalty_of(ridge: float, scaling: str, weight: float) -> float:
@@ -90,8 +89,7 @@ def refuse_singular(gram: NDArray[np.float64]) -> None:
     rank = int(np.count_nonzero(values > len(values) * np.finfo(np.float64).eps * values[-1]))
     if rank < len(values):
         raise InputError(
-            f"Without a ridge the Gram must have full rank; found rank {rank} of {len(values)} (fewer rows "
-            "than columns, or columns that repeat each other). Use a ridge above 0, for example 1e-6."
+            f"Without a ridge the Gram must have full rank; found rank {rank} of {len(values)}. Use a ridge above 0."
         )
 
 

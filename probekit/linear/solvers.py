@@ -66,9 +66,7 @@ class Inverse(Operator):
         try:
             return cls(linalg.cho_factor(matrix, lower=True))
         except linalg.LinAlgError as error:
-            raise SolverError(
-                "A preconditioner must be positive definite; this matrix is not. Use a larger ridge."
-            ) from error
+            raise SolverError("A preconditioner must be positive definite. Use a larger ridge.") from error
 
     def matvec(self, v: Array) -> Array:
         """The inverse applied to each column."""
@@ -111,7 +109,7 @@ class Cholesky:
                 matrix, rhs, note="The matrix is not positive definite: solved by eigenvectors instead of Cholesky."
             )
         value: Array = linalg.cho_solve(factor, rhs, check_finite=False)
-        return _accepted(Solution(value, residual_of(matrix, value, rhs), 1, "cholesky"), self.tolerance)
+        return accepted(Solution(value, residual_of(matrix, value, rhs), 1, "cholesky"), self.tolerance)
 
 
 @dataclass(frozen=True)
@@ -130,7 +128,7 @@ class Eigen:
             note = f"{note} {dropped} of {len(values)} directions have no curvature and were left out.".strip()
         basis = vectors[:, kept]
         value = basis @ ((basis.T @ rhs) / values[kept, None])
-        return _accepted(Solution(value, residual_of(matrix, value, rhs), 1, "eigen", note), self.tolerance)
+        return accepted(Solution(value, residual_of(matrix, value, rhs), 1, "eigen", note), self.tolerance)
 
 
 @dataclass(frozen=True)
@@ -153,7 +151,7 @@ class ConjugateGradient:
 
     def solve(self, operator: Operator | Array, rhs: Array) -> Solution:
         """The solution, or SolverError carrying the best one found."""
-        return _accepted(self.descend(operator, rhs), self.tolerance, "Allow more steps, or use a larger ridge.")
+        return accepted(self.descend(operator, rhs), self.tolerance, "Allow more steps, or use a larger ridge.")
 
     def descend(
         self,
@@ -209,11 +207,8 @@ class ConjugateGradient:
             curvature = (direction * image).sum(axis=0)
             if (curvature < 0).any() or ((curvature == 0) & (product > 0)).any():
                 best = Solution(value, float(np.linalg.norm(residual)) / scale, step, "conjugate gradients")
-                raise SolverError(
-                    f"Conjugate gradients need a positive definite operator; found a curvature of "
-                    f"{float(curvature.min()):g}. Use a larger ridge.",
-                    best,
-                )
+                found = f"found a curvature of {float(curvature.min()):g}. Use a larger ridge."
+                raise SolverError(f"Conjugate gradients need a positive definite operator; {found}", best)
             length = _ratio(product, curvature)
             value, residual = value + length * direction, residual - length * image
             size = float(np.linalg.norm(residual))
@@ -244,9 +239,7 @@ def _columns(rhs: Array) -> Array:
 def _dense(operator: Operator | Array, rhs: Array) -> Array:
     matrix = as_operator(operator).dense()
     if matrix is None:
-        raise InputError(
-            "This solver needs the matrix, and the operator is too large to have one. Use ConjugateGradient."
-        )
+        raise InputError("This solver needs a matrix, and this operator has none. Use ConjugateGradient.")
     if matrix.shape != (len(_columns(rhs)),) * 2:
         raise InputError(f"A matrix of shape {matrix.shape} does not fit a right-hand side of {rhs.shape}.")
     if not (np.isfinite(matrix).all() and np.isfinite(rhs).all()):
@@ -254,10 +247,9 @@ def _dense(operator: Operator | Array, rhs: Array) -> Array:
     return matrix
 
 
-def _accepted(solution: Solution, tolerance: float, remedy: str = "Use a larger ridge.") -> Solution:
+def accepted(solution: Solution, tolerance: float, remedy: str = "Use a larger ridge.") -> Solution:
+    """The solution, refused where its relative residual (a gradient's, where that is what vanishes) is larger."""
     if not solution.residual <= tolerance:
         found = f"reached {solution.residual:g} in {solution.steps} steps"
-        raise SolverError(
-            f"{solution.method} wanted a relative residual of {tolerance:g} and {found}. {remedy}", solution
-        )
+        raise SolverError(f"{solution.method} wanted a residual of {tolerance:g} and {found}. {remedy}", solution)
     return solution

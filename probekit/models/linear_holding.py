@@ -13,7 +13,7 @@ from probekit.errors import InputError
 from probekit.linear.design import ClientStats
 from probekit.linear.rows import Picked
 from probekit.linear.squares import CurvedSquares, RowSquares, StatsSquares
-from probekit.linear.statistics import row_blocks, statistics
+from probekit.linear.statistics import columns_of, statistics
 from probekit.values import EmbeddingSet, Indices
 
 ROWS = frozenset({"statistics", "gradient", "product", "form", "scales", "fit", "leave-out", "evaluate"})
@@ -85,10 +85,7 @@ class RowHolding:
         design, source = self.problem.design, self.embeddings.embeddings
         plain = design.view == "raw" and not design.grid and source.dtype != np.float64
         dtype = np.float32 if plain or design.arithmetic == "fast" else np.float64
-        columns = np.ones((self.count, design.columns), dtype)
-        for numbers, block in row_blocks(self.picked, design):
-            columns[numbers, : design.dimension] = block
-        return columns
+        return columns_of(self.picked, design, dtype)
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,8 +11,9 @@ import numpy as np
 from probekit.backbones import backbone
 from probekit.cache import DiskStore
 from probekit.datasets import dataset
+from probekit.datasets.triggers import trigger
 from probekit.encoding.extract import ExtractProgress, extract
-from probekit.evaluation.backdoor import backdoor_success, trigger
+from probekit.evaluation.backdoor import backdoor_success
 from probekit.evaluation.metrics import accuracy
 from probekit.models.heads import Head
 from probekit.models.serving import predict

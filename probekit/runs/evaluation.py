@@ -18,7 +18,7 @@ from probekit.evaluation.backdoor import BackdoorSuccess, backdoor_success
 from probekit.evaluation.few_shot import FewShot, few_shot
 from probekit.evaluation.metrics import Calibration, Confusion, Interval, Share, accuracy
 from probekit.federated.trained import Trained
-from probekit.linear.neighbours import KnnOptions, knn_predict
+from probekit.linear.neighbours import knn_predict
 from probekit.linear.ridge import penalty_of
 from probekit.models.heads import Head
 from probekit.models.serving import predict, scores
@@ -198,9 +198,9 @@ class Evaluator:
     def knn(self, subject: EvaluationSet, neighbours: int, interval: Interval) -> KnnAccuracy:
         """How good a vote of the nearest training rows is."""
         train, rows = self._training_rows(subject, "knn"), subject.rows
-        options, threads = KnnOptions(neighbours=neighbours), os.cpu_count() or 1
-        guesses = knn_predict(train.to_numpy(), train.labels, rows.to_numpy(), options=options, threads=threads)
-        return KnnAccuracy(**vars(options), accuracy=accuracy(guesses, rows.labels, interval=interval))
+        threads = os.cpu_count() or 1
+        guesses = knn_predict(train.to_numpy(), train.labels, rows.to_numpy(), neighbours=neighbours, threads=threads)
+        return KnnAccuracy(neighbours, "cosine", None, accuracy(guesses, rows.labels, interval=interval))
 
     def few_shot(self, subject: EvaluationSet, shots: Sequence[int], draws: int, seed: int) -> tuple[FewShot, ...]:
         """How good heads of few training rows of every class are."""

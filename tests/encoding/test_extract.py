@@ -14,9 +14,9 @@ from PIL import Image
 import probekit
 from probekit.cache import DiskStore
 from probekit.cache.memory import MemoryStore
+from probekit.datasets.triggers import Square, trigger
 from probekit.encoding.extract import ExtractProgress, extract, spec_of
 from probekit.errors import InputError, MismatchError, NotFoundError, SampleError
-from probekit.evaluation.backdoor import Square, trigger
 from probekit.protocols import Sample
 from tests.conftest import PixelBackbone, pairs, picture
 
