@@ -100,10 +100,8 @@ def _scales(ask: Ask, holding: Any, name: str) -> Found:
 
 
 def _fit(ask: Ask, holding: Any, name: str) -> Found:
-    plan, start, problem = FitPlan.from_plain(ask.plan), ask.arrays["params"], holding.problem
-    loss = problem.loss(holding, start)
-    found = problem.fit(holding, name, start, plan, centre=ask.arrays.get("centre"), away=ask.arrays.get("away"))
-    return {"params": found}, {"loss": loss}
+    plan, loss = FitPlan.from_plain(ask.plan), holding.problem.loss(holding, ask.arrays["params"])
+    return {"params": holding.problem.fit(holding, name, plan, ask.arrays)}, {"loss": loss}
 
 
 def _leave_out(ask: Ask, holding: Any, name: str) -> Found:

@@ -120,7 +120,6 @@ class Federation(Protocol):
     def offers(self, kind: str, how: str = "each") -> bool: ...
     def ask(self, kind: str, *arguments: Any, **options: Any) -> Answers:
         """The answers to a question; `in_process.Asked` lists arguments and options."""
-        ...
 
 
 class Nobody:

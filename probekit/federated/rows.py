@@ -9,6 +9,7 @@ import numpy as np
 from probekit.errors import InputError, MismatchError
 from probekit.linear.design import Design
 from probekit.models.linear_problem import HeadProblem
+from probekit.models.problem import class_count
 from probekit.values import UNLABELLED, EmbeddingSet, Partition
 
 
@@ -34,11 +35,6 @@ def design_for(
             "Extract a data set with labels of two or more classes."
         )
     return Design(embeddings.dimension, classes, view, intercept, arithmetic, per_class, grid)
-
-
-def class_count(embeddings: EmbeddingSet) -> int:
-    """How many classes a set's labels can have."""
-    return len(embeddings.class_names) or int(embeddings.labels.max(initial=UNLABELLED)) + 1
 
 
 def check_rows(embeddings: EmbeddingSet, partition: Partition, problem: Any) -> None:

@@ -4,54 +4,26 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from probekit.errors import InputError
 from probekit.linear.design import ClientStats
-from probekit.linear.rows import Picked
 from probekit.linear.squares import CurvedSquares, RowSquares, StatsSquares
 from probekit.linear.statistics import columns_of, statistics
-from probekit.values import EmbeddingSet, Indices
+from probekit.models.problem import SetHolding
+from probekit.values import Array, Indices
 
-ROWS = frozenset({"statistics", "gradient", "product", "form", "scales", "fit", "leave-out", "evaluate"})
 SUMS = frozenset({"statistics", "gradient", "product", "form", "scales"})
 
 
 @dataclass(frozen=True, eq=False)
-class RowHolding:
+class RowHolding(SetHolding):
     """Rows of an embedding set."""
 
-    problem: Any
-    embeddings: EmbeddingSet
-    rows: Indices
-
-    @property
-    def count(self) -> int:
-        """How many rows."""
-        return len(self.rows)
-
-    @property
-    def offers(self) -> frozenset[str]:
-        """Everything."""
-        return ROWS
-
-    @property
-    def picked(self) -> Picked:
-        """The embeddings, read when asked for."""
-        return Picked(self.embeddings.embeddings, self.rows)
-
-    @cached_property
-    def labels(self) -> Indices:
-        """The class of each row."""
-        return self.embeddings.labels[self.rows]
-
-    @cached_property
-    def ids(self) -> list[str]:
-        """The sample id of each row."""
-        return [self.embeddings.ids[row] for row in self.rows.tolist()]
+    offers: ClassVar[frozenset[str]] = SUMS | {"fit", "leave-out", "evaluate"}
 
     @cached_property
     def statistics(self) -> ClientStats:
@@ -87,10 +59,19 @@ class RowHolding:
         dtype = np.float32 if plain or design.arithmetic == "fast" else np.float64
         return columns_of(self.picked, design, dtype)
 
+    def batch_gradient(self, params: Array, some: Indices) -> Array:
+        """The gradient of the mean of some rows' losses."""
+        columns, labels = self.table[some].astype(np.float64, copy=False), self.labels[some]
+        residual = columns @ params
+        residual[np.arange(len(some)), labels] -= 1
+        return np.asarray(columns.T @ residual / len(some))
+
 
 @dataclass(frozen=True, eq=False)
 class StatisticsHolding:
     """What a server kept of a client."""
+
+    offers: ClassVar[frozenset[str]] = SUMS
 
     problem: Any
     statistics: ClientStats
@@ -99,11 +80,6 @@ class StatisticsHolding:
     def count(self) -> int:
         """How many rows they are of."""
         return self.statistics.count
-
-    @property
-    def offers(self) -> frozenset[str]:
-        """What sums can answer."""
-        return SUMS
 
     def squares(self, precision: str = "float64") -> StatsSquares:
         """The squares, from sums."""

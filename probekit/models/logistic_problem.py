@@ -17,8 +17,6 @@ from probekit.models.linear_holding import RowHolding
 from probekit.models.linear_problem import HeadProblem
 from probekit.values import Array, EmbeddingSet, Indices, Json
 
-OFFERS = frozenset({"statistics", "gradient", "fit", "evaluate"})
-
 
 @dataclass(eq=False)
 class LogisticSums:
@@ -51,10 +49,8 @@ class LogisticSums:
 class LogisticHolding(RowHolding):
     """Rows of an embedding set, for a logistic head."""
 
-    @property
-    def offers(self) -> frozenset[str]:
-        """No products: the curvature is another at every point."""
-        return OFFERS
+    # no products: the curvature is another at every point
+    offers: ClassVar[frozenset[str]] = frozenset({"statistics", "gradient", "fit", "evaluate"})
 
     @cached_property
     def columns(self) -> Array:
@@ -69,6 +65,10 @@ class LogisticHolding(RowHolding):
     def quick(self) -> Any:
         """The same."""
         return self.squares()
+
+    def batch_gradient(self, params: Array, some: Indices) -> Array:
+        """The gradient of the mean of some rows' losses."""
+        return np.asarray(loss_and_gradient(params, self.columns[some], self.labels[some])[1] / len(some))
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,16 +97,7 @@ class LogisticProblem(HeadProblem):
         """scikit-learn's: two classes share one vector there, which is a softmax of half the C."""
         return super().penalty(2 * ridge if self.design.classes == 2 else ridge)
 
-    def fit(
-        self,
-        holding: RowHolding,
-        name: str,
-        start: Array,
-        plan: FitPlan,
-        *,
-        centre: Array | None = None,
-        away: Array | None = None,
-    ) -> Array:
+    def fit(self, holding: Any, name: str, plan: FitPlan, arrays: Mapping[str, Array]) -> Array:
         """A client's parameters after its local steps; where the plan counts none, at the minimum of its own loss."""
         if plan.steps is None and plan.epochs is None:
             try:
@@ -116,9 +107,5 @@ class LogisticProblem(HeadProblem):
                 if not isinstance(error.best, Solution):
                     raise
                 best = error.best
-            return best.value[: self.design.columns]
-        return super().fit(holding, name, start, plan, centre=centre, away=away)
-
-    def row_gradient(self, params: Array, columns: Array, labels: Indices) -> Array:
-        """The gradient of the sum of some rows' losses."""
-        return loss_and_gradient(params, columns, labels)[1]
+            return np.asarray(best.value[: self.design.columns])
+        return super().fit(holding, name, plan, arrays)

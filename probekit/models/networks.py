@@ -19,7 +19,6 @@ from probekit.jacobian.inspection import first_line
 from probekit.jacobian.linearize import Linearized, linearize, tensor_of
 from probekit.models.heads import Network, NetworkHead
 from probekit.registry import imported, nearest
-from probekit.values import Array, Rows
 
 SLOPE = 0.01
 """Of LeakyReLU below zero, as the paper has it."""
@@ -246,13 +245,3 @@ def pretrained(head: NetworkHead) -> NetworkHead:
     """The network at w_p itself, before any client trained it."""
     start = np.zeros_like(head.params) if head.centre == "wp" else linearized(head.network).weights
     return replace(head, params=start)
-
-
-def network_scores(head: NetworkHead, rows: Rows, *, length: int = 8192) -> Array:
-    """The linearized network's score of each class for each row, (n, k)."""
-    model = linearized(head.network)
-    found = np.empty((len(rows), len(head.classes)))
-    for start in range(0, len(rows), length):
-        block = inputs_of(head.network, np.asarray(rows[start : start + length]))
-        found[start : start + length] = model.over(block, centre=head.centre, keep=False).outputs(head.params)
-    return found
