@@ -18,23 +18,15 @@ def head_problem(embeddings: EmbeddingSet, design: Design) -> HeadProblem:
     return HeadProblem(design, embeddings.class_names, embeddings.spec.digest)
 
 
-def design_for(
-    embeddings: EmbeddingSet,
-    *,
-    view: str = "raw",
-    intercept: str = "penalised",
-    arithmetic: str = "float64",
-    per_class: bool = False,
-    grid: float = 0.0,
-) -> Design:
-    """The design of these embeddings: their dimension and classes, with these options."""
+def design_for(embeddings: EmbeddingSet, **options: Any) -> Design:
+    """The design of these embeddings: their dimension and classes, with other fields of `Design` as options."""
     classes = class_count(embeddings)
     if classes < 2:
         raise InputError(
             f"A head needs at least two classes to tell apart; this embedding set has {max(classes, 0)}. "
             "Extract a data set with labels of two or more classes."
         )
-    return Design(embeddings.dimension, classes, view, intercept, arithmetic, per_class, grid)
+    return Design(embeddings.dimension, classes, **options)
 
 
 def check_rows(embeddings: EmbeddingSet, partition: Partition, problem: Any) -> None:

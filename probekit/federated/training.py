@@ -51,10 +51,14 @@ class Training:
         return self.clients.counts
 
     @property
+    def rows(self) -> int:
+        """Of all clients."""
+        return sum(self.counts.values())
+
+    @property
     def mean_ridge(self) -> float:
         """The ridge in mean scaling."""
-        rows = sum(self.counts.values())
-        return penalty_of(self.ridge, self.scaling, rows) / rows
+        return penalty_of(self.ridge, self.scaling, self.rows) / self.rows
 
     @contextmanager
     def purpose(self, name: str) -> Iterator[None]:

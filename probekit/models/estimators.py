@@ -63,9 +63,8 @@ class _Head(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def _keep(self, fit: LinearFit) -> None:
         self.head_ = head = head_of(fit, classes=tuple(map(str, self.classes_)))
-        self.coef_ = np.atleast_2d(self._one(head.params[:-1].T) if len(self.classes_) == 2 else head.params[:-1].T)
-        bias = self._one(head.params[-1]) if len(self.classes_) == 2 else head.params[-1]
-        self.intercept_ = np.atleast_1d(bias)
+        both = self._one(head.params.T) if len(self.classes_) == 2 else head.params.T
+        self.coef_, self.intercept_ = np.atleast_2d(both[..., :-1]), np.atleast_1d(both[..., -1])
 
     def _one(self, pair: Array) -> Array:
         """What stands for two classes: the second's values."""
@@ -119,7 +118,10 @@ class RidgeHead(_Head):
         self.classes_ = _two_or_more(np.unique(labels))
         numbers = self._numbers(labels)
         self.stats_ = statistics(rows, numbers, self._design())
-        alpha = self._choose(rows, numbers) if self.alpha == "auto" else self.alpha
+        alpha = self.alpha
+        if alpha == "auto":
+            path = decompose(self.stats_, scaling=self.scaling, **self._weighing)
+            alpha, self.validation_ = choose_ridge(path, rows, numbers)
         return self._solve(alpha)
 
     @available_if(_has_alpha)  # type: ignore[untyped-decorator]
@@ -166,34 +168,16 @@ class RidgeHead(_Head):
         return self._solve(self._fixed())
 
     def _design(self) -> Design:
-        return Design(
-            self.n_features_in_,
-            len(self.classes_),
-            view=self.row_view,
-            intercept="free" if self.fit_intercept else "none",
-            arithmetic=self.arithmetic,
-            per_class=self.class_weight is not None,
-            grid=self.grid,
-        )
+        intercept = "free" if self.fit_intercept else "none"
+        seen = (self.row_view, intercept, self.arithmetic, self.class_weight is not None, self.grid)
+        return Design(self.n_features_in_, len(self.classes_), *seen)
 
-    def _weights(self) -> Array | str | None:
-        if self.class_weight is None:
-            return None
-        if isinstance(self.class_weight, str):
-            return self.class_weight
-        found: Array = compute_class_weight(self.class_weight, classes=self.classes_, y=self.classes_)
-        return found
-
-    def _choose(self, rows: NDArray[Any], numbers: Indices) -> float:
-        path = decompose(
-            self.stats_,
-            scaling=self.scaling,
-            standardise=self.standardise,
-            class_weight=self._weights(),
-            targets=TARGETS,
-        )
-        alpha, self.validation_ = choose_ridge(path, rows, numbers)
-        return alpha
+    @property
+    def _weighing(self) -> dict[str, Any]:
+        weight: Any = self.class_weight
+        if not isinstance(weight, str | None):
+            weight = compute_class_weight(weight, classes=self.classes_, y=self.classes_)
+        return {"standardise": self.standardise, "class_weight": weight, "targets": TARGETS}
 
     def _fixed(self) -> float:
         """The alpha for rows that were added or taken out: as given, or as the fit chose it."""
@@ -202,7 +186,7 @@ class RidgeHead(_Head):
     def _solve(self, alpha: float | str) -> Self:
         if isinstance(alpha, str):
             raise InputError(f'alpha must be a number or "auto"; found {alpha!r}.')
-        system = system_of(self.stats_, standardise=self.standardise, class_weight=self._weights(), targets=TARGETS)
+        system = system_of(self.stats_, **self._weighing)
         self.solution_ = solve(system, penalty_of(alpha, self.scaling, system.weight))
         self.alpha_ = alpha
         recipe = recipe_of(self.stats_, scaling=self.scaling, system=system)

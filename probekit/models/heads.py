@@ -41,9 +41,7 @@ class LinearHead:
                 f"A head needs one column of parameters per class: {len(self.classes)} classes, "
                 f"parameters of shape {self.params.shape}."
             )
-        if not np.isfinite(self.params).all():
-            raise InputError("A head cannot hold NaN or infinite parameters. Look at the embeddings and the ridge.")
-        self.params.setflags(write=False)
+        _freeze(self.params)
 
     @property
     def dimension(self) -> int:
@@ -53,9 +51,7 @@ class LinearHead:
     @property
     def digest(self) -> str:
         """The sha256 of the map: parameters, classes and row view."""
-        head = canonical([list(self.classes), self.view, self.spec_digest, list(self.params.shape)])
-        params = np.ascontiguousarray(self.params, dtype="<f8").tobytes()
-        return hashlib.sha256(head.encode() + params).hexdigest()
+        return _hash([list(self.classes), self.view, self.spec_digest, list(self.params.shape)], self.params)
 
 
 def head_of(fit: LinearFit, *, classes: tuple[str, ...] = (), spec_digest: str = "") -> LinearHead:
@@ -86,13 +82,8 @@ class Network:
     @property
     def plain(self) -> dict[str, Json]:
         """All but the weights."""
-        return {
-            "name": self.name,
-            "shape": list(self.shape),
-            "classes": self.classes,
-            "moving": list(self.moving),
-            "precision": self.precision,
-        }
+        taken: dict[str, Json] = {"shape": list(self.shape), "classes": self.classes, "moving": list(self.moving)}
+        return {"name": self.name, **taken, "precision": self.precision}
 
     @cached_property
     def digest(self) -> str:
@@ -133,9 +124,7 @@ class NetworkHead:
                 f"A network's head has one column of parameters and {self.network.classes} classes; found shape "
                 f"{self.params.shape} and {len(self.classes)} classes."
             )
-        if not np.isfinite(self.params).all():
-            raise InputError("A head cannot hold NaN or infinite parameters. Look at the inputs and the ridge.")
-        self.params.setflags(write=False)
+        _freeze(self.params)
 
     @property
     def dimension(self) -> int:
@@ -145,8 +134,17 @@ class NetworkHead:
     @cached_property
     def digest(self) -> str:
         """The sha256 of the map: parameters, network, classes."""
-        about = canonical([list(self.classes), self.centre, self.spec_digest, self.network.digest])
-        return hashlib.sha256(about.encode() + np.ascontiguousarray(self.params, "<f8").tobytes()).hexdigest()
+        return _hash([list(self.classes), self.centre, self.spec_digest, self.network.digest], self.params)
+
+
+def _freeze(params: Array) -> None:
+    if not np.isfinite(params).all():
+        raise InputError("A head cannot hold NaN or infinite parameters. Look at the rows and the ridge.")
+    params.setflags(write=False)
+
+
+def _hash(about: Json, params: Array) -> str:
+    return hashlib.sha256(canonical(about).encode() + np.ascontiguousarray(params, "<f8").tobytes()).hexdigest()
 
 
 class Head(Protocol):

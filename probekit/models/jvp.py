@@ -101,7 +101,7 @@ def network_problem(
     known: Mapping[str, NDArray[Any]] | None = None,
 ) -> NetworkProblem:
     """The network at w_p, linearized there; pretrained on the server's rows where its weights are not known."""
-    shape = input_shape(embeddings)
+    shape = picture_shape(embeddings.spec) or (embeddings.dimension,)
     classes = class_count(embeddings)
     made = network(options.network, shape, classes, seed=options.seed)
     refuse_unfit(made, tensor_of(np.asarray(embeddings.embeddings[:8])).reshape(-1, *shape), classes=classes)
@@ -118,19 +118,9 @@ def network_problem(
         rows = np.asarray(embeddings.embeddings[partition.server], np.float32).reshape(-1, *shape)
         labels = embeddings.labels[partition.server]
         made = pretrain(made, rows, labels, options=options.pretraining, progress=progress)
-    return NetworkProblem(
-        described(made, options.network, shape, classes, subset=options.subset, precision=options.precision),
-        options.centre,
-        embeddings.class_names,
-        embeddings.spec.digest,
-        dict(vars(options.pretraining)) if options.weights is None else None,
-        options.weights,
-    )
-
-
-def input_shape(embeddings: EmbeddingSet) -> tuple[int, ...]:
-    """The shape of one input: a picture's where the rows are pixels, else as many numbers as a row has."""
-    return picture_shape(embeddings.spec) or (embeddings.dimension,)
+    found = described(made, options.network, shape, classes, subset=options.subset, precision=options.precision)
+    base = (dict(vars(options.pretraining)) if options.weights is None else None, options.weights)
+    return NetworkProblem(found, options.centre, embeddings.class_names, embeddings.spec.digest, *base)
 
 
 def _network(about: Mapping[str, Any], weights: Mapping[str, NDArray[Any]]) -> Network:

@@ -15,7 +15,7 @@ from probekit.linear.solvers import Cholesky, ConjugateGradient, Operator, Solve
 from probekit.linear.squares import CurvedSquares
 from probekit.linear.statistics import row_blocks
 from probekit.linear.system import ClassWeight, Standardisation
-from probekit.models.adam import F2L2, AdamSteps
+from probekit.models.adam import ADAM
 from probekit.models.heads import Head, LinearHead, head_of
 from probekit.models.linear_holding import RowHolding, StatisticsHolding
 from probekit.models.problem import AS_IS, BuiltIn, ScoredRows
@@ -24,8 +24,7 @@ from probekit.values import Array, EmbeddingSet, Indices, Json, Rows
 SOLVERS: dict[str, Solver] = {
     "cholesky": Cholesky(tolerance=1e-4),
     "cg": ConjugateGradient(tolerance=1e-8, max_steps=10_000),
-    "adam": AdamSteps(),
-    "f2l2": F2L2,
+    **ADAM,
 }
 
 
@@ -58,15 +57,10 @@ class HeadProblem(BuiltIn):
     @property
     def plain(self) -> Mapping[str, Json]:
         """What defines it."""
-        weight = self.class_weight
-        return {
-            "design": asdict(self.design),
-            "classes": list(self.classes),
-            "spec": self.spec_digest,
-            "view": self.standardise if isinstance(self.standardise, str) else self.standardise.name,
-            "class_weight": weight if weight is None or isinstance(weight, str) else [float(one) for one in weight],
-            "normalise_classes": self.normalise_classes,
-        }
+        weight = self.class_weight if isinstance(self.class_weight, str | None) else [*map(float, self.class_weight)]
+        view = self.standardise if isinstance(self.standardise, str) else self.standardise.name
+        named: Any = {"design": asdict(self.design), "classes": list(self.classes), "spec": self.spec_digest}
+        return {**named, "view": view, "class_weight": weight, "normalise_classes": self.normalise_classes}
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -100,9 +94,8 @@ class HeadProblem(BuiltIn):
 
     def head(self, params: Array, *, ridge: float, recipe: Mapping[str, Json]) -> LinearHead:
         """The head at these parameters (with a bias of zero where the design has none)."""
-        bias = np.zeros((self.design.dimension + 1 - len(params), params.shape[1]))
+        whole = np.vstack([params, np.zeros((self.design.dimension + 1 - len(params), params.shape[1]))])
         classes = self.classes or tuple(map(str, range(self.design.classes)))
-        whole = np.vstack([params, bias])
         return LinearHead(whole, classes, ridge, self.design.view, self.spec_digest, recipe)
 
     def hold(self, embeddings: EmbeddingSet, rows: Indices, *, share: float = 1.0, name: str = "") -> RowHolding:

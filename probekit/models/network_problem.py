@@ -14,7 +14,7 @@ from probekit.errors import InputError
 from probekit.jacobian.curvature import CurvatureSolver
 from probekit.jacobian.kernel import batch_factors
 from probekit.linear.solvers import Operator, Solver
-from probekit.models.adam import F2L2, AdamSteps
+from probekit.models.adam import ADAM, AdamSteps
 from probekit.models.heads import Head, Network, NetworkHead
 from probekit.models.network_holding import NetworkHolding, NetworkSquares, row_kernels
 from probekit.models.networks import inputs_of, linearized
@@ -27,11 +27,8 @@ LINEARIZED = (
 )
 SOLVERS: dict[str, CurvatureSolver | AdamSteps] = {
     "cholesky": CurvatureSolver(),
-    "dual": CurvatureSolver("dual"),
-    "pcg": CurvatureSolver("pcg"),
-    "cg": CurvatureSolver("cg"),
-    "adam": AdamSteps(),
-    "f2l2": F2L2,
+    **{name: CurvatureSolver(name) for name in ("dual", "pcg", "cg")},
+    **ADAM,
 }
 BLOCK_ROWS = 4096
 SCORED_ROWS = 8192
@@ -62,13 +59,8 @@ class NetworkProblem(BuiltIn):
     @property
     def plain(self) -> Mapping[str, Json]:
         """What defines it, besides the weights."""
-        return {
-            "network": self.network.plain,
-            "weights": self.network.digest,
-            "centre": self.centre,
-            "classes": list(self.classes),
-            "spec": self.spec_digest,
-        }
+        named = {"classes": list(self.classes), "spec": self.spec_digest}
+        return {"network": self.network.plain, "weights": self.network.digest, "centre": self.centre, **named}
 
     @property
     def arrays(self) -> Mapping[str, NDArray[Any]]:

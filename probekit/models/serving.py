@@ -30,11 +30,15 @@ def scores(head: Head, embeddings: EmbeddingSet | Rows) -> Array:
         _refuse_other_spec(head, embeddings)
     rows: Rows = embeddings.embeddings if isinstance(embeddings, EmbeddingSet) else embeddings
     if len(rows.shape) != 2 or rows.shape[1] != head.dimension:
-        raise InputError(
-            f"This head is for rows of {head.dimension} numbers, one per sample; found shape {rows.shape}."
-        )
+        raise InputError(f"This head takes rows of {head.dimension} numbers, one per sample; found shape {rows.shape}.")
     found: Array = problem_of(head).scores(head, rows)
-    _refuse_bad_rows(found, head)
+    bad = ~np.isfinite(found).all(axis=1)
+    if bad.any():
+        why = "not finite or has no direction" if head.view == "l2" else "not finite"
+        raise InputError(
+            f"The embedding of row {int(np.argmax(bad))} is {why}, so it has no scores. "
+            "Leave rows out that could not be encoded."
+        )
     return found
 
 
@@ -112,28 +116,13 @@ def _refuse_other_spec(head: Head, embeddings: EmbeddingSet) -> None:
     )
 
 
-def _refuse_bad_rows(found: Array, head: Head) -> None:
-    bad = ~np.isfinite(found).all(axis=1)
-    if bad.any():
-        why = "not finite or has no direction" if head.view == "l2" else "not finite"
-        raise InputError(
-            f"The embedding of row {int(np.argmax(bad))} is {why}, so it has no scores. "
-            "Leave rows out that could not be encoded."
-        )
-
-
 def _files(head: Head) -> dict[str, bytes]:
     """What the folder holds."""
     config: dict[str, Json] = {
         "library_name": "probekit",
         "probekit": __version__,
         "format": FORMAT,
-        "digest": head.digest,
-        "dimension": head.dimension,
-        "classes": list(head.classes),
-        "ridge": head.ridge,
-        "view": head.view,
-        "spec_digest": head.spec_digest,
+        **{name: getattr(head, name) for name in ("digest", "dimension", "classes", "ridge", "view", "spec_digest")},
         "recipe": dict(head.recipe),
     }
     more, own = backend_named(head.backend).save(head)
@@ -147,36 +136,22 @@ def _files(head: Head) -> dict[str, bytes]:
 def _card(head: Head) -> str:
     """A model card with the front matter that the Hub reads."""
     backbone = str(head.recipe.get("backbone") or "")
-    lines = [
-        "---",
-        "library_name: probekit",
-        "tags:",
-        "- probekit",
-        "- linear-probe",
-        "- image-classification",
-    ]
     base = _hub_name(backbone)
-    lines += [f"base_model: {base}"] if base else []
     shown = ", ".join(head.classes[:20]) + (", ..." if len(head.classes) > 20 else "")
     what = str(head.recipe.get("head") or "linear")
     exact = "yes" if head.recipe.get("exact_unlearning") else "no"
-    lines += [
-        "---",
-        "",
-        f"# A {what} head",
-        "",
+    lines = [
+        *("---", "library_name: probekit", "tags:", "- probekit", "- linear-probe", "- image-classification"),
+        *([f"base_model: {base}"] if base else []),
+        *("---", "", f"# A {what} head", ""),
         f"- {head.dimension} numbers ({head.view} embedding) to {len(head.classes)} classes: {shown}.",
         f"- Backbone: {backbone or 'not recorded'}.",
         f"- Ridge: {head.ridge:g}.",
         f"- Can be unlearned exactly from statistics: {exact}.",
         f"- Digest: `{head.digest}`; encoding: `{head.spec_digest or 'not recorded'}`.",
-        "",
-        "```python",
-        "from probekit.models.serving import load_head, predict",
-        "",
+        *("", "```python", "from probekit.models.serving import load_head, predict", ""),
         f'classes = predict(load_head("."), embeddings)  # needs {backend_named(head.backend).serving}',
-        "```",
-        "",
+        *("```", ""),
     ]
     return "\n".join(lines)
 

@@ -124,8 +124,7 @@ class FedAvg:
         outcome.watch.judge()
         residual = float(np.linalg.norm(end)) / scale
         solution = Solution(outcome.params, residual, outcome.rounds, self.name, NOTE)
-        recipe = training_recipe(training, solution, sum(training.counts.values()))
-        recipe["learning_rate"] = rate
+        recipe = {**training_recipe(training, solution), "learning_rate": rate}
         return training.finish(
             problem.head(outcome.params, ridge=training.ridge, recipe=recipe),
             solution,

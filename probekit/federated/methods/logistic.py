@@ -54,8 +54,7 @@ class Logistic:
         """Ask the only client to fit, or all for gradients."""
         if training.objective_noise is not None:
             raise InputError("Objective noise belongs to the closed form; found training by logistic.")
-        rows = sum(training.counts.values())
-        penalty = penalty_of(training.ridge, training.scaling, rows)
+        penalty = penalty_of(training.ridge, training.scaling, training.rows)
         if not penalty > 0:
             raise InputError(f"A logistic head needs a ridge above 0; found {training.ridge:g}.")
         common = CommonLoss(training.clients, training.problem, training.mean_ridge)
@@ -72,7 +71,7 @@ class Logistic:
                 "rounds. Take a larger ridge or tolerance.",
                 solution,
             )
-        recipe = logistic_recipe(training.problem.design, c=1 / penalty, rows=rows, residual=residual)
+        recipe = logistic_recipe(training.problem.design, c=1 / penalty, rows=training.rows, residual=residual)
         head = training.problem.head(params, ridge=penalty, recipe=recipe)
         return training.finish(head, solution, method=self.name, rounds=steps, losses=(loss,))
 
