@@ -84,7 +84,7 @@ class FilesFederation(Asked):
 
     def reply(self, ask: Ask, name: str) -> Answer | Missing:
         """The answer in a client's folder."""
-        path = self._answer(ask, name)
+        path = self._place(ask, name).with_suffix(".answer")
         if path.with_suffix(".late").exists() or not path.exists():
             return Missing("late", "it did not answer in time.")
         try:
@@ -114,12 +114,11 @@ class FilesFederation(Asked):
             found[name] = one
         return found
 
-    def _answer(self, ask: Ask, name: str) -> Path:
-        return (client_folder(self.folder, name) / file_name(ask)).with_suffix(".answer")
+    def _place(self, ask: Ask, name: str) -> Path:
+        return client_folder(self.folder, name) / file_name(ask)
 
     def _put(self, ask: Ask, names: Sequence[str]) -> None:
-        for name in names:
-            path = client_folder(self.folder, name) / file_name(ask)
+        for path in (self._place(ask, name) for name in names):
             if not path.exists():
                 write(path, ask.encoded)
 
@@ -127,7 +126,7 @@ class FilesFederation(Asked):
         """Look until all have answered. After `timeout` the question is closed for the others, for good."""
         started = time.monotonic()
         while True:
-            awaited = {name: path for name in names if not closed(path := self._answer(ask, name))}
+            awaited = {name: path for name in names if not closed(path := self._place(ask, name))}
             waited = time.monotonic() - started
             if not awaited:
                 return
@@ -189,21 +188,17 @@ class FilesClient:
         try:
             if why := self.decline(ask):
                 raise RefusedError(why)
-            found, memory = self._found(ask, before)
+            holding, memory = self._holding(ask.problem), before
+            found = Answer(self.name, holding.count, {}, dict.fromkeys(sorted(holding.offers), 1.0))
+            if ask.kind != "define":
+                found, memory = answer(ask, holding, before, name=self.name)
             content = found.encode(ask.digest)
         except Exception as error:
-            missing, memory = absence(error), before
-            note = {"client": self.name, "ask": ask.digest, "missing": missing.reason, "why": missing.why}
-            content = encode(note, {})
+            lack, memory = absence(error), before
+            content = encode({"client": self.name, "ask": ask.digest, "missing": lack.reason, "why": lack.why}, {})
         if memory:
             self._remember(memory, content, place.name)
         write(place, content)
-
-    def _found(self, ask: Ask, memory: Memory) -> tuple[Answer, Memory]:
-        holding = self._holding(ask.problem)
-        if ask.kind == "define":
-            return Answer(self.name, holding.count, {}, dict.fromkeys(sorted(holding.offers), 1.0)), memory
-        return answer(ask, holding, memory, name=self.name)
 
     def _holding(self, problem: str) -> Any:
         """What the client holds for a problem, prepared once."""

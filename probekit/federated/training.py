@@ -20,7 +20,7 @@ from probekit.linear.design import ClientStats, Design, Solution
 from probekit.linear.objective import refuse_unhidden
 from probekit.linear.ridge import penalty_of
 from probekit.models.heads import Head
-from probekit.protocols import Progress, Watch, unwatched
+from probekit.protocols import Look, Watch, unwatched
 from probekit.registry import configured, trainers
 from probekit.values import Array, EmbeddingSet, Indices, Json, Partition
 
@@ -139,7 +139,7 @@ def train(
     objective_noise: float | None = None,
     federation: Federation | None = None,
     seed: int = 0,
-    progress: Callable[[Progress], None] | None = None,
+    progress: Look | None = None,
     watch: Watch | None = None,
     resume: RoundState | None = None,
     save: Callable[[RoundState], None] | None = None,

@@ -39,9 +39,7 @@ class _Head(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def decision_function(self, X: ArrayLike) -> Array:
         """The score of each class; of the second alone where there are two."""
-        check_is_fitted(self)
-        rows = validate_data(self, X, reset=False, dtype=[np.float64, np.float32])
-        found = scores(self.head_, rows)
+        found = self._scores(X)
         return self._one(found.T).T if len(self.classes_) == 2 else found
 
     def predict(self, X: ArrayLike) -> NDArray[Any]:
@@ -49,6 +47,10 @@ class _Head(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         found = self.decision_function(X)
         chosen = (found > 0).astype(np.int64) if found.ndim == 1 else np.argmax(found, axis=1)
         return np.asarray(self.classes_[chosen])
+
+    def _scores(self, X: ArrayLike) -> Array:
+        check_is_fitted(self)
+        return scores(self.head_, validate_data(self, X, reset=False, dtype=[np.float64, np.float32]))
 
     def _checked(self, X: ArrayLike, y: ArrayLike, *, reset: bool) -> tuple[NDArray[Any], NDArray[Any]]:
         rows, labels = validate_data(self, X, y, reset=reset, dtype=[np.float64, np.float32])
@@ -157,14 +159,12 @@ class RidgeHead(_Head):
         To rounding with float64 statistics, bit by bit with arithmetic "exact".
         """
         check_is_fitted(self)
-        if isinstance(X, ClientStats):
-            gone = X
-        else:
+        if not isinstance(X, ClientStats):
             if y is None:
                 raise InputError("Rows to remove need their labels: remove(X, y).")
             rows, labels = self._checked(X, y, reset=False)
-            gone = statistics(rows, self._numbers(labels), self.stats_.design)
-        self.stats_ = self.stats_ - gone
+            X = statistics(rows, self._numbers(labels), self.stats_.design)
+        self.stats_ = self.stats_ - X
         return self._solve(self._fixed())
 
     def _design(self) -> Design:
@@ -188,10 +188,8 @@ class RidgeHead(_Head):
             raise InputError(f'alpha must be a number or "auto"; found {alpha!r}.')
         system = system_of(self.stats_, **self._weighing)
         self.solution_ = solve(system, penalty_of(alpha, self.scaling, system.weight))
-        self.alpha_ = alpha
-        recipe = recipe_of(self.stats_, scaling=self.scaling, system=system)
-        params = system.lift(self.solution_.value)
-        self._keep(LinearFit(params, alpha, self.stats_.design, self.solution_, recipe))
+        self.alpha_, recipe = alpha, recipe_of(self.stats_, scaling=self.scaling, system=system)
+        self._keep(LinearFit(system.lift(self.solution_.value), alpha, self.stats_.design, self.solution_, recipe))
         return self
 
 
@@ -222,9 +220,7 @@ class LogisticHead(_Head):
 
     def predict_proba(self, X: ArrayLike) -> Array:
         """The chance of each class."""
-        check_is_fitted(self)
-        found = scores(self.head_, validate_data(self, X, reset=False, dtype=[np.float64, np.float32]))
-        return np.asarray(softmax(found, axis=1))
+        return np.asarray(softmax(self._scores(X), axis=1))
 
     def _one(self, pair: Array) -> Array:
         """What stands for two classes: the second's values less the first's."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from probekit.models.network_problem import NetworkProblem
 from probekit.models.networks import described, network
 from probekit.models.pretraining import PRETRAINING, Pretraining, pretrain
 from probekit.models.problem import class_count
-from probekit.protocols import Progress
+from probekit.protocols import Look
 from probekit.values import EmbeddingSet, Json, Partition
 
 NETWORK = "network."
@@ -97,7 +97,7 @@ def network_problem(
     partition: Partition,
     options: WholeNetwork = WHOLE,
     *,
-    progress: Callable[[Progress], None] | None = None,
+    progress: Look | None = None,
     known: Mapping[str, NDArray[Any]] | None = None,
 ) -> NetworkProblem:
     """The network at w_p, linearized there; pretrained on the server's rows where its weights are not known."""

@@ -24,7 +24,7 @@ class LogisticSums:
 
     columns: Array
     labels: Indices
-    _last: tuple[Array, float, Array] | None = field(default=None, repr=False)
+    last: tuple[Any, float, Array] = field(default=(None, 0.0, np.empty(0)), repr=False)
 
     @property
     def count(self) -> int:
@@ -33,16 +33,14 @@ class LogisticSums:
 
     def value(self, params: Array) -> float:
         """Twice the loss."""
-        return 2 * self._both(params)[1]
+        self.gradient(params)
+        return 2 * self.last[1]
 
     def gradient(self, params: Array) -> Array:
         """The loss's gradient."""
-        return self._both(params)[2]
-
-    def _both(self, params: Array) -> tuple[Array, float, Array]:
-        if self._last is None or self._last[0] is not params:
-            self._last = (params, *loss_and_gradient(params, self.columns, self.labels))
-        return self._last
+        if self.last[0] is not params:
+            self.last = (params, *loss_and_gradient(params, self.columns, self.labels))
+        return self.last[2]
 
 
 @dataclass(frozen=True, eq=False)

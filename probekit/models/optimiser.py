@@ -46,10 +46,8 @@ class Optimiser:
 
     def start(self, params: Array) -> State:
         """Fresh state for these parameters."""
-        return State(
-            np.zeros_like(params) if self.name != "sgd" else params[:0],
-            np.zeros_like(params) if self.name == "adam" else params[:0],
-        )
+        first = np.zeros_like(params if self.name != "sgd" else params[:0])
+        return State(first, np.zeros_like(params if self.name == "adam" else params[:0]))
 
     def step(self, params: Array, gradient: Array, *, state: State, rate: float) -> None:
         """Move, in place, the first clients of the stack: as many as the gradient has."""
