@@ -124,9 +124,8 @@ def _numbers(text: str) -> list[float]:
     try:
         return [float(part) for part in text.split(",")]
     except ValueError:
-        raise InputError(
-            f'Class weights are "balanced" or one number per class with commas between; found {text!r}.'
-        ) from None
+        wanted = '"balanced" or one number per class with commas between'
+        raise InputError(f"Class weights are {wanted}; found {text!r}.") from None
 
 
 def _spectrum(trained: Trained, choice: Choice | None) -> tuple[float | None, float | None]:
@@ -145,11 +144,9 @@ def _spectrum(trained: Trained, choice: Choice | None) -> tuple[float | None, fl
 
 def _resolved(options: TrainOptions, trainer: Any, trained: Trained) -> dict[str, Json]:
     """The options with everything filled in that they had left open."""
-    own: dict[str, Json] = {}
-    for one in fields(trainer):
-        name, value = OPTIONS.get(one.name, one.name), getattr(trainer, one.name)
-        if hasattr(options, name) and isinstance(value, str | float | int | bool | None):
-            own[name] = value
+    given = {OPTIONS.get(one.name, one.name): getattr(trainer, one.name) for one in fields(trainer)}
+    plain = (str, float, int, type(None))
+    own: dict[str, Json] = {k: v for k, v in given.items() if hasattr(options, k) and isinstance(v, plain)}
     if hasattr(trainer, "optimiser"):
         own["optimiser"] = trainer.optimiser.name
     if trained.learning_rate is not None:

@@ -62,26 +62,14 @@ def influence(run: Run, *, test: str | None = None, state: int | None = None) ->
     found = influences(trained)
     now, without = _accuracies(here, subject)
     size = float(np.linalg.norm(trained.head.params))
-    return InfluenceResult(
-        run.path,
-        here.number,
-        trained.head.digest,
-        here.source if here.statistics is not None else BOUNDS_ONLY,
-        why if subject is None else f"{len(subject.rows)} rows of {subject.name}: {subject.meaning}",
-        now,
-        tuple(
-            ClientInfluence(
-                one.client,
-                one.rows,
-                one.distance,
-                None if one.distance is None else one.distance / size,
-                one.bound,
-                without.get(one.client),
-                without[one.client] - now if now is not None and one.client in without else None,
-            )
-            for one in found
-        ),
-    )
+    clients = []
+    for one in found:
+        relative, after = None if one.distance is None else one.distance / size, without.get(one.client)
+        change = None if now is None or after is None else after - now
+        clients.append(ClientInfluence(one.client, one.rows, one.distance, relative, one.bound, after, change))
+    source = here.source if here.statistics is not None else BOUNDS_ONLY
+    judged_on = why if subject is None else f"{len(subject.rows)} rows of {subject.name}: {subject.meaning}"
+    return InfluenceResult(run.path, here.number, trained.head.digest, source, judged_on, now, tuple(clients))
 
 
 def _accuracies(here: Snapshot, subject: EvaluationSet | None) -> tuple[float | None, dict[str, float]]:

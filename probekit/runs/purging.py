@@ -57,13 +57,10 @@ def purge(run: Run, *, rows: bool = False) -> PurgeResult:
     folder = run.folder
     with folder.lock():
         actions = [entry.action for entry in folder.entries()]
-        done = PURGE in actions
         last = max((place for place, action in enumerate(actions) if action == PURGE), default=-1)
         if UNLEARN not in actions[last + 1 :]:
-            raise InputError(
-                f"There is nothing to purge in {run.path}: "
-                + ("it was purged already." if done else "nothing was unlearned yet.")
-            )
+            why = "nothing was unlearned yet" if last < 0 else "it was purged already"
+            raise InputError(f"There is nothing to purge in {run.path}: {why}.")
         cached = _purge_cache(folder, run.store) if rows else None
         old = [state_folder(run.path, number) for number in folder.states() if number != run.state]
         removed: list[str] = []
@@ -85,15 +82,13 @@ def _purge_cache(run: RunFolder, store: DiskStore) -> PurgedRows:
     from probekit.cache.removal import purge as erase
 
     whole = run.embeddings(store)
-    left, divided = rows_at(run, store)
-    keep = np.sort(np.concatenate([divided.server, *(divided.clients[name] for name in run.trained().counts)]))
-    stays = {left.ids[row] for row in keep.tolist()}
-    gone = sorted({sample for sample in whole.ids if sample not in stays})
+    (left, divided), counts = rows_at(run, store), run.trained().counts
+    keep = np.sort(np.concatenate([divided.server, *(divided.clients[name] for name in counts)]))
     rest = left.select(keep)
-    held = {name: np.searchsorted(keep, divided.clients[name]) for name in run.trained().counts}
+    gone = sorted({*whole.ids} - {*rest.ids})
+    held = {name: np.searchsorted(keep, divided.clients[name]) for name in counts}
     server = np.searchsorted(keep, divided.server)
-    sealed = store.seal(rest)
-    name = f"{run.path.name}-retained"
+    sealed, name = store.seal(rest), f"{run.path.name}-retained"
     store.sets.give_name(name, sealed.digest)
     run.rebase(sealed, name, replace(run.partition(), clients=held, server=server, rows=len(rest)))
     if not gone:

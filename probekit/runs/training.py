@@ -123,15 +123,9 @@ def train_run(
     checkpoint = TrainingCheckpoint.of(path, options, embeddings)
     fitted = fit(options, embeddings, divided, timings=timings, watch=watch, checkpoint=checkpoint, note=note)
     trained = _described(fitted.trained, whole, fitted.choice)
-    material = RunContents(
-        config={"embeddings": name, **fitted.options},
-        inputs=_inputs(store, digest, whole, embeddings),
-        partition=divided,
-        trained=trained,
-        rows=rows,
-        timings=timings,
-        details={"backbone": whole.spec.backbone, "source": whole.source},
-    )
+    config, inputs = {"embeddings": name, **fitted.options}, _inputs(store, digest, whole, embeddings)
+    details: dict[str, Json] = {"backbone": whole.spec.backbone, "source": whole.source}
+    material = RunContents(config, inputs, divided, trained, rows, timings, details)
     with timed(timings, "write"):
         run = create(path, material, force=force)
     checkpoint.remove()
@@ -142,11 +136,12 @@ def train_run(
 
 def abilities(trained: Trained, rows: Material) -> dict[str, Ability]:
     """What can be unlearned by which registered method: from what was kept, or with the clients' answers."""
-    asked, found = can_unlearn(trained, rows), {}
-    for name, why in can_unlearn(trained, NOTHING).items():
-        online = "The retained clients must answer, or their cached rows be at hand."
-        found[name] = Ability(not asked[name], asked[name] or (online if why else "From what the server kept."))
-    return found
+    asked, alone = can_unlearn(trained, rows), can_unlearn(trained, NOTHING)
+    how = {
+        True: "The retained clients must answer, or their cached rows be at hand.",
+        False: "From what the server kept.",
+    }
+    return {name: Ability(not why, why or how[bool(alone[name])]) for name, why in asked.items()}
 
 
 def poisoned(
@@ -156,14 +151,8 @@ def poisoned(
     client = options.poison or ""
     if client not in divided.clients:
         raise InputError(f"Cannot poison client {client}: {known_clients(tuple(divided.clients))}.")
-    made = poison(
-        clean,
-        triggered,
-        rows=divided.clients[client],
-        target=options.target,
-        fraction=options.poison_fraction,
-        seed=options.seed,
-    )
+    own, share = divided.clients[client], options.poison_fraction
+    made = poison(clean, triggered, rows=own, target=options.target, fraction=share, seed=options.seed)
     return store.adopt(made, f"{name}-poisoned-{client}"[:120])
 
 
@@ -197,11 +186,5 @@ def _described(trained: Trained, embeddings: EmbeddingSet, choice: Choice | None
 def _inputs(store: DiskStore, digest: str, whole: EmbeddingSet, used: EmbeddingSet) -> dict[str, Json]:
     """What the run was trained on; the name is the set's in the cache, where it has one."""
     name = next((name for name, meant in store.sets.names().items() if meant == digest), digest[:12])
-    return {
-        "name": name,
-        "set": digest,
-        "rows": used.digest,
-        "spec": whole.spec.digest,
-        "count": len(used),
-        "left out": len(whole) - len(used),
-    }
+    counts = {"count": len(used), "left out": len(whole) - len(used)}
+    return {"name": name, "set": digest, "rows": used.digest, "spec": whole.spec.digest, **counts}

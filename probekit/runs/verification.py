@@ -56,15 +56,13 @@ class CertificateFile:
 
     def check(self, evidence: Evidence, public_key: bytes | None = None) -> VerifyResult:
         """Every check that the evidence allows."""
-        claims = self.certificate
+        claims, by = self.certificate, self.certificate.checkable_by
         checks = tuple(check(claims, replace(evidence, signature=self.signature, public_key=public_key)))
         private: Any = claims.privacy or {}
         passed = bool(checks) and all(one.passed for one in checks)
         key = self.signature["key"] if self.signature else None
         caveats = (*claims.caveats, *map(str, private.get("caveats") or ()))
-        return VerifyResult(
-            self.path, claims.digest, passed, key, claims.checkable_by, checks, tuple(claims.assumptions), caveats
-        )
+        return VerifyResult(self.path, claims.digest, passed, key, by, checks, tuple(claims.assumptions), caveats)
 
 
 def verify(
@@ -91,19 +89,16 @@ def verify(
     # where a problem has no statistics, all that is to be checked is in the rows
     summed = "statistics" in trained.problem.traits
     held = rows_at(folder, store, number) if rows or not summed else None
-    return found.check(
-        evidence_for(folder, number, trained, found.certificate, rows=held, evaluation=evaluation), public_key
-    )
+    evidence = evidence_for(folder, number, trained, found.certificate, rows=held, evaluation=evaluation)
+    return found.check(evidence, public_key)
 
 
 def verify_head(
     certificate: Path, head: Path, *, store: DiskStore, test: str | None = None, public_key: bytes | None = None
 ) -> VerifyResult:
     """Check what a certificate says of a head by itself, where there is no run."""
-    found = CertificateFile.read(certificate)
-    return found.check(
-        Evidence(head=load_head(head), evaluation=store.open(test) if test is not None else None), public_key
-    )
+    evidence = Evidence(head=load_head(head), evaluation=store.open(test) if test is not None else None)
+    return CertificateFile.read(certificate).check(evidence, public_key)
 
 
 def certificate_of(run: RunFolder, state: int) -> CertificateFile | None:

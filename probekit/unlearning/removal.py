@@ -105,7 +105,7 @@ class Removal:
         joining = frozenset(self.request.added) - self.arriving.keys()
         if self.material.clients is not None and self.request.by_row and self.held is None:
             return frozenset(self.left)  # only they themselves know whose rows change
-        if joining and self.material.clients is None and (self.held is None or not self.material.ask):
+        if joining and self.material.clients is None and (self.held is None or self.material.server_only):
             raise InputError(
                 f"Cannot add client {min(joining)}: it needs its statistics (Material.arriving) or cached rows. Give "
                 "them, or the embedding set and the partition."
@@ -128,7 +128,7 @@ class Removal:
         material = self.material
         if material.target is not None:
             return material.target
-        if material.embeddings is None or material.partition is None or not material.ask:
+        if material.embeddings is None or material.partition is None or material.server_only:
             return Nobody()
         known, leaving = material.partition.clients, self.request.clients
         gone = self.rest.gone if self.request.by_row else {name: known[name] for name in leaving if name in known}

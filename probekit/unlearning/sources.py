@@ -26,7 +26,7 @@ def online_clients(removal: Removal) -> Federation:
             )
         return material.clients
     embeddings, held = material.embeddings, removal.held
-    if embeddings is None or held is None or not material.ask:
+    if embeddings is None or held is None or material.server_only:
         return Nobody()
     if removal.request.by_row:
         embeddings, held = removal.rest.embeddings, removal.rest.partition.clients
