@@ -68,8 +68,8 @@ def run_demo(store: DiskStore, folder: Path, *, progress: Progress) -> DemoResul
         sets, encoded, reused = _sets(store, progress)
     with timed(seconds, "train"):
         options = {name: replace(OPTIONS, keep=keep) for name, keep in METHODS.items()}
-        paths = {name: folder / name.partition(":")[0] for name in METHODS}
-        runs = {name: Run.train(paths[name], "demo-train", options[name], store=store, force=True) for name in METHODS}
+        places = {name: folder / name.partition(":")[0] for name in METHODS}
+        runs = {name: Run.train(places[name], "demo-train", options[name], store=store, force=True) for name in METHODS}
     first = runs["exact"].trained()
     with timed(seconds, "unlearn_and_verify"):
         done = {name: run.unlearn(POISONED, method=name, test="demo-test") for name, run in runs.items()}
@@ -89,15 +89,9 @@ def run_demo(store: DiskStore, folder: Path, *, progress: Progress) -> DemoResul
         return replace(made, seconds=seconds, warnings=claims.warnings)
 
     heads = {"poisoned": first.head, **{name: run.head() for name, run in runs.items()}, "retrained": reference}
-    return DemoResult(
-        tuple(line(name, head) for name, head in heads.items()),
-        seconds,
-        encoded,
-        reused,
-        first.ridge,
-        backdoor_success(reference, triggered, target=TARGET).base_rate,
-        tuple(str(run.path) for run in runs.values()),
-    )
+    lines, paths = tuple(line(*one) for one in heads.items()), tuple(str(run.path) for run in runs.values())
+    base_rate = backdoor_success(reference, triggered, target=TARGET).base_rate
+    return DemoResult(lines, seconds, encoded, reused, first.ridge, base_rate, paths)
 
 
 def _sets(store: DiskStore, progress: Progress) -> tuple[dict[str, EmbeddingSet], int, int]:

@@ -111,16 +111,10 @@ def membership(
         )
     found = _groups(folder, store, client, unseen=unseen, most=most, seed=seed)
     heads = _heads(folder, store, found, client)
-    return MembershipResult(
-        run.path,
-        found.what,
-        found.unseen_name,
-        {name: len(getattr(found, name)) for name in ("forgotten", "retained", "unseen")},
-        found.purged,
-        found.seen,
-        _attack(found, trained, heads, shadows=shadows, seed=seed),
-        (*MEANS, *([found.note] if found.note else [])),
-    )
+    judged = _attack(found, trained, heads, shadows=shadows, seed=seed)
+    rows = {name: len(getattr(found, name)) for name in ("forgotten", "retained", "unseen")}
+    meaning = (*MEANS, *([found.note] if found.note else []))
+    return MembershipResult(run.path, found.what, found.unseen_name, rows, found.purged, found.seen, judged, meaning)
 
 
 @dataclass(frozen=True, eq=False)

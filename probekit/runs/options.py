@@ -148,7 +148,6 @@ class TrainOptions:
             raise InputError(
                 f"Give `local_steps` or `local_epochs`, one of them; found {self.local_steps} and {self.local_epochs}."
             )
-        self._refuse_unhidden()
 
     def _check_values(self) -> None:
         """Every value by itself; a ridge in digits becomes a number."""
@@ -165,23 +164,6 @@ class TrainOptions:
                 raise InputError(
                     f"A ridge is a number, auto, auto:loo, auto:kfold or auto:clients; found {self.ridge!r}."
                 ) from None
-
-    def _refuse_unhidden(self) -> None:
-        if self.objective_noise is None:
-            return
-        from probekit.linear.objective import refuse_sigma, refuse_unhidden
-
-        refuse_sigma(self.objective_noise)
-        refuse_unhidden(
-            method=self.method or "closed-form",
-            ridge=self.number,
-            intercept=self.intercept or "penalised",
-            arithmetic=self.arithmetic,
-            fit_view=self.fit_view,
-            weighted=self.class_weight is not None,
-            normalised=self.normalise_classes,
-            keep=self.keep,
-        )
 
     def _check_owners(self) -> None:
         """Every option belongs to the backend and the training method that were chosen, or to all."""

@@ -55,9 +55,8 @@ class _TestData:
     def measure(self, head: Head) -> Measured:
         """How good a head is on all of them."""
         shares = {one.name: accuracy(predict(head, one.rows), one.rows.labels) for one in self.subjects}
-        if self.triggered is None:
-            return Measured(head.digest, shares)
-        return Measured(head.digest, shares, backdoor_success(head, self.triggered, target=self.target))
+        rows = self.triggered
+        return Measured(head.digest, shares, None if rows is None else backdoor_success(head, rows, target=self.target))
 
 
 @dataclass(frozen=True, eq=False)
@@ -169,20 +168,13 @@ def _judged(subject: EvaluationSet, first: _Examined, last: _Examined) -> Judged
     found = None
     if last.known is not None:
         found = margins(head, rows, known=last.known, problem=last.snapshot.trained.problem)
-    return Judged(
-        subject.name,
-        rows.digest,
-        subject.meaning,
-        len(rows),
-        subject.left_out,
-        {
-            label: accuracy_by_class(predict(heads[label], rows), rows.labels, classes=head.classes)
-            for label in compared([first.report, last.report])
-        },
-        confusion(predict(head, rows), rows.labels, classes=head.classes),
-        found,
-        last.report.why if found is None else "",
-    )
+    by_class = {
+        label: accuracy_by_class(predict(heads[label], rows), rows.labels, classes=head.classes)
+        for label in compared([first.report, last.report])
+    }
+    confused = confusion(predict(head, rows), rows.labels, classes=head.classes)
+    about = (subject.name, rows.digest, subject.meaning, len(rows), subject.left_out)
+    return Judged(*about, by_class, confused, found, last.report.why if found is None else "")
 
 
 def _influence(here: Snapshot, left_out: dict[str, str]) -> tuple[Influence, ...]:
@@ -223,7 +215,7 @@ def _page(here: Snapshot, sets: Sequence[EmbeddingSet]) -> Page | None:
     claims = found.certificate
     wanted = claims.agreement.set_digest if claims.agreement is not None else None
     evaluation = next((one for one in sets if one.digest == wanted), None)
-    evidence = evidence_for(run, here.number, here.trained, claims, rows=here.rows, evaluation=evaluation)
+    evidence = evidence_for(run, here.number, here.trained, claims, here.rows, evaluation)
     checks = found.check(evidence).checks
     for one in checks:
         if not one.passed:

@@ -139,7 +139,11 @@ def unlearn(
     evaluation = run.store.open(chosen.test) if chosen.test is not None else None
     with folder.lock():
         before, rows, request, done = _look(folder, run.store, asked_for)
-        _refuse_both(before, chosen)
+        if before.objective is not None and chosen.sigma is not None:
+            raise InputError(
+                "This run was trained with objective noise, whose guarantee the certificate states; noise on the head "
+                "too (`sigma`) would be another. Leave `sigma` out: the head is released as it is."
+            )
         if done is not None:
             return done
         name, why, removal = _prepare(folder, before, request, chosen, rows, watch)
@@ -182,29 +186,16 @@ def _look(
 
 
 def _prepare(
-    run: RunFolder,
-    before: Trained,
-    request: UnlearnRequest,
-    options: UnlearnOptions,
-    rows: RunRows | None,
-    watch: Watch,
+    run: RunFolder, before: Trained, request: UnlearnRequest, how: UnlearnOptions, rows: RunRows | None, watch: Watch
 ) -> tuple[str, str, Removal]:
     """The method, why it is taken, and all that it may use: what was kept, and the cached rows."""
     request.remaining(before)
     trainer = trainer_of(TrainOptions.of({**run.config, "ridge": None, "keep": None}))
     embeddings, partition = rows if rows is not None else (None, None)
-    material = Material(embeddings, partition, options=trainer, server_only=options.server_only, watch=watch)
+    material = Material(embeddings, partition, options=trainer, server_only=how.server_only, watch=watch)
     removal = Removal(before, request, material)
-    name, why = choose(removal, retrain=False) if options.method == "auto" else (options.method, "Asked for.")
+    name, why = choose(removal, retrain=False) if how.method == "auto" else (how.method, "Asked for.")
     return name, why, removal
-
-
-def _refuse_both(before: Trained, options: UnlearnOptions) -> None:
-    if before.objective is not None and options.sigma is not None:
-        raise InputError(
-            "This run was trained with objective noise, whose guarantee the certificate states; noise on the head too "
-            "(`sigma`) would be another. Leave `sigma` out: the head is released as it is."
-        )
 
 
 def _covered(certificate: Certificate, options: UnlearnOptions) -> Certificate:

@@ -89,8 +89,7 @@ def verify(
     # where a problem has no statistics, all that is to be checked is in the rows
     summed = "statistics" in trained.problem.traits
     held = rows_at(folder, store, number) if rows or not summed else None
-    evidence = evidence_for(folder, number, trained, found.certificate, rows=held, evaluation=evaluation)
-    return found.check(evidence, public_key)
+    return found.check(evidence_for(folder, number, trained, found.certificate, held, evaluation), public_key)
 
 
 def verify_head(
@@ -119,19 +118,13 @@ def certificate_of(run: RunFolder, state: int) -> CertificateFile | None:
 
 
 def evidence_for(
-    run: RunFolder,
-    number: int,
-    trained: Trained,
-    certificate: Certificate,
-    *,
-    rows: RunRows | None = None,
-    evaluation: EmbeddingSet | None = None,
+    run: RunFolder, number: int, trained: Trained, claims: Certificate, rows: RunRows | None, test: EmbeddingSet | None
 ) -> Evidence:
     """What a run holds to check the certificate of a state by: heads, statistics, rows where given, the test set."""
     before = run.at(number - 1) if number - 1 in run.states() else None
     held = None
     if rows is not None:
-        held = {name: one for name, one in rows.partition.clients.items() if name in certificate.retained}
+        held = {name: one for name, one in rows.partition.clients.items() if name in claims.retained}
     return Evidence(
         head=trained.head,
         before=before.head() if before is not None else None,
@@ -140,7 +133,7 @@ def evidence_for(
         statistics=trained.statistics,
         embeddings=rows.embeddings if rows is not None else None,
         rows=held,
-        evaluation=evaluation,
+        evaluation=test,
     )
 
 
