@@ -148,6 +148,10 @@ class TrainOptions:
             raise InputError(
                 f"Give `local_steps` or `local_epochs`, one of them; found {self.local_steps} and {self.local_epochs}."
             )
+        if self.objective_noise is not None:
+            from probekit.linear.objective import refuse_sigma
+
+            refuse_sigma(self.objective_noise)
 
     def _check_values(self) -> None:
         """Every value by itself; a ridge in digits becomes a number."""
