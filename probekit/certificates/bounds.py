@@ -22,7 +22,7 @@ from probekit.linear.design import ClientStats, Design
 from probekit.linear.lapack import linalg
 from probekit.linear.ridge import penalty_of
 from probekit.linear.statistics import BLOCK_BYTES, FAST_ROWS
-from probekit.linear.system import ClassWeight, Standardisation, class_weights, standardisation_of
+from probekit.linear.system import Standardisation, class_weights, standardisation_of
 
 UNIT = float(np.finfo(np.float64).eps) / 2
 FAST_UNIT = float(np.finfo(np.float32).eps) / 2
@@ -68,29 +68,22 @@ class RetainedQuadratic:
 
 
 def quadratic(
-    stats: ClientStats,
-    ridge: float,
-    *,
-    scaling: str = "mean",
-    standardise: str | Standardisation = "none",
-    class_weight: ClassWeight = None,
-    parts: int = 1,
-    term: Array | None = None,
+    stats: ClientStats, objective: Mapping[str, Any], *, parts: int = 1, term: Array | None = None
 ) -> RetainedQuadratic:
-    """The retained loss of summed statistics; `parts`: how many clients' sums were added, `term`: a linear term,
-    in sum scaling, that the loss has besides."""
-    design = stats.design
-    weights = class_weights(stats, class_weight)
-    chosen = standardise if isinstance(standardise, Standardisation) else standardisation_of(stats, standardise)
-    plain = bool((weights == 1).all())
-    gram = stats.total_gram if plain else np.tensordot(weights, stats.gram, axes=1)
+    """The retained loss of summed statistics by a certificate's `objective` (ridge, scaling, view, class_weight).
+
+    parts: how many clients' sums were added. term: a linear term, in sum scaling, that the loss has besides.
+    """
+    design, weights = stats.design, class_weights(stats, objective["class_weight"])
+    chosen = standardisation_of(stats, objective["view"])
+    gram = stats.total_gram if (weights == 1).all() else np.tensordot(weights, stats.gram, axes=1)
     moment = stats.moment * weights
     weight = float((stats.class_counts * weights).sum())
     centre = None
     if design.intercept == "none" and chosen.centre.any():
         centre = chosen.centre
         gram, moment = _centred(gram, moment, centre, counts=stats.class_counts * weights)
-    mean_ridge = penalty_of(ridge, scaling, weight) / weight
+    mean_ridge = penalty_of(objective["ridge"], objective["scaling"], weight) / weight
     curvature = gram / weight + mean_ridge * _penalty(design, chosen)
     linear = (moment if term is None else moment - term) / weight
     added = 0.0 if term is None else gamma(4) * float(np.linalg.norm(term)) / weight
@@ -102,9 +95,8 @@ def quadratic(
         curvature,
         linear,
         floor=mean_ridge if penalised else 0.0,
-        curvature_error=summing * energy * (4 if centre is not None else 1)
-        + gamma(4) * float(np.linalg.norm(curvature)),
-        linear_error=summing * math.sqrt(energy * target_energy) * (2 if centre is not None else 1) + added,
+        curvature_error=summing * energy * (1 if centre is None else 4) + gamma(4) * float(np.linalg.norm(curvature)),
+        linear_error=summing * math.sqrt(energy * target_energy) * (1 if centre is None else 2) + added,
         centre=centre,
     )
 

@@ -27,7 +27,6 @@ from probekit.unlearning.request import UnlearnRequest
 from probekit.unlearning.rows import Remainder, remaining_rows
 from probekit.unlearning.soundness import refuse_unsound
 from probekit.unlearning.sources import kept_clients, online_clients, remaining_server, server_holding
-from probekit.values import Json
 
 Array = NDArray[np.float64]
 
@@ -262,7 +261,8 @@ class Removal:
         if head is None:
             if params is None or not np.isfinite(params).all():
                 raise InputError(f"Unlearning by {name} must end in finite parameters. Nothing was changed.")
-            head = self.moved(params, name)
+            recipe = {**self.before.head.recipe, "solver": name, "rows": self.rows, "exact_unlearning": False}
+            head = self.problem.head(params, ridge=self.before.head.ridge, recipe=recipe)
         kept = {"losses": (), "history": None, "gradients": None, "server": self.server_set, **kept}
         if "statistics" not in kept:
             kept["statistics"] = self.statistics
@@ -282,10 +282,3 @@ class Removal:
             **kept,
         )
         return Unlearned(after, self.request, name, solution, cost, note, warnings, loss_change, one_step)
-
-    def moved(self, params: Array, method: str) -> Head:
-        """The run's head at other parameters."""
-        recipe: dict[str, Json] = {**self.before.head.recipe, "solver": method, "rows": self.rows}
-        recipe["exact_unlearning"] = False
-        found: Head = self.problem.head(params, ridge=self.before.head.ridge, recipe=recipe)
-        return found
