@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from probekit.cli import options as o
-from probekit.cli.output import Console, Output, section
+from probekit.cli.output import Console, Output, remarks, section
 
 if TYPE_CHECKING:
     from probekit.runs.verification import VerifyResult
@@ -46,5 +46,4 @@ def _show(console: Console, result: VerifyResult) -> None:
     listed = [("ok" if one.passed else "FAILED", one.name, one.claimed, one.found) for one in result.checks]
     section(console, f"certificate {result.digest[:16]}", ("", "check", "claimed", "found"), listed)
     console.print("[bold green]It holds.[/]" if result.verified else "[bold red]It does not hold.[/]")
-    for line in (*result.assumptions, *result.caveats):
-        console.print(f"[dim]- {line}[/]", soft_wrap=True)
+    remarks(console, (*result.assumptions, *result.caveats))
