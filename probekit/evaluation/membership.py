@@ -66,12 +66,16 @@ def judge(members: Array, others: Array, *, rates: Sequence[float] = RATES, inte
     auc = float(above.mean())
     spread = sum(float(part.var(ddof=1)) / len(part) for part in (above, below) if len(part) > 1)
     reach = float(ndtri(0.5 + interval.confidence / 2)) * math.sqrt(spread)
-    found = []
-    for rate in rates:
-        allowed = int(rate * n)
-        threshold = float(np.sort(others)[n - 1 - allowed])
-        found.append((rate, share(members > threshold, name=f"at {rate:g} false alarms", interval=interval)))
-    return AttackResult(m, n, auc, max(auc - reach, 0.0), min(auc + reach, 1.0), interval.confidence, tuple(found))
+    found = tuple(
+        (
+            rate,
+            share(
+                members > np.sort(others)[n - 1 - int(rate * n)], name=f"at {rate:g} false alarms", interval=interval
+            ),
+        )
+        for rate in rates
+    )
+    return AttackResult(m, n, auc, max(auc - reach, 0.0), min(auc + reach, 1.0), interval.confidence, found)
 
 
 def loss_scores(head: Head, rows: Rows, labels: NDArray[np.int64]) -> Array:

@@ -131,7 +131,7 @@ def confusion(predictions: Indices, labels: Indices, *, classes: Sequence[str]) 
     _same_rows(predictions, labels)
     k = len(classes)
     counts = np.bincount(labels * k + predictions, minlength=k * k).reshape(k, k)
-    return Confusion(tuple(classes), tuple(tuple(int(n) for n in row) for row in counts))
+    return Confusion(tuple(classes), tuple(map(tuple, counts.tolist())))
 
 
 def log_probabilities(scores: Matrix, temperature: float) -> Matrix:

@@ -24,19 +24,9 @@ WORKING = 2
 class BatchPlan:
     """Batches of `batch` rows; the passes of the first `kept` of them are kept."""
 
-    rows: int
     batch: int
     kept: int
     prediction: Prediction
-
-    @property
-    def batches(self) -> int:
-        """How many."""
-        return -(-self.rows // self.batch)
-
-    def slice(self, place: int) -> slice:
-        """The rows of a batch."""
-        return slice(place * self.batch, min((place + 1) * self.batch, self.rows))
 
 
 def plan_batches(
@@ -71,7 +61,7 @@ def plan_batches(
     room = int(KEPT_SHARE * (free - sum(taken.values())))
     kept = max(0, min(-(-rows // batch), room // max(fixed + batch * per_row, 1))) if keep else 0
     held = min(kept * batch, rows) * per_row + kept * fixed
-    return BatchPlan(rows, batch, kept, Prediction({**taken, "kept passes": held}))
+    return BatchPlan(batch, kept, Prediction({**taken, "kept passes": held}))
 
 
 def _pass_bytes(forward: Forward, params: Tensors, inputs: Tensor) -> tuple[int, int]:

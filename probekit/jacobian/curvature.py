@@ -50,7 +50,6 @@ class CurvatureSolver:
     max_steps: int = 3000
     landmarks: int | None = None
     memory: int | None = None
-    seed: int = 0
     watch: Callable[[int, float, Array], None] | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
@@ -88,11 +87,10 @@ class CurvatureSolver:
         """The way for these rows; `ridge` in mean scaling. Refuses what cannot be solved or does not fit."""
         _refuse_singular(rows, ridge)
         free = self.memory if self.memory is not None else free_memory(rows.model.device)
-        dual = self._dual(rows)
-        fits = dual.prediction.total <= free
-        size = rows.count * rows.classes
         if self.way == "cg" or not ridge:
             return Way("cg", "Conjugate gradients without a preconditioner.", Prediction({}))
+        dual, size = self._dual(rows), rows.count * rows.classes
+        fits = dual.prediction.total <= free
         if self.way == "dual" or (self.way == "auto" and fits and size <= DUAL_MOST):
             dual.prediction.require(free, remedy='Take fewer rows, or way "pcg".')
             return dual
@@ -101,7 +99,7 @@ class CurvatureSolver:
         if self.way == "pcg":
             return found
         reason = (
-            f"does not fit into {size_text(free)}" if not fits else f"is larger than {DUAL_MOST}: iterations are faster"
+            f"is larger than {DUAL_MOST}: iterations are faster" if fits else f"does not fit into {size_text(free)}"
         )
         return replace(found, why=f"The dual, a matrix of {size} ({dual.prediction}), {reason}. {found.why}")
 
@@ -116,11 +114,8 @@ class CurvatureSolver:
         span = few * rows.classes
         layers = factor_bytes(rows) // rows.count * (few + min(rows.plan.batch, MEASURED * few))
         parts = {"kernels and factors": 4 * 8 * span**2, "layers": layers, "one block": 2**28}
-        why = (
-            f"Conjugate gradients, preconditioned by the curvature on the span of {few} rows' Jacobians "
-            f"({span} directions)."
-        )
-        return Way("pcg", why, Prediction(parts))
+        why = "Conjugate gradients, preconditioned by the curvature on the span of"
+        return Way("pcg", f"{why} {few} rows' Jacobians ({span} directions).", Prediction(parts))
 
     def _landmarks(self, rows: LinearizedRows) -> int:
         """As many as make building the preconditioner cost about what its hundred or so steps do."""
@@ -131,7 +126,7 @@ class CurvatureSolver:
         if way == "dual":
             return DualInverse.of(rows, ridge, low_precision=low_precision)
         if way == "pcg":
-            return SubspaceInverse.of(rows, ridge, landmarks=self._landmarks(rows), seed=self.seed)
+            return SubspaceInverse.of(rows, ridge, landmarks=self._landmarks(rows))
         return None
 
 

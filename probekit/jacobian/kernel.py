@@ -49,6 +49,10 @@ class Layer:
         """The same layer of other rows."""
         return Layer(rows, inputs, self.weight, self.bias)
 
+    def joined(self, parts: Sequence[Layer]) -> Layer:
+        """The same layer of all these parts' rows."""
+        return self.with_tensors(*map(torch.cat, zip(*(one.tensors for one in parts), strict=True)))
+
     def kernel(self, other: Layer) -> Tensor:
         """Against another's rows, (n, k, m, k)."""
         (n, k, q), m = self.rows.shape, len(other.rows)
@@ -71,25 +75,17 @@ class Factors:
     """All layers of some rows."""
 
     layers: tuple[Layer, ...]
-    count: int
-    classes: int
-
-    @property
-    def nbytes(self) -> int:
-        """What they take."""
-        return sum(one.numel() * one.element_size() for layer in self.layers for one in layer.tensors)
 
     def kernel(self, other: Factors) -> Tensor:
         """J J'^T, (n k, m k), rows first, then classes; a block of rows at a time."""
-        size = (self.count * self.classes, other.count * other.classes)
-        some = self.layers[0].rows
-        found = torch.zeros(size, dtype=some.dtype, device=some.device)
-        step = max(1, BLOCK_BYTES // (self.classes * size[1] * some.element_size()))
-        for start in range(0, self.count, step):
-            rows = slice(start, min(start + step, self.count))
-            block = found[rows.start * self.classes : rows.stop * self.classes]
+        first, width = self.layers[0].rows, other.layers[0].rows.shape[:2].numel()
+        count, classes = first.shape[:2]
+        found = torch.zeros((count * classes, width), dtype=first.dtype, device=first.device)
+        step = max(1, BLOCK_BYTES // (classes * width * first.element_size()))
+        for start in range(0, count, step):
+            block = found[start * classes : (start + step) * classes]
             for one, two in zip(self.layers, other.layers, strict=True):
-                taken = one.with_tensors(*(held[rows] for held in one.tensors))
+                taken = one.with_tensors(*(held[start : start + step] for held in one.tensors))
                 block += taken.kernel(two).view(block.shape)
         return found
 
@@ -100,12 +96,8 @@ class Factors:
 
 def factors(rows: LinearizedRows) -> Factors:
     """The layers of all rows, held at once."""
-    batches = [one.layers for one in batch_factors(rows)]
-    layers = (
-        parts[0].with_tensors(*map(torch.cat, zip(*(one.tensors for one in parts), strict=True)))
-        for parts in zip(*batches, strict=True)
-    )
-    return Factors(tuple(layers), rows.count, rows.classes)
+    layers = zip(*(batch.layers for batch in batch_factors(rows)), strict=True)
+    return Factors(tuple(parts[0].joined(parts) for parts in layers))
 
 
 def batch_factors(rows: LinearizedRows) -> Iterator[Factors]:
@@ -117,8 +109,8 @@ def batch_factors(rows: LinearizedRows) -> Iterator[Factors]:
 
 def factor_bytes(rows: LinearizedRows) -> int:
     """What the layers of all rows would take."""
-    one = rows.inputs[:1].to(rows.model.device)
-    return _factors(rows.model, one, rows.classes, _trusted(rows)).nbytes * rows.count
+    made = _factors(rows.model, rows.inputs[:1].to(rows.model.device), rows.classes, _trusted(rows))
+    return rows.count * sum(one.numel() * one.element_size() for layer in made.layers for one in layer.tensors)
 
 
 def _trusted(rows: LinearizedRows) -> dict[str, nn.Module]:
@@ -137,17 +129,13 @@ def _trusted(rows: LinearizedRows) -> dict[str, nn.Module]:
 def _structured(model: Linearized, inputs: Tensor) -> dict[str, nn.Module]:
     """Linear and plain convolution layers that move, are called once, and share no weight with another."""
     owners = Counter(id(one) for _, one in model.module.named_parameters(remove_duplicate=False))
-    moving = set(model.names)
     found: dict[str, nn.Module] = {}
     for name, layer in model.module.named_modules():
-        plain = type(layer) is nn.Linear or (
-            type(layer) is nn.Conv2d
-            and layer.groups == 1
-            and not isinstance(layer.padding, str)
-            and layer.padding_mode == "zeros"
-        )
+        plain = type(layer) is nn.Linear
+        if type(layer) is nn.Conv2d:
+            plain = layer.groups == 1 and not isinstance(layer.padding, str) and layer.padding_mode == "zeros"
         own = {f"{name}.{key}".removeprefix("."): one for key, one in layer.named_parameters(recurse=False)}
-        if plain and moving & own.keys() and all(owners[id(one)] == 1 for one in own.values()):
+        if plain and own.keys() & model.names and all(owners[id(one)] == 1 for one in own.values()):
             found[name] = layer
     with torch.no_grad(), differentiable(), _listening(found) as heard:
         model.forward(model.base, inputs)
@@ -192,7 +180,7 @@ def _factors(model: Linearized, inputs: Tensor, classes: int, layers: dict[str, 
     rest = [place for place, name in enumerate(model.names) if name not in covered]
     if rest:
         found.append(Layer(_explicit(model, inputs, classes, rest)))
-    return Factors(tuple(found), len(inputs), classes)
+    return Factors(tuple(found))
 
 
 def _layer(layer: nn.Module, given: Tensor, gradients: Tensor, weight: bool, bias: bool) -> Layer:

@@ -73,25 +73,9 @@ class Linearized:
         self.module, self.names = module, names
         known = dict(module.named_parameters())
         self.base: Tensors = tuple(known[name].detach() for name in names)
-        moving = set(names)
-        fixed = {name: value for name, value in known.items() if name not in moving}
-        self._fixed = {**fixed, **dict(module.named_buffers())}
+        self._fixed = {name: known[name] for name in known.keys() - set(names)} | dict(module.named_buffers())
         self._sizes = [one.numel() for one in self.base]
-
-    @property
-    def size(self) -> int:
-        """How many parameters move."""
-        return sum(self._sizes)
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """The numbers' type."""
-        return self.base[0].dtype
-
-    @property
-    def device(self) -> torch.device:
-        """Where they are."""
-        return self.base[0].device
+        self.size, self.dtype, self.device = sum(self._sizes), self.base[0].dtype, self.base[0].device
 
     @property
     def weights(self) -> Array:
@@ -181,10 +165,9 @@ class LinearizedRows:
         if outputs.shape != (self.count, self.classes):
             raise InputError(f"Outputs must have shape {(self.count, self.classes)}; found {outputs.shape}.")
         total = torch.zeros(self.model.size, dtype=torch.float64, device=self.model.device)
-        given = tensor_of(outputs)
-        for place, batch in enumerate(self._batches):
-            some = given[self.plan.slice(place)].to(device=self.model.device, dtype=self.model.dtype)
-            total += torch.cat([one.reshape(-1) for one in batch.vjp(some)])
+        for some, batch in zip(torch.split(tensor_of(outputs), self.plan.batch), self._batches, strict=True):
+            pulled = batch.vjp(some.to(device=self.model.device, dtype=self.model.dtype))
+            total += torch.cat([one.reshape(-1) for one in pulled])
         return column(total)
 
     def cast(self, dtype: torch.dtype) -> LinearizedRows:
@@ -209,8 +192,7 @@ class LinearizedRows:
 
     def input_batches(self) -> Iterator[Tensor]:
         """The inputs of each batch, where the network is."""
-        for place in range(self.plan.batches):
-            yield self.inputs[self.plan.slice(place)].to(self.model.device)
+        return (some.to(self.model.device) for some in torch.split(self.inputs, self.plan.batch))
 
 
 def tensor_of(array: NDArray[Any]) -> Tensor:

@@ -111,11 +111,11 @@ class _Filters:
     """
 
     system: System
+    bias: float
     vectors: NDArray[Any]
     inverse: NDArray[Any]
     basis: NDArray[Any]
     mixing: NDArray[Any]
-    bias: float
     offset: NDArray[Any]
 
     @classmethod
@@ -131,15 +131,9 @@ class _Filters:
         unfiltered = path.rotated / np.where(kept, values, np.inf)[:, None]
         basis = unfiltered[:, :, None] * (left[:, :rank] * sizes[:rank])[:, None, :]
         free = system.design.intercept == "free"
-        return cls(
-            system=system,
-            vectors=path.vectors.astype(dtype),
-            inverse=(1 / (values[:, None] + penalties)).astype(dtype),
-            basis=basis.reshape(len(values), -1).astype(dtype),
-            mixing=right[:rank].astype(dtype),
-            bias=1 / system.weight if free else 0.0,
-            offset=(system.mean_target * free - system.targets[0]).astype(dtype),
-        )
+        inverse, offset = 1 / (values[:, None] + penalties), system.mean_target * free - system.targets[0]
+        arrays = (path.vectors, inverse, basis.reshape(len(values), -1), right[:rank], offset)
+        return cls(system, 1 / system.weight if free else 0.0, *(one.astype(dtype) for one in arrays))
 
     def rotate(self, block: NDArray[Any]) -> NDArray[Any]:
         """Rows in the eigenvectors of the Gram."""

@@ -92,7 +92,7 @@ def as_operator(operator: Operator | Array) -> Operator:
 
 @dataclass(frozen=True)
 class Cholesky:
-    """Cholesky's factorisation; where the matrix is not positive definite, `Eigen`, and the note says so.
+    """Cholesky's factorisation; where the matrix is not positive definite, its eigenvectors, and the note says so.
 
     A relative residual above `tolerance` is refused.
     """
@@ -105,30 +105,24 @@ class Cholesky:
         try:
             factor = linalg.cho_factor(matrix, lower=True, check_finite=False)
         except linalg.LinAlgError:
-            return Eigen(tolerance=self.tolerance).solve(
-                matrix, rhs, note="The matrix is not positive definite: solved by eigenvectors instead of Cholesky."
-            )
+            return accepted(_by_eigenvectors(matrix, rhs), self.tolerance)
         value: Array = linalg.cho_solve(factor, rhs, check_finite=False)
         return accepted(Solution(value, residual_of(matrix, value, rhs), 1, "cholesky"), self.tolerance)
 
 
-@dataclass(frozen=True)
-class Eigen:
-    """All eigenvectors; directions whose eigenvalue is rounding error are left out; the note counts them."""
-
-    tolerance: float = 1e-6
-
-    def solve(self, operator: Operator | Array, rhs: Array, *, note: str = "") -> Solution:
-        """The (minimum norm) solution, or SolverError carrying it."""
-        matrix = _dense(operator, rhs)
-        values, vectors = linalg.eigh(matrix, check_finite=False)
-        kept = values > len(values) * np.finfo(np.float64).eps * np.abs(values).max(initial=0.0)
-        dropped = len(values) - int(np.count_nonzero(kept))
-        if dropped:
-            note = f"{note} {dropped} of {len(values)} directions have no curvature and were left out.".strip()
-        basis = vectors[:, kept]
-        value = basis @ ((basis.T @ rhs) / values[kept, None])
-        return accepted(Solution(value, residual_of(matrix, value, rhs), 1, "eigen", note), self.tolerance)
+def _by_eigenvectors(matrix: Array, rhs: Array) -> Solution:
+    """The solution of least norm: directions whose eigenvalue is rounding error are left out; the note counts them."""
+    values, vectors = linalg.eigh(matrix, check_finite=False)
+    kept = values > len(values) * np.finfo(np.float64).eps * np.abs(values).max(initial=0.0)
+    note, dropped = (
+        "The matrix is not positive definite: solved by eigenvectors instead of Cholesky.",
+        int((~kept).sum()),
+    )
+    if dropped:
+        note += f" {dropped} of {len(values)} directions have no curvature and were left out."
+    basis = vectors[:, kept]
+    value = basis @ ((basis.T @ rhs) / values[kept, None])
+    return Solution(value, residual_of(matrix, value, rhs), 1, "eigen", note)
 
 
 @dataclass(frozen=True)
