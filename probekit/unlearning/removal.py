@@ -17,7 +17,7 @@ from probekit.federated.in_process import FirstOf, InProcess
 from probekit.federated.loss import CommonLoss
 from probekit.federated.server import client_weights
 from probekit.federated.summation import StatisticsTree
-from probekit.federated.trained import ServerSet, Trained
+from probekit.federated.trained import Trained
 from probekit.linear.design import ClientStats, Solution
 from probekit.models.heads import Head
 from probekit.protocols import Watch
@@ -116,6 +116,11 @@ class Removal:
         """The retained clients themselves: those given, else from their cached rows."""
         return online_clients(self)
 
+    server_set = cached_property(remaining_server)
+    """The server's own rows after the request, with statistics made anew where one of them was forgotten."""
+    server = cached_property(server_holding)
+    """What the server holds itself: from its statistics or, where a problem has none, from its rows."""
+
     @cached_property
     def retained(self) -> Federation:
         """The retained clients, as they can be asked: from what was kept, else online."""
@@ -132,16 +137,6 @@ class Removal:
         known, leaving = material.partition.clients, self.request.clients
         gone = self.rest.gone if self.request.by_row else {name: known[name] for name in leaving if name in known}
         return InProcess.of(self.problem, material.embeddings, gone) if gone else Nobody()
-
-    @cached_property
-    def server_set(self) -> ServerSet | None:
-        """The server's own rows after the request, with statistics made anew where one of them was forgotten."""
-        return remaining_server(self)
-
-    @cached_property
-    def server(self) -> Any:
-        """What the server holds itself: from its statistics or, where a problem has none, from its rows."""
-        return server_holding(self)
 
     @cached_property
     def counts(self) -> dict[str, int]:
