@@ -56,9 +56,9 @@ def choice(*names: str) -> click.Choice[str]:
     return click.Choice(list(names))
 
 
-def among(*names: str, help: str | None = None) -> Any:  # noqa: A002
+def among(*names: str, name: str | None = None, help: str | None = None) -> Any:  # noqa: A002
     """A flag that takes one of a few words."""
-    return typer.Option(click_type=choice(*names), help=help)
+    return typer.Option(*([name] if name else []), click_type=choice(*names), help=help)
 
 
 Device = Annotated[str, among("auto", "cpu", "cuda", "mps")]
