@@ -37,6 +37,13 @@ SETTINGS: Any = {
     **dict.fromkeys(("axes.spines.top", "axes.spines.right", "legend.frameon"), False),
     **dict.fromkeys(("figure.facecolor", "savefig.facecolor"), "white"),
 }
+CIRCLE = {"marker": "o", "color": BLUE, "markersize": 8}
+INFLUENCES: dict[str, tuple[str, tuple[bool, ...], dict[str, Any]]] = {
+    "exactly (leave-one-out)": ("distance", (False,), CIRCLE),
+    "forgotten since": ("distance", (True,), {**CIRCLE, "markerfacecolor": "white"}),
+    "bound": ("bound", (False, True), {"marker": "|", "color": ORANGE, "markersize": 13, "markeredgewidth": 3}),
+}
+"""What is drawn of clients that are here and clients that were forgotten since, by its label."""
 MOST_BARS, GROUPED, NUMBERED, LABELLED = 30, 12, 15, 40
 LONGEST = 18
 
@@ -75,21 +82,17 @@ def comparison(measures: Sequence[Plain]) -> Figure:
     """Bars of every measure, a group for each, with intervals; the difference to retraining stands below."""
     heads = list(measures[0]["heads"])
     figure, axes = _figure(max(5.5, 1.5 + 2.4 * len(measures)), 3.8)
-    width = 0.8 / len(heads)
-    for place, label in enumerate(heads):
-        for group, one in enumerate(measures):
-            share = one["heads"][label]
-            if share is None or share["value"] is None:
-                continue
-            x = group + (place - (len(heads) - 1) / 2) * width
-            reach = [[share["value"] - share["low"]], [share["high"] - share["value"]]]
-            axes.bar(x, share["value"], 0.92 * width, color=COLOURS[label], hatch=HATCHES[label], edgecolor="white")
-            axes.errorbar(x, share["value"], yerr=np.maximum(reach, 0), color="black", capsize=3, linewidth=1)
-            _note(axes, f"{share['value']:.1%}", (x, share["high"]), (0, 3), ha="center")
+    shares = {label: [one["heads"][label] or {"value": None} for one in measures] for label in heads}
+    places = _bars(axes, {label: [one["value"] or 0.0 for one in every] for label, every in shares.items()}, 0.8)
+    for label, every in shares.items():
+        for x, share in zip(places[label], every, strict=True):
+            if share["value"] is not None:
+                reach = [[share["value"] - share["low"]], [share["high"] - share["value"]]]
+                axes.errorbar(x, share["value"], yerr=np.maximum(reach, 0), color="black", capsize=3, linewidth=1)
+                _note(axes, f"{share['value']:.1%}", (x, share["high"]), (0, 3), ha="center")
     axes.set_xticks(range(len(measures)), [_group(one) for one in measures])
     axes.set_xlim(-0.55, len(measures) - 0.45)
-    _shares(axes)
-    _legend(figure, heads)
+    _shares(figure, axes)
     return figure
 
 
@@ -131,12 +134,11 @@ def influence(clients: Sequence[Plain]) -> Figure:
     shown = [one for place, one in enumerate(clients) if place < MOST_BARS or one["forgotten_since"]]
     shown = shown[: 2 * MOST_BARS][::-1]
     figure, axes = _figure(6.5, 1.5 + 0.28 * len(shown))
-    for place, one in enumerate(shown):
-        if _positive(one["distance"]):
-            inside = "white" if one["forgotten_since"] else BLUE
-            axes.plot(one["distance"], place, "o", color=BLUE, markerfacecolor=inside, markersize=8)
-        if _positive(one["bound"]):
-            axes.plot(one["bound"], place, "|", color=ORANGE, markersize=13, markeredgewidth=3)
+    for label, (name, kinds, style) in INFLUENCES.items():
+        drawn = [(one[name], place) for place, one in enumerate(shown) if one["forgotten_since"] in kinds]
+        points = np.array([point for point in drawn if _positive(point[0])]).reshape(-1, 2)
+        if len(points):
+            axes.plot(*points.T, linestyle="", label=label, **style)
     values = [one[name] for one in shown for name in ("distance", "bound") if _positive(one[name])]
     if values:
         axes.set(xscale="log", xlim=(min(values) / 2, max(values) * 2))
@@ -147,10 +149,6 @@ def influence(clients: Sequence[Plain]) -> Figure:
     axes.grid(axis="both", linewidth=0.4)
     if len(clients) > len(shown):
         axes.set_title(f"{len(shown)} of {len(clients)} clients: those that matter most, and the forgotten")
-    axes.plot([], [], "o", color=BLUE, label="exactly (leave-one-out)")
-    if any(one["forgotten_since"] for one in shown):
-        axes.plot([], [], "o", color=BLUE, markerfacecolor="white", label="forgotten since")
-    axes.plot([], [], "|", color=ORANGE, markersize=10, markeredgewidth=3, linestyle="", label="bound")
     figure.legend(loc="outside upper left", ncols=3)
     return figure
 
@@ -192,17 +190,12 @@ def classes(judged: Plain) -> Figure:
     names = [_label(every[k]["name"]) for k in order]
     height = 3.4 + (1.2 if _turned(names) else 0.0)
     figure, axes = _figure(max(5.5, 1.5 + 0.22 * len(order) * (len(heads) + 1)), height)
-    width = 0.84 / len(heads)
-    for place, label in enumerate(heads):
-        values = [judged["by_class"][label][k]["value"] or 0.0 for k in order]
-        x = np.arange(len(order)) + (place - (len(heads) - 1) / 2) * width
-        axes.bar(x, values, 0.92 * width, color=COLOURS[label], hatch=HATCHES[label], edgecolor="white")
+    _bars(axes, {label: [judged["by_class"][label][k]["value"] or 0.0 for k in order] for label in heads}, 0.84)
     axes.set_xticks(range(len(order)), names, **_turned(names))
     axes.set_xlabel("class")
     if len(order) < len(every):
         axes.set_title(f"the worst {len(order)} of {len(every)} classes")
-    _shares(axes)
-    _legend(figure, heads)
+    _shares(figure, axes)
     return figure
 
 
@@ -237,18 +230,22 @@ def _note(axes: Axes, text: str, at: tuple[float, float], off: tuple[int, int], 
     axes.annotate(text, at, off, textcoords="offset points", fontsize=9, **how)
 
 
-def _shares(axes: Axes) -> None:
-    """A vertical axis of shares, with room for what stands on the bars."""
+def _bars(axes: Axes, values: Mapping[str, Sequence[float]], room: float) -> dict[str, Any]:
+    """Bars of each head side by side, in a group for each value; gives where they stand."""
+    width, places = room / len(values), {}
+    for place, (label, every) in enumerate(values.items()):
+        x = places[label] = np.arange(len(every)) + (place - (len(values) - 1) / 2) * width
+        look: Any = {"color": COLOURS[label], "hatch": HATCHES[label], "edgecolor": "white", "label": label}
+        axes.bar(x, every, 0.92 * width, **look)
+    return places
+
+
+def _shares(figure: Figure, axes: Axes) -> None:
+    """A vertical axis of shares, with room for what stands on the bars, and a legend of the heads above."""
+    figure.legend(loc="outside upper left", ncols=4)
     axes.set(yticks=[0, 0.25, 0.5, 0.75, 1.0], ylim=(0, 1.12), ylabel="share of rows")
     axes.yaxis.set_major_formatter(PercentFormatter(1))
     axes.grid(axis="y", linewidth=0.4)
-
-
-def _legend(figure: Figure, heads: Sequence[str]) -> None:
-    axes = figure.axes[0]
-    for label in heads:
-        axes.bar(0, 0, color=COLOURS[label], hatch=HATCHES[label], edgecolor="white", label=label)
-    figure.legend(loc="outside upper left", ncols=len(heads))
 
 
 def _positive(*values: float | None) -> bool:

@@ -7,17 +7,15 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from probekit.errors import NotFoundError
 from probekit.linear.neighbours import Pair, duplicates_across, duplicates_against
 from probekit.registry import nearest
+from probekit.runs.folder import OpenRun
 from probekit.runs.result import Result
 from probekit.runs.rows import usable
 from probekit.values import EmbeddingSet
-
-if TYPE_CHECKING:
-    from probekit.runs.run import Run
 
 SERVER = "(server)"
 
@@ -74,7 +72,7 @@ class DuplicatesResult(Result):
 
 
 def duplicates(
-    run: Run, *, test: str | None = None, threshold: float = 0.999, client: str | None = None, limit: int = 100_000
+    run: OpenRun, *, test: str | None = None, threshold: float = 0.999, client: str | None = None, limit: int = 100_000
 ) -> DuplicatesResult:
     """Samples of one client that (nearly) stand in another's rows, or in a test set.
 

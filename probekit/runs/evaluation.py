@@ -6,7 +6,6 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,14 +21,11 @@ from probekit.linear.neighbours import knn_predict
 from probekit.linear.ridge import penalty_of
 from probekit.models.heads import Head
 from probekit.models.serving import predict, scores
-from probekit.runs.folder import RunFolder
+from probekit.runs.folder import OpenRun, RunFolder
 from probekit.runs.result import Result
 from probekit.runs.rows import rows_at, usable
 from probekit.runs.snapshot import snapshot
 from probekit.values import EmbeddingSet
-
-if TYPE_CHECKING:
-    from probekit.runs.run import Run
 
 TEST, SERVER, TRAINING = "test", "server", "training"
 MEANING = {
@@ -210,7 +206,7 @@ class Evaluator:
 
 
 def evaluate(
-    run: Run,
+    run: OpenRun,
     *sets: str,
     state: int | None = None,
     knn: int | None = None,

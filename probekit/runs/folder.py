@@ -134,7 +134,17 @@ class RunFolder:
         """The rows that the run was trained on, from the cache; refused if they are no longer the same."""
         inputs, rows = self.inputs, self.rows()
         if inputs["set"] not in store.sets.digests():
-            _refuse_stale(self, store)
+            meant = store.sets.names().get(inputs["name"])
+            wanted = f"{self.path} was trained on set {inputs['name']} ({inputs['set'][:12]})"
+            if meant is not None:
+                raise MismatchError(
+                    f"{wanted}; in {store.root} that name now means {meant[:12]}. Train again with `force=True`, or "
+                    "extract the set as it was."
+                )
+            raise NotFoundError(
+                f"{wanted}, which is not in {store.root}. Extract it again, bring it with `probekit cache import`, or "
+                "name its cache (`cache`)."
+            )
         found = store.open(inputs["set"])
         found = found if rows is None else found.select(rows)
         if found.digest != inputs["rows"]:
@@ -234,6 +244,23 @@ class RunFolder:
         return True
 
 
+class OpenRun:
+    """A run folder and the cache that its rows are in: what every verb of a run works on."""
+
+    def __init__(self, folder: RunFolder, store: DiskStore) -> None:
+        self.folder, self.store = folder, store
+
+    @property
+    def path(self) -> Path:
+        """The run's folder."""
+        return self.folder.path
+
+    @property
+    def state(self) -> int:
+        """The number of the current state: 1 after training, one more after every request."""
+        return self.folder.state
+
+
 def create(path: Path, material: RunContents, *, force: bool = False) -> RunFolder:
     """Write a new run: it appears whole under its name, or not at all."""
     inputs = {**material.inputs, "partition": material.partition.digest}
@@ -268,17 +295,3 @@ def _appearing(path: Path, *, force: bool = False) -> Iterator[Path]:
             layout.refuse_taken(path, force=force)
             with new_folder(path, aside=path.absolute().parent / f"{ASIDE}{path.name}") as aside:
                 yield aside
-
-
-def _refuse_stale(run: RunFolder, store: DiskStore) -> None:
-    inputs = run.inputs
-    meant = store.sets.names().get(inputs["name"])
-    if meant is not None:
-        raise MismatchError(
-            f"{run.path} was trained on set {inputs['name']} with digest {inputs['set'][:12]}; in {store.root} that "
-            f"name now means {meant[:12]}. Train again with `force=True`, or extract the set as it was."
-        )
-    raise NotFoundError(
-        f"{run.path} was trained on set {inputs['name']} ({inputs['set'][:12]}), which is not in {store.root}. "
-        "Extract it again, bring it with `probekit cache import`, or name its cache (`cache`)."
-    )

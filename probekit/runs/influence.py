@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -12,12 +11,10 @@ from probekit.errors import InputError
 from probekit.federated.summation import StatisticsTree
 from probekit.models.serving import predict
 from probekit.runs.evaluation import EvaluationSet, find_sets
+from probekit.runs.folder import OpenRun
 from probekit.runs.result import Result
 from probekit.runs.snapshot import Snapshot, snapshot
 from probekit.unlearning.influence import influences
-
-if TYPE_CHECKING:
-    from probekit.runs.run import Run
 
 BOUNDS_ONLY = "the kept gradients: no distances, bounds only"
 
@@ -48,7 +45,7 @@ class InfluenceResult(Result):
     clients: tuple[ClientInfluence, ...]
 
 
-def influence(run: Run, *, test: str | None = None, state: int | None = None) -> InfluenceResult:
+def influence(run: OpenRun, *, test: str | None = None, state: int | None = None) -> InfluenceResult:
     """How far the head would move, and how its accuracy would change, without each client.
 
     test: a set to judge the accuracy on; none: the server's rows.

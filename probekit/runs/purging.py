@@ -5,20 +5,16 @@ from __future__ import annotations
 import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from probekit.cache import DiskStore
 from probekit.errors import InputError
-from probekit.runs.folder import RunFolder
+from probekit.runs.folder import OpenRun, RunFolder
 from probekit.runs.layout import REFERENCES, checkpoint_path, state_folder
 from probekit.runs.ledger import Event
 from probekit.runs.result import Result, to_plain
 from probekit.runs.rows import PURGE, UNLEARN, rows_at
-
-if TYPE_CHECKING:
-    from probekit.runs.run import Run
 
 UNREACHED = (
     "copies of this run, exports and backups",
@@ -52,7 +48,7 @@ class PurgeResult(Result):
     unreached: tuple[str, ...]
 
 
-def purge(run: Run, *, rows: bool = False) -> PurgeResult:
+def purge(run: OpenRun, *, rows: bool = False) -> PurgeResult:
     """Remove earlier states (heads, statistics, gradients, history); with `rows`, forgotten rows in the cache too."""
     folder = run.folder
     with folder.lock():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from probekit.cache import DiskStore
 from probekit.certificates.certificate import Certificate, certificate_text, read_certificate, signed_bytes
@@ -17,7 +17,7 @@ from probekit.federated.trained import Trained
 from probekit.linear.objective import SIGMA
 from probekit.protocols import Watch, unwatched
 from probekit.runs.fitting import trainer_of
-from probekit.runs.folder import RunFolder
+from probekit.runs.folder import OpenRun, RunFolder
 from probekit.runs.layout import state_folder
 from probekit.runs.ledger import Event
 from probekit.runs.options import TrainOptions, UnlearnOptions
@@ -29,9 +29,6 @@ from probekit.unlearning.method import method as find_method
 from probekit.unlearning.removal import Removal
 from probekit.unlearning.request import UnlearnRequest, asked
 from probekit.values import Json
-
-if TYPE_CHECKING:
-    from probekit.runs.run import Run
 
 CERTIFICATE = "certificate.json"
 
@@ -96,7 +93,7 @@ class UnlearnResult(Result):
 
 
 def plan(
-    run: Run, client: str | None = None, *, method: str = "auto", server_only: bool = False, **others: Any
+    run: OpenRun, client: str | None = None, *, method: str = "auto", server_only: bool = False, **others: Any
 ) -> UnlearnPlan:
     """What `unlearn` with the same arguments would do, need and change, and why; nothing changes.
 
@@ -116,7 +113,7 @@ def plan(
 
 
 def unlearn(
-    run: Run,
+    run: OpenRun,
     client: str | None = None,
     *,
     clients: Sequence[str] = (),

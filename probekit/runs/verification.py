@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from probekit.cache import DiskStore
 from probekit.certificates.certificate import Certificate, read_certificate
@@ -15,14 +15,11 @@ from probekit.certificates.verify import verify as check
 from probekit.errors import CorruptError, InputError, NotFoundError, VerificationError
 from probekit.federated.trained import Trained
 from probekit.models.serving import load_head
-from probekit.runs.folder import RunFolder
+from probekit.runs.folder import OpenRun, RunFolder
 from probekit.runs.result import Result
 from probekit.runs.rows import UNLEARN, RunRows, rows_at
 from probekit.runs.unlearning import certificate_path
 from probekit.values import EmbeddingSet
-
-if TYPE_CHECKING:
-    from probekit.runs.run import Run
 
 
 @dataclass(frozen=True)
@@ -66,7 +63,7 @@ class CertificateFile:
 
 
 def verify(
-    run: Run,
+    run: OpenRun,
     certificate: Path | str | None = None,
     *,
     rows: bool = False,
