@@ -10,13 +10,14 @@ import os
 import re
 import secrets
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
 import platformdirs
+from filelock import BaseFileLock, Timeout
 from numpy.typing import NDArray
 
 from probekit.errors import CorruptError, StorageError
@@ -47,6 +48,16 @@ def storing(where: Path) -> Iterator[None]:
         if error.errno not in _REFUSED:
             raise
         raise StorageError(f"Cannot write to {where}: {_REFUSED[error.errno]}") from error
+
+
+def acquire(lock: BaseFileLock, notice: str, waiting: Callable[[str], None] | None) -> None:
+    """Take a lock; who watches is told first where another process has it."""
+    if waiting is not None:
+        with suppress(Timeout):
+            lock.acquire(timeout=0)
+            return
+        waiting(notice)
+    lock.acquire()
 
 
 def sync_folder(folder: Path) -> None:

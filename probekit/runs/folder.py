@@ -19,14 +19,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from filelock import Timeout
 from numpy.typing import NDArray
 
 from probekit import __version__
 from probekit.cache import DiskStore
 from probekit.errors import CorruptError, InputError, MismatchError, NotFoundError
 from probekit.federated.trained import Trained
-from probekit.files import ASIDE, new_folder, replaced, restore_folder, storing, sync_folder, write_json
+from probekit.files import ASIDE, acquire, new_folder, replaced, restore_folder, storing, sync_folder, write_json
 from probekit.models.heads import Head
 from probekit.registry import nearest
 from probekit.runs import layout, ledger
@@ -158,12 +157,7 @@ class RunFolder:
     def lock(self, waiting: Callable[[str], None] | None = None) -> Iterator[None]:
         """Held while the run changes; first puts right what a killed process left. May be nested."""
         with storing(self.path.parent):
-            try:
-                self._lock.acquire(timeout=0)
-            except Timeout:
-                if waiting is not None:
-                    waiting(f"Another process is changing {self.path}; waiting for it to finish.")
-                self._lock.acquire()
+            acquire(self._lock, f"Another process is changing {self.path}; waiting for it to finish.", waiting)
         try:
             if self._lock.lock_counter == 1:
                 self._note = layout.read_note(self.path)
