@@ -79,6 +79,12 @@ class Design:
         """The number of columns: the embedding and, unless there is none, the column of ones (last)."""
         return self.dimension + (self.intercept != "none")
 
+    @property
+    def shapes(self) -> tuple[tuple[int, ...], tuple[int, int], tuple[int]]:
+        """Of Gram, moment and class counts."""
+        gram, classes = (self.columns, self.columns), self.classes
+        return ((classes, *gram) if self.per_class else gram, (self.columns, classes), (classes,))
+
 
 @dataclass(frozen=True)
 class ClientStats:
@@ -97,12 +103,9 @@ class ClientStats:
     __repr__ = one_line
 
     def __post_init__(self) -> None:
-        columns, classes = self.design.columns, self.design.classes
-        leading = (classes,) if self.design.per_class else ()
-        wanted = ((*leading, columns, columns), (columns, classes), (classes,))
         found = (self.gram.shape, self.moment.shape, self.class_counts.shape)
-        if found != wanted:
-            raise InputError(f"Statistics of {self.design} need arrays of shapes {wanted}; found {found}.")
+        if found != self.design.shapes:
+            raise InputError(f"Statistics of {self.design} need arrays of shapes {self.design.shapes}; found {found}.")
         if self.design.arithmetic == "exact" and self.count > EXACT_ROWS:
             raise InputError(f"Exact sums hold at most {EXACT_ROWS} rows; found {self.count}. Use float64 arithmetic.")
         for array in (self.gram, self.moment, self.class_counts):
@@ -111,10 +114,8 @@ class ClientStats:
     @classmethod
     def zero(cls, design: Design) -> ClientStats:
         """The statistics of no rows."""
-        leading = (design.classes,) if design.per_class else ()
-        gram = np.zeros((*leading, design.columns, design.columns))
-        moment = np.zeros((design.columns, design.classes))
-        return cls(design, gram, moment, np.zeros(design.classes, np.int64))
+        gram, moment, counts = design.shapes
+        return cls(design, np.zeros(gram), np.zeros(moment), np.zeros(counts, np.int64))
 
     @property
     def count(self) -> int:

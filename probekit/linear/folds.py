@@ -14,7 +14,6 @@ from probekit.errors import InputError
 from probekit.linear.design import ClientStats, Design
 from probekit.linear.path import Array, RidgePath, Validation, decompose
 from probekit.linear.statistics import statistics
-from probekit.linear.system import ClassWeight, Standardisation
 from probekit.values import Rows
 
 FOLD_STREAM = 23
@@ -32,17 +31,11 @@ def client_folds(
     ]
 
 
-def cross_validate(
-    parts: Sequence[ClientStats],
-    *,
-    ridges: Array,
-    scaling: str = "mean",
-    standardise: str | Standardisation = "none",
-    class_weight: ClassWeight = None,
-) -> Validation:
+def cross_validate(parts: Sequence[ClientStats], *, ridges: Array, **options: Any) -> Validation:
     """The squared error on each part (fold or client) of the head of all others, for every ridge.
 
     The others are summed anew, never subtracted, and each sum its own standardisation and class weights.
+    options: those of `decompose`.
     """
     parts = [part for part in parts if part.count]
     if len(parts) < 2:
@@ -51,8 +44,7 @@ def cross_validate(
         raise InputError(f"Ridges to choose from must lie above 0; found {ridges.min():g}.")
     squared, weight = np.zeros(len(ridges)), 0.0
     for others, part in zip(_others(parts), parts, strict=True):
-        path = decompose(others, scaling=scaling, standardise=standardise, class_weight=class_weight)
-        errors, held = _held_out(path, part, ridges)
+        errors, held = _held_out(decompose(others, **options), part, ridges)
         squared += errors
         weight += held
     classes = parts[0].design.classes

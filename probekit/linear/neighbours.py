@@ -6,7 +6,7 @@ runtime. For duplicates its float32 distances only propose: what is compared and
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
@@ -74,52 +74,45 @@ def knn_predict(train: Array, labels: Indices, rows: Array, *, neighbours: int =
     return np.asarray(np.argmax(votes, axis=1))
 
 
-def duplicates_across(
-    embeddings: EmbeddingSet, partition: Partition, *, threshold: float = 0.99, limit: int = 100_000, threads: int = 1
-) -> tuple[Pair, ...]:
-    """The pairs of rows of different holders (clients, the server) that are the same sample or nearly so.
-
-    Nearly: a cosine of at least `threshold`. What such a row teaches stays known when its client leaves.
-    """
-    names = _holders(embeddings, partition)
-    found = (
-        Pair(row, other, names[row], names[other], similarity, same)
-        for row, other, similarity, same in _close(embeddings, embeddings, threshold=threshold, threads=threads)
-        if row < other and names[row] != names[other]
-    )
-    return _within(found, limit, threshold)
-
-
-def duplicates_against(
+def duplicates(
     embeddings: EmbeddingSet,
     partition: Partition,
     *,
-    test: EmbeddingSet,
+    test: EmbeddingSet | None = None,
     threshold: float = 0.99,
     limit: int = 100_000,
     threads: int = 1,
 ) -> tuple[Pair, ...]:
-    """The pairs of a held row and a test row that are (nearly) the same sample: they flatter a test."""
+    """The pairs of rows of different holders (clients, the server) that are the same sample or nearly so.
+
+    Nearly: a cosine of at least `threshold`. What such a row teaches stays known when its client leaves.
+    test: another set; then the pairs of a held row and a row of it, which flatter a test.
+    """
     names = _holders(embeddings, partition)
-    if embeddings.spec != test.spec:
+    if test is not None and embeddings.spec != test.spec:
         raise MismatchError(
             f"The two sets are encoded differently ({embeddings.spec.digest[:12]} and {test.spec.digest[:12]}): their "
             "vectors cannot be compared. Extract both with the same backbone, view and preprocessing."
         )
-    others = test.clients or (None,) * len(test)
-    found = (
+    others: Sequence[str | None] = names if test is None else test.clients or (None,) * len(test)
+    pairs = (
         Pair(row, other, names[row], others[other], similarity, same)
         for row, other, similarity, same in _close(embeddings, test, threshold=threshold, threads=threads)
+        if test is not None or (row < other and names[row] != names[other])
     )
-    return _within(found, limit, threshold)
+    found = tuple(islice(pairs, limit + 1))
+    if len(found) > limit:
+        raise InputError(f"More than {limit} pairs have a similarity of {threshold} or more. Raise one of the two.")
+    return found
 
 
 def _close(
-    one: EmbeddingSet, other: EmbeddingSet, *, threshold: float, threads: int
+    one: EmbeddingSet, other: EmbeddingSet | None, *, threshold: float, threads: int
 ) -> Iterator[tuple[int, int, float, bool]]:
     """Every (row, other row) of equal id or with a cosine of at least the threshold, in order of the rows."""
     if not 0 < threshold <= 1:
         raise InputError(f"A similarity threshold must lie in (0, 1]; found {threshold}.")
+    other = one if other is None else other
     right = unit_rows(other.to_numpy())
     check_finite(right, "row")
     where: dict[str, list[int]] = {}
@@ -150,13 +143,6 @@ def _holders(embeddings: EmbeddingSet, partition: Partition) -> list[str | None]
         )
     clients = {row: name for name, rows in partition.clients.items() for row in rows.tolist()}
     return [clients.get(row) for row in range(partition.rows)]
-
-
-def _within(pairs: Iterator[Pair], limit: int, threshold: float) -> tuple[Pair, ...]:
-    found = tuple(islice(pairs, limit + 1))
-    if len(found) > limit:
-        raise InputError(f"More than {limit} pairs have a similarity of {threshold} or more. Raise one of the two.")
-    return found
 
 
 def single(rows: Array) -> NDArray[np.float32]:

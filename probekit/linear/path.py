@@ -17,7 +17,7 @@ from probekit.linear.design import ClientStats, Design
 from probekit.linear.lapack import linalg
 from probekit.linear.ridge import penalty_of
 from probekit.linear.spectrum import condition, effective_dimension
-from probekit.linear.system import ClassWeight, Standardisation, System, system_of
+from probekit.linear.system import Standardisation, System, system_of
 from probekit.values import Json
 
 Array = NDArray[np.float64]
@@ -73,16 +73,9 @@ class RidgePath:
         return np.geomspace(1e-8, 10.0, count) * size
 
 
-def decompose(
-    stats: ClientStats,
-    *,
-    scaling: str = "mean",
-    standardise: str | Standardisation = "none",
-    class_weight: ClassWeight = None,
-    targets: tuple[float, float] = (0.0, 1.0),
-) -> RidgePath:
-    """The ridge path of these statistics."""
-    system = system_of(stats, standardise=standardise, class_weight=class_weight, targets=targets)
+def decompose(stats: ClientStats, *, scaling: str = "mean", **options: Any) -> RidgePath:
+    """The ridge path of these statistics. options: those of `system_of`."""
+    system = system_of(stats, **options)
     penalty_of(1.0, scaling, system.weight)
     values, vectors = linalg.eigh(system.gram, driver="evd")
     return RidgePath(system, scaling, np.maximum(values, 0.0), vectors, vectors.T @ system.moment)

@@ -43,17 +43,14 @@ def statistics(rows: Rows, labels: NDArray[Any], design: Design, *, chunk_rows: 
     if design.arithmetic == "exact" and len(rows) > EXACT_ROWS:
         raise InputError(f"Exact arithmetic sums at most {EXACT_ROWS} rows; found {len(rows)}. Use float64 arithmetic.")
     counts = np.bincount(labels, minlength=design.classes).astype(np.int64)
-    size = design.dimension
     if not design.per_class:
         gram, sums = _sums(rows, labels, design, chunk_rows=chunk_rows)
-        return ClientStats(design, _bordered(gram, sums, counts, design), _moment(sums, counts, design), counts)
-    grams = np.zeros((design.classes, design.columns, design.columns))
-    sums = np.zeros((design.classes, size))
-    order = np.argsort(labels, kind="stable")
-    for number, index in enumerate(np.split(order, np.cumsum(counts)[:-1])):
+        return ClientStats(design, _bordered(gram, sums, counts.sum(), design), _moment(sums, counts, design), counts)
+    grams, sums = np.zeros(design.shapes[0]), np.zeros((design.classes, design.dimension))
+    for number, index in enumerate(np.split(np.argsort(labels, kind="stable"), np.cumsum(counts)[:-1])):
         gram, own = _sums(rows, labels, design, index=index, chunk_rows=chunk_rows)
         sums[number] = own[number]
-        grams[number] = _bordered(gram, own, np.where(np.arange(len(counts)) == number, counts, 0), design)
+        grams[number] = _bordered(gram, own, counts[number], design)
     return ClientStats(design, grams, _moment(sums, counts, design), counts)
 
 
@@ -79,12 +76,11 @@ def row_blocks(
 
     `lane` (k, n) gives every n-th block, from the k-th on.
     """
-    dtype = _dtype(design)
     if len(rows.shape) != 2 or rows.shape[1] != design.dimension:
         raise InputError(f"This design is for embeddings of {design.dimension} numbers; found shape {rows.shape}.")
     count = len(rows) if index is None else len(index)
     length = _even(count, _block_rows(design, chunk_rows), lane[1])
-    buffer = np.empty((min(length, count), design.dimension), dtype)
+    buffer = np.empty((min(length, count), design.dimension), _dtype(design))
     for start in range(lane[0] * length, count, lane[1] * length):
         stop = min(start + length, count)
         numbers = np.arange(start, stop) if index is None else index[start:stop]
@@ -244,12 +240,12 @@ def _refuse_overflow(gram: Array, block: NDArray[Any], numbers: Indices) -> None
         raise InputError(f"The squares of rows {numbers[0]} to {numbers[-1]} overflow. Scale the embeddings down.")
 
 
-def _bordered(gram: Array, sums: Array, counts: Indices, design: Design) -> Array:
+def _bordered(gram: Array, sums: Array, count: np.int64, design: Design) -> Array:
     """The Gram with the column of ones, whose products are sums of rows and the count."""
     if design.intercept == "none":
         return gram
     total = sums.sum(axis=0)[:, None]
-    return np.block([[gram, total], [total.T, np.array([[counts.sum()]], np.float64)]])
+    return np.block([[gram, total], [total.T, np.array([[count]], np.float64)]])
 
 
 def _moment(sums: Array, counts: Indices, design: Design) -> Array:

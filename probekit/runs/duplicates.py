@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from probekit.errors import NotFoundError
-from probekit.linear.neighbours import Pair, duplicates_across, duplicates_against
+from probekit.linear.neighbours import Pair
+from probekit.linear.neighbours import duplicates as find_pairs
 from probekit.registry import nearest
 from probekit.runs.folder import OpenRun
 from probekit.runs.result import Result
@@ -84,12 +85,12 @@ def duplicates(
     if client is not None and client not in partition.clients:
         raise NotFoundError(f"{run.path} has no client {client!r}. {nearest(client, list(partition.clients))}")
     options: dict[str, Any] = {"threshold": threshold, "limit": limit, "threads": os.cpu_count() or 1}
-    found = duplicates_across(embeddings, partition, **options)
+    found = find_pairs(embeddings, partition, **options)
     across = [pair for pair in found if client in (None, pair.client, pair.other_client)]
     twins = None
     if test is not None:
         tested, _ = usable(run.store.open(test))
-        found = duplicates_against(embeddings, partition, test=tested, **options)
+        found = find_pairs(embeddings, partition, test=tested, **options)
         against = [pair for pair in found if client in (None, pair.client)]
         rows = {pair.other_row for pair in against}
         by_client = dict(Counter(holder(pair.client) for pair in against).most_common())
