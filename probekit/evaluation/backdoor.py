@@ -46,7 +46,16 @@ def poison(
 
     A poisoned row gets an id of its own: it is another sample than the clean picture, and can be forgotten alone.
     """
-    _check_pair(clean, triggered, rows)
+    same = triggered.spec.untriggered() == clean.spec.untriggered()
+    if triggered.spec.trigger is None or not same:
+        found = f"trigger {triggered.spec.trigger!r} and {'the same' if same else 'another'} encoding"
+        raise MismatchError(f"Poisoning needs the clean set's encoding with a trigger; found {found}. Extract it so.")
+    if not len(rows) or rows.min() < 0 or rows.max() >= len(clean):
+        raise InputError(f"Poisoning needs rows between 0 and {len(clean) - 1}; found {len(rows)} rows.")
+    if len(triggered) != len(clean) or any(triggered.ids[row] != clean.ids[row] for row in rows.tolist()):
+        raise MismatchError(
+            "Both sets must hold the same samples in order. Extract one data set with and without the trigger."
+        )
     if not 0 < fraction <= 1 or seed < 0:
         raise InputError(f"A fraction lies in (0, 1] and a seed is 0 or more; found {fraction} and {seed}.")
     _check_target(clean, target)
@@ -82,19 +91,6 @@ def backdoor_success(
         share(hits[other], name="excluding target", interval=interval),
         float(1 - other.mean()) if len(other) else 0.0,
     )
-
-
-def _check_pair(clean: EmbeddingSet, triggered: EmbeddingSet, rows: NDArray[np.int64]) -> None:
-    same = triggered.spec.untriggered() == clean.spec.untriggered()
-    if triggered.spec.trigger is None or not same:
-        found = f"trigger {triggered.spec.trigger!r} and {'the same' if same else 'another'} encoding"
-        raise MismatchError(f"Poisoning needs the clean set's encoding with a trigger; found {found}. Extract it so.")
-    if not len(rows) or rows.min() < 0 or rows.max() >= len(clean):
-        raise InputError(f"Poisoning needs rows between 0 and {len(clean) - 1}; found {len(rows)} rows.")
-    if len(triggered) != len(clean) or any(triggered.ids[row] != clean.ids[row] for row in rows.tolist()):
-        raise MismatchError(
-            "Both sets must hold the same samples in order. Extract one data set with and without the trigger."
-        )
 
 
 def _check_target(embeddings: EmbeddingSet, target: int, *, classes: int | None = None) -> None:

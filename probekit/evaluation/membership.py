@@ -66,16 +66,11 @@ def judge(members: Array, others: Array, *, rates: Sequence[float] = RATES, inte
     auc = float(above.mean())
     spread = sum(float(part.var(ddof=1)) / len(part) for part in (above, below) if len(part) > 1)
     reach = float(ndtri(0.5 + interval.confidence / 2)) * math.sqrt(spread)
-    found = tuple(
-        (
-            rate,
-            share(
-                members > np.sort(others)[n - 1 - int(rate * n)], name=f"at {rate:g} false alarms", interval=interval
-            ),
-        )
-        for rate in rates
-    )
-    return AttackResult(m, n, auc, max(auc - reach, 0.0), min(auc + reach, 1.0), interval.confidence, found)
+    found = []
+    for rate in rates:
+        threshold = np.sort(others)[n - 1 - int(rate * n)]
+        found.append((rate, share(members > threshold, name=f"at {rate:g} false alarms", interval=interval)))
+    return AttackResult(m, n, auc, max(auc - reach, 0.0), min(auc + reach, 1.0), interval.confidence, tuple(found))
 
 
 def loss_scores(head: Head, rows: Rows, labels: NDArray[np.int64]) -> Array:
@@ -123,8 +118,7 @@ def likelihood_scores(
     design = shadows.parts[0].design
     labels = checked_labels(labels, len(rows), design.classes)
     part_of = np.full(len(rows), -1) if part_of is None else part_of
-    seen = columns_of(rows, design)
-    targets = np.eye(design.classes)[labels]
+    seen, targets = columns_of(rows, design), np.eye(design.classes)[labels]
     inside, outside = (_Spread(targets.shape) for _ in range(2))
     for chosen in shadows.draws():
         held = np.isin(part_of, chosen)

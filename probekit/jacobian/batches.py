@@ -40,12 +40,10 @@ def plan_batches(
     keep: bool = True,
 ) -> BatchPlan:
     """The batches for these inputs within so many bytes (what is free), or a refusal with the numbers."""
-    device = params[0].device
+    device, size, rows = params[0].device, params[0].element_size(), len(inputs)
     free = free_memory(device) if memory is None else memory
     fixed, per_row = _pass_bytes(forward, params, inputs[:4].to(device))
-    size = params[0].element_size()
     own = inputs[:1].numel() * inputs.element_size() * (1 if device.type == "cpu" else 2)
-    rows = len(inputs)
     if batch is None:
         kind = 4 if size <= 4 else 8
         batch = max(LEAST[kind], min(MOST, BATCH_BYTES[kind] // max(per_row, 1)))

@@ -46,7 +46,13 @@ def inspect(forward: Forward, params: Tensors, inputs: Tensor) -> int:
         outputs = _scores(lambda: forward(params, some), some)
         if not torch.isfinite(outputs).all():
             raise InputError("A network's outputs must be finite; found NaN or infinity. Look at weights and inputs.")
-        _refuse_restless(forward, params, some, outputs=outputs)
+        if not torch.equal(forward(params, some), outputs):
+            raise InputError(
+                "Equal inputs must give equal outputs; two calls gave different ones. Take out randomness and memory."
+            )
+        alone = forward(params, some[:1])
+        if not torch.allclose(alone[0], outputs[0], rtol=1e-3, atol=1e-4 * float(outputs.abs().max())):
+            raise InputError("A row's outputs must not depend on other rows; here they do. Take out what mixes rows.")
     _refuse_opaque(forward, params, some)
     return int(outputs.shape[1])
 
@@ -65,17 +71,6 @@ def _scores(work: Callable[[], Tensor], some: Tensor, classes: int | None = None
             f"{found}. Make it for these classes, flatten its outputs, or take one of them."
         )
     return outputs
-
-
-def _refuse_restless(forward: Forward, params: Tensors, some: Tensor, *, outputs: Tensor) -> None:
-    """Refuse outputs that change from call to call, or with the company of a row."""
-    if not torch.equal(forward(params, some), outputs):
-        raise InputError(
-            "Equal inputs must give equal outputs; two calls gave different ones. Take out what is random or remembers."
-        )
-    alone = forward(params, some[:1])
-    if not torch.allclose(alone[0], outputs[0], rtol=1e-3, atol=1e-4 * float(outputs.abs().max())):
-        raise InputError("A row's outputs must not depend on other rows; here they do. Take out what mixes rows.")
 
 
 def _refuse_opaque(forward: Forward, params: Tensors, some: Tensor) -> None:

@@ -194,13 +194,9 @@ def _layer(layer: nn.Module, given: Tensor, gradients: Tensor, weight: bool, bia
     else:
         seen = given.reshape(rows, -1, given.shape[-1]).transpose(1, 2)
         felt = gradients.reshape(rows, classes, -1, gradients.shape[-1]).transpose(2, 3)
-    parts = []
-    if weight:
-        # one product for all classes of a row: its inputs are not copied for each
-        parts.append((felt.flatten(1, 2) @ seen.transpose(1, 2)).reshape(rows, classes, -1))
-    if bias:
-        parts.append(felt.sum(3))
-    return Layer(torch.cat(parts, dim=2))
+    # one product for all classes of a row: its inputs are not copied for each
+    parts = [(felt.flatten(1, 2) @ seen.transpose(1, 2)).reshape(rows, classes, -1)] if weight else []
+    return Layer(torch.cat([*parts, felt.sum(3)] if bias else parts, dim=2))
 
 
 def _explicit(model: Linearized, inputs: Tensor, classes: int, rest: Sequence[int]) -> Tensor:
@@ -208,10 +204,8 @@ def _explicit(model: Linearized, inputs: Tensor, classes: int, rest: Sequence[in
     own = tuple(model.base[place] for place in rest)
 
     def outputs(moved: Tensors, row: Tensor) -> Tensor:
-        tensors = list(model.base)
-        for place, one in zip(rest, moved, strict=True):
-            tensors[place] = one
-        return model.forward(tuple(tensors), row[None])[0]
+        tensors = dict(enumerate(model.base)) | dict(zip(rest, moved, strict=True))
+        return model.forward(tuple(tensors.values()), row[None])[0]
 
     with differentiable():
         try:

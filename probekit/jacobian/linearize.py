@@ -49,9 +49,7 @@ def linearize(
     Gives a Linearized, whose `over(inputs)` has the products with the Jacobian.
     """
     refuse_modes(module)
-    own = copy.deepcopy(module).eval().requires_grad_(False)
-    if dtype is not None or device is not None:
-        own = own.to(device=device, dtype=dtype)
+    own = copy.deepcopy(module).eval().requires_grad_(False).to(device=device, dtype=dtype)
     names = _selected(own, subset)
     found = Linearized(own, names)
     if params is None:

@@ -84,13 +84,11 @@ def left_out_sums(
     squared, wrong = np.zeros(len(ridges)), np.zeros(len(ridges))
     length = max(16, BLOCK_ELEMENTS // ((len(ridges) + len(chosen.mixing)) * system.design.classes))
     for numbers, block in row_blocks(rows, system.design, chunk_rows=length):
-        own = weights[numbers]
-        filters, rotated = chosen, chosen.rotate(block)
-        spare = 1 - filters.leverages(rotated, own)
+        own, filters = weights[numbers], chosen
+        rotated, spare = filters.rotate(block, own)
         if filters is not exact and spare.min() < DELICATE:
-            exact = exact or _Filters.of(path, ridges, dtype=np.float64)
-            filters, rotated = exact, exact.rotate(block)
-            spare = 1 - filters.leverages(rotated, own)
+            filters = exact = exact or _Filters.of(path, ridges, dtype=np.float64)
+            rotated, spare = filters.rotate(block, own)
         if spare.min() < LONE:
             row, ridge = np.unravel_index(np.argmin(spare), spare.shape)
             raise InputError(
@@ -135,15 +133,10 @@ class _Filters:
         arrays = (path.vectors, inverse, basis.reshape(len(values), -1), right[:rank], offset)
         return cls(system, 1 / system.weight if free else 0.0, *(one.astype(dtype) for one in arrays))
 
-    def rotate(self, block: NDArray[Any]) -> NDArray[Any]:
-        """Rows in the eigenvectors of the Gram."""
-        columns = self.system.columns(block).astype(self.vectors.dtype, copy=False)
-        return np.asarray(columns @ self.vectors)
-
-    def leverages(self, rotated: NDArray[Any], weights: Array) -> Array:
-        """The leverage of each row at each ridge, (rows, ridges)."""
-        product: NDArray[Any] = np.square(rotated) @ self.inverse
-        return (product + self.bias) * weights[:, None]
+    def rotate(self, block: NDArray[Any], weights: Array) -> tuple[NDArray[Any], Array]:
+        """Rows in the eigenvectors of the Gram, and what the leverage of each lacks to 1 at each ridge."""
+        rotated: NDArray[Any] = self.system.columns(block).astype(self.vectors.dtype, copy=False) @ self.vectors
+        return rotated, 1 - (np.square(rotated) @ self.inverse + self.bias) * weights[:, None]
 
     def scores(self, rotated: NDArray[Any]) -> NDArray[Any]:
         """The head's scores above the lower target, (rows, classes, ridges)."""

@@ -66,8 +66,7 @@ class RidgePath:
 
     def grid(self, count: int = 45) -> Array:
         """Ridges from 1e-8 to 10 times the mean squared norm of the system's rows, in even ratios."""
-        size = float(self.values.sum())
-        size = size / self.system.weight if self.scaling == "mean" else size
+        size = float(self.values.sum()) / (self.system.weight if self.scaling == "mean" else 1.0)
         if not size > 0:
             raise InputError("A ridge cannot be chosen for embeddings that are all alike. Give one.")
         return np.geomspace(1e-8, 10.0, count) * size

@@ -46,8 +46,7 @@ class Matrix(Operator):
         """The product with each column, by SciPy's BLAS: NumPy's threads would fight those that factored for cores."""
         if v.ndim != 2 or self.array.dtype != np.float64 or v.dtype != np.float64:
             return self.array @ v
-        product: Array = linalg.blas.dgemm(1.0, self.array.T, v.T, trans_a=True, trans_b=True)
-        return product
+        return np.asarray(linalg.blas.dgemm(1.0, self.array.T, v.T, trans_a=True, trans_b=True))
 
     def dense(self) -> Array | None:
         """The matrix itself."""
@@ -70,8 +69,7 @@ class Inverse(Operator):
 
     def matvec(self, v: Array) -> Array:
         """The inverse applied to each column."""
-        value: Array = linalg.cho_solve(self.factor, v, check_finite=False)
-        return value
+        return np.asarray(linalg.cho_solve(self.factor, v, check_finite=False))
 
 
 def residual_of(operator: Operator | Array, value: Array, rhs: Array) -> float:
