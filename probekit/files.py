@@ -137,8 +137,13 @@ def replaced(target: Path) -> Path:
 
 def write_text(target: Path, text: str) -> None:
     """Replace a small file by this text, at once."""
+    write_bytes(target, text.encode())
+
+
+def write_bytes(target: Path, content: bytes) -> None:
+    """Replace a small file by these bytes, at once."""
     with new_file(target) as handle:
-        handle.write(text.encode())
+        handle.write(content)
 
 
 def write_json(target: Path, value: Json) -> None:

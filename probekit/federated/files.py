@@ -24,7 +24,7 @@ from probekit.federated.client import Memory, answer
 from probekit.federated.federation import REASONS, Missing, absence
 from probekit.federated.in_process import Asked
 from probekit.federated.message import Answer, Ask, decode, encode
-from probekit.files import new_file
+from probekit.files import write_bytes
 from probekit.models.problem import backend_named
 from probekit.values import EmbeddingSet, Indices
 
@@ -120,7 +120,7 @@ class FilesFederation(Asked):
     def _put(self, ask: Ask, names: Sequence[str]) -> None:
         for path in (self._place(ask, name) for name in names):
             if not path.exists():
-                write(path, ask.encoded)
+                write_bytes(path, ask.encoded)
 
     def _await(self, ask: Ask, names: Sequence[str], timeout: float | None) -> None:
         """Look until all have answered. After `timeout` the question is closed for the others, for good."""
@@ -132,7 +132,7 @@ class FilesFederation(Asked):
                 return
             if timeout is not None and waited >= timeout:
                 for path in awaited.values():
-                    write(path.with_suffix(".late"), b"")
+                    write_bytes(path.with_suffix(".late"), b"")
                 return
             if timeout is None and waited >= self.wait:
                 raise Pending(
@@ -198,7 +198,7 @@ class FilesClient:
             content = encode({"client": self.name, "ask": ask.digest, "missing": lack.reason, "why": lack.why}, {})
         if memory:
             self._remember(memory, content, place.name)
-        write(place, content)
+        write_bytes(place, content)
 
     def _holding(self, problem: str) -> Any:
         """What the client holds for a problem, prepared once."""
@@ -224,13 +224,14 @@ class FilesClient:
             raise InputError(f"Client {self.name} has to remember something: give it a file for that (memory=...).")
         arrays = {name: value for name, value in memory.items() if isinstance(value, np.ndarray)}
         plain = {name: value for name, value in memory.items() if name not in arrays}
-        write(self.memory, encode({"plain": plain, "place": place}, {**arrays, LAST: np.frombuffer(content, np.uint8)}))
+        arrays[LAST] = np.frombuffer(content, np.uint8)
+        write_bytes(self.memory, encode({"plain": plain, "place": place}, arrays))
 
     def _ship_last(self, own: Path) -> None:
         """Send the last answer if a kill kept it from being sent."""
         _, content, place = self._remembered()
         if place and own.exists() and not (own / place).exists():
-            write(own / place, content)
+            write_bytes(own / place, content)
 
 
 def closed(path: Path) -> bool:
@@ -254,9 +255,3 @@ def read_answer(content: bytes, digest: str, name: str) -> Answer | Missing:
 def file_name(ask: Ask) -> str:
     """What the file of a question is called."""
     return f"{ask.problem}.define" if ask.kind == "define" else f"{ask.digest}.ask"
-
-
-def write(path: Path, content: bytes) -> None:
-    """Let a file appear, whole."""
-    with new_file(path) as handle:
-        handle.write(content)

@@ -45,6 +45,10 @@ class Training:
     traffic: dict[str, Traffic] = field(default_factory=dict)
     before: Traffic = field(default_factory=Traffic, init=False)
 
+    def __post_init__(self) -> None:
+        if self.resume is not None:  # what was sent before an interruption counts, too
+            self.traffic["rounds"] = self.resume.sent
+
     @property
     def counts(self) -> Mapping[str, int]:
         """Each client's rows."""
@@ -66,11 +70,6 @@ class Training:
         self.before = self.clients.traffic
         yield
         self.traffic[name] = self.traffic.get(name, Traffic()) + self.clients.traffic - self.before
-
-    def resumed(self, name: str) -> None:
-        """What was sent before an interruption counts for this purpose, too."""
-        if self.resume is not None:
-            self.traffic[name] = self.resume.sent
 
     def reached(self, params: Array, rounds: int) -> None:
         """Keep where the rounds have come to, for a training that is interrupted."""

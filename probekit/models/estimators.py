@@ -75,9 +75,7 @@ class _Head(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
 def _has_alpha(head: RidgeHead) -> bool:
     if head.alpha == "auto":
-        raise AttributeError(
-            'alpha="auto" needs all rows at once, so there is no partial_fit. Call fit, or give a number.'
-        )
+        raise AttributeError('alpha="auto" takes all rows at once, not partial_fit. Call fit, or give a number.')
     return True
 
 

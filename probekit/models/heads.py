@@ -37,10 +37,8 @@ class LinearHead:
 
     def __post_init__(self) -> None:
         if self.params.ndim != 2 or self.params.shape[1] != len(self.classes):
-            raise InputError(
-                f"A head needs one column of parameters per class: {len(self.classes)} classes, "
-                f"parameters of shape {self.params.shape}."
-            )
+            found = f"{len(self.classes)} classes, parameters of shape {self.params.shape}"
+            raise InputError(f"A head needs one column of parameters per class: {found}.")
         _freeze(self.params)
 
     @property

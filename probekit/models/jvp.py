@@ -112,8 +112,7 @@ def network_problem(
     else:
         if not len(partition.server):
             raise InputError(
-                "A network is pretrained on rows of the server's own, and it has none. Partition with a server share, "
-                "say 0.1, or give weights."
+                "Pretraining needs rows of the server's own; it has none. Give a share, say 0.1, or weights."
             )
         rows = np.asarray(embeddings.embeddings[partition.server], np.float32).reshape(-1, *shape)
         labels = embeddings.labels[partition.server]
@@ -124,8 +123,7 @@ def network_problem(
 
 
 def _network(about: Mapping[str, Any], weights: Mapping[str, NDArray[Any]]) -> Network:
-    shape, moving = tuple(about["shape"]), tuple(about["moving"])
-    return Network(about["name"], shape, about["classes"], weights, moving, about["precision"])
+    return Network(**{**about, "shape": tuple(about["shape"]), "moving": tuple(about["moving"])}, weights=weights)
 
 
 def _load(module: nn.Module, path: Path) -> None:

@@ -31,11 +31,8 @@ class RowHolding(SetHolding):
         try:
             return statistics(self.picked, self.labels, self.problem.design)
         except InputError as error:
-            for start in range(0, len(self.rows), 4096):
-                some = self.rows[start : start + 4096]
-                bad = ~np.isfinite(self.embeddings.embeddings[some]).all(axis=1)
-                if bad.any():
-                    row = int(some[np.argmax(bad)])
+            for some in np.array_split(self.rows, -(-self.count // 4096)):
+                for row in some[~np.isfinite(self.embeddings.embeddings[some]).all(axis=1)].tolist():
                     raise InputError(
                         f"Training needs finite embeddings; sample {self.embeddings.ids[row]} (row {row}) holds NaN or "
                         "infinity. Encode it again, or leave it out with EmbeddingSet.select."

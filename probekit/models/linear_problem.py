@@ -21,12 +21,6 @@ from probekit.models.linear_holding import RowHolding, StatisticsHolding
 from probekit.models.problem import AS_IS, BuiltIn, ScoredRows
 from probekit.values import Array, EmbeddingSet, Indices, Json, Rows
 
-SOLVERS: dict[str, Solver] = {
-    "cholesky": Cholesky(tolerance=1e-4),
-    "cg": ConjugateGradient(tolerance=1e-8, max_steps=10_000),
-    **ADAM,
-}
-
 
 @dataclass(frozen=True, eq=False)
 class HeadProblem(BuiltIn):
@@ -38,7 +32,11 @@ class HeadProblem(BuiltIn):
     knows_server: ClassVar[bool] = False
     arrays: ClassVar[Mapping[str, NDArray[Any]]] = {}
     assumptions: ClassVar[tuple[str, ...]] = ()
-    solvers: ClassVar[Mapping[str, Solver]] = SOLVERS
+    solvers: ClassVar[Mapping[str, Solver]] = {
+        "cholesky": Cholesky(tolerance=1e-4),
+        "cg": ConjugateGradient(tolerance=1e-8, max_steps=10_000),
+        **ADAM,
+    }
 
     design: Design
     classes: tuple[str, ...] = ()

@@ -25,11 +25,6 @@ LINEARIZED = (
     "It concerns the network linearized around w_p, and w_p itself knows nobody's rows but the server's.",
     "The Jacobian is taken as computed, in float64; its own rounding is not bounded.",
 )
-SOLVERS: dict[str, CurvatureSolver | AdamSteps] = {
-    "cholesky": CurvatureSolver(),
-    **{name: CurvatureSolver(name) for name in ("dual", "pcg", "cg")},
-    **ADAM,
-}
 BLOCK_ROWS = 4096
 SCORED_ROWS = 8192
 
@@ -42,7 +37,11 @@ class NetworkProblem(BuiltIn):
     traits: ClassVar[frozenset[str]] = frozenset({"quadratic", "plain", "minimum", "start"})
     arithmetic: ClassVar[str] = "float64"
     assumptions: ClassVar[tuple[str, ...]] = LINEARIZED
-    solvers: ClassVar[Mapping[str, CurvatureSolver | AdamSteps]] = SOLVERS
+    solvers: ClassVar[Mapping[str, CurvatureSolver | AdamSteps]] = {
+        "cholesky": CurvatureSolver(),
+        **{name: CurvatureSolver(name) for name in ("dual", "pcg", "cg")},
+        **ADAM,
+    }
 
     network: Network
     centre: str = "wp"

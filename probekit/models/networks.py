@@ -178,9 +178,7 @@ def _factory(name: str) -> Factory:
 
 def _picture(shape: Shape, *, least: int) -> tuple[int, int, int]:
     if len(shape) != 3 or min(shape[1:]) < least:
-        raise InputError(
-            f"This network needs pictures of (channels, height, width), each side at least {least}; found {shape}."
-        )
+        raise InputError(f"This network takes (channels, height, width), each side at least {least}; found {shape}.")
     return shape[0], shape[1], shape[2]
 
 
@@ -224,10 +222,7 @@ def linearized(given: Network, *, precision: str | None = None) -> Linearized:
 def inputs_of(given: Network, rows: NDArray[Any]) -> Tensor:
     """Rows of numbers as the network's inputs."""
     if len(rows.shape) != 2 or rows.shape[1] != given.dimension:
-        raise InputError(
-            f"This network takes inputs of shape {given.shape}, {given.dimension} numbers each; found rows of "
-            f"shape {rows.shape}."
-        )
+        raise InputError(f"This network takes rows of {given.dimension} numbers, {given.shape}; found {rows.shape}.")
     return tensor_of(np.asarray(rows)).reshape(-1, *given.shape)
 
 

@@ -39,10 +39,7 @@ class Optimiser:
         if self.name not in OPTIMISERS:
             raise InputError(f"There is no optimiser {self.name!r}. {nearest(self.name, list(OPTIMISERS))}")
         if not all(0 <= value < 1 for value in (self.momentum, *self.betas)) or not self.epsilon > 0:
-            raise InputError(
-                f"Momentum and betas must lie in [0, 1) and epsilon above 0; found {self.momentum}, "
-                f"{self.betas} and {self.epsilon}."
-            )
+            raise InputError(f"Momentum and betas must lie in [0, 1) and epsilon above 0; found {self}.")
 
     def start(self, params: Array) -> State:
         """Fresh state for these parameters."""

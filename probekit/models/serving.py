@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from safetensors.numpy import save as save_tensors
 
 from probekit import __version__
 from probekit.errors import CorruptError, InputError, MismatchError, NotFoundError, StorageError
-from probekit.files import new_file, new_folder
+from probekit.files import new_folder, write_bytes
 from probekit.models.heads import Head
 from probekit.models.problem import backend_named, problem_of
 from probekit.values import Array, EmbeddingSet, Indices, Json, Rows
@@ -55,8 +54,7 @@ def save_head(head: Head, folder: str | Path) -> Path:
     try:
         with new_folder(folder) as aside:
             for name, content in _files(head).items():
-                with new_file(aside / name) as file:
-                    file.write(content)
+                write_bytes(aside / name, content)
     except OSError as error:
         raise StorageError(f"The head cannot be written to {folder}: {error}.") from error
     return folder
@@ -105,11 +103,9 @@ def _refuse_other_spec(head: Head, embeddings: EmbeddingSet) -> None:
     spec = embeddings.spec.untriggered()
     if not head.spec_digest or spec.digest == head.spec_digest:
         return
-    known = head.recipe.get("spec")
-    differing = ""
-    if isinstance(known, Mapping):
-        other = [name for name, value in spec.identity.items() if known.get(name) != value]
-        differing = f" They differ in {', '.join(other)}." if other else ""
+    known: Any = head.recipe.get("spec") or spec.identity
+    other = [name for name, value in spec.identity.items() if known.get(name) != value]
+    differing = f" They differ in {', '.join(other)}." if other else ""
     raise MismatchError(
         f"This head was trained on embeddings of spec {head.spec_digest[:12]}; these are of spec "
         f"{spec.digest[:12]}.{differing} Encode with the head's backbone, or train a head on these."
@@ -118,15 +114,11 @@ def _refuse_other_spec(head: Head, embeddings: EmbeddingSet) -> None:
 
 def _files(head: Head) -> dict[str, bytes]:
     """What the folder holds."""
-    config: dict[str, Json] = {
-        "library_name": "probekit",
-        "probekit": __version__,
-        "format": FORMAT,
-        **{name: getattr(head, name) for name in ("digest", "dimension", "classes", "ridge", "view", "spec_digest")},
-        "recipe": dict(head.recipe),
-    }
+    own_fields = ("digest", "dimension", "classes", "ridge", "view", "spec_digest")
+    config: dict[str, Json] = {"library_name": "probekit", "probekit": __version__, "format": FORMAT}
+    config |= {name: getattr(head, name) for name in own_fields}
     more, own = backend_named(head.backend).save(head)
-    config |= {"backend": head.backend, **more}
+    config |= {"recipe": dict(head.recipe), "backend": head.backend, **more}
     arrays = {"params": np.ascontiguousarray(head.params, "<f8"), **own}
     text = json.dumps(config, indent=2, allow_nan=False, ensure_ascii=False) + "\n"
     tensors = save_tensors(arrays, metadata={"format": "np"})

@@ -23,6 +23,7 @@ from probekit.federated.partition import partition
 from probekit.federated.rows import design_for, head_problem
 from probekit.federated.trained import Trained
 from probekit.federated.training import train
+from probekit.files import write_bytes
 from probekit.models.jvp import WholeNetwork
 from probekit.models.linear_problem import HeadProblem
 from probekit.models.pretraining import Pretraining
@@ -333,13 +334,13 @@ def test_a_client_that_is_killed_before_it_answers_does_not_count_twice(
             raise KeyboardInterrupt
         write(path, content)
 
-    write = files.write
+    write = write_bytes
     with pytest.raises(Pending):
         case.federation().ask("add up", {"params": POINT})
-    monkeypatch.setattr(files, "write", killed)
+    monkeypatch.setattr(files, "write_bytes", killed)
     with pytest.raises(KeyboardInterrupt):
         case.serve()
-    monkeypatch.setattr(files, "write", write)
+    monkeypatch.setattr(files, "write_bytes", write)
     case.serve()
     [found] = case.federation().ask("add up", {"params": POINT}).each()
     assert found.values["times"] == 1

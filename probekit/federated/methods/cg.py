@@ -40,7 +40,6 @@ class FederatedCg:
         if not 0 < training.ridge < np.inf:
             raise InputError(f"Training by conjugate gradients needs a ridge above 0; found {training.ridge}.")
         problem, common = training.problem, CommonLoss(training.clients, training.problem, training.mean_ridge)
-        training.resumed("rounds")
         with training.purpose("rounds"):
             state, scale = self._solve(training, common)
             gradient, loss = common.gradient_and_loss(state.params)

@@ -115,7 +115,6 @@ class FedAvg:
         with training.purpose("residual"):
             begin, bound = common.gradient_and_loss(problem.start)
         scale = float(np.linalg.norm(begin)) or 1.0
-        training.resumed("rounds")
         with training.purpose("rounds"):
             watch = LossWatch(rate, problem.start, bound, lambda: self._remedy(training, rate))
             params, rounds, last, recorder = self._rounds(training, rate, watch)
