@@ -33,8 +33,7 @@ def answer(ask: Ask, holding: Any, memory: Memory, *, name: str = "") -> tuple[A
         raise MissingClientsError(why)
     chosen = selected(ask, holding)
     arrays, values = QUESTIONS[ask.kind](ask, chosen, name)
-    symmetric = tuple(one for one in ("gram",) if one in arrays)
-    return Answer(name, chosen.count, arrays, values, symmetric), memory
+    return Answer(name, chosen.count, arrays, values, ("gram",) if "gram" in arrays else ()), memory
 
 
 def unable(ask: Ask, holding: Any) -> str:

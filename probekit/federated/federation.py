@@ -159,11 +159,10 @@ def checked(answer: Answer, ask: Ask, shape: tuple[int, int]) -> str:
 
 def _values(ask: Ask) -> tuple[str, ...]:
     """The numbers that a question asks for."""
-    match ask.kind:
-        case "form":
-            return ("form",)
-        case "scales":
-            return ("energy", "target_energy", *(("curvature",) if "ridge" in ask.plan else ()))
+    if ask.kind == "form":
+        return ("form",)
+    if ask.kind == "scales":
+        return ("energy", "target_energy", *(("curvature",) if "ridge" in ask.plan else ()))
     lossy = ask.kind in ("fit", "evaluate") or (ask.kind == "gradient" and ask.plan.get("loss"))
     return ("loss",) if lossy else ()
 

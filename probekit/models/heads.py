@@ -118,10 +118,8 @@ class NetworkHead:
         if self.centre not in CENTRES:
             raise InputError(f"The parameters are counted from one of {', '.join(CENTRES)}; found {self.centre!r}.")
         if self.params.ndim != 2 or self.params.shape[1] != 1 or len(self.classes) != self.network.classes:
-            raise InputError(
-                f"A network's head has one column of parameters and {self.network.classes} classes; found shape "
-                f"{self.params.shape} and {len(self.classes)} classes."
-            )
+            found = f"shape {self.params.shape} and {len(self.classes)} classes"
+            raise InputError(f"A network's head has one column and {self.network.classes} classes; found {found}.")
         _freeze(self.params)
 
     @property

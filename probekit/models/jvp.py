@@ -112,7 +112,7 @@ def network_problem(
     else:
         if not len(partition.server):
             raise InputError(
-                "Pretraining needs rows of the server's own; it has none. Give a share, say 0.1, or weights."
+                "Pretraining needs the server's own rows; it has none. Partition with a server share, or give weights."
             )
         rows = np.asarray(embeddings.embeddings[partition.server], np.float32).reshape(-1, *shape)
         labels = embeddings.labels[partition.server]

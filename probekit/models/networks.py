@@ -186,13 +186,7 @@ _MADE: WeakKeyDictionary[Network, dict[str, Linearized]] = WeakKeyDictionary()
 
 
 def described(
-    module: nn.Module,
-    name: str,
-    shape: Shape,
-    classes: int,
-    *,
-    subset: str | int | None = None,
-    precision: str = "float64",
+    module: nn.Module, name: str, shape: Shape, classes: int, *, subset: str | int | None = None, precision: str
 ) -> Network:
     """A module's weights as they are, and which of them are to move, as a value that can be kept."""
     found = linearize(module, subset=subset, dtype=getattr(torch, precision))

@@ -54,11 +54,11 @@ def pretrain(
             for some in torch.split(numbers, options.batch_size):
                 adam.zero_grad()
                 try:
-                    loss = nn.functional.cross_entropy(own(rows[some]), aims[some])
+                    scores = own(rows[some])
                 except ValueError as error:  # batch norm cannot normalise a single row
-                    raise InputError(
-                        f"Pretraining cannot take a batch of {len(some)} rows: {first_line(error)} Choose another size."
-                    ) from error
+                    why = f"Pretraining cannot take a batch of {len(some)} rows: {first_line(error)}"
+                    raise InputError(f"{why} Choose another batch size.") from error
+                loss = nn.functional.cross_entropy(scores, aims[some])
                 loss.backward()  # type: ignore[no-untyped-call]
                 adam.step()
                 total += float(loss.detach()) * len(some)

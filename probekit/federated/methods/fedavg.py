@@ -78,11 +78,9 @@ class FedAvg:
             raise InputError(
                 f"Give local_steps or local_epochs, one of them; found {self.local_steps} and {self.local_epochs}."
             )
-        if self.weights not in WEIGHTS or self.init not in INITS:
-            raise InputError(
-                f"weights must be one of {', '.join(WEIGHTS)} and init one of {', '.join(INITS)}; found "
-                f"{self.weights!r} and {self.init!r}."
-            )
+        for name, known in (("weights", WEIGHTS), ("init", INITS)):
+            if getattr(self, name) not in known:
+                raise InputError(f"{name} must be one of {', '.join(known)}; found {getattr(self, name)!r}.")
         if self.optimiser.name == "adam" and self.learning_rate is None:
             raise InputError("Adam needs a learning_rate; none was given. The paper's code uses 1e-4.")
         if self.seed < 0 or self.tolerance < 0:
