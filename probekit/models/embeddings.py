@@ -48,8 +48,7 @@ class EmbeddingsBackend:
 
     def of(self, head: LinearHead, stored: Mapping[str, Any] | None = None) -> HeadProblem:
         """The problem of a head, with the design that a run kept."""
-        recipe: Any = head.recipe
-        known = stored or {}
+        recipe, known = dict[str, Any](head.recipe), stored or {}
         usual = Design(head.dimension, len(head.classes), head.view, recipe.get("intercept", "penalised"))
         design = Design(**known["design"]) if known.get("design") else usual
         scaled = (stored or recipe).get("view", recipe.get("fit_view", "none"))

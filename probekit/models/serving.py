@@ -114,9 +114,8 @@ def _refuse_other_spec(head: Head, embeddings: EmbeddingSet) -> None:
 
 def _files(head: Head) -> dict[str, bytes]:
     """What the folder holds."""
-    own_fields = ("digest", "dimension", "classes", "ridge", "view", "spec_digest")
     config: dict[str, Json] = {"library_name": "probekit", "probekit": __version__, "format": FORMAT}
-    config |= {name: getattr(head, name) for name in own_fields}
+    config |= {name: getattr(head, name) for name in ("digest", "dimension", "classes", "ridge", "view", "spec_digest")}
     more, own = backend_named(head.backend).save(head)
     config |= {"recipe": dict(head.recipe), "backend": head.backend, **more}
     arrays = {"params": np.ascontiguousarray(head.params, "<f8"), **own}

@@ -25,7 +25,6 @@ from probekit.values import Array, frozen
 INIT_STREAM = 20
 INITS = ("zeros", "random")
 HISTORY_LIMIT = 4 << 30
-NUMBER_BYTES = 8
 NOTE = "The residual is that of the common loss; FedAvg with several local steps settles elsewhere."
 POSITIVE = (
     *("rounds", "local_steps", "local_epochs", "batch_size"),
@@ -143,15 +142,14 @@ class FedAvg:
         local = (self.local_steps, self.local_epochs, self.batch_size, self.drop_last, self.optimiser)
         for number in range(first, self.rounds):
             chosen = participants(len(names), self.participation, round_number=number, seed=self.seed)
-            before, share, who = params, weights[chosen], [names[c] for c in chosen]
+            before, share, many, who = params, weights[chosen], len(weights), [names[c] for c in chosen]
             plan = FitPlan(*local, rate, ridge, seed=self.seed, round=number).plain
             with np.errstate(over="ignore", invalid="ignore"):  # the watch below refuses what is not finite
                 answers = training.clients.ask("fit", {"params": params}, plan, clients=who)
                 uploads, loss = _received(answers, who, watch)
                 loss += float((penalty * params * params).sum()) / 2
                 watch.look(params, loss)
-                rates: Any = {"clients": len(weights), "rate": self.server_learning_rate}
-                params = average(before, uploads, share, **rates, means=means)
+                params = average(before, uploads, share, clients=many, rate=self.server_learning_rate, means=means)
             if recorder is not None:
                 recorder.add(before, tuple(who), tuple(share.tolist()), uploads)
             progress(Progress(number + 1, self.rounds, loss))
@@ -202,7 +200,7 @@ class FedAvg:
 
     def _check_history(self, clients: int, shape: tuple[int, int]) -> None:
         many = taking(clients, self.participation)
-        size = self.rounds * (many + 1) * shape[0] * shape[1] * NUMBER_BYTES
+        size = self.rounds * (many + 1) * shape[0] * shape[1] * np.float64().nbytes
         if self.keep_history and size > HISTORY_LIMIT:
             raise InputError(
                 f"The history of {self.rounds} rounds with {many} clients takes {size / 2**30:.1f} GiB, more than "
