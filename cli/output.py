@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from rich.console import Console as Console
 
     from probekit.cache import DiskStore
-    from probekit.runs.run import Progress, Run, Watch
+    from probekit.protocols import Progress, Watch
+    from probekit.runs.run import Run
 
 else:
     Console = Any  # which only type checkers need

@@ -120,13 +120,10 @@ def _stay_known(pairs: Iterable[Pair], sizes: dict[str, int], only: str | None) 
 
 def _twins(pairs: Iterable[Pair], one: EmbeddingSet, other: EmbeddingSet) -> tuple[Twins, ...]:
     """Pairs with the names and ids of their samples, closest first."""
-    return tuple(
-        Twins(
-            **vars(pair),
-            name=one.names[pair.row] if one.names is not None else None,
-            other_name=other.names[pair.other_row] if other.names is not None else None,
-            id=one.ids[pair.row],
-            other_id=other.ids[pair.other_row],
-        )
-        for pair in sorted(pairs, key=lambda pair: -pair.similarity)
-    )
+    found = []
+    for pair in sorted(pairs, key=lambda pair: -pair.similarity):
+        name = None if one.names is None else one.names[pair.row]
+        other_name = None if other.names is None else other.names[pair.other_row]
+        here, there = one.ids[pair.row], other.ids[pair.other_row]
+        found.append(Twins(**vars(pair), name=name, other_name=other_name, id=here, other_id=there))
+    return tuple(found)

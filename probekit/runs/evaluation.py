@@ -198,10 +198,8 @@ class Evaluator:
 
     def _training_rows(self, subject: EvaluationSet, option: str) -> EmbeddingSet:
         if subject.kind == TRAINING:
-            raise InputError(
-                f"`{option}` learns from the training rows and cannot be judged on them. Name a test set, or train "
-                "with `server_share` so that the server has rows of its own."
-            )
+            remedy = "Name a test set, or train with `server_share`, so that the server has rows of its own."
+            raise InputError(f"`{option}` learns from the training rows and cannot be judged on them. {remedy}")
         return self.held()[0]
 
 

@@ -100,9 +100,7 @@ class RunFolder:
             raise NotFoundError(f"{self.path} has no state {number}: it has {there}, and {self.state} is current.")
         made = self.made().get(number)
         if made is None:
-            raise CorruptError(
-                f"The ledger of {self.path} does not know how state {number} came about. Restore it from a copy."
-            )
+            raise CorruptError(f"The ledger of {self.path} has no entry for state {number}. Restore it from a copy.")
         return StateFolder.open(state_folder(self.path, number), made)
 
     def made(self) -> dict[int, str]:

@@ -101,10 +101,7 @@ def membership(
     folder, store = run.folder, run.store
     trained = folder.trained()
     if "statistics" not in trained.problem.traits:
-        raise InputError(
-            "The attack compares with shadow heads in closed form, and a whole network has none. `probekit report` "
-            "tells how far the network is from the retrained one."
-        )
+        raise InputError("The attack compares with heads in closed form; this model has none. See `probekit report`.")
     found = _groups(folder, store, client, unseen=unseen, most=most, seed=seed)
     heads = _heads(folder, store, found, client)
     judged = _attack(found, trained, heads, shadows=shadows, seed=seed)
@@ -174,9 +171,7 @@ def _forgotten(run: RunFolder, store: DiskStore, client: str | None) -> tuple[st
             raise NotFoundError(f"{run.path} has no client {client!r}. {nearest(client, list(partition.clients))}")
         return f"client {client}", embeddings.select(partition.clients[client]), ()
     if not asked:
-        raise InputError(
-            f"Nothing was unlearned in {run.path} yet. Name a `client` to see how well it can be told now."
-        )
+        raise InputError(f"Nothing was unlearned in {run.path} yet. Name a `client` to see how well it is told now.")
     gone = [name for name in partition.clients if name not in counts]
     samples = {(one.sample, one.client) for request in asked for one in request.samples}
     rows = [

@@ -128,10 +128,8 @@ class TrainOptions:
         self._check_values()
         self._check_owners()
         if (self.poison is None) != (self.triggered is None):
-            raise InputError(
-                "Poisoning needs both the client (`poison`) and the same set extracted with a trigger (`triggered`); "
-                f"found {self.poison!r} and {self.triggered!r}."
-            )
+            found = f"{self.poison!r} and {self.triggered!r}"
+            raise InputError(f"Give both `poison`, a client, and `triggered`, the set with a trigger; found {found}.")
         if self.local_steps is not None and self.local_epochs is not None:
             found = f"{self.local_steps} and {self.local_epochs}"
             raise InputError(f"Give `local_steps` or `local_epochs`, one of them; found {found}.")

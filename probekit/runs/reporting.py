@@ -136,14 +136,9 @@ def _examine(here: Snapshot, data: _TestData, page: Page | None) -> _Examined:
     if retrained is not None:
         own, _ = _known(here, retrained)
         distance = float(np.linalg.norm(trained.head.params - retrained.params))
-        found = replace(
-            found,
-            retrained=data.measure(retrained),
-            source=here.source,
-            distance=distance,
-            relative=distance / float(np.linalg.norm(retrained.params)),
-            own_bound=own.weights if own is not None else None,
-        )
+        relative = distance / float(np.linalg.norm(retrained.params))
+        found = replace(found, retrained=data.measure(retrained), source=here.source, distance=distance)
+        found = replace(found, relative=relative, own_bound=own.weights if own is not None else None)
     return _Examined(here, retrained, known, found, page)
 
 

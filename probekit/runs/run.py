@@ -11,9 +11,7 @@ from probekit.cache import DiskStore
 from probekit.federated.trained import Trained
 from probekit.models.heads import Head
 from probekit.models.serving import save_head
-from probekit.protocols import Progress as Progress
-from probekit.protocols import Watch as Watch
-from probekit.protocols import unwatched
+from probekit.protocols import Watch, unwatched
 from probekit.runs.duplicates import DuplicatesResult, duplicates
 from probekit.runs.evaluation import evaluate
 from probekit.runs.folder import OpenRun, RunFolder

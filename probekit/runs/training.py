@@ -174,10 +174,8 @@ def _pictures(
             raise InputError(f"`split` is of a data set, and {name} is a set of the cache. Leave it out.")
         return name, options
     if ":" not in name:
-        raise NotFoundError(
-            f"There is no set {name!r} in {store.root}, and a data set is written SCHEME:NAME. "
-            "`probekit cache ls` shows the sets; packaged:mnist, say, is a data set."
-        )
+        hint = "a data set is written SCHEME:NAME (packaged:mnist, say); `probekit cache ls` shows the sets"
+        raise NotFoundError(f"There is no set {name!r} in {store.root}; {hint}.")
     from probekit.datasets import dataset
     from probekit.encoding.extract import extract, set_name
 

@@ -118,20 +118,14 @@ def evidence_for(
     run: RunFolder, number: int, trained: Trained, claims: Certificate, rows: RunRows | None, test: EmbeddingSet | None
 ) -> Evidence:
     """What a run holds to check the certificate of a state by: heads, statistics, rows where given, the test set."""
-    before = run.at(number - 1) if number - 1 in run.states() else None
-    held = None
-    if rows is not None:
-        held = {name: one for name, one in rows.partition.clients.items() if name in claims.retained}
-    return Evidence(
-        head=trained.head,
-        before=before.head() if before is not None else None,
-        objective=trained.objective,
-        objective_before=before.objective() if before is not None else None,
-        statistics=trained.statistics,
-        embeddings=rows.embeddings if rows is not None else None,
-        rows=held,
-        evaluation=test,
-    )
+    evidence = Evidence(trained.head, statistics=trained.statistics, objective=trained.objective, evaluation=test)
+    if number - 1 in run.states():
+        before = run.at(number - 1)
+        evidence = replace(evidence, before=before.head(), objective_before=before.objective())
+    if rows is None:
+        return evidence
+    held = {name: one for name, one in rows.partition.clients.items() if name in claims.retained}
+    return replace(evidence, embeddings=rows.embeddings, rows=held)
 
 
 def _state_of(run: RunFolder, claims: Certificate) -> int:
@@ -139,6 +133,5 @@ def _state_of(run: RunFolder, claims: Certificate) -> int:
     for entry in run.entries():
         if entry.details.get("certificate") == claims.digest:
             return entry.state
-    raise VerificationError(
-        f"The ledger of {run.path} knows no certificate {claims.digest[:16]}: it was changed, or is another run's."
-    )
+    found = f"certificate {claims.digest[:16]}"
+    raise VerificationError(f"The ledger of {run.path} knows no {found}: it was changed, or is another run's.")
