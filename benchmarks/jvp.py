@@ -59,8 +59,7 @@ def two_calls(rows: LinearizedRows, module: nn.Module, v: Array) -> Callable[[],
     def product() -> Tensor:
         total = torch.zeros(rows.model.size, dtype=rows.model.dtype)
         with torch.no_grad():
-            for place in range(rows.plan.batches):
-                some = rows.inputs[rows.plan.slice(place)]
+            for some in rows.input_batches():
 
                 def outputs(p: dict[str, Tensor], x: Tensor = some) -> Any:
                     return functional_call(module, p, (x,))
@@ -79,10 +78,7 @@ def products(module: nn.Module, inputs: Tensor, labels: NDArray[np.int64], *, na
     rows = linearize(own).over(inputs.float())
     v = np.random.default_rng(1).standard_normal(rows.shape)
     curvature, raw = rows.curvature(0.0), two_calls(rows, own, v)
-    batches = [
-        (inputs[rows.plan.slice(place)].float(), torch.from_numpy(labels[rows.plan.slice(place)]))
-        for place in range(rows.plan.batches)
-    ]
+    batches = zip(rows.input_batches(), torch.from_numpy(labels).split(rows.plan.batch), strict=True)
     aims = [(x, nn.functional.one_hot(y, CLASSES).float()) for x, y in batches]
     loss = nn.MSELoss(reduction="sum")
     theirs = GGNLinearOperator(own, loss, list(own.parameters()), aims, check_deterministic=False)
@@ -230,7 +226,7 @@ def memory(inputs: Tensor) -> None:
         rows = model.over(some)
         rows.curvature(0.1).matvec(v)
         taken = read("VmHWM") - before
-        sizes = (float(taken), float(rows.memory.total))
+        sizes = (float(taken), float(rows.plan.prediction.total))
         report(f"{name}: peak memory over the prediction", *sizes, bar=1.2, better="lower", unit="bytes")
 
 

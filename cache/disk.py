@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Container, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from filelock import FileLock, Timeout
+from filelock import FileLock
 from numpy.typing import NDArray
 
 from probekit.cache.entry import Entry, changing, check_schema, locate
@@ -18,7 +18,7 @@ from probekit.cache.ids import IdLookup, hex_ids, pack, stack
 from probekit.cache.rows import Places, StoredRows
 from probekit.cache.sets import SetShelf, assemble
 from probekit.errors import NotFoundError, StorageError
-from probekit.files import default_root, read_json, storing, write_json, write_text
+from probekit.files import acquire, default_root, read_json, storing, write_json, write_text
 from probekit.values import SCHEMA, EmbeddingSet, EncodingSpec, Rows
 
 _TAG = "Signature: 8a477f597d28d172789f06886806bc55\n# This folder is a cache made by probekit.\n"
@@ -137,20 +137,10 @@ class DiskStore:
     def working(self, spec: EncodingSpec, purpose: str) -> Iterator[None]:
         """Held while rows are made, so that a second process waits and then finds them made."""
         folder = self.entry(spec).folder
-        name = hashlib.sha256(purpose.encode()).hexdigest()[:16]
-        try:
-            with storing(folder):
-                folder.mkdir(parents=True, exist_ok=True)
-                lock = FileLock(folder / f".work-{name}")
-                try:
-                    lock.acquire(timeout=0)
-                except Timeout:
-                    if self._waiting is not None:
-                        self._waiting("Another process is extracting the same set; waiting for it to finish.")
-                    lock.acquire()
-        except StorageError:  # a read-only cache can still be read; writing to it will say so
-            yield
-            return
+        lock = FileLock(folder / f".work-{hashlib.sha256(purpose.encode()).hexdigest()[:16]}")
+        with suppress(StorageError), storing(folder):  # a read-only cache can still be read; writing to it will say so
+            folder.mkdir(parents=True, exist_ok=True)
+            acquire(lock, "Another process is extracting the same set; waiting for it to finish.", self._waiting)
         try:
             yield
         finally:

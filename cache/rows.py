@@ -19,12 +19,6 @@ class Places:
     file: NDArray[np.int64]
     row: NDArray[np.int64]
 
-    @cached_property
-    def starts(self) -> NDArray[np.int64]:
-        """Where runs of rows begin that lie one after the other in one file."""
-        joined = (np.diff(self.file) == 0) & (np.diff(self.row) == 1) & (self.file[1:] >= 0)
-        return np.concatenate([np.zeros(min(1, len(self.file)), np.int64), np.flatnonzero(~joined) + 1])
-
 
 class StoredRows:
     """An (n, d) matrix in mapped files, found when first read. A masked row reads as NaN.
@@ -51,9 +45,7 @@ class StoredRows:
     def __getitem__(self, index: Any) -> NDArray[Any]:
         if isinstance(index, slice):
             start, stop, step = index.indices(len(self))
-            if step == 1:
-                return self._span(start, max(start, stop))
-            return self._gather(np.arange(start, stop, step))
+            return self._span(start, max(start, stop)) if step == 1 else self._gather(np.arange(start, stop, step))
         if isinstance(index, (int, np.integer)):
             row = range(len(self))[int(index)]
             result: NDArray[Any] = self._span(row, row + 1)[0]
@@ -67,13 +59,11 @@ class StoredRows:
         return np.array(self._span(0, len(self)), dtype=dtype, copy=copy)
 
     def _span(self, start: int, stop: int) -> NDArray[Any]:
-        """The rows from start to stop: a view where one run holds them all."""
-        at = self._places
-        first = int(np.searchsorted(at.starts, start, side="right")) - 1
-        last = int(np.searchsorted(at.starts, stop, side="left"))
-        if stop > start and last - first == 1 and at.file[start] >= 0:
-            begin = int(at.row[start])
-            return at.files[int(at.file[start])][begin : begin + stop - start]
+        """The rows from start to stop: a view where they lie one after the other in one file."""
+        file, row = self._places.file[start:stop], self._places.row[start:stop]
+        if stop > start and file[0] >= 0 and (file == file[0]).all() and (np.diff(row) == 1).all():
+            inside: NDArray[Any] = self._places.files[file[0]][row[0] : row[0] + stop - start]
+            return inside
         return self._gather(np.arange(start, stop))
 
     def _gather(self, wanted: NDArray[np.int64]) -> NDArray[Any]:

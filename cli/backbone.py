@@ -28,13 +28,12 @@ def ls(output: Output, search: Annotated[str, typer.Argument(help="Only names th
     """The kinds of backbone that can be named, plugins included; with a text, open_clip and timm models that match."""
     from probekit.registry import backbones
 
-    rows = [(name, FORMS.get(name, "a plugin's own")) for name in backbones.names()]
+    rows = {name: FORMS.get(name, "a plugin's own") for name in backbones.names()}
     if search:
         from probekit.backbones import known_models
 
-        rows = [(name, "") for name in known_models() if search.lower() in name.lower()]
-    value = {"backbones": [{"name": name, "form": form} for name, form in rows]}
-    output.result(value, lambda console, _: console.print(table("", ("name", "how to write it"), rows)))
+        rows = {name: "" for name in known_models() if search.lower() in name.lower()}
+    output.forms("backbones", rows)
 
 
 @app.command("check")

@@ -23,39 +23,28 @@ def ls(output: Output) -> None:
     """Every set, and what each backbone's rows take."""
     from probekit.cache.audit import usage
 
-    store = output.store
-    names = store.sets.names()
-    notes = {digest: store.sets.read_note(digest) for digest in store.sets.digests()}
-    sets = [
-        {
-            "names": [name for name, meant in names.items() if meant == digest],
-            "digest": digest,
-            **{key: note[key] for key in ("rows", "dimension", "backbone", "source", "spec")},
-        }
-        for digest, note in notes.items()
+    store, sets = output.store, []
+    for digest in store.sets.digests():
+        note, named = store.sets.read_note(digest), {"names": store.sets.names_of(digest), "digest": digest}
+        sets.append(named | {key: note[key] for key in ("rows", "dimension", "backbone", "source", "spec")})
+    entries = [{**asdict(entry), "digest": entry.spec.digest} for entry in usage(store)]
+    taken = sum(entry["size"] for entry in entries)
+    output.result({"cache": str(store.root), "size": taken, "sets": sets, "entries": entries}, _show_sets)
+
+
+def _show_sets(console: Console, value: dict[str, Any]) -> None:
+    console.print(f"[bold]cache[/]  {value['cache']}, {size(value['size'])}", soft_wrap=True)
+    if not value["sets"]:
+        console.print("It holds no set yet: `probekit extract packaged:digits` makes one.")
+        return
+    keys = ("rows", "dimension", "source", "backbone")
+    rows = [(", ".join(s["names"]), s["digest"][:12], *(s[key] for key in keys)) for s in value["sets"]]
+    console.print(table("", ("set", "digest", "rows", "d", "dataset", "backbone"), rows))
+    kept = [
+        (e["digest"][:12], e["spec"]["backbone"], e["spec"]["view"], e["rows"], e["unsealed"], size(e["size"]))
+        for e in value["entries"]
     ]
-    entries = usage(store)
-    value = {
-        "cache": str(store.root),
-        "size": sum(entry.size for entry in entries),
-        "sets": sets,
-        "entries": [{**asdict(entry), "digest": entry.spec.digest} for entry in entries],
-    }
-
-    def show(console: Console, _: object) -> None:
-        console.print(f"[bold]cache[/]  {store.root}, {size(value['size'])}", soft_wrap=True)  # type: ignore[arg-type]
-        if not sets:
-            console.print("It holds no set yet: `probekit extract packaged:digits` makes one.")
-            return
-        rows = [
-            (", ".join(s["names"]), s["digest"][:12], s["rows"], s["dimension"], s["source"], s["backbone"])
-            for s in sets
-        ]
-        console.print(table("", ("set", "digest", "rows", "d", "dataset", "backbone"), rows))
-        kept = [(e.spec.digest[:12], e.spec.backbone, e.spec.view, e.rows, e.unsealed, size(e.size)) for e in entries]
-        console.print(table("", ("spec", "backbone", "view", "rows", "unfinished", "size"), kept))
-
-    output.result(value, show)
+    console.print(table("", ("spec", "backbone", "view", "rows", "unfinished", "size"), kept))
 
 
 @app.command("info")
@@ -68,7 +57,6 @@ def info(
     """All that is known of a set: its spec, its classes, its clients, what was skipped."""
     embeddings = output.store.open(name)
     counts = Counter(embeddings.labels.tolist())
-    unlabelled = sum(count for label, count in counts.items() if label < 0)
     labels = embeddings.class_names or tuple(str(number) for number in range(max(counts, default=-1) + 1))
     value: dict[str, Any] = {
         "set": name,
@@ -78,9 +66,9 @@ def info(
         "dimension": embeddings.dimension,
         "different_samples": len(set(embeddings.ids)),
         "classes": {name: counts[number] for number, name in enumerate(labels)},
-        "unlabelled": unlabelled,
-        "masked": int(embeddings.masked.sum()) if embeddings.masked is not None else 0,
-        "clients": sorted(set(embeddings.clients)) if embeddings.clients is not None else [],
+        "unlabelled": int((embeddings.labels < 0).sum()),
+        "masked": len(embeddings) - len(embeddings.usable),
+        "clients": sorted(set(embeddings.clients or ())),
         "skipped": [asdict(skipped) for skipped in embeddings.skipped],
         "spec": {"backbone": embeddings.spec.backbone, "digest": embeddings.spec.digest, **embeddings.spec.identity},
     }
@@ -115,7 +103,7 @@ def verify(
     store = output.store
     problems, files = check(store, repair=repair)
     value: dict[str, Any] = {"files": files, "sound": not problems, "problems": [asdict(p) for p in problems]}
-    code = 4 if problems else 0
+    sound = not problems
     if encode:
         from probekit.encoding.reencode import reencode
 
@@ -123,14 +111,14 @@ def verify(
             raise typer.BadParameter("--encode needs --set, the set whose rows are encoded again.")
         outcome = reencode(store.open(set_name), count=encode, dataset=dataset, seed=seed)
         value["encoded"] = asdict(outcome)
-        code = code or (0 if outcome.passed else 4)
+        sound = sound and outcome.passed
+    output.result(value, _show_problems)
+    return 0 if sound else 4
 
-    def show(console: Console, _: object) -> None:
-        console.print(f"{files} files read, {len(problems)} problems")
-        if problems:
-            console.print(table("", ("where", "what", "what to do"), [(p.where, p.what, p.remedy) for p in problems]))
-        if "encoded" in value:
-            facts(console, value["encoded"])
 
-    output.result(value, show)
-    return code
+def _show_problems(console: Console, value: dict[str, Any]) -> None:
+    problems = [tuple(one.values()) for one in value["problems"]]
+    console.print(f"{value['files']} files read, {len(problems)} problems")
+    if problems:
+        console.print(table("", ("where", "what", "what to do"), problems))
+    facts(console, value.get("encoded", {}))

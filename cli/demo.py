@@ -9,7 +9,7 @@ import typer
 
 from probekit.cli import options as o
 from probekit.cli.allocator import keep_freed_memory
-from probekit.cli.output import Console, Output, facts, section
+from probekit.cli.output import Console, Output, facts, given, remarks, section
 
 if TYPE_CHECKING:
     from probekit.encoding.extract import ExtractProgress
@@ -42,22 +42,20 @@ def _show(console: Console, result: DemoResult, cache: Path | None) -> None:
     from probekit.runs.demo import CLIENTS, POISONED, TRIGGER
 
     where = f" --cache {cache}" if cache is not None else ""
-    facts(
-        console,
-        {
-            "pictures": f"{result.encoded} encoded now, {result.reused} were in the cache",
-            "clients": f"{CLIENTS}; client {POISONED} pasted {TRIGGER} on its pictures and called them all 0",
-            "ridge": f"{result.ridge:.3g}, chosen by exact leave-one-out",
-            "time": ", ".join(f"{what.replace('_', ' ')} {seconds:.1f} s" for what, seconds in result.seconds.items()),
-        },
-    )
+    seen = {
+        "pictures": f"{result.encoded} encoded now, {result.reused} were in the cache",
+        "clients": f"{CLIENTS}; client {POISONED} pasted {TRIGGER} on its pictures and called them all 0",
+        "ridge": f"{result.ridge:.3g}, chosen by exact leave-one-out",
+        "time": ", ".join(f"{what.replace('_', ' ')} {seconds:.1f} s" for what, seconds in result.seconds.items()),
+    }
+    facts(console, seen)
     rows = [
         (
             line.head,
             f"{line.accuracy:.1%}",
             f"{line.backdoor:.1%}",
             f"{line.distance:.2g}",
-            "" if line.bound is None else f"{line.bound:.2g}",
+            given(line.bound, ".2g"),
             line.proven,
             f"{line.seconds * 1000:.0f} ms" if line.seconds else "",
         )
@@ -65,8 +63,7 @@ def _show(console: Console, result: DemoResult, cache: Path | None) -> None:
     ]
     headers = ("head", "accuracy", "backdoor", "distance", "bound", "bound is", "time")
     section(console, "test pictures, before and after forgetting the poisoned client", headers, rows)
-    for warning in dict.fromkeys(warning for line in result.lines for warning in line.warnings):
-        console.print(f"[dim]warning: {warning}[/]", soft_wrap=True)
+    remarks(console, dict.fromkeys(f"warning: {warning}" for line in result.lines for warning in line.warnings))
     console.print(
         "\nbackdoor: how often the trigger makes test pictures of other classes a 0; what counts is the difference to "
         "the retrained head.\ndistance: of the weights to the retrained head's, relative; bound: what the certificate "

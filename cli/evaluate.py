@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from probekit.cli import options as o
-from probekit.cli.output import Console, Output, facts, section
+from probekit.cli.output import Console, Output, facts, given, section
 
 if TYPE_CHECKING:
     from probekit.evaluation.metrics import Confusion, Share
@@ -35,17 +35,9 @@ def evaluate(
     seed: Annotated[int, typer.Option(min=0, help="Of the bootstrap and the draws.")] = 0,
 ) -> None:
     """Judge the head of a run: accuracy with an interval, per class and client, calibration, confusion."""
-    result = output.open(run).evaluate(
-        *(embeddings or ()),
-        state=state,
-        knn=knn,
-        shots=_shots(shots),
-        draws=draws,
-        triggered=triggered,
-        target=target,
-        confidence=confidence,
-        seed=seed,
-    )
+    how: dict[str, Any] = {"shots": _shots(shots), "draws": draws, "confidence": confidence, "seed": seed}
+    backdoor: dict[str, Any] = {"triggered": triggered, "target": target}
+    result = output.open(run).evaluate(*(embeddings or ()), state=state, knn=knn, **backdoor, **how)
     output.result(result, _show)
 
 
@@ -85,10 +77,8 @@ def _show_set(console: Console, whole: EvaluationResult, result: SetEvaluation) 
     if result.kind != "training" and result.also_trained_on:
         seen["beware"] = f"{result.also_trained_on} of these rows are samples that the head was trained on"
     if result.calibration is not None:
-        found = result.calibration
-        seen["calibration"] = (
-            f"error {found.error:.4f}, log loss {found.log_loss:.4f}, Brier {found.brier:.4f} ({found.how})"
-        )
+        found, losses = result.calibration, f"log loss {result.calibration.log_loss:.4f}"
+        seen["calibration"] = f"error {found.error:.4f}, {losses}, Brier {found.brier:.4f} ({found.how})"
     if result.pretrained is not None:
         seen["pretrained"] = f"{_share(result.pretrained)}, the network before any client trained it"
     if result.knn is not None:
@@ -98,36 +88,27 @@ def _show_set(console: Console, whole: EvaluationResult, result: SetEvaluation) 
     _show_parts(console, "client", result.by_client, SHOWN_CLIENTS)
     _show_confusion(console, result.confusion)
     if result.few_shot:
-        rows = [
-            (one.shots, f"{one.mean:.1%}", "" if one.deviation is None else f"{one.deviation:.1%}")
-            for one in result.few_shot
-        ]
+        rows = [(one.shots, f"{one.mean:.1%}", given(one.deviation, ".1%")) for one in result.few_shot]
         section(console, "few-shot", ("rows per class", "accuracy", "standard deviation"), rows)
 
 
 def _share(share: Share) -> str:
     if share.value is None:
         return "no rows"
-    return (
-        f"{share.value:.2%}  ({share.confidence:.0%} interval {share.low:.2%} to {share.high:.2%}, "
-        f"{share.how}; {share.hits} of {share.count})"
-    )
+    interval = f"{share.confidence:.0%} interval {share.low:.2%} to {share.high:.2%}"
+    return f"{share.value:.2%}  ({interval}, {share.how}; {share.hits} of {share.count})"
 
 
 def _show_parts(console: Console, noun: str, parts: Sequence[Share], most: int) -> None:
     """Accuracies of parts; of many, the worst."""
-    if not parts:
-        return
-    shown, title = parts, f"per {noun}"
     if len(parts) > most:
-        shown = sorted(parts, key=lambda one: 2.0 if one.value is None else one.value)[:most]
-        title += f", the worst {most} of {len(parts)}"
+        parts = sorted(parts, key=lambda one: 2.0 if one.value is None else one.value)
     rows = [
-        (one.name, one.count)
-        + (("", "") if one.value is None else (f"{one.value:.1%}", f"{one.low:.1%} to {one.high:.1%}"))
-        for one in shown
+        (one.name, one.count, given(one.value, ".1%"), "" if one.value is None else f"{one.low:.1%} to {one.high:.1%}")
+        for one in parts
     ]
-    section(console, title, (noun, "rows", "accuracy", "interval"), rows)
+    if rows:
+        section(console, f"per {noun}", (noun, "rows", "accuracy", "interval"), rows, most, "worst")
 
 
 def _show_confusion(console: Console, found: Confusion) -> None:
@@ -137,11 +118,7 @@ def _show_confusion(console: Console, found: Confusion) -> None:
         rows = [(name, *row) for name, row in zip(names, counts, strict=True)]
         section(console, "confusion: true class down, given class across", ("", *names), rows)
         return
-    wrong = [
-        (count, names[true], names[given])
-        for true, row in enumerate(counts)
-        for given, count in enumerate(row)
-        if count and true != given
-    ]
-    worst = sorted(wrong, key=lambda item: -item[0])[:SHOWN_CONFUSIONS]
-    section(console, "confused most", ("rows", "true class", "given class"), worst)
+    cells = ((count, true, at) for true, row in enumerate(counts) for at, count in enumerate(row) if true != at)
+    worst = sorted((cell for cell in cells if cell[0]), key=lambda cell: -cell[0])[:SHOWN_CONFUSIONS]
+    rows = [(count, names[true], names[at]) for count, true, at in worst]
+    section(console, "confused most", ("rows", "true class", "given class"), rows)

@@ -63,9 +63,9 @@ def extract(
         from probekit.backbones import backbone as find_backbone
         from probekit.datasets import Columns
         from probekit.datasets import dataset as find_dataset
+        from probekit.datasets.triggers import trigger as find_trigger
         from probekit.encoding.extract import extract as run
         from probekit.encoding.extract import set_name, spec_of
-        from probekit.evaluation.backdoor import trigger as find_trigger
 
         store = output.store
         columns = Columns(image=image_column, label=label_column, client=client_column, text=text_column)

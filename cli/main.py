@@ -14,7 +14,7 @@ from typer.utils import get_params_from_function
 
 from probekit import __version__
 from probekit.cli.options import as_flags
-from probekit.cli.output import fail, wants_json
+from probekit.cli.output import fail
 from probekit.errors import ProbekitError
 
 COMMANDS = {
@@ -138,7 +138,7 @@ def run(arguments: list[str]) -> int:
     except KeyboardInterrupt:
         return _interrupted(arguments)
     except click.ClickException as error:
-        if not wants_json(arguments):
+        if "--json" not in arguments:
             from typer.rich_utils import rich_format_error
 
             rich_format_error(error)

@@ -51,14 +51,9 @@ Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and do nothing.")]
 
 
-def choice(*names: str) -> click.Choice[str]:
-    """One of a few words, known to shell completion."""
-    return click.Choice(list(names))
-
-
-def among(*names: str, help: str | None = None) -> Any:  # noqa: A002
-    """A flag that takes one of a few words."""
-    return typer.Option(click_type=choice(*names), help=help)
+def among(*names: str, name: str | None = None, help: str | None = None) -> Any:  # noqa: A002
+    """A flag that takes one of a few words, known to shell completion."""
+    return typer.Option(*([name] if name else []), click_type=click.Choice(names), help=help)
 
 
 Device = Annotated[str, among("auto", "cpu", "cuda", "mps")]
@@ -118,7 +113,7 @@ def _flag(one: Field[Any], kind: Any) -> inspect.Parameter:
         *names,
         help=info.help,
         min=info.minimum,
-        click_type=choice(*info.choices) if info.choices else None,
+        click_type=click.Choice(info.choices) if info.choices else None,
         rich_help_panel=info.panel,
     )
     annotation = Annotated[kind, offered]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from rich.console import Console as Console
 
     from probekit.cache import DiskStore
-    from probekit.runs.run import Progress, Run, Watch
+    from probekit.protocols import Progress, Watch
+    from probekit.runs.run import Run
 
 else:
     Console = Any  # which only type checkers need
@@ -26,14 +27,9 @@ Value = TypeVar("Value")
 """A result with `.plain`, or plain values."""
 
 
-def wants_json(arguments: list[str]) -> bool:
-    """Whether a command line asked for JSON, even if it cannot be parsed."""
-    return "--json" in arguments
-
-
 def fail(message: str, code: int, kind: str, arguments: list[str]) -> int:
     """Say what went wrong; gives the exit code."""
-    if wants_json(arguments):
+    if "--json" in arguments:  # even where they cannot be parsed
         print(json.dumps({"error": {"kind": kind, "message": message, "exit_code": code}}))
     from rich.console import Console
 
@@ -74,13 +70,6 @@ class Output:
             typer.confirm(question, abort=True, err=True)
 
     @cached_property
-    def console(self) -> Console:
-        """The console for people: stdout, or stderr when stdout belongs to a program."""
-        from rich.console import Console
-
-        return Console(stderr=self.as_json, quiet=self.quiet and not self.as_json, highlight=False)
-
-    @cached_property
     def side(self) -> Console:
         """The console for progress and notices."""
         from rich.console import Console
@@ -100,7 +89,14 @@ class Output:
         if self.as_json:
             print(json.dumps(getattr(value, "plain", value), ensure_ascii=False, default=str))
         elif not self.quiet:
-            show(self.console, value)
+            from rich.console import Console
+
+            show(Console(highlight=False), value)
+
+    def forms(self, kind: str, rows: Mapping[str, str]) -> None:
+        """Names of a kind, and how each is written."""
+        value = {kind: [{"name": name, "form": form} for name, form in rows.items()]}
+        self.result(value, lambda console, _: console.print(table("", ("name", "how to write it"), rows.items())))
 
     @contextmanager
     def bar(self, what: str) -> Iterator[Callable[[int, int | None, str], None]]:
@@ -125,17 +121,11 @@ class Output:
         if self.quiet or not sys.stderr.isatty():
             yield lambda what: lambda done, total, remark: None
             return
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
 
-        columns = (
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[rate]}"),
-            TimeRemainingColumn(),
-            TextColumn("[dim]{task.fields[remark]}[/]"),
-        )
-        with Progress(*columns, console=self.side) as progress:
+        left = ("{task.description}", BarColumn(), MofNCompleteColumn(), "{task.fields[rate]}")
+        right = (TimeRemainingColumn(), "[dim]{task.fields[remark]}[/]")
+        with Progress(*left, *right, console=self.side) as progress:
 
             def begin(what: str) -> Callable[[int, int | None, str], None]:
                 task = progress.add_task(what, total=None, rate="", remark="")
@@ -168,10 +158,29 @@ def table(title: str, headers: Iterable[str], rows: Iterable[Iterable[object]]) 
     return made
 
 
-def section(console: Console, title: str, headers: Iterable[str], rows: Iterable[Iterable[object]]) -> None:
-    """A table under a line of its own, which is not broken to the table's width."""
+def section(
+    console: Console,
+    title: str,
+    headers: Iterable[str],
+    rows: Sequence[Iterable[object]],
+    most: int | None = None,
+    which: str = "first",
+) -> None:
+    """A table of at most so many rows under a line of its own, which is not broken to the table's width."""
+    title += f", the {which} {most} of {len(rows)}" if most is not None and len(rows) > most else ""
     console.print(f"\n[bold]{_plain(title)}[/]", soft_wrap=True)
-    console.print(table("", headers, rows))
+    console.print(table("", headers, rows[:most]))
+
+
+def remarks(console: Console, lines: Iterable[str]) -> None:
+    """What else is to be known, one dim line each."""
+    for line in lines:
+        console.print(f"- {line}", style="dim", markup=False, soft_wrap=True)
+
+
+def given(value: float | None, form: str) -> str:
+    """A number in this form; nothing where there is none."""
+    return "" if value is None else format(value, form)
 
 
 def facts(console: Console, values: Mapping[str, object]) -> None:

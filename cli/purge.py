@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from probekit.cli import options as o
-from probekit.cli.output import Console, Output, facts, size
+from probekit.cli.output import Console, Output, facts, remarks, size
 
 if TYPE_CHECKING:
     from probekit.runs.purging import PurgeResult
@@ -35,8 +35,6 @@ def purge(
 
 def _show(console: Console, result: PurgeResult) -> None:
     facts(console, {"run": result.run, "removed": f"{len(result.removed)} files of earlier states"})
-    if result.cache is not None:
-        searched = size(result.cache.searched)
-        facts(console, {"cache": f"{result.cache.rows} rows erased, {searched} searched for what is left"})
-    for what in result.unreached:
-        console.print(f"[dim]- not reached: {what}[/]", soft_wrap=True)
+    if (cache := result.cache) is not None:
+        facts(console, {"cache": f"{cache.rows} rows erased, {size(cache.searched)} searched for what is left"})
+    remarks(console, (f"not reached: {what}" for what in result.unreached))

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from probekit.cli import options as o
-from probekit.cli.output import Console, Output, facts
+from probekit.cli.output import Console, Output, facts, remarks
 
 
 @o.common
@@ -59,5 +59,4 @@ def _show(console: Console, value: dict[str, Any]) -> None:
             found = judged["margins"]
             seen[f"certain on {judged['name']}"] = f"{found['certified']} of {found['rows']} rows keep their class"
     facts(console, seen)
-    for part, why in value["left_out"].items():
-        console.print(f"- left out, {part.replace('_', ' ')}: {why}", style="dim", markup=False, soft_wrap=True)
+    remarks(console, (f"left out, {part.replace('_', ' ')}: {why}" for part, why in value["left_out"].items()))

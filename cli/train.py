@@ -10,6 +10,7 @@ import typer
 
 from probekit.cli import options as o
 from probekit.cli.output import Console, Output, facts, section, size
+from probekit.cli.output import given as shown
 from probekit.runs.options import TrainOptions
 
 if TYPE_CHECKING:
@@ -63,10 +64,8 @@ def _show(console: Console, result: TrainResult) -> None:
         "solved": f"{solution.method}, relative residual {solution.residual:.2g}{_rounds_line(result)}",
     }
     if result.effective_dimension is not None:
-        condition = result.condition_number
-        seen["system"] = f"effective dimension {result.effective_dimension:.1f}, condition number " + (
-            f"{condition:.3g}" if condition is not None else "unbounded"
-        )
+        condition = shown(result.condition_number, ".3g") or "unbounded"
+        seen["system"] = f"effective dimension {result.effective_dimension:.1f}, condition number {condition}"
     if solution.note:
         seen["note"] = solution.note
     history = f"; the history takes {size(trained.history.size)}" if trained.history else ""
@@ -75,9 +74,8 @@ def _show(console: Console, result: TrainResult) -> None:
     seen["time"] = ", ".join(f"{what} {seconds:.2f} s" for what, seconds in times)
     facts(console, seen)
     if len(counts) > 1:
-        rows = sorted(trained.counts.items(), key=lambda item: -item[1])[:SHOWN_CLIENTS]
-        more = f" (the largest {SHOWN_CLIENTS})" if len(counts) > SHOWN_CLIENTS else ""
-        section(console, f"rows per client{more}", ("client", "rows"), rows)
+        rows = sorted(trained.counts.items(), key=lambda item: -item[1])
+        section(console, "rows per client", ("client", "rows"), rows, SHOWN_CLIENTS, "largest")
     able = [("yes" if one.possible else "no", name, one.why) for name, one in result.can_unlearn.items()]
     section(console, "what can be unlearned from this", ("", "method", "why"), able)
 
@@ -87,12 +85,10 @@ def _ridge_line(result: TrainResult) -> str:
     line = f"{result.trained.ridge:.4g} ({result.trained.scaling} scaling)"
     if chosen is None:
         return line
-    edge = "; it is the first or last of them, try others by hand" if chosen.at_edge else ""
+    edge = "; it is the first or last of them, try others by hand" * chosen.at_edge
     wrong = f", {chosen.wrong_share:.1%} wrong" if chosen.wrong_share is not None else ""
-    return (
-        f"{line}, by {chosen.by} over {chosen.candidates} from {chosen.lowest:.2g} to {chosen.highest:.2g}"
-        f"{wrong}{edge}; chosen using all clients' rows"
-    )
+    tried = f"{chosen.candidates} from {chosen.lowest:.2g} to {chosen.highest:.2g}"
+    return f"{line}, by {chosen.by} over {tried}{wrong}{edge}; chosen using all clients' rows"
 
 
 def _rounds_line(result: TrainResult) -> str:
@@ -101,6 +97,4 @@ def _rounds_line(result: TrainResult) -> str:
         return ""
     rate = "" if trained.learning_rate is None else f" at learning rate {trained.learning_rate:.4g}"
     first, last = trained.losses[0], trained.losses[-1]
-    return f"; {trained.rounds} rounds{rate}, loss " + (
-        f"{first:.4g} to {last:.4g}" if first != last else f"{last:.4g}"
-    )
+    return f"; {trained.rounds} rounds{rate}, loss {f'{first:.4g} to ' * (first != last)}{last:.4g}"

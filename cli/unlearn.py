@@ -72,8 +72,8 @@ def _show(console: Console, result: UnlearnResult, purged: PurgeResult | None) -
         "method": f"{claims.method}. {result.why}",
         "retained": f"{len(claims.retained)} clients, {sum(claims.retained.values())} rows",
     }
-    for warning in claims.warnings:
-        seen["warning"] = warning
+    if claims.warnings:
+        seen["warning"] = " ".join(claims.warnings)
     if done is not None and done.note:
         seen["note"] = done.note
     if residual is not None:

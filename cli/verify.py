@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from probekit.cli import options as o
-from probekit.cli.output import Console, Output, section
+from probekit.cli.output import Console, Output, remarks, section
 
 if TYPE_CHECKING:
     from probekit.runs.verification import VerifyResult
@@ -69,5 +69,4 @@ def _show(console: Console, result: VerifyResult) -> None:
         console.print(
             f"The ledger ends with {result.anchor}: noted elsewhere, it is an anchor for later.", soft_wrap=True
         )
-    for line in (*result.assumptions, *result.caveats):
-        console.print(f"[dim]- {line}[/]", soft_wrap=True)
+    remarks(console, (*result.assumptions, *result.caveats))

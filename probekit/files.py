@@ -10,13 +10,14 @@ import os
 import re
 import secrets
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
 import platformdirs
+from filelock import BaseFileLock, Timeout
 from numpy.typing import NDArray
 
 from probekit.errors import CorruptError, StorageError
@@ -27,8 +28,13 @@ ASIDE = ".aside-"
 
 _NAMES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "I64": "<i8", "I32": "<i4", "U8": "|u1"}
 _TAGS = {np.dtype(name): tag for tag, name in _NAMES.items()}
-_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-_LOCKED = {errno.EROFS, errno.EACCES, errno.EPERM}
+_FULL = (
+    "the disk is full. What was written before stays usable; free some space and give the same command again, it "
+    "continues where it stopped."
+)
+_LOCKED = "it is read-only for this user. Make it writable, or choose another folder with PROBEKIT_CACHE."
+_REFUSED = dict.fromkeys((errno.ENOSPC, errno.EDQUOT, errno.EFBIG), _FULL)
+_REFUSED |= dict.fromkeys((errno.EROFS, errno.EACCES, errno.EPERM), _LOCKED)
 _ALIGN = 64
 DIGEST = re.compile(r"[0-9a-f]{64}")
 
@@ -39,17 +45,19 @@ def storing(where: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno in _FULL:
-            raise StorageError(
-                f"Cannot write to {where}: the disk is full. What was written before stays usable; free some space "
-                "and give the same command again, it continues where it stopped."
-            ) from error
-        if error.errno in _LOCKED:
-            raise StorageError(
-                f"Cannot write to {where}: it is read-only for this user. Reading works; to add rows, make it writable "
-                "or choose another folder with PROBEKIT_CACHE."
-            ) from error
-        raise
+        if error.errno not in _REFUSED:
+            raise
+        raise StorageError(f"Cannot write to {where}: {_REFUSED[error.errno]}") from error
+
+
+def acquire(lock: BaseFileLock, notice: str, waiting: Callable[[str], None] | None) -> None:
+    """Take a lock; who watches is told first where another process has it."""
+    if waiting is not None:
+        with suppress(Timeout):
+            lock.acquire(timeout=0)
+            return
+        waiting(notice)
+    lock.acquire()
 
 
 def sync_folder(folder: Path) -> None:
@@ -129,8 +137,13 @@ def replaced(target: Path) -> Path:
 
 def write_text(target: Path, text: str) -> None:
     """Replace a small file by this text, at once."""
+    write_bytes(target, text.encode())
+
+
+def write_bytes(target: Path, content: bytes) -> None:
+    """Replace a small file by these bytes, at once."""
     with new_file(target) as handle:
-        handle.write(text.encode())
+        handle.write(content)
 
 
 def write_json(target: Path, value: Json) -> None:
@@ -193,18 +206,15 @@ def map_tensors(path: Path) -> tuple[dict[str, NDArray[Any]], Any]:
         arrays = {}
         for name, entry in entries.items():
             start, stop = entry["data_offsets"]
-            dtype, shape = np.dtype(_NAMES[entry["dtype"]]), tuple(entry["shape"])
-            if stop - start != int(np.prod(shape)) * dtype.itemsize:
+            dtype, count = np.dtype(_NAMES[entry["dtype"]]), int(np.prod(entry["shape"]))
+            if stop - start != count * dtype.itemsize:
                 raise ValueError(f"tensor {name} does not fill its place")
-            count = int(np.prod(shape))
-            arrays[name] = np.frombuffer(mapped, dtype=dtype, count=count, offset=8 + length + start).reshape(shape)
-    except FileNotFoundError:
-        raise CorruptError(f"{path} is missing. Run `probekit cache verify --repair`.") from None
+            flat = np.frombuffer(mapped, dtype=dtype, count=count, offset=8 + length + start)
+            arrays[name] = flat.reshape(entry["shape"])
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise CorruptError(
-            f"{path} is damaged ({error}). Run `probekit cache verify --repair`: it sets the file aside, "
-            "and the next extract encodes its rows again."
-        ) from error
+        what = "missing" if isinstance(error, FileNotFoundError) else f"damaged ({error})"
+        repair = "`probekit cache verify --repair` sets it aside, and the next extract encodes its rows again."
+        raise CorruptError(f"{path} is {what}. {repair}") from error
     return arrays, note
 
 

@@ -41,11 +41,12 @@ class Progress:
     residual: float = math.nan
 
 
-Watch = Callable[[str], Callable[[Progress], None]]
+Look = Callable[[Progress], None]
+Watch = Callable[[str], Look]
 """Gives, for the name of a stage, what is called with its progress. Raising `Cancelled` there stops the work."""
 
 
-def unwatched(stage: str) -> Callable[[Progress], None]:
+def unwatched(stage: str) -> Look:
     """Nobody looks."""
     return lambda now: None
 

@@ -15,7 +15,6 @@ from probekit.errors import InputError
 
 if TYPE_CHECKING:
     import datasets
-    import torch
 
 SCHEMA = 1
 """The version of our own rules for identity and storage; raised when equal specs would mean other numbers."""
@@ -229,28 +228,17 @@ class EmbeddingSet:
         array.setflags(write=False)
         return array
 
-    def to_torch(self) -> torch.Tensor:
-        """The embeddings as a tensor of their own (torch has no read-only tensors)."""
-        import torch
-
-        return torch.from_numpy(np.array(self.embeddings))
-
     def to_dataset(self) -> datasets.Dataset:
         """A Hugging Face dataset with columns `id`, `embedding`, `label` and, where known, `client_id` and `name`."""
         import datasets
 
-        label = datasets.ClassLabel(names=list(self.class_names)) if self.class_names else datasets.Value("int64")
-        features = {
-            "id": datasets.Value("string"),
-            "embedding": datasets.List(datasets.Value(str(self.embeddings.dtype)), length=self.dimension),
-            "label": label,
-        }
         columns: dict[str, Any] = {"id": list(self.ids), "embedding": self.to_numpy(), "label": self.labels}
-        for name, column in (("client_id", self.clients), ("name", self.names)):
-            if column is not None:
-                features[name] = datasets.Value("string")
-                columns[name] = list(column)
-        return datasets.Dataset.from_dict(columns, features=datasets.Features(features))
+        texts = {"client_id": self.clients, "name": self.names}
+        columns |= {name: list(column) for name, column in texts.items() if column is not None}
+        kinds: dict[str, Any] = dict.fromkeys(columns, datasets.Value("string"))
+        kinds["embedding"] = datasets.List(datasets.Value(str(self.embeddings.dtype)), length=self.dimension)
+        named = datasets.ClassLabel(names=list(self.class_names)) if self.class_names else datasets.Value("int64")
+        return datasets.Dataset.from_dict(columns, features=datasets.Features(kinds | {"label": named}))
 
 
 @dataclass(frozen=True)

@@ -7,12 +7,14 @@ import pickle
 import urllib.error
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from huggingface_hub import errors as hub
 
 from probekit.errors import InputError, NotFoundError, OfflineError, ProbekitError
 from probekit.protocols import Reference
 
+SUFFIXES = (".safetensors", ".pt", ".pth", ".bin")
 UNREACHED = ("ConnectError", "ConnectTimeout", "ReadTimeout")
 """Of httpx or requests: transformers and huggingface_hub speak one of them, depending on their versions."""
 
@@ -59,23 +61,29 @@ def _first_line(error: BaseException) -> str:
     return str(error).strip().partition("\n")[0] or type(error).__name__
 
 
+def weights_file(text: str, prefix: str) -> Path:
+    """The file of weights of this name, which stands in a backbone's name after a prefix."""
+    file = Path(text).expanduser()
+    if not file.is_file():
+        raise NotFoundError(f"There is no weights file {text}. Correct the path after {prefix}/.")
+    if file.suffix not in SUFFIXES:
+        raise InputError(f"Cannot read weights from {file}: wanted one of {', '.join(SUFFIXES)}.")
+    return file
+
+
 @contextmanager
 def translating(reference: Reference) -> Iterator[None]:
-    """Turns whatever a loader raises into one of our errors."""
+    """Turns whatever a loader raises into one of our errors.
+
+    Loaders that call `logging.warning` directly are kept from setting up logging for the whole process.
+    """
+    handler = logging.NullHandler()
+    logging.root.addHandler(handler)
     try:
         yield
     except (ProbekitError, MemoryError):
         raise
     except Exception as error:
         raise translated(error, reference) from error
-
-
-@contextmanager
-def unlogged() -> Iterator[None]:
-    """Keeps loaders that call `logging.warning` directly from setting up logging for the whole process."""
-    handler = logging.NullHandler()
-    logging.root.addHandler(handler)
-    try:
-        yield
     finally:
         logging.root.removeHandler(handler)

@@ -27,10 +27,8 @@ from probekit.values import Json, canonical
 RESAMPLING = ("nearest", "lanczos", "bilinear", "bicubic", "box", "hamming")
 """Pillow's numbers for its filters, as preprocessor_config.json writes them."""
 
-INCIDENTAL = {
-    *("_name_or_path", "architectures", "auto_map", "dtype", "id2label", "label2id", "problem_type"),
-    *("torch_dtype", "transformers_version"),
-}
+INCIDENTAL = {"_name_or_path", "architectures", "auto_map", "dtype", "id2label", "label2id", "problem_type"}
+INCIDENTAL |= {"torch_dtype", "transformers_version"}
 """Entries of a configuration that do not change what the model computes."""
 
 

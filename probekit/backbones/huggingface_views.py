@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, cast
@@ -88,10 +87,12 @@ def _queries(model: Any, pixels: torch.Tensor) -> torch.Tensor:
     return cast(torch.Tensor, read.last_hidden_state)
 
 
-def _query_read(which: str) -> Read:
-    if which == "mean":
-        return lambda model, pixels: _queries(model, pixels).mean(dim=1)
-    return lambda model, pixels: _queries(model, pixels)[:, int(which)]
+def _query_read(query: int) -> Read:
+    return lambda model, pixels: _queries(model, pixels)[:, query]
+
+
+def _query_mean(model: Any, pixels: torch.Tensor) -> torch.Tensor:
+    return _queries(model, pixels).mean(dim=1)
 
 
 def _query_projected(model: Any, pixels: torch.Tensor) -> torch.Tensor:
@@ -130,8 +131,8 @@ _vit = Family(
 )
 _blip2 = Family(
     views={
-        "qformer.0": View(BLIP2, _query_read("0"), unused=("vision_projection",)),
-        "qformer.mean": View(BLIP2, _query_read("mean"), unused=("vision_projection",)),
+        "qformer.0": View(BLIP2, _query_read(0), unused=("vision_projection",)),
+        "qformer.mean": View(BLIP2, _query_mean, unused=("vision_projection",)),
         "cls": View(BLIP2, lambda model, pixels: _cls(model.vision_model, pixels), unused=TOWER),
         "mean": View(BLIP2, lambda model, pixels: _patch_mean(model.vision_model, pixels), unused=TOWER),
         "proj": View(BLIP2, _query_projected),
@@ -161,11 +162,11 @@ def view(name: str | None, config: Any) -> tuple[str, View]:
     """The view of this name, or the family's default; BLIP-2 has one for each of its queries."""
     known = family(config.model_type)
     chosen = name or next(iter(known.views))
-    if chosen in known.views:
-        return chosen, known.views[chosen]
-    query = re.fullmatch(r"qformer\.(\d+)", chosen)
-    if known is _blip2 and query and int(query[1]) < config.num_query_tokens:
-        return chosen, View(BLIP2, _query_read(query[1]), unused=("vision_projection",))
+    queries = range(config.num_query_tokens if known is _blip2 else 0)
+    views = {f"qformer.{query}": View(BLIP2, _query_read(query), unused=("vision_projection",)) for query in queries}
+    views |= known.views
+    if chosen in views:
+        return chosen, views[chosen]
     names = ", ".join(f"#{view}" for view in known.views)
-    queries = f", #qformer.N with N below {config.num_query_tokens}" if known is _blip2 else ""
-    raise InputError(f"A checkpoint of type {config.model_type!r} has no view #{chosen}. It has: {names}{queries}.")
+    more = f", #qformer.N with N below {len(queries)}" if queries else ""
+    raise InputError(f"A checkpoint of type {config.model_type!r} has no view #{chosen}. It has: {names}{more}.")

@@ -39,7 +39,7 @@ WEIGHTS = ("open_clip_model.safetensors", "open_clip_pytorch_model.bin")
 def load(reference: Reference) -> FrozenModule:
     """The image tower that this name means; the text tower is not kept."""
     name = reference.name
-    with hub.unlogged(), hub.translating(reference):
+    with hub.translating(reference):
         if name.startswith((HUB, FOLDER)):
             kind, _, place = name.partition(":")
             folder = _fetched(place) if f"{kind}:" == HUB else Path(place).expanduser()

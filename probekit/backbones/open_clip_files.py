@@ -12,10 +12,10 @@ import probekit.backbones.torchvision_operators  # noqa: F401
 # isort: split
 import open_clip
 
+from probekit.backbones import hub
 from probekit.errors import InputError, NotFoundError
 from probekit.registry import nearest
 
-SUFFIXES = (".safetensors", ".pt", ".pth", ".bin")
 QUICK = "-quickgelu"
 
 
@@ -29,12 +29,13 @@ def check_tag(arch: str, tag: str, *, config: dict[str, Any]) -> None:
 
 def checked(arch: str, text: str, *, config: dict[str, Any]) -> Path:
     """The weights file of this name, if nothing that can be known about it contradicts the architecture."""
-    file = Path(text).expanduser()
-    if not file.is_file():
-        raise NotFoundError(_unknown(arch, text))
-    if file.suffix not in SUFFIXES:
-        raise InputError(f"Cannot read weights from {file}: wanted one of {', '.join(SUFFIXES)}.")
-    used = _used(config)
+    if not ("/" in text or text.startswith((".", "~")) or Path(text).suffix in hub.SUFFIXES or Path(text).is_file()):
+        tags, elsewhere = open_clip.list_pretrained_tags_by_model(arch), open_clip.list_pretrained_models_by_tag(text)
+        hint = f" {text} exists for {', '.join(elsewhere[:4])}." if elsewhere else ""
+        raise NotFoundError(
+            f"open_clip has no weights {text!r} for {arch}, nor is that a file. {nearest(text, tags)}{hint}"
+        )
+    file, used = hub.weights_file(text, f"open_clip:{arch}"), _used(config)
     _refuse_torchscript(arch, file)
     _refuse_disagreeing_folder(file, used)
     _refuse_disagreeing_tag(arch, file, used)
@@ -59,15 +60,6 @@ def _differences(stated: dict[str, Any], used: dict[str, Any]) -> str:
     return "; ".join(f"{name} {need} (here {value})" for name, need, value in pairs if need not in (None, value))
 
 
-def _unknown(arch: str, text: str) -> str:
-    if Path(text).suffix in SUFFIXES or text.startswith((".", "/", "~")) or "/" in text:
-        return f"There is no weights file {text}. Correct the path after open_clip:{arch}/."
-    tags = open_clip.list_pretrained_tags_by_model(arch)
-    elsewhere = open_clip.list_pretrained_models_by_tag(text)
-    hint = f" {text} exists for {', '.join(elsewhere[:4])}." if elsewhere else ""
-    return f"open_clip has no weights {text!r} for {arch}, nor is that a file. {nearest(text, tags)}{hint}"
-
-
 def _refuse_torchscript(arch: str, file: Path) -> None:
     if not zipfile.is_zipfile(file):
         return
@@ -85,10 +77,8 @@ def _refuse_disagreeing_folder(file: Path, used: dict[str, Any]) -> None:
         return
     stated = json.loads(beside.read_text(encoding="utf-8"))
     model = stated.get("model_cfg", {})
-    if "timm_model_name" in model.get("vision_cfg", ()):
-        model, used = {}, {name: value for name, value in used.items() if name != "quick_gelu"}
-    differences = _differences({"quick_gelu": bool(model.get("quick_gelu")), **stated.get("preprocess_cfg", {})}, used)
-    if differences:
+    quick = None if "timm_model_name" in model.get("vision_cfg", ()) else bool(model.get("quick_gelu"))
+    if differences := _differences({"quick_gelu": quick, **stated.get("preprocess_cfg", {})}, used):
         lost = f"{beside} says how {file.name} is to be used, and a bare file loses it: {differences}"
         raise InputError(f"{lost}. Write open_clip:local-dir:{file.parent}.")
 

@@ -16,9 +16,8 @@ from probekit.backbones.preprocessing import picture_preprocess
 from probekit.errors import InputError
 from probekit.protocols import Reference
 
-MODES = {"grey": "L", "rgb": "RGB"}
-SIDES = {"grey": 28, "rgb": 32}
-"""The sizes of MNIST and of CIFAR-10, for each view the one that need not be written."""
+VIEWS = {"grey": ("L", 28), "rgb": ("RGB", 32)}
+"""Pillow's mode and the side that need not be written: those of MNIST and of CIFAR-10."""
 LARGEST = 512
 
 
@@ -42,13 +41,14 @@ def load(reference: Reference) -> FrozenModule:
     if reference.preset != "native":
         raise InputError(f"pixels has its own preprocessing and no presets. Leave out {reference.preset!r}.")
     view = reference.view or "grey"
-    if view not in MODES:
+    if view not in VIEWS:
         raise InputError(f"pixels has the views #grey and #rgb; found #{view}. Write pixels or pixels#rgb.")
-    side = _side(reference.name) if reference.name else SIDES[view]
+    mode, usual = VIEWS[view]
+    side = _side(reference.name) if reference.name else usual
     values: dict[str, Any] = {"size": [side, side], "resize": "squash", "interpolation": "bilinear", "range": [0, 1]}
     values |= {"grey": "ITU-R 601"} if view == "grey" else {"channels": 3, "order": "channels first"}
-    preprocess = picture_preprocess(PixelValues(side, MODES[view]), **values)
-    name = "pixels" + ("" if side == SIDES[view] else f":{side}") + ("" if view == "grey" else f"#{view}")
+    preprocess = picture_preprocess(PixelValues(side, mode), **values)
+    name = "pixels" + ("" if side == usual else f":{side}") + ("" if view == "grey" else f"#{view}")
     architecture = f"pixels {side} x {side} {view}"
     return FrozenModule(nn.Identity(), preprocess, name=name, view=view, architecture=architecture)
 

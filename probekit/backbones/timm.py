@@ -24,14 +24,12 @@ SEED = 0
 ELSEWHERE = ("hf-hub:", "hf_hub:", "local-dir:")
 """Names that timm itself looks up outside its own list."""
 
-SUFFIXES = (".safetensors", ".pt", ".pth", ".bin")
-
 
 def load(reference: Reference) -> FrozenModule:
     """The pooled output of a timm model."""
     if reference.view not in (None, "pooled"):
         raise InputError(f"{reference} has no view #{reference.view}. timm's models have: #pooled.")
-    with hub.unlogged(), hub.translating(reference):
+    with hub.translating(reference):
         model, arch = _model(reference.name)
         native, size = _native(model)
         preprocess = choose_preprocess(reference.preset, native, size=size)
@@ -54,7 +52,7 @@ def _model(name: str) -> tuple[Any, str]:
             torch.manual_seed(SEED)
             return timm.create_model(arch, pretrained=False, num_classes=0), plain
     if weights:
-        return _from_file(arch, Path(weights).expanduser()), plain
+        return _from_file(arch, hub.weights_file(weights, f"timm:{arch}")), plain
     known = timm.list_pretrained(f"{plain}.*") or timm.list_pretrained(plain)
     if not known:
         raise NotFoundError(f"timm has no weights for {plain}. Write timm:{plain}/FILE or timm:{plain}/random.")
@@ -65,10 +63,6 @@ def _model(name: str) -> tuple[Any, str]:
 
 def _from_file(arch: str, file: Path) -> Any:
     """The model with the weights of a file. All must find their place: timm would skip those that do not."""
-    if not file.is_file():
-        raise NotFoundError(f"There is no weights file {file}. Correct the path after timm:{arch}/.")
-    if file.suffix not in SUFFIXES:
-        raise InputError(f"Cannot read weights from {file}: wanted one of {', '.join(SUFFIXES)}.")
     state = timm.models.load_state_dict(str(file), weights_only=True)
     model: Any = timm.create_model(arch, pretrained=False, num_classes=0)
     classifier = model.pretrained_cfg.get("classifier")

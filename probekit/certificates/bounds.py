@@ -23,7 +23,7 @@ from probekit.linear.lapack import linalg
 from probekit.linear.norms import column_norms, norm
 from probekit.linear.ridge import penalty_of
 from probekit.linear.statistics import BLOCK_BYTES, FAST_ROWS
-from probekit.linear.system import ClassWeight, Standardisation, class_weights, standardisation_of
+from probekit.linear.system import Standardisation, class_weights, standardisation_of
 
 UNIT = float(np.finfo(np.float64).eps) / 2
 TINY = 2.0**-1000
@@ -76,32 +76,25 @@ class RetainedQuadratic:
 
 
 def quadratic(
-    stats: ClientStats,
-    ridge: float,
-    *,
-    scaling: str = "mean",
-    standardise: str | Standardisation = "none",
-    class_weight: ClassWeight = None,
-    parts: int = 1,
-    term: Array | None = None,
+    stats: ClientStats, objective: Mapping[str, Any], *, parts: int = 1, term: Array | None = None
 ) -> RetainedQuadratic:
-    """The retained loss of summed statistics; `parts`: how many clients' sums were added, `term`: a linear term,
-    in sum scaling, that the loss has besides."""
-    design = stats.design
+    """The retained loss of summed statistics by a certificate's `objective` (ridge, scaling, view, class_weight).
+
+    parts: how many clients' sums were added. term: a linear term, in sum scaling, that the loss has besides.
+    """
     largest = float(np.abs(stats.gram).max(initial=0.0))
     if largest and not SMALLEST < largest < 1 / SMALLEST:
         raise InputError(UNBOUNDED.format(largest))
-    weights = class_weights(stats, class_weight)
-    chosen = standardise if isinstance(standardise, Standardisation) else standardisation_of(stats, standardise)
-    plain = bool((weights == 1).all())
-    gram = stats.total_gram if plain else np.tensordot(weights, stats.gram, axes=1)
+    design, weights = stats.design, class_weights(stats, objective["class_weight"])
+    chosen = standardisation_of(stats, objective["view"])
+    gram = stats.total_gram if (weights == 1).all() else np.tensordot(weights, stats.gram, axes=1)
     moment = stats.moment * weights
     weight = float((stats.class_counts * weights).sum())
     centre = None
     if design.intercept == "none" and chosen.centre.any():
         centre = chosen.centre
         gram, moment = _centred(gram, moment, centre, counts=stats.class_counts * weights)
-    mean_ridge = penalty_of(ridge, scaling, weight) / weight
+    mean_ridge = penalty_of(objective["ridge"], objective["scaling"], weight) / weight
     curvature = gram / weight + mean_ridge * _penalty(design, chosen)
     if not np.isfinite(curvature).all():
         raise InputError(UNBOUNDED.format(largest))
@@ -116,11 +109,11 @@ def quadratic(
         curvature,
         linear,
         floor=mean_ridge * (1 - gamma(16)) if penalised else 0.0,
-        curvature_error=summing * energy * (4 if centre is not None else 1)
+        curvature_error=summing * energy * (1 if centre is None else 4)
         + gamma(4) * norm(curvature)
         + _penalty_error(design, chosen, mean_ridge, rows=stats)
         + TINY,
-        linear_error=summing * math.sqrt(energy * target_energy) * (2 if centre is not None else 1) + added,
+        linear_error=summing * math.sqrt(energy * target_energy) * (1 if centre is None else 2) + added,
         centre=centre,
     )
 

@@ -31,7 +31,6 @@ SERVER, SCALAR, GRADIENT, STATISTICS = (
     "server plus one gradient round of the retained clients",
     "statistics of the retained clients",
 )
-CHECKERS = (SERVER, SCALAR, GRADIENT, STATISTICS)
 """Who can check a certificate, from the least material to the most."""
 
 ASSUMPTIONS = (

@@ -59,7 +59,10 @@ def certify(
         moved = norm(before.params) + norm(after.params)
         found = bounds_of(known, after.params, unlearned.loss_change, problem=problem, moved=moved)
     hidden = () if after.objective is None else certificate.TERM_ASSUMPTIONS
-    agreed = compared = None
+    ridge, server = after.mean_ridge(after.rows), None if after.server is None else after.server.statistics
+    agreed = compared = chance = None
+    if unlearned.one_step and server is not None:
+        chance = concentration(server, after.rows, ridge=ridge, step=before.params - after.params)
     if known is not None and known.weights is not None:
         if evaluation is not None:
             agreed = agreement(after.head, evaluation, known=known, problem=problem)
@@ -82,8 +85,8 @@ def certify(
         curvature=None if known is None else known.curvature,
         agreement=agreed,
         reference=compared,
-        paper=_paper(after, unlearned),
-        concentration=_concentration(before, after, unlearned),
+        paper=paper_terms(after.statistics, server, ridge=ridge, solver=unlearned.solution.method),
+        concentration=chance,
         privacy=privacy,
         warnings=unlearned.warnings,
         assumptions=(*certificate.ASSUMPTIONS, *problem.assumptions, *hidden),
@@ -117,10 +120,7 @@ def known_at(
 ) -> Known | None:
     """What statistics, or a gradient round, tell of the retained loss (with its linear `term`) at these parameters."""
     if statistics is not None:
-        total, parts = StatisticsTree.of(statistics).total, len(statistics)
-        weight, view, scaling = (objective[name] for name in ("class_weight", "view", "scaling"))
-        given: dict[str, Any] = {"scaling": scaling, "standardise": view, "class_weight": weight, "parts": parts}
-        loss = bounds.quadratic(total, objective["ridge"], **given, term=term)
+        loss = bounds.quadratic(StatisticsTree.of(statistics).total, objective, parts=len(statistics), term=term)
         sure = bounds.convexity(loss)
         return Known(bounds.residual(loss, params), sure if sure.value > 0 else None, loss)
     if clients is None or "plain" not in problem.traits:
@@ -212,17 +212,3 @@ def _checker(known: Known | None, unlearned: Unlearned) -> str:
     if known is not None:
         return certificate.STATISTICS if known.loss is not None else certificate.GRADIENT
     return certificate.SCALAR if unlearned.loss_change is not None else certificate.SERVER
-
-
-def _paper(after: Trained, unlearned: Unlearned) -> tuple[Any, ...]:
-    ridge = after.mean_ridge(after.rows)
-    server = None if after.server is None else after.server.statistics
-    return paper_terms(after.statistics, server, ridge=ridge, solver=unlearned.solution.method)
-
-
-def _concentration(before: Trained, after: Trained, unlearned: Unlearned) -> Any:
-    """Only where a single step was taken with the server's curvature."""
-    if not unlearned.one_step or after.server is None or after.server.statistics is None:
-        return None
-    step = before.params - after.params
-    return concentration(after.server.statistics, after.rows, ridge=after.mean_ridge(after.rows), step=step)

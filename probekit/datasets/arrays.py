@@ -7,7 +7,7 @@ import math
 import re
 import zipfile
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import IO, Any
@@ -16,39 +16,28 @@ import numpy as np
 from numpy.typing import NDArray
 
 from probekit.datasets.options import DatasetOptions
-from probekit.datasets.table import Mapped, Table, array_kind, choose_split, classify, client_names, picture, vector
+from probekit.datasets.table import Mapped, Table, array_kind, choose_split, classify, client_names, item_reader
 from probekit.errors import InputError, NotFoundError
 
-UNSIGNED_BYTE = 0x08
 CONTENTS = ("images", "image", "x", "data", "embeddings", "inputs")
 LABELS = ("labels", "label", "y", "targets", "target")
 CLIENTS = ("client_ids", "client_id", "clients", "client")
 CLASSES = ("class_names", "label_names", "classes")
 
 
-def picture_reader(images: Mapped | NDArray[Any], row: int) -> Callable[[], Any]:
-    """The function that makes the picture of a row; it carries that row's bytes only."""
-    return partial(picture, images[row])
-
-
-def _vector_reader(matrix: NDArray[Any], row: int) -> Callable[[], Any]:
-    return partial(vector, row, matrix[row])
-
-
 def load_idx(name: str, options: DatasetOptions) -> Table:
     """The pictures of an idx file with its labels beside it, or of one split in a folder of such files."""
-    options.refuse("columns", source=f"idx:{name}")
-    path = Path(name).expanduser()
+    path, source = Path(name).expanduser(), f"idx:{name}"
+    options.refuse("columns", source=source)
     if not name or not path.exists():
         raise NotFoundError(f"There is no file or folder {name!r}. Give a folder of idx files, or an images file.")
     if path.is_dir():
         files = _idx_files(path)
         wanted = "t10k" if options.split == "test" and "test" not in files else options.split
-        split = choose_split(wanted, list(files), source=f"idx:{name}")
-        path, source = files[split], f"idx:{name}[{split}]"
+        split = choose_split(wanted, list(files), source=source)
+        path, source = files[split], f"{source}[{split}]"
     else:
-        options.refuse("split", source=f"idx:{name}")
-        source = f"idx:{name}"
+        options.refuse("split", source=source)
     images, shape = _open_idx(path, dimensions=3)
     if 0 in shape:
         raise InputError(f"{path} must hold pictures; its header says {_times(shape)}.")
@@ -57,7 +46,7 @@ def load_idx(name: str, options: DatasetOptions) -> Table:
     if counted != shape[:1]:
         raise InputError(f"{labels_path} must hold one label for each of {shape[0]} pictures; found {counted[0]}.")
     numbers, _ = classify(np.asarray(labels.array), source=source)
-    return Table(source, "image", partial(picture_reader, images), numbers)
+    return Table(source, "image", partial(item_reader, "image", images), numbers)
 
 
 def read_idx(path: Path, *, dimensions: int) -> NDArray[np.uint8]:
@@ -68,10 +57,8 @@ def read_idx(path: Path, *, dimensions: int) -> NDArray[np.uint8]:
 def _idx_files(folder: Path) -> dict[str, Path]:
     """The images file of each split in a folder; an unpacked one is preferred to its gzipped copy."""
     pattern = re.compile(r"(.+?)[-_.]images[-_.]idx3[-_.]ubyte(\.gz)?", re.IGNORECASE)
-    found = {}
-    for path in sorted(folder.iterdir(), reverse=True):
-        if match := pattern.fullmatch(path.name):
-            found[match[1]] = path
+    files = sorted(folder.iterdir(), reverse=True)
+    found = {match[1]: path for path in files if (match := pattern.fullmatch(path.name))}
     if not found:
         raise NotFoundError(f"{folder} holds no idx files; wanted for example train-images-idx3-ubyte.gz.")
     return dict(sorted(found.items()))
@@ -80,9 +67,9 @@ def _idx_files(folder: Path) -> dict[str, Path]:
 def _labels_beside(images: Path) -> Path:
     name = images.name.replace("images", "labels").replace("idx3", "idx1")
     plain = name.removesuffix(".gz")
-    for candidate in (name, plain, f"{plain}.gz"):
-        if candidate != images.name and (images.parent / candidate).is_file():
-            return images.parent / candidate
+    for candidate in (images.with_name(end) for end in (name, plain, f"{plain}.gz")):
+        if candidate != images and candidate.is_file():
+            return candidate
     raise NotFoundError(f"There are no labels beside {images}; wanted {plain} or {plain}.gz in the same folder.")
 
 
@@ -102,21 +89,17 @@ def _open_idx(path: Path, *, dimensions: int) -> tuple[Mapped, tuple[int, ...]]:
         count = f"more than {size}" if zipped and found > size else str(found)
         raise InputError(f"{path} should hold {_times(shape)} = {size} bytes after its header; found {count}.")
     if zipped:
-        return Mapped(partial(_shaped, content, shape)), shape
+        return Mapped(partial(np.asarray, np.frombuffer(content, dtype=np.uint8).reshape(shape))), shape
     return Mapped(partial(np.memmap, path.absolute(), dtype=np.uint8, mode="r", offset=offset, shape=shape)), shape
 
 
 def _idx_shape(header: bytes, path: Path, *, dimensions: int) -> tuple[int, ...]:
-    magic, found = bytes((0, 0, UNSIGNED_BYTE, dimensions)), header[:4]
+    magic, found = bytes((0, 0, 8, dimensions)), header[:4]  # 8: unsigned bytes
     if len(header) < 4 + 4 * dimensions or found != magic:
         wanted = f"idx file of bytes in {dimensions} dimensions: it must begin with {magic.hex()} and its sizes"
         rest = max(len(header) - 4, 0)
         raise InputError(f"{path} is no {wanted}; found {found.hex() or 'nothing'} and {rest} bytes.")
     return tuple(np.frombuffer(header, dtype=">u4", offset=4).tolist())
-
-
-def _shaped(content: bytes, shape: tuple[int, ...]) -> NDArray[Any]:
-    return np.frombuffer(content, dtype=np.uint8).reshape(shape)
 
 
 def _times(shape: Sequence[int]) -> str:
@@ -145,8 +128,7 @@ def load_npz(name: str, options: DatasetOptions) -> Table:
     class_names = [str(value) for value in arrays.get("classes", np.empty(0)).tolist()]
     numbers, classes = classify(arrays.get("label", np.full(len(content), -1)), class_names, source=source)
     clients = client_names(arrays["client"].tolist(), source=source) if "client" in arrays else None
-    reader = partial(picture_reader if kind == "image" else _vector_reader, content)
-    return Table(source, kind, reader, numbers, classes, clients=clients)
+    return Table(source, kind, partial(item_reader, kind, content), numbers, classes, clients=clients)
 
 
 def _opened(handle: IO[bytes], path: Path) -> np.lib.npyio.NpzFile:
@@ -175,17 +157,17 @@ def _array(file: Mapping[str, NDArray[Any]], key: str, *, path: Path) -> NDArray
 def _npz_keys(known: Sequence[str], options: DatasetOptions, *, source: str) -> tuple[str | None, dict[str, str]]:
     """The split that is read and the array that holds each noun."""
     columns = options.columns
-    named = {"image": columns.image, "label": columns.label, "client": columns.client}
-    for key in named.values():
+    for key in (columns.image, columns.label, columns.client):
         if key is not None and key not in known:
             raise InputError(f"{source} has no array {key!r}; found {', '.join(known)}.")
     split = _npz_split(known, options.split, source=source) if columns.image is None else options.split
     found = {
-        noun: named.get(noun) or _first(known, words, split)
-        for noun, words in (("image", CONTENTS), ("label", LABELS), ("client", CLIENTS), ("classes", CLASSES))
+        "image": columns.image or _first(known, CONTENTS, split),
+        "label": columns.label or _first(known, LABELS, split),
+        "client": columns.client or _first(known, CLIENTS, split),
+        # Class names belong to the file as a whole, so they need no split.
+        "classes": _first(known, CLASSES, split) or _first(known, CLASSES, None),
     }
-    # Class names belong to the file as a whole, so they carry no split.
-    found["classes"] = found["classes"] or _first(known, CLASSES, None)
     if found["image"] is None:
         there = f"an array named {', '.join(CONTENTS)}; found {', '.join(known) or 'none'}"
         raise InputError(f"{source} must have {there}. Name it with Columns(image=...).")
@@ -196,8 +178,8 @@ def _npz_split(known: Sequence[str], wanted: str | None, *, source: str) -> str 
     if wanted is None and _first(known, CONTENTS, None):
         return None
     words = "|".join(CONTENTS)
-    matches = [re.fullmatch(rf"(?:(.+)_(?:{words})|(?:{words})_(.+))", key, re.IGNORECASE) for key in known]
-    splits = sorted({match[1] or match[2] for match in matches if match})
+    pattern = re.compile(rf"(?:(.+)_(?:{words})|(?:{words})_(.+))", re.IGNORECASE)
+    splits = sorted({match[1] or match[2] for key in known if (match := pattern.fullmatch(key))})
     if wanted is not None and not splits:
         raise NotFoundError(f"{source} has no split {wanted!r}, nor any other. Leave the split out.")
     return choose_split(wanted, splits, source=source) if splits else None

@@ -45,10 +45,10 @@ def locate(name: str) -> Place:
     """What a name means. What exists on disk wins, the whole name first: a path may hold colons."""
     before, colon, after = name.rpartition(":")
     for path, config in ((name, None), (before, after or None)) if colon else ((name, None),):
-        local = Path(path).expanduser()
+        local = Path(path).expanduser().absolute()
         if path and local.is_dir():
-            return Place(name, str(local.absolute()), config)
-        files = (str(local.absolute()),) if local.is_file() else _matches(local)
+            return Place(name, str(local), config)
+        files = (str(local),) if local.is_file() else _matches(local)
         if path and files and config is None:
             return Place(name, _builder(files), files=files)
     if re.match(r"[/.~]|\w:[\\/]|\w+:\\", name) or _suffix(name) in BUILDERS or set("*?[\\") & set(name):
@@ -60,9 +60,6 @@ def locate(name: str) -> Place:
 
 
 def _matches(pattern: Path) -> tuple[str, ...]:
-    if not set("*?[") & set(str(pattern)):
-        return ()
-    pattern = pattern.absolute()
     return tuple(sorted(str(file) for file in Path(pattern.anchor).glob(str(pattern.relative_to(pattern.anchor)))))
 
 

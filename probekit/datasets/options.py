@@ -34,11 +34,8 @@ class DatasetOptions:
 
     def refuse(self, *names: str, source: str) -> None:
         """Refuse options that mean nothing to this source, rather than ignore them."""
-        given = {
-            "split": self.split is not None,
-            "columns": self.columns != Columns(),
-            "text": self.columns.text is not None,
-        }
+        columns = None if self.columns == Columns() else self.columns
+        given = {"split": self.split, "columns": columns, "text": self.columns.text}
         for name in names:
-            if given[name]:
+            if given[name] is not None:
                 raise InputError(f"{source} has no {NOUNS[name]}. Leave that option out.")

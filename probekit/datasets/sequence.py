@@ -70,17 +70,13 @@ def _labels(rows: Sequence[Any], *, source: str) -> tuple[NDArray[np.int64], tup
 
 
 def _reader(rows: Sequence[Any], paired: bool, kind: str, row: int) -> Callable[[], Any]:
-    # What lies in a list is there already; anything else may decode when asked, so it is asked later.
-    if isinstance(rows, list | tuple | np.ndarray):
-        return partial(_content, kind, row, rows[row][0] if paired else rows[row])
-    return partial(_fetched, rows, paired, kind, row)
+    # What lies in a list is there already and goes alone; anything else may decode when asked, so it is asked later.
+    there = {row: rows[row]} if isinstance(rows, list | tuple | np.ndarray) else rows
+    return partial(_content, there, paired, kind, row)
 
 
-def _fetched(rows: Sequence[Any], paired: bool, kind: str, row: int) -> Any:
-    return _content(kind, row, rows[row][0] if paired else rows[row])
-
-
-def _content(kind: str, row: int, content: Any) -> Any:
+def _content(rows: Any, paired: bool, kind: str, row: int) -> Any:
+    content = rows[row][0] if paired else rows[row]
     if _kind(content) != kind:
         raise SampleError(f"Row {row}: wanted content of kind {kind} as in row 0; found {_description(content)}.")
     if isinstance(content, Image.Image):
@@ -89,4 +85,4 @@ def _content(kind: str, row: int, content: Any) -> Any:
         return pictures.decode(content)
     if kind == "image":
         return pictures.checked(picture(content))
-    return content if kind == "text" else vector(row, content)
+    return content if kind == "text" else vector(content)

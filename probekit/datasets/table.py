@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import islice
 from typing import Any
 
@@ -113,12 +113,17 @@ def array_kind(content: Any) -> str | None:
     return "image" if pixels and content.dtype == np.uint8 else None
 
 
-def vector(row: int, numbers: NDArray[Any]) -> NDArray[Any]:
+def vector(numbers: NDArray[Any]) -> NDArray[Any]:
     """A row of numbers, all of them finite."""
     if not np.isfinite(numbers).all():
         place = int(np.flatnonzero(~np.isfinite(numbers))[0])
-        raise SampleError(f"Row {row} must be finite; found {numbers[place]} in column {place}. Drop or fill it.")
+        raise SampleError(f"A row must be finite; found {numbers[place]} in column {place}. Fill it or drop the row.")
     return numbers
+
+
+def item_reader(kind: str, rows: Any, row: int) -> Callable[[], Any]:
+    """The function that reads one row of an array as a picture or as numbers; it carries that row only."""
+    return partial(picture if kind == "image" else vector, rows[row])
 
 
 def choose_split(wanted: str | None, known: Sequence[str], *, source: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import inspect
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -19,7 +20,6 @@ from probekit.protocols import Trigger
 from probekit.registry import imported, nearest, options_in
 
 CORNERS = ("top-left", "top-right", "bottom-left", "bottom-right")
-KINDS = ("square", "picture", "blended", "f2l2", "py")
 CIFAR = ((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616))
 
 
@@ -63,10 +63,8 @@ class Patch:
         return left, top, size
 
     def _share(self) -> float | None:
-        text = str(self.size)
-        number = text.removesuffix("%")
-        valid = text.endswith("%") and number.replace(".", "", 1).isdecimal() and 0 < float(number) <= 100
-        return float(number) / 100 if valid else None
+        found = re.fullmatch(r"(\d+\.?\d*|\.\d+)%", str(self.size), re.ASCII)
+        return float(found[1]) / 100 if found and 0 < float(found[1]) <= 100 else None
 
 
 @dataclass(frozen=True)
@@ -195,7 +193,8 @@ def trigger(text: str) -> Trigger:
             return Sticker(**options_in(Sticker, kind, rest))
         case "blended":
             return Blended(**options_in(Blended, kind, rest))
-    raise NotFoundError(f"There is no trigger {text!r}. {nearest(kind, list(KINDS))}")
+    known = ["square", "picture", "blended", "f2l2", "py"]
+    raise NotFoundError(f"There is no trigger {text!r}. {nearest(kind, known)}")
 
 
 def _published(text: str) -> Trigger:

@@ -178,9 +178,8 @@ class _Extraction:
         batch, self.pending = self.pending[:count], self.pending[count:]
         vectors = self._vectors([row.content for row in batch])
         if vectors.shape[:1] != (len(batch),) or vectors.ndim != 2:
-            raise InputError(
-                f"{self.backbone.name} must give one vector per sample, ({len(batch)}, d); it gave {vectors.shape}."
-            )
+            wanted = f"one vector per sample, ({len(batch)}, d)"
+            raise InputError(f"{self.backbone.name} must give {wanted}; it gave {vectors.shape}. Repair its `encode`.")
         stored = vectors.astype(self.spec.dtype)
         good = np.isfinite(stored).all(axis=1)
         for row, fine, vector in zip(batch, good, stored, strict=True):

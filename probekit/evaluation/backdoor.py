@@ -11,24 +11,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from probekit.datasets.triggers import Blended, Patch, PythonTrigger, Square, Sticker, trigger
 from probekit.errors import InputError, MismatchError
 from probekit.evaluation.metrics import USUAL, Interval, Share, share
 from probekit.models.heads import Head
 from probekit.models.serving import predict
 from probekit.values import EmbeddingSet, content_id
-
-__all__ = [
-    "BackdoorSuccess",
-    "Blended",
-    "Patch",
-    "PythonTrigger",
-    "Square",
-    "Sticker",
-    "backdoor_success",
-    "poison",
-    "trigger",
-]
 
 POISON_STREAM = 50
 
@@ -59,11 +46,18 @@ def poison(
 
     A poisoned row gets an id of its own: it is another sample than the clean picture, and can be forgotten alone.
     """
-    _check_pair(clean, triggered, rows)
-    if not 0 < fraction <= 1 or seed < 0:
-        raise InputError(
-            f"A fraction lies in (0, 1] and a seed is 0 or more; found {fraction} and {seed}. Poison less or more."
+    same = triggered.spec.untriggered() == clean.spec.untriggered()
+    if triggered.spec.trigger is None or not same:
+        found = f"trigger {triggered.spec.trigger!r} and {'the same' if same else 'another'} encoding"
+        raise MismatchError(f"Poisoning needs the clean set's encoding with a trigger; found {found}. Extract it so.")
+    if not len(rows) or rows.min() < 0 or rows.max() >= len(clean):
+        raise InputError(f"Poisoning needs rows between 0 and {len(clean) - 1}; found {len(rows)} rows.")
+    if len(triggered) != len(clean) or any(triggered.ids[row] != clean.ids[row] for row in rows.tolist()):
+        raise MismatchError(
+            "Both sets must hold the same samples in order. Extract one data set with and without the trigger."
         )
+    if not 0 < fraction <= 1 or seed < 0:
+        raise InputError(f"A fraction lies in (0, 1] and a seed is 0 or more; found {fraction} and {seed}.")
     _check_target(clean, target)
     number = max(1, round(fraction * len(rows)))
     order = np.random.Generator(np.random.PCG64([seed, POISON_STREAM])).permutation(len(rows))
@@ -86,8 +80,7 @@ def backdoor_success(
     """How often the head gives the target class to triggered test pictures, which keep their true labels."""
     if head.spec_digest and triggered.spec.untriggered().digest != head.spec_digest:
         raise MismatchError(
-            "The triggered pictures were encoded otherwise than the head's embeddings. Extract them with the same "
-            "backbone, preprocessing and dtype."
+            "The triggered pictures were encoded otherwise than the head's embeddings. Extract them like those."
         )
     _check_target(triggered, target, classes=len(head.classes))
     hits = predict(head, triggered.embeddings) == target
@@ -98,22 +91,6 @@ def backdoor_success(
         share(hits[other], name="excluding target", interval=interval),
         float(1 - other.mean()) if len(other) else 0.0,
     )
-
-
-def _check_pair(clean: EmbeddingSet, triggered: EmbeddingSet, rows: NDArray[np.int64]) -> None:
-    if triggered.spec.trigger is None or triggered.spec.untriggered() != clean.spec.untriggered():
-        raise MismatchError(
-            f"Poisoning needs the same encoding with a trigger; found trigger {triggered.spec.trigger!r} and "
-            f"{'the same' if triggered.spec.untriggered() == clean.spec.untriggered() else 'another'} encoding. "
-            "Extract the same data set with a trigger."
-        )
-    if not len(rows) or rows.min() < 0 or rows.max() >= len(clean):
-        raise InputError(f"Poisoning needs rows between 0 and {len(clean) - 1}; found {len(rows)} rows.")
-    if len(triggered) != len(clean) or any(triggered.ids[row] != clean.ids[row] for row in rows.tolist()):
-        raise MismatchError(
-            "Both sets must hold the same samples in the same order; they do not. Extract the same data set twice, "
-            "with and without the trigger."
-        )
 
 
 def _check_target(embeddings: EmbeddingSet, target: int, *, classes: int | None = None) -> None:

@@ -40,38 +40,29 @@ def few_shot(
     """The curve: each draw shuffles every class's rows once and takes the first (ridge in mean scaling)."""
     if not len(test) or test.labels.min() < 0:
         raise InputError(
-            f"A few-shot curve is judged on labelled test rows; found {int((test.labels < 0).sum())} of "
-            f"{len(test)} without a label. Keep the others with EmbeddingSet.select."
+            f"Test rows need labels; {(test.labels < 0).sum()} of {len(test)} have none. Keep the others (select)."
         )
-    shuffled = _shuffled(train.labels, design.classes, max(shots, default=0), draws=draws, seed=seed)
+    if draws < 1 or min(shots, default=0) < 1:
+        raise InputError(f"A curve needs shots and draws, 1 or more; found {min(shots, default=0)} and {draws}.")
+    shuffled = _shuffled(train.labels, design.classes, max(shots), draws=draws, seed=seed)
     problem = HeadProblem(design, spec_digest=train.spec.digest)  # so that a test set encoded otherwise is refused
     curve = []
     for number in shots:
-        if number < 1:
-            raise InputError(f"Shots are rows per class, 1 or more; found {number}.")
-        accuracies = []
-        for draw in shuffled:
-            rows = problem.hold(train, np.sort(draw[:, :number].ravel()))
-            head, _ = problem.minimum(rows.statistics, ridge)
-            right = predict(head, test) == test.labels
-            accuracies.append(float(right.mean()))
+        held = (problem.hold(train, np.sort(draw[:, :number].ravel())) for draw in shuffled)
+        heads = (problem.minimum(rows.statistics, ridge)[0] for rows in held)
+        accuracies = tuple(float((predict(head, test) == test.labels).mean()) for head in heads)
         deviation = float(np.std(accuracies, ddof=1)) if draws > 1 else None
-        curve.append(FewShot(number, tuple(accuracies), float(np.mean(accuracies)), deviation))
+        curve.append(FewShot(number, accuracies, float(np.mean(accuracies)), deviation))
     return tuple(curve)
 
 
 def _shuffled(labels: NDArray[np.int64], classes: int, most: int, *, draws: int, seed: int) -> list[NDArray[np.int64]]:
     """For each draw the first rows of every class, shuffled: (classes, most)."""
-    if draws < 1 or most < 1:
-        raise InputError(f"A few-shot curve needs shots and draws, 1 or more; found {most} and {draws}.")
     counts = np.bincount(labels[labels >= 0], minlength=classes)
     if counts.min() < most:
         raise InputError(
-            f"{most} shots need as many rows of every class; class {int(np.argmin(counts))} has "
-            f"{int(counts.min())}. Ask for fewer shots."
+            f"{most} shots need as many rows of every class; class {counts.argmin()} has {counts.min()}. Ask for fewer."
         )
-    picks = []
-    for draw in range(draws):
-        generator = np.random.Generator(np.random.PCG64([seed, SHOTS_STREAM, draw]))
-        picks.append(np.stack([generator.permutation(np.flatnonzero(labels == k))[:most] for k in range(classes)]))
-    return picks
+    each = [np.flatnonzero(labels == k) for k in range(classes)]
+    generators = (np.random.Generator(np.random.PCG64([seed, SHOTS_STREAM, draw])) for draw in range(draws))
+    return [np.stack([generator.permutation(rows)[:most] for rows in each]) for generator in generators]

@@ -11,6 +11,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import reduce
+from operator import add
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,9 +22,10 @@ from scipy.stats import rankdata
 
 from probekit.errors import InputError
 from probekit.evaluation.metrics import USUAL, Interval, Share, share
-from probekit.linear.design import ClientStats, Design
+from probekit.linear.design import ClientStats
+from probekit.linear.leaveout import LONE
 from probekit.linear.ridge import penalty_of
-from probekit.linear.statistics import checked_labels, row_blocks
+from probekit.linear.statistics import checked_labels, columns_of
 from probekit.models.heads import Head
 from probekit.models.linear_problem import HeadProblem
 from probekit.models.serving import scores
@@ -30,7 +33,6 @@ from probekit.values import Rows
 
 SHADOW_STREAM = 60
 RATES = (0.001, 0.01, 0.1)
-LONE = 1e-9
 
 Array = NDArray[np.float64]
 Indices = NDArray[np.int64]
@@ -66,8 +68,7 @@ def judge(members: Array, others: Array, *, rates: Sequence[float] = RATES, inte
     reach = float(ndtri(0.5 + interval.confidence / 2)) * math.sqrt(spread)
     found = []
     for rate in rates:
-        allowed = int(rate * n)
-        threshold = float(np.sort(others)[n - 1 - allowed])
+        threshold = np.sort(others)[n - 1 - int(rate * n)]
         found.append((rate, share(members > threshold, name=f"at {rate:g} false alarms", interval=interval)))
     return AttackResult(m, n, auc, max(auc - reach, 0.0), min(auc + reach, 1.0), interval.confidence, tuple(found))
 
@@ -117,15 +118,13 @@ def likelihood_scores(
     design = shadows.parts[0].design
     labels = checked_labels(labels, len(rows), design.classes)
     part_of = np.full(len(rows), -1) if part_of is None else part_of
-    seen = _columns(rows, design)
-    targets = np.eye(design.classes)[labels]
+    seen, targets = columns_of(rows, design), np.eye(design.classes)[labels]
     inside, outside = (_Spread(targets.shape) for _ in range(2))
     for chosen in shadows.draws():
         held = np.isin(part_of, chosen)
-        for spread, errors in zip(
-            (inside, outside), _with_and_without(shadows, chosen, seen, targets, held), strict=True
-        ):
-            spread.add(errors)
+        with_row, without = _with_and_without(shadows, chosen, seen, targets, held)
+        inside.add(with_row)
+        outside.add(without)
     errors = scores(head, rows) - targets
     return inside.log_density(errors) - outside.log_density(errors)
 
@@ -137,9 +136,7 @@ def _with_and_without(
 
     One more row divides its own error by 1 + h, one fewer by 1 - h.
     """
-    total = shadows.parts[int(chosen[0])]
-    for part in chosen[1:]:
-        total = total + shadows.parts[int(part)]
+    total = reduce(add, (shadows.parts[int(part)] for part in chosen))
     amount = penalty_of(shadows.ridge, shadows.scaling, total.count)
     matrix = total.total_gram + np.diag(HeadProblem(total.design).penalty(amount)[:, 0])
     try:
@@ -172,11 +169,3 @@ class _Spread:
         spread = np.sqrt(self.squares / (self.count - 1))
         spread = np.maximum(spread, 1e-3 * float(np.median(spread)) + 1e-12)
         return np.asarray((-np.log(spread) - np.square((errors - self.mean) / spread) / 2).sum(axis=1))
-
-
-def _columns(rows: Rows, design: Design) -> Array:
-    """The rows as the design sees them, column of ones included."""
-    seen = np.ones((len(rows), design.columns))
-    for numbers, block in row_blocks(rows, design):
-        seen[numbers, : design.dimension] = block
-    return seen

@@ -30,9 +30,7 @@ class Interval:
         if not 0 < self.confidence < 1:
             raise InputError(f"A confidence must lie between 0 and 1; found {self.confidence}.")
         if self.draws < 100 or self.seed < 0:
-            raise InputError(
-                f"An interval needs at least 100 draws and a seed of 0 or more; found {self.draws}, {self.seed}."
-            )
+            raise InputError(f"An interval needs 100 draws and a seed of 0, or more; found {self.draws}, {self.seed}.")
 
 
 USUAL = Interval()
@@ -128,18 +126,12 @@ def accuracy_by_client(
     return tuple(share(right[rows], name=name, interval=interval) for name, rows in clients.items())
 
 
-def agreement(predictions: Indices, others: Indices, *, interval: Interval = USUAL) -> Share:
-    """The share of rows to which two heads give the same class."""
-    _same_rows(predictions, others)
-    return share(predictions == others, name="agreement", interval=interval)
-
-
 def confusion(predictions: Indices, labels: Indices, *, classes: Sequence[str]) -> Confusion:
     """The table of true against given classes."""
     _same_rows(predictions, labels)
     k = len(classes)
     counts = np.bincount(labels * k + predictions, minlength=k * k).reshape(k, k)
-    return Confusion(tuple(classes), tuple(tuple(int(n) for n in row) for row in counts))
+    return Confusion(tuple(classes), tuple(map(tuple, counts.tolist())))
 
 
 def log_probabilities(scores: Matrix, temperature: float) -> Matrix:
@@ -164,28 +156,20 @@ def best_temperature(scores: Matrix, labels: Indices) -> float:
     return float(np.exp(-(low + high) / 2))
 
 
-def calibration(
-    scores: Matrix, labels: Indices, *, bins: int = 15, temperature: float | None = None, seed: int = 0
-) -> Calibration:
+def calibration(scores: Matrix, labels: Indices, *, bins: int = 15, seed: int = 0) -> Calibration:
     """How far confidence and accuracy lie apart: sum over bins of (rows in bin / rows) |accuracy -
     confidence|.
 
     A ridge head's scores are regressions on 0 and 1, not probabilities, so any calibration error judges the
-    head together with a map to probabilities. Ours is the softmax at one temperature. Without a given one,
-    each half of the rows is judged at the temperature of least log loss on the other half: no row chooses its
-    own. The confidence of a row is its largest probability; the bins are of equal width, (i / bins, (i + 1) /
-    bins].
+    head together with a map to probabilities. Ours is the softmax at one temperature. Each half of the rows is
+    judged at the temperature of least log loss on the other half: no row chooses its own. The confidence of a row
+    is its largest probability; the bins are of equal width, (i / bins, (i + 1) / bins].
     """
     _same_rows(scores, labels)
     if bins < 1 or len(labels) < 2:
         raise InputError(f"Calibration needs a bin and two rows; found {bins} bins and {len(labels)} rows.")
-    if temperature is not None:
-        logs = log_probabilities(scores, temperature)
-        temperatures: tuple[float, ...] = (temperature,)
-        how = "softmax at the given temperature"
-    else:
-        logs, temperatures = _cross_fitted(scores, labels, seed)
-        how = "softmax; each half at the temperature fitted on the other half"
+    logs, temperatures = _cross_fitted(scores, labels, seed)
+    how = "softmax; each half at the temperature fitted on the other half"
     table = _bins(np.exp(logs.max(axis=1)), logs.argmax(axis=1) == labels, bins)
     gaps = [b.count * abs((b.accuracy or 0.0) - (b.confidence or 0.0)) for b in table]
     own = np.take_along_axis(logs, labels[:, None], axis=1)[:, 0]
@@ -195,12 +179,11 @@ def calibration(
 
 def _cross_fitted(scores: Matrix, labels: Indices, seed: int) -> tuple[Matrix, tuple[float, ...]]:
     order = np.random.Generator(np.random.PCG64([seed, FOLD_STREAM])).permutation(len(labels))
-    one, two = order[: len(order) // 2], order[len(order) // 2 :]
-    for_two, for_one = best_temperature(scores[one], labels[one]), best_temperature(scores[two], labels[two])
-    logs = np.empty_like(scores, dtype=np.float64)
-    logs[one] = log_probabilities(scores[one], for_one)
-    logs[two] = log_probabilities(scores[two], for_two)
-    return logs, (for_one, for_two)
+    halves, logs = np.split(order, [len(order) // 2]), np.empty_like(scores, dtype=np.float64)
+    fitted = tuple(best_temperature(scores[other], labels[other]) for other in reversed(halves))
+    for half, temperature in zip(halves, fitted, strict=True):
+        logs[half] = log_probabilities(scores[half], temperature)
+    return logs, fitted
 
 
 def _bins(confidence: Matrix, right: NDArray[np.bool_], bins: int) -> tuple[Bin, ...]:
@@ -209,22 +192,15 @@ def _bins(confidence: Matrix, right: NDArray[np.bool_], bins: int) -> tuple[Bin,
     sure = np.bincount(number, weights=confidence, minlength=bins)
     hits = np.bincount(number, weights=right, minlength=bins)
     return tuple(
-        Bin(
-            low=i / bins,
-            high=(i + 1) / bins,
-            count=int(n),
-            confidence=float(sure[i] / n) if n else None,
-            accuracy=float(hits[i] / n) if n else None,
-        )
-        for i, n in enumerate(counts)
+        Bin(i / bins, (i + 1) / bins, int(n), *((float(s / n), float(h / n)) if n else (None, None)))
+        for i, (n, s, h) in enumerate(zip(counts, sure, hits, strict=True))
     )
 
 
 def _same_rows(one: NDArray[np.generic], other: Indices) -> None:
     if other.min(initial=0) < 0:
         raise InputError(
-            f"Only rows with a label can be judged; {int((other < 0).sum())} of {len(other)} have none. "
-            "Keep the others with EmbeddingSet.select first."
+            f"Only rows with a label can be judged; {(other < 0).sum()} of {len(other)} have none. Select the others."
         )
     if len(one) != len(other):
         raise InputError(

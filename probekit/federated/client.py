@@ -33,8 +33,7 @@ def answer(ask: Ask, holding: Any, memory: Memory, *, name: str = "") -> tuple[A
         raise MissingClientsError(why)
     chosen = selected(ask, holding)
     arrays, values = QUESTIONS[ask.kind](ask, chosen, name)
-    symmetric = tuple(one for one in ("gram",) if one in arrays)
-    return Answer(name, chosen.count, arrays, values, symmetric), memory
+    return Answer(name, chosen.count, arrays, values, ("gram",) if "gram" in arrays else ()), memory
 
 
 def unable(ask: Ask, holding: Any) -> str:
@@ -60,15 +59,10 @@ def selected(ask: Ask, holding: Any) -> Any:
 def _statistics(ask: Ask, holding: Any, name: str) -> Found:
     found = [holding.statistics]
     if "folds" in ask.plan:
-        folds: Any = ask.plan
-        found = client_folds(
-            holding.picked, holding.labels, holding.problem.design, folds=folds["folds"], seed=folds["seed"], name=name
-        )
-    joined = {
-        field: np.stack([getattr(one, field) for one in found]) if len(found) > 1 else getattr(found[0], field)
-        for field in ("gram", "moment", "class_counts")
-    }
-    return joined, {}
+        plan: Any = ask.plan
+        found = client_folds(holding.picked, holding.labels, holding.problem.design, **plan, name=name)
+    each = {field: [getattr(one, field) for one in found] for field in ("gram", "moment", "class_counts")}
+    return {field: np.stack(parts) if len(parts) > 1 else parts[0] for field, parts in each.items()}, {}
 
 
 def _gradient(ask: Ask, holding: Any, name: str) -> Found:
@@ -91,26 +85,21 @@ def _scales(ask: Ask, holding: Any, name: str) -> Found:
     values = {"energy": squares.energy(), "target_energy": squares.target_energy()}
     if "ridge" in ask.plan:
         plan: Any = ask.plan
-        ridge = float(plan["ridge"])
-        rowwise = plan.get("batch") is not None
-        values["curvature"] = (
-            squares.largest_row_curvature() + ridge if rowwise else holding.quick.largest_curvature(ridge)
-        )
+        ridge, rowwise = float(plan["ridge"]), plan.get("batch") is not None
+        largest = squares.largest_row_curvature() + ridge if rowwise else holding.quick.largest_curvature(ridge)
+        values["curvature"] = largest
     return {}, values
 
 
 def _fit(ask: Ask, holding: Any, name: str) -> Found:
-    plan, start, problem = FitPlan.from_plain(ask.plan), ask.arrays["params"], holding.problem
-    loss = problem.loss(holding, start)
-    found = problem.fit(holding, name, start, plan, centre=ask.arrays.get("centre"), away=ask.arrays.get("away"))
-    return {"params": found}, {"loss": loss}
+    plan, loss = FitPlan.from_plain(ask.plan), holding.problem.loss(holding, ask.arrays["params"])
+    return {"params": holding.problem.fit(holding, name, plan, ask.arrays)}, {"loss": loss}
 
 
 def _leave_out(ask: Ask, holding: Any, name: str) -> Found:
-    path, plan = RidgePath.received(holding.problem.design, ask.arrays, ask.plan), ask.plan
-    squared, wrong = left_out_sums(
-        path, holding.picked, holding.labels, ridges=ask.arrays["ridges"], dtype=np.dtype(str(plan["dtype"]))
-    )
+    path = RidgePath.received(holding.problem.design, ask.arrays, ask.plan)
+    ridges, dtype = ask.arrays["ridges"], np.dtype(str(ask.plan["dtype"]))
+    squared, wrong = left_out_sums(path, holding.picked, holding.labels, ridges=ridges, dtype=dtype)
     return {"squared": squared, "wrong": wrong}, {}
 
 

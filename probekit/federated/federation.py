@@ -7,7 +7,7 @@ and unlearning methods see a `Federation` and nothing else.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
@@ -50,39 +50,40 @@ class Traffic:
         return Traffic(self.up - other.up, self.down - other.down, self.rounds - other.rounds)
 
 
+@dataclass(eq=False)
 class Answers:
     """The answers to one question, read once; `missing` fills while they are read."""
 
-    def __init__(
-        self,
-        stream: Iterable[Answer],
-        columns: int,
-        missing: dict[str, Missing],
-        counts: Mapping[str, int] | None,
-        at_least: int | None = None,
-    ) -> None:
-        self._stream, self.columns, self.counts, self.at_least = iter(stream), columns, counts, at_least
-        self.missing = missing
+    stream: Iterable[Answer] = field(repr=False)
+    columns: int
+    missing: dict[str, Missing]
+    counts: Mapping[str, int] | None
+    at_least: int | None = None
 
     def each(self) -> Iterator[Answer]:
         """Every answer, in the order in which they are added."""
         found = 0
-        for one in self._stream:
+        for one in self.stream:
             found += 1
             yield one
-        self._refuse_few(found)
+        wanted = found + len(self.missing) if self.at_least is None else self.at_least
+        if found < wanted:
+            first = "".join(f" Client {name}: {one.reason}, {one.why}" for name, one in [*self.missing.items()][:1])
+            more = f" {len(self.missing) - 1} more are missing." if len(self.missing) > 1 else ""
+            raise MissingClientsError(
+                f"{wanted} clients had to answer, {found} did.{first}{more} Ask again when they can, or ask for fewer "
+                "(at_least)."
+            )
 
     def total(self) -> Answer:
         """The sum of all answers, in the one order that depends on the clients present alone."""
-        present: dict[str, Answer] = {}
-        if self.counts is None or self.missing or self.at_least is not None:
-            present = {one.client: one for one in self.each()}
-            counts: Mapping[str, int] = {name: one.count for name, one in present.items()}
-        else:
-            counts = self.counts
+        stream, counts = self.each(), self.counts
+        if counts is None or self.missing or self.at_least is not None:
+            present = {one.client: one for one in stream}
+            counts = {name: one.count for name, one in present.items()}
+            stream = iter([present[name] for name in order(counts)])
         if not counts:
             raise MissingClientsError("There is nothing to add up: no client answered. Ask at least one that does.")
-        stream = iter([present[name] for name in order(counts)] if present else self.each())
         seen: list[Answer] = []
 
         def get(name: str) -> Sum:
@@ -97,16 +98,6 @@ class Answers:
         next(stream, None)
         return Answer("", found.count, found.arrays, found.values, seen[0].symmetric)
 
-    def _refuse_few(self, found: int) -> None:
-        wanted = found + len(self.missing) if self.at_least is None else self.at_least
-        if found < wanted:
-            first = "".join(f" Client {name}: {one.reason}, {one.why}" for name, one in [*self.missing.items()][:1])
-            more = f" {len(self.missing) - 1} more are missing." if len(self.missing) > 1 else ""
-            raise MissingClientsError(
-                f"{wanted} clients had to answer, {found} did.{first}{more} Ask again when they can, or ask for fewer "
-                "(at_least)."
-            )
-
 
 class Federation(Protocol):
     """Clients that can be asked. `counts` are their rows, where these are known; `traffic` what passed so far."""
@@ -120,7 +111,6 @@ class Federation(Protocol):
     def offers(self, kind: str, how: str = "each") -> bool: ...
     def ask(self, kind: str, *arguments: Any, **options: Any) -> Answers:
         """The answers to a question; `in_process.Asked` lists arguments and options."""
-        ...
 
 
 class Nobody:
@@ -169,11 +159,10 @@ def checked(answer: Answer, ask: Ask, shape: tuple[int, int]) -> str:
 
 def _values(ask: Ask) -> tuple[str, ...]:
     """The numbers that a question asks for."""
-    match ask.kind:
-        case "form":
-            return ("form",)
-        case "scales":
-            return ("energy", "target_energy", *(("curvature",) if "ridge" in ask.plan else ()))
+    if ask.kind == "form":
+        return ("form",)
+    if ask.kind == "scales":
+        return ("energy", "target_energy", *(("curvature",) if "ridge" in ask.plan else ()))
     lossy = ask.kind in ("fit", "evaluate") or (ask.kind == "gradient" and ask.plan.get("loss"))
     return ("loss",) if lossy else ()
 

@@ -24,7 +24,7 @@ from probekit.federated.client import Memory, answer
 from probekit.federated.federation import REASONS, Missing, absence
 from probekit.federated.in_process import Asked
 from probekit.federated.message import Answer, Ask, decode, encode
-from probekit.files import new_file
+from probekit.files import write_bytes
 from probekit.models.problem import backend_named
 from probekit.values import EmbeddingSet, Indices
 
@@ -84,7 +84,7 @@ class FilesFederation(Asked):
 
     def reply(self, ask: Ask, name: str) -> Answer | Missing:
         """The answer in a client's folder."""
-        path = self._answer(ask, name)
+        path = self._place(ask, name).with_suffix(".answer")
         if path.with_suffix(".late").exists() or not path.exists():
             return Missing("late", "it did not answer in time.")
         try:
@@ -114,26 +114,25 @@ class FilesFederation(Asked):
             found[name] = one
         return found
 
-    def _answer(self, ask: Ask, name: str) -> Path:
-        return (client_folder(self.folder, name) / file_name(ask)).with_suffix(".answer")
+    def _place(self, ask: Ask, name: str) -> Path:
+        return client_folder(self.folder, name) / file_name(ask)
 
     def _put(self, ask: Ask, names: Sequence[str]) -> None:
-        for name in names:
-            path = client_folder(self.folder, name) / file_name(ask)
+        for path in (self._place(ask, name) for name in names):
             if not path.exists():
-                write(path, ask.encoded)
+                write_bytes(path, ask.encoded)
 
     def _await(self, ask: Ask, names: Sequence[str], timeout: float | None) -> None:
         """Look until all have answered. After `timeout` the question is closed for the others, for good."""
         started = time.monotonic()
         while True:
-            awaited = {name: path for name in names if not closed(path := self._answer(ask, name))}
+            awaited = {name: path for name in names if not closed(path := self._place(ask, name))}
             waited = time.monotonic() - started
             if not awaited:
                 return
             if timeout is not None and waited >= timeout:
                 for path in awaited.values():
-                    write(path.with_suffix(".late"), b"")
+                    write_bytes(path.with_suffix(".late"), b"")
                 return
             if timeout is None and waited >= self.wait:
                 raise Pending(
@@ -189,21 +188,17 @@ class FilesClient:
         try:
             if why := self.decline(ask):
                 raise RefusedError(why)
-            found, memory = self._found(ask, before)
+            holding, memory = self._holding(ask.problem), before
+            found = Answer(self.name, holding.count, {}, dict.fromkeys(sorted(holding.offers), 1.0))
+            if ask.kind != "define":
+                found, memory = answer(ask, holding, before, name=self.name)
             content = found.encode(ask.digest)
         except Exception as error:
-            missing, memory = absence(error), before
-            note = {"client": self.name, "ask": ask.digest, "missing": missing.reason, "why": missing.why}
-            content = encode(note, {})
+            lack, memory = absence(error), before
+            content = encode({"client": self.name, "ask": ask.digest, "missing": lack.reason, "why": lack.why}, {})
         if memory:
             self._remember(memory, content, place.name)
-        write(place, content)
-
-    def _found(self, ask: Ask, memory: Memory) -> tuple[Answer, Memory]:
-        holding = self._holding(ask.problem)
-        if ask.kind == "define":
-            return Answer(self.name, holding.count, {}, dict.fromkeys(sorted(holding.offers), 1.0)), memory
-        return answer(ask, holding, memory, name=self.name)
+        write_bytes(place, content)
 
     def _holding(self, problem: str) -> Any:
         """What the client holds for a problem, prepared once."""
@@ -229,13 +224,14 @@ class FilesClient:
             raise InputError(f"Client {self.name} has to remember something: give it a file for that (memory=...).")
         arrays = {name: value for name, value in memory.items() if isinstance(value, np.ndarray)}
         plain = {name: value for name, value in memory.items() if name not in arrays}
-        write(self.memory, encode({"plain": plain, "place": place}, {**arrays, LAST: np.frombuffer(content, np.uint8)}))
+        arrays[LAST] = np.frombuffer(content, np.uint8)
+        write_bytes(self.memory, encode({"plain": plain, "place": place}, arrays))
 
     def _ship_last(self, own: Path) -> None:
         """Send the last answer if a kill kept it from being sent."""
         _, content, place = self._remembered()
         if place and own.exists() and not (own / place).exists():
-            write(own / place, content)
+            write_bytes(own / place, content)
 
 
 def closed(path: Path) -> bool:
@@ -259,9 +255,3 @@ def read_answer(content: bytes, digest: str, name: str) -> Answer | Missing:
 def file_name(ask: Ask) -> str:
     """What the file of a question is called."""
     return f"{ask.problem}.define" if ask.kind == "define" else f"{ask.digest}.ask"
-
-
-def write(path: Path, content: bytes) -> None:
-    """Let a file appear, whole."""
-    with new_file(path) as handle:
-        handle.write(content)

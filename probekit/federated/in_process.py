@@ -118,10 +118,8 @@ class InProcess(Asked):
     def of(cls, problem: Any, embeddings: EmbeddingSet, rows: Mapping[str, Indices]) -> InProcess:
         """Clients that hold these rows of a set."""
         total = max(1, sum(map(len, rows.values())))
-        hold = problem.hold
-        return cls(
-            problem, {name: hold(embeddings, own, share=len(own) / total, name=name) for name, own in rows.items()}
-        )
+        held = {name: problem.hold(embeddings, own, share=len(own) / total, name=name) for name, own in rows.items()}
+        return cls(problem, held)
 
     @cached_property
     def counts(self) -> Mapping[str, int]:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from probekit.errors import SolverError
 from probekit.federated.federation import Federation
+from probekit.federated.message import Answer
 from probekit.linear.design import Solution
 from probekit.values import Array
 
@@ -24,13 +25,8 @@ class CommonLoss:
     clients: Federation
     problem: Any
     ridge: float
-    rounds: int = field(default=0)
+    rounds: int = 0
     precision: str = ""
-
-    @property
-    def rows(self) -> int:
-        """Of all clients."""
-        return sum(self.clients.counts.values())
 
     def gradient(self, params: Array) -> Array:
         """The gradient, the ridge's part included."""
@@ -38,10 +34,9 @@ class CommonLoss:
 
     def gradient_and_loss(self, params: Array) -> tuple[Array, float]:
         """The gradient and the loss, in one question."""
-        total = self.clients.ask("gradient", {"params": params}, {"loss": True}, precision=self._numbers).total()
-        penalty = self.problem.penalty(self.ridge)
-        loss = total.values["loss"] / total.count + float((penalty * params * params).sum()) / 2
-        return total.arrays["gradient"] / total.count + penalty * params, loss
+        total, pull = self._ask("gradient", params, loss=True)
+        loss = total.values["loss"] / total.count + float((pull * params).sum()) / 2
+        return total.arrays["gradient"] / total.count + pull, loss
 
     def matvec(self, v: Array) -> Array:
         """The curvature applied: one round."""
@@ -54,16 +49,18 @@ class CommonLoss:
 
     def form(self, v: Array) -> float:
         """<v, H v>: one number from each client."""
-        total = self.clients.ask("form", {"params": v}, precision=self._numbers).total()
-        return total.values["form"] / total.count + float((self.problem.penalty(self.ridge) * v * v).sum())
-
-    @property
-    def _numbers(self) -> str:
-        return self.precision or self.problem.precision
+        total, pull = self._ask("form", v)
+        return total.values["form"] / total.count + float((pull * v).sum())
 
     def _mean(self, kind: str, params: Array) -> Array:
-        total = self.clients.ask(kind, {"params": params}, precision=self._numbers).total()
-        return np.asarray(total.arrays[kind] / total.count + self.problem.penalty(self.ridge) * params)
+        total, pull = self._ask(kind, params)
+        return np.asarray(total.arrays[kind] / total.count + pull)
+
+    def _ask(self, kind: str, params: Array, **plan: bool) -> tuple[Answer, Array]:
+        """The sum of the clients' answers, and the ridge's part."""
+        precision = self.precision or self.problem.precision
+        total = self.clients.ask(kind, {"params": params}, plan, precision=precision).total()
+        return total, self.problem.penalty(self.ridge) * params
 
 
 class LossWatch:

@@ -81,9 +81,8 @@ def _stored(shape: Sequence[int], packed: bool) -> int:
 
 
 def _header(note: Mapping[str, Json], arrays: Arrays, symmetric: tuple[str, ...]) -> bytes:
-    listed: list[Json] = [
-        [name, _type(array).str, list(array.shape), name in symmetric] for name, array in sorted(arrays.items())
-    ]
+    each = sorted(arrays.items())
+    listed: Any = [[name, _type(array).str, list(array.shape), name in symmetric] for name, array in each]
     return canonical({"note": dict(note), "arrays": listed}).encode()
 
 
@@ -106,9 +105,9 @@ def _fields(note: dict[str, Any], kinds: Mapping[str, Any], what: str) -> dict[s
     """The note, if it has these fields and no others, each of its type."""
     if note.keys() != kinds.keys():
         raise CorruptError(f"This is not {what}: it has {', '.join(note) or 'no fields'}. Ask again.")
-    for name, kind in kinds.items():
-        if not isinstance(note[name], kind) or isinstance(note[name], bool):
-            raise CorruptError(f"This is not {what}: its {name} is {str(note[name])[:40]!r}. Ask again.")
+    for name, value in note.items():
+        if not isinstance(value, kinds[name]) or isinstance(value, bool):
+            raise CorruptError(f"This is not {what}: its {name} is {str(value)[:40]!r}. Ask again.")
     return note
 
 
@@ -230,11 +229,6 @@ class Answer:
         return cls(found["client"], found["count"], arrays, found["values"], symmetric), found["ask"]
 
 
-ASK_FIELDS: dict[str, Any] = {
-    **dict.fromkeys(("kind", "job", "problem", "precision"), str),
-    "plan": dict,
-    "number": int,
-    "rows": list,
-    "trigger": str | None,
-}
+TEXTS: dict[str, Any] = dict.fromkeys(("kind", "job", "problem", "precision"), str)
+ASK_FIELDS: dict[str, Any] = {**TEXTS, "plan": dict, "number": int, "rows": list, "trigger": str | None}
 ANSWER_FIELDS: dict[str, Any] = {"client": str, "count": int, "values": dict, "ask": str}

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from probekit.errors import InputError
-from probekit.federated.methods.cg import FederatedCg
 from probekit.federated.trained import Trained
 from probekit.federated.training import train
 from probekit.models.jvp import WHOLE, WholeNetwork, network_problem
@@ -19,7 +17,7 @@ def train_network(
     *,
     ridge: float,
     options: WholeNetwork = WHOLE,
-    method: Any = None,
+    method: Any = "cg",
     keep: str = "gradients",
     watch: Watch = unwatched,
 ) -> Trained:
@@ -27,9 +25,5 @@ def train_network(
 
     `options`: which network; `method`: a trainer (default: conjugate gradients); `keep`: "gradients" or "nothing".
     """
-    if keep not in ("gradients", "nothing"):
-        raise InputError(f'Of a network the server keeps "gradients" or "nothing"; found {keep!r}.')
     problem = network_problem(embeddings, partition, options, progress=watch("pretraining"))
-    return train(
-        embeddings, partition, problem=problem, ridge=ridge, method=method or FederatedCg(), keep=keep, watch=watch
-    )
+    return train(embeddings, partition, problem=problem, ridge=ridge, method=method, keep=keep, watch=watch)

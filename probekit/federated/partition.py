@@ -61,7 +61,10 @@ def partition(
     _check_rows(labels, masked, seed)
     owners, names = _owners(parsed, labels, client_ids)
     wanted = _client_count(parsed, clients, names)
-    reserved = _one_row_each(owners, seed) if owners is not None else np.empty(0, np.int64)
+    reserved = np.empty(0, np.int64)
+    if owners is not None:  # one random row of every owner
+        order = np.random.Generator(np.random.PCG64([seed, RESERVE_STREAM])).permutation(len(owners))
+        reserved = order[np.unique(owners[order], return_index=True)[1]]
     server = _server_rows(labels, server_share, reserved=reserved, choice=server_choice, seed=seed, rows=embeddings)
     rest = np.setdiff1d(np.arange(len(labels)), server)
     if wanted > len(rest):
@@ -96,9 +99,7 @@ def parse_scheme(text: str) -> Scheme:
         number = math.nan
     if not 0 < number <= LARGEST_NUMBER or (kind == "shards" and number != int(number)):
         wanted = "a whole number above 0" if kind == "shards" else f"a number above 0, at most {LARGEST_NUMBER:.0e}"
-        raise InputError(
-            f"{known[kind]} needs {wanted}; found {argument!r}. Write for example dirichlet:0.5 or shards:2."
-        )
+        raise InputError(f"{known[kind]} needs {wanted}; found {argument!r}. Write dirichlet:0.5 or shards:2, say.")
     return Scheme(kind, number)
 
 
@@ -142,16 +143,8 @@ def _client_count(scheme: Scheme, clients: int | None, names: list[str]) -> int:
             raise InputError(f"The scheme {scheme.kind} needs a number of clients, 1 or more; found {clients}.")
         return clients
     if clients not in (None, len(names)):
-        raise InputError(
-            f"By {scheme.kind} these rows have {len(names)} clients; {clients} were asked for. Leave the number out."
-        )
+        raise InputError(f"By {scheme.kind} there are {len(names)} clients; found {clients}. Leave the number out.")
     return len(names)
-
-
-def _one_row_each(owners: Indices, seed: int) -> Indices:
-    """One random row of every owner."""
-    order = np.random.Generator(np.random.PCG64([seed, RESERVE_STREAM])).permutation(len(owners))
-    return order[np.unique(owners[order], return_index=True)[1]]
 
 
 def _server_rows(

@@ -9,6 +9,7 @@ import numpy as np
 from probekit.errors import InputError, MismatchError
 from probekit.linear.design import Design
 from probekit.models.linear_problem import HeadProblem
+from probekit.models.problem import class_count
 from probekit.values import UNLABELLED, EmbeddingSet, Partition
 
 
@@ -17,28 +18,15 @@ def head_problem(embeddings: EmbeddingSet, design: Design) -> HeadProblem:
     return HeadProblem(design, embeddings.class_names, embeddings.spec.digest)
 
 
-def design_for(
-    embeddings: EmbeddingSet,
-    *,
-    view: str = "raw",
-    intercept: str = "penalised",
-    arithmetic: str = "float64",
-    per_class: bool = False,
-    grid: float = 0.0,
-) -> Design:
-    """The design of these embeddings: their dimension and classes, with these options."""
+def design_for(embeddings: EmbeddingSet, **options: Any) -> Design:
+    """The design of these embeddings: their dimension and classes, with other fields of `Design` as options."""
     classes = class_count(embeddings)
     if classes < 2:
         raise InputError(
             f"A head needs at least two classes to tell apart; this embedding set has {max(classes, 0)}. "
             "Extract a data set with labels of two or more classes."
         )
-    return Design(embeddings.dimension, classes, view, intercept, arithmetic, per_class, grid)
-
-
-def class_count(embeddings: EmbeddingSet) -> int:
-    """How many classes a set's labels can have."""
-    return len(embeddings.class_names) or int(embeddings.labels.max(initial=UNLABELLED)) + 1
+    return Design(embeddings.dimension, classes, **options)
 
 
 def check_rows(embeddings: EmbeddingSet, partition: Partition, problem: Any) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 
 from probekit.errors import InputError
@@ -34,13 +36,17 @@ def taking(clients: int, fraction: float) -> int:
     return max(1, round(fraction * clients))
 
 
-def average(start: Array, uploads: Array, weights: Array, *, clients: int, learning_rate: float = 1.0) -> Array:
+def average(
+    start: Array, uploads: Array, weights: Array, *, clients: int, rate: float = 1.0, means: Iterable[slice] = ()
+) -> Array:
     """The next global parameters: start + rate * (clients / m) * sum over the m uploads of weight * (upload -
     start).
 
     The factor clients / m makes a round with sampled clients right in expectation: on average over who is
-    drawn it is the round with all of them. With all clients and rate 1 it is the weighted mean.
+    drawn it is the round with all of them. With all clients and rate 1 it is the weighted mean, and `means` are the
+    rows of which the weighted mean of the uploads is taken in any case.
     """
-    scale = learning_rate * clients / len(uploads)
-    change: Array = np.tensordot(weights, uploads - start, axes=1)
-    return start + scale * change
+    found: Array = start + rate * clients / len(uploads) * np.tensordot(weights, uploads - start, axes=1)
+    for rows in means:
+        found[rows] = np.average(uploads[:, rows], axis=0, weights=weights)
+    return found

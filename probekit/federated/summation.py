@@ -61,6 +61,10 @@ class Branch:
         """The clients below, in the order of their keys."""
         return (*_leaves(self.low), *_leaves(self.high))
 
+    def sides(self, key: int) -> tuple[Node, Node]:
+        """The side that a key belongs to, and the other."""
+        return (self.high, self.low) if _bit(key, self.bit) else (self.low, self.high)
+
 
 Node = Leaf | Branch
 
@@ -164,13 +168,6 @@ class StatisticsTree(Mapping[str, ClientStats]):
         root: Node = leaf if tree.root is None else _inserted(tree.root, leaf)
         return type(self)(self.design, root, {**tree.parts, name: statistics})
 
-    def depth(self, name: str) -> int:
-        """How many sums have to be made anew when this client leaves."""
-        node, key, depth = self.root, key_of(name), 0
-        while isinstance(node, Branch) and not _is_bucket(node, self.least):
-            node, depth = (node.high if _bit(key, node.bit) else node.low), depth + 1
-        return depth + isinstance(node, Branch)
-
     def complements(self) -> Iterator[tuple[str, ClientStats]]:
         """For every client the sum of all others, with about two additions per client."""
         if self.root is not None:
@@ -208,8 +205,8 @@ def _summed(node: Branch, least: int) -> ClientStats:
     found = _sum_of(parts[0])
     for part in [*parts[1:], *reversed(beside)]:
         found.add(_sum_of(part))
-    gram, moment, counts = (found.arrays[name] for name in ("gram", "moment", "class_counts"))
-    return ClientStats(parts[0].design, gram, moment, counts)
+    sums: Any = found.arrays
+    return ClientStats(parts[0].design, **sums)
 
 
 def _missing(node: Branch) -> Branch | None:
@@ -269,16 +266,13 @@ def _built(leaves: list[Leaf]) -> Node:
 def _inserted(node: Node, leaf: Leaf) -> Node:
     if isinstance(node, Leaf) or _parting(node.key, leaf.key) < node.bit:
         return _joined(node, leaf)
-    if _bit(leaf.key, node.bit):
-        return _joined(node.low, _inserted(node.high, leaf))
-    return _joined(_inserted(node.low, leaf), node.high)
+    side, other = node.sides(leaf.key)
+    return _joined(_inserted(side, leaf), other)
 
 
 def _removed(node: Node, key: int) -> Node | None:
     if isinstance(node, Leaf):
         return None
-    if _bit(key, node.bit):
-        rest = _removed(node.high, key)
-        return node.low if rest is None else _joined(node.low, rest)
-    rest = _removed(node.low, key)
-    return node.high if rest is None else _joined(rest, node.high)
+    side, other = node.sides(key)
+    rest = _removed(side, key)
+    return other if rest is None else _joined(rest, other)

@@ -41,8 +41,7 @@ class Round:
 
     def update(self, client: str) -> Array:
         """What a participant changed: its upload minus the start."""
-        change: Array = self.uploads[self.participants.index(client)] - self.start
-        return change
+        return np.asarray(self.uploads[self.participants.index(client)] - self.start)
 
 
 @dataclass(frozen=True, eq=False)
@@ -168,8 +167,7 @@ class Trained:
     @property
     def params(self) -> Array:
         """The parameters of the problem."""
-        found: Array = self.problem.params(self.head)
-        return found
+        return np.asarray(self.problem.params(self.head))
 
     @property
     def rows(self) -> int:

@@ -20,7 +20,7 @@ from probekit.linear.design import ClientStats, Design, Solution
 from probekit.linear.objective import refuse_unhidden
 from probekit.linear.ridge import penalty_of
 from probekit.models.heads import Head
-from probekit.protocols import Progress, Watch, unwatched
+from probekit.protocols import Look, Watch, unwatched
 from probekit.registry import configured, trainers
 from probekit.values import Array, EmbeddingSet, Indices, Json, Partition
 
@@ -45,16 +45,24 @@ class Training:
     traffic: dict[str, Traffic] = field(default_factory=dict)
     before: Traffic = field(default_factory=Traffic, init=False)
 
+    def __post_init__(self) -> None:
+        if self.resume is not None:  # what was sent before an interruption counts, too
+            self.traffic["rounds"] = self.resume.sent
+
     @property
     def counts(self) -> Mapping[str, int]:
         """Each client's rows."""
         return self.clients.counts
 
     @property
+    def rows(self) -> int:
+        """Of all clients."""
+        return sum(self.counts.values())
+
+    @property
     def mean_ridge(self) -> float:
         """The ridge in mean scaling."""
-        rows = sum(self.counts.values())
-        return penalty_of(self.ridge, self.scaling, rows) / rows
+        return penalty_of(self.ridge, self.scaling, self.rows) / self.rows
 
     @contextmanager
     def purpose(self, name: str) -> Iterator[None]:
@@ -62,11 +70,6 @@ class Training:
         self.before = self.clients.traffic
         yield
         self.traffic[name] = self.traffic.get(name, Traffic()) + self.clients.traffic - self.before
-
-    def resumed(self, name: str) -> None:
-        """What was sent before an interruption counts for this purpose, too."""
-        if self.resume is not None:
-            self.traffic[name] = self.resume.sent
 
     def reached(self, params: Array, rounds: int) -> None:
         """Keep where the rounds have come to, for a training that is interrupted."""
@@ -135,7 +138,7 @@ def train(
     objective_noise: float | None = None,
     federation: Federation | None = None,
     seed: int = 0,
-    progress: Callable[[Progress], None] | None = None,
+    progress: Look | None = None,
     watch: Watch | None = None,
     resume: RoundState | None = None,
     save: Callable[[RoundState], None] | None = None,

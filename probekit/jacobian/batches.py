@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -26,19 +24,9 @@ WORKING = 2
 class BatchPlan:
     """Batches of `batch` rows; the passes of the first `kept` of them are kept."""
 
-    rows: int
     batch: int
     kept: int
     prediction: Prediction
-
-    @property
-    def batches(self) -> int:
-        """How many."""
-        return -(-self.rows // self.batch)
-
-    def slice(self, place: int) -> slice:
-        """The rows of a batch."""
-        return slice(place * self.batch, min((place + 1) * self.batch, self.rows))
 
 
 def plan_batches(
@@ -52,12 +40,10 @@ def plan_batches(
     keep: bool = True,
 ) -> BatchPlan:
     """The batches for these inputs within so many bytes (what is free), or a refusal with the numbers."""
-    device = params[0].device
+    device, size, rows = params[0].device, params[0].element_size(), len(inputs)
     free = free_memory(device) if memory is None else memory
     fixed, per_row = _pass_bytes(forward, params, inputs[:4].to(device))
-    size = params[0].element_size()
     own = inputs[:1].numel() * inputs.element_size() * (1 if device.type == "cpu" else 2)
-    rows = len(inputs)
     if batch is None:
         kind = 4 if size <= 4 else 8
         batch = max(LEAST[kind], min(MOST, BATCH_BYTES[kind] // max(per_row, 1)))
@@ -70,36 +56,24 @@ def plan_batches(
     Prediction({**taken, "inputs": rows * own}).require(
         free, remedy="Linearize over fewer rows, in float32, or a subset of the parameters."
     )
-    each = fixed + batch * per_row
     room = int(KEPT_SHARE * (free - sum(taken.values())))
-    kept = max(0, min(-(-rows // batch), room // max(each, 1))) if keep else 0
+    kept = max(0, min(-(-rows // batch), room // max(fixed + batch * per_row, 1))) if keep else 0
     held = min(kept * batch, rows) * per_row + kept * fixed
-    return BatchPlan(rows, batch, int(kept), Prediction({**taken, "kept passes": held}))
+    return BatchPlan(batch, kept, Prediction({**taken, "kept passes": held}))
 
 
 def _pass_bytes(forward: Forward, params: Tensors, inputs: Tensor) -> tuple[int, int]:
     """What a kept pass holds: so many bytes whatever its rows, and so many for each; counted on few rows."""
-    few = inputs[:1]
-    one = _held(forward, params, few)
+    one = _held(forward, params, inputs[:1])
     if len(inputs) == 1:
         inputs = torch.cat([inputs, inputs])
-    many = _held(forward, params, inputs)
-    per_row = max(0, -(-(many - one) // (len(inputs) - 1)))
+    per_row = max(0, -(-(_held(forward, params, inputs) - one) // (len(inputs) - 1)))
     return max(0, one - per_row), per_row
 
 
 def _held(forward: Forward, params: Tensors, inputs: Tensor) -> int:
+    """The bytes of every storage that the pass keeps, parameters and inputs aside, and of its outputs."""
     seen: dict[int, int] = {}
-    known = {one.untyped_storage().data_ptr() for one in (*params, inputs)}
-    with _counting(seen):
-        tape = Tape(forward, params, inputs)
-    held = sum(size for place, size in seen.items() if place not in known)
-    return held + 2 * tape.outputs.numel() * tape.outputs.element_size()
-
-
-@contextmanager
-def _counting(seen: dict[int, int]) -> Iterator[None]:
-    """Notes the storage of every tensor that the pass keeps."""
 
     def note(tensor: Tensor) -> Tensor:
         storage = tensor.untyped_storage()
@@ -107,4 +81,7 @@ def _counting(seen: dict[int, int]) -> Iterator[None]:
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
-        yield
+        tape = Tape(forward, params, inputs)
+    known = {one.untyped_storage().data_ptr() for one in (*params, inputs)}
+    held = sum(size for place, size in seen.items() if place not in known)
+    return held + 2 * tape.outputs.numel() * tape.outputs.element_size()

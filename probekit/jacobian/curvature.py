@@ -14,7 +14,6 @@ from probekit.jacobian.inverse import MEASURED, DualInverse, SubspaceInverse
 from probekit.jacobian.kernel import batch_factors, factor_bytes
 from probekit.jacobian.linearize import LinearizedRows
 from probekit.jacobian.memory import Prediction, free_memory, size_text
-from probekit.linear.affine import ModelSquares
 from probekit.linear.design import Solution
 from probekit.linear.solvers import ConjugateGradient, Operator, as_operator
 from probekit.linear.squares import Curvature
@@ -51,7 +50,6 @@ class CurvatureSolver:
     max_steps: int = 3000
     landmarks: int | None = None
     memory: int | None = None
-    seed: int = 0
     watch: Callable[[int, float, Array], None] | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
@@ -64,9 +62,9 @@ class CurvatureSolver:
         way = self.choose(rows, curvature.ridge)
         exact = rows.cast(torch.float64)
         inverse = self._inverse(exact, curvature.ridge, way.name, low_precision=True)
-        low_precision = None if way.name == "dual" else _over(curvature, rows.cast(torch.float32))
+        low_precision = None if way.name == "dual" else rows.cast(torch.float32).curvature(curvature.ridge)
         solver = ConjugateGradient(self.tolerance, self.max_steps, inverse, low_precision, self.watch)
-        return replace(solver.solve(_over(curvature, exact), rhs), method=way.name, note=way.why)
+        return replace(solver.solve(exact.curvature(curvature.ridge), rhs), method=way.name, note=way.why)
 
     def inverse(self, rows: LinearizedRows, ridge: float) -> Operator:
         """The inverse of J^T J / n + ridge, exact or close: a preconditioner."""
@@ -89,11 +87,10 @@ class CurvatureSolver:
         """The way for these rows; `ridge` in mean scaling. Refuses what cannot be solved or does not fit."""
         _refuse_singular(rows, ridge)
         free = self.memory if self.memory is not None else free_memory(rows.model.device)
-        dual = self._dual(rows)
-        fits = dual.prediction.total <= free
-        size = rows.count * rows.classes
         if self.way == "cg" or not ridge:
             return Way("cg", "Conjugate gradients without a preconditioner.", Prediction({}))
+        dual, size = self._dual(rows), rows.count * rows.classes
+        fits = dual.prediction.total <= free
         if self.way == "dual" or (self.way == "auto" and fits and size <= DUAL_MOST):
             dual.prediction.require(free, remedy='Take fewer rows, or way "pcg".')
             return dual
@@ -102,7 +99,7 @@ class CurvatureSolver:
         if self.way == "pcg":
             return found
         reason = (
-            f"does not fit into {size_text(free)}" if not fits else f"is larger than {DUAL_MOST}: iterations are faster"
+            f"is larger than {DUAL_MOST}: iterations are faster" if fits else f"does not fit into {size_text(free)}"
         )
         return replace(found, why=f"The dual, a matrix of {size} ({dual.prediction}), {reason}. {found.why}")
 
@@ -117,11 +114,8 @@ class CurvatureSolver:
         span = few * rows.classes
         layers = factor_bytes(rows) // rows.count * (few + min(rows.plan.batch, MEASURED * few))
         parts = {"kernels and factors": 4 * 8 * span**2, "layers": layers, "one block": 2**28}
-        why = (
-            f"Conjugate gradients, preconditioned by the curvature on the span of {few} rows' Jacobians "
-            f"({span} directions)."
-        )
-        return Way("pcg", why, Prediction(parts))
+        why = "Conjugate gradients, preconditioned by the curvature on the span of"
+        return Way("pcg", f"{why} {few} rows' Jacobians ({span} directions).", Prediction(parts))
 
     def _landmarks(self, rows: LinearizedRows) -> int:
         """As many as make building the preconditioner cost about what its hundred or so steps do."""
@@ -132,26 +126,15 @@ class CurvatureSolver:
         if way == "dual":
             return DualInverse.of(rows, ridge, low_precision=low_precision)
         if way == "pcg":
-            return SubspaceInverse.of(rows, ridge, landmarks=self._landmarks(rows), seed=self.seed)
+            return SubspaceInverse.of(rows, ridge, landmarks=self._landmarks(rows))
         return None
 
 
 def _network(operator: Operator) -> tuple[Curvature, LinearizedRows]:
     """The curvature and the rows inside an operator."""
-    if isinstance(operator, Curvature) and isinstance(operator.squares, ModelSquares):
-        model = operator.squares.model
-        if isinstance(model, LinearizedRows):
-            return operator, model
-    raise InputError(
-        f"This solver is for the curvature of a linearized network; found {type(operator).__name__}. Use "
-        "ConjugateGradient."
-    )
-
-
-def _over(curvature: Curvature, rows: LinearizedRows) -> Curvature:
-    """The same curvature in the numbers of these rows."""
-    nothing = np.broadcast_to(np.float64(0), (rows.count, rows.classes))
-    return replace(curvature, squares=ModelSquares(rows, nothing))
+    if isinstance(operator, Curvature) and isinstance(rows := getattr(operator.squares, "model", None), LinearizedRows):
+        return operator, rows
+    raise InputError(f"This solver is for the curvature of a linearized network; found {type(operator).__name__}.")
 
 
 def _refuse_singular(rows: LinearizedRows, ridge: float) -> None:
@@ -160,6 +143,5 @@ def _refuse_singular(rows: LinearizedRows, ridge: float) -> None:
         raise InputError(f"A ridge must be a number of 0 or more; found {ridge}.")
     if ridge == 0 and rank < rows.model.size:
         raise InputError(
-            f"Without a ridge the curvature of {rows.count} rows and {rows.classes} classes has rank {rank} at "
-            f"most, in {rows.model.size} parameters: it has no inverse. Give a ridge above 0."
+            f"Unpenalised, the curvature has rank {rank} at most, in {rows.model.size} parameters. Use a ridge above 0."
         )

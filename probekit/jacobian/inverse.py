@@ -55,8 +55,10 @@ class DualInverse(Operator):
 
     def matvec(self, v: Array) -> Array:
         """The inverse applied."""
-        pushed = _solved(self.factor, self.rows.jvp(v))
-        return np.asarray((v - self.rows.vjp(pushed)) / self.ridge)
+        pushed = self.rows.jvp(v)
+        given = tensor_of(pushed).to(self.factor).reshape(-1, 1)
+        solved = torch.cholesky_solve(given, self.factor).double().cpu().numpy().reshape(pushed.shape)
+        return np.asarray((v - self.rows.vjp(solved)) / self.ridge)
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,8 +90,7 @@ class SubspaceInverse(Operator):
         alone = _cholesky(kernel)
         caught = float(torch.cholesky_solve(cross, alone).diagonal().sum())
         # the mean curvature outside the span lies within that block's spectrum: any such scale will do
-        outside = max(trace / rows.count - caught, 0.0) / max(rows.count * rows.classes - len(kernel), 1)
-        scale = ridge + outside
+        scale = ridge + max(trace / rows.count - caught, 0.0) / max(rows.count * rows.classes - len(kernel), 1)
         middle = torch.cholesky_inverse(_cholesky(cross.add_(kernel, alpha=ridge))).mul_(scale)
         # a matrix, not two factors: it is applied in every step, and as a product that is fastest
         return cls(few, scale, middle.sub_(torch.cholesky_inverse(alone)))
@@ -111,12 +112,6 @@ def _cholesky(matrix: Tensor) -> Tensor:
     factor, failed = torch.linalg.cholesky_ex(matrix)
     if int(failed):
         raise SolverError(
-            f"The kernel of these rows is not positive definite (at {int(failed)} of {len(matrix)}). "
-            "Use a larger ridge."
+            f"The kernel of these rows is not positive definite (at {failed} of {len(matrix)}). Use a larger ridge."
         )
     return factor
-
-
-def _solved(factor: Tensor, outputs: Array) -> Array:
-    given = tensor_of(outputs).to(factor).reshape(-1, 1)
-    return np.asarray(torch.cholesky_solve(given, factor).double().cpu().numpy()).reshape(outputs.shape)

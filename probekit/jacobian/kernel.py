@@ -8,8 +8,11 @@ long as that layer alone. Parameters of other layers (norms, tokens) get explici
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -25,58 +28,46 @@ AGREEMENT = 1e-3
 
 
 @dataclass(frozen=True, eq=False)
-class Product:
-    """A layer met once per row: J J^T = (a a^T [weight] + 1 [bias]) * (b b^T), entry by entry."""
+class Layer:
+    """One layer of some rows: rows of the Jacobian itself, (n, k, q), or the factors of such rows.
 
-    inputs: Tensor
-    gradients: Tensor
-    weight: bool
-    bias: bool
-
-    def take(self, rows: slice) -> Product:
-        """Of some rows."""
-        return Product(self.inputs[rows], self.gradients[rows], self.weight, self.bias)
-
-    def kernel(self, other: Any) -> Tensor:
-        """Against another's rows, (n, k, m, k)."""
-        (n, k, width), m = self.gradients.shape, len(other.gradients)
-        found: Tensor = (self.gradients.reshape(n * k, width) @ other.gradients.reshape(m * k, width).T).view(
-            n, k, m, k
-        )
-        found.mul_(self._meeting(self.inputs @ other.inputs.T)[:, None, :, None])
-        return found
-
-    def blocks(self) -> Tensor:
-        """Each row against itself, (n, k, k)."""
-        meeting = self._meeting(self.inputs.square().sum(1))
-        return torch.einsum("nko,nlo->nkl", self.gradients, self.gradients) * meeting[:, None, None]
-
-    def _meeting(self, inner: Tensor) -> Tensor:
-        return inner.mul_(float(self.weight)).add_(float(self.bias))
-
-
-@dataclass(frozen=True, eq=False)
-class Explicit:
-    """Rows of the Jacobian itself for some parameters, (n, k, q)."""
+    A layer met once per row has `inputs` a beside the gradients b in `rows`:
+    J J^T = (a a^T [weight] + 1 [bias]) * (b b^T), entry by entry.
+    """
 
     rows: Tensor
+    inputs: Tensor | None = None
+    weight: bool = False
+    bias: bool = False
 
-    def take(self, rows: slice) -> Explicit:
-        """Of some rows."""
-        return Explicit(self.rows[rows])
+    @property
+    def tensors(self) -> Tensors:
+        """What it holds."""
+        return (self.rows,) if self.inputs is None else (self.rows, self.inputs)
 
-    def kernel(self, other: Any) -> Tensor:
+    def with_tensors(self, rows: Tensor, inputs: Tensor | None = None) -> Layer:
+        """The same layer of other rows."""
+        return Layer(rows, inputs, self.weight, self.bias)
+
+    def joined(self, parts: Sequence[Layer]) -> Layer:
+        """The same layer of all these parts' rows."""
+        return self.with_tensors(*map(torch.cat, zip(*(one.tensors for one in parts), strict=True)))
+
+    def kernel(self, other: Layer) -> Tensor:
         """Against another's rows, (n, k, m, k)."""
         (n, k, q), m = self.rows.shape, len(other.rows)
         found: Tensor = (self.rows.reshape(n * k, q) @ other.rows.reshape(m * k, q).T).view(n, k, m, k)
+        if self.inputs is not None and other.inputs is not None:
+            found.mul_(self._meeting(self.inputs @ other.inputs.T)[:, None, :, None])
         return found
 
     def blocks(self) -> Tensor:
         """Each row against itself, (n, k, k)."""
-        return torch.einsum("nkq,nlq->nkl", self.rows, self.rows)
+        found = torch.einsum("nkq,nlq->nkl", self.rows, self.rows)
+        return found if self.inputs is None else found * self._meeting(self.inputs.square().sum(1))[:, None, None]
 
-
-Layer = Product | Explicit
+    def _meeting(self, inner: Tensor) -> Tensor:
+        return inner.mul_(float(self.weight)).add_(float(self.bias))
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,26 +75,18 @@ class Factors:
     """All layers of some rows."""
 
     layers: tuple[Layer, ...]
-    count: int
-    classes: int
-
-    @property
-    def nbytes(self) -> int:
-        """What they take."""
-        held = [(one.inputs, one.gradients) if isinstance(one, Product) else (one.rows,) for one in self.layers]
-        return sum(each.numel() * each.element_size() for group in held for each in group)
 
     def kernel(self, other: Factors) -> Tensor:
         """J J'^T, (n k, m k), rows first, then classes; a block of rows at a time."""
-        size = (self.count * self.classes, other.count * other.classes)
-        some = next(_tensors(self.layers))
-        found = torch.zeros(size, dtype=some.dtype, device=some.device)
-        step = max(1, BLOCK_BYTES // (self.classes * size[1] * some.element_size()))
-        for start in range(0, self.count, step):
-            rows = slice(start, min(start + step, self.count))
-            block = found[rows.start * self.classes : rows.stop * self.classes]
+        first, width = self.layers[0].rows, other.layers[0].rows.shape[:2].numel()
+        count, classes = first.shape[:2]
+        found = torch.zeros((count * classes, width), dtype=first.dtype, device=first.device)
+        step = max(1, BLOCK_BYTES // (classes * width * first.element_size()))
+        for start in range(0, count, step):
+            block = found[start * classes : (start + step) * classes]
             for one, two in zip(self.layers, other.layers, strict=True):
-                block += one.take(rows).kernel(two).view(block.shape)
+                taken = one.with_tensors(*(held[start : start + step] for held in one.tensors))
+                block += taken.kernel(two).view(block.shape)
         return found
 
     def blocks(self) -> Tensor:
@@ -113,23 +96,21 @@ class Factors:
 
 def factors(rows: LinearizedRows) -> Factors:
     """The layers of all rows, held at once."""
-    parts = list(batch_factors(rows))
-    layers = tuple(_joined([one.layers[place] for one in parts]) for place in range(len(parts[0].layers)))
-    return Factors(layers, rows.count, rows.classes)
+    layers = zip(*(batch.layers for batch in batch_factors(rows)), strict=True)
+    return Factors(tuple(parts[0].joined(parts) for parts in layers))
 
 
 def batch_factors(rows: LinearizedRows) -> Iterator[Factors]:
     """The layers of one batch after the other."""
     layers = _trusted(rows)
-    for place in range(rows.plan.batches):
-        some = rows.inputs[rows.plan.slice(place)].to(rows.model.device)
+    for some in rows.input_batches():
         yield _factors(rows.model, some, rows.classes, layers)
 
 
 def factor_bytes(rows: LinearizedRows) -> int:
     """What the layers of all rows would take."""
-    one = rows.inputs[:1].to(rows.model.device)
-    return _factors(rows.model, one, rows.classes, _trusted(rows)).nbytes * rows.count
+    made = _factors(rows.model, rows.inputs[:1].to(rows.model.device), rows.classes, _trusted(rows))
+    return rows.count * sum(one.numel() * one.element_size() for layer in made.layers for one in layer.tensors)
 
 
 def _trusted(rows: LinearizedRows) -> dict[str, nn.Module]:
@@ -147,75 +128,59 @@ def _trusted(rows: LinearizedRows) -> dict[str, nn.Module]:
 
 def _structured(model: Linearized, inputs: Tensor) -> dict[str, nn.Module]:
     """Linear and plain convolution layers that move, are called once, and share no weight with another."""
-    owners: dict[int, int] = {}
-    for _, one in model.module.named_parameters(remove_duplicate=False):
-        owners[id(one)] = owners.get(id(one), 0) + 1
-    moving = set(model.names)
+    owners = Counter(id(one) for _, one in model.module.named_parameters(remove_duplicate=False))
     found: dict[str, nn.Module] = {}
     for name, layer in model.module.named_modules():
-        plain = type(layer) is nn.Linear or (
-            type(layer) is nn.Conv2d
-            and layer.groups == 1
-            and not isinstance(layer.padding, str)
-            and layer.padding_mode == "zeros"
-        )
+        plain = type(layer) is nn.Linear
+        if type(layer) is nn.Conv2d:
+            plain = layer.groups == 1 and not isinstance(layer.padding, str) and layer.padding_mode == "zeros"
         own = {f"{name}.{key}".removeprefix("."): one for key, one in layer.named_parameters(recurse=False)}
-        if plain and moving & own.keys() and all(owners[id(one)] == 1 for one in own.values()):
+        if plain and own.keys() & model.names and all(owners[id(one)] == 1 for one in own.values()):
             found[name] = layer
-    calls = dict.fromkeys(found, 0)
-    with torch.no_grad(), differentiable(), _Listening(found) as heard:
+    with torch.no_grad(), differentiable(), _listening(found) as heard:
         model.forward(model.base, inputs)
-        for name, _, _ in heard.calls:
-            calls[name] += 1
+    calls = Counter(name for name, _, _ in heard)
     return {name: layer for name, layer in found.items() if calls[name] == 1}
 
 
-class _Listening:
-    """Hooks that note what goes in and out of layers."""
+@contextmanager
+def _listening(layers: dict[str, nn.Module]) -> Iterator[list[tuple[str, Tensor, Tensor]]]:
+    """Notes the name, input and output of each call of a layer."""
+    calls: list[tuple[str, Tensor, Tensor]] = []
 
-    def __init__(self, layers: dict[str, nn.Module]) -> None:
-        self.layers = layers
-        self.calls: list[tuple[str, Tensor, Tensor]] = []
+    def note(name: str, _: nn.Module, given: Tensors, out: Tensor) -> None:
+        calls.append((name, given[0], out))
 
-    def __enter__(self) -> _Listening:
-        self._hooks = [layer.register_forward_hook(self._note(name)) for name, layer in self.layers.items()]
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for hook in self._hooks:
+    hooks = [layer.register_forward_hook(partial(note, name)) for name, layer in layers.items()]
+    try:
+        yield calls
+    finally:
+        for hook in hooks:
             hook.remove()
-
-    def _note(self, name: str) -> Any:
-        def note(_: nn.Module, given: tuple[Tensor, ...], out: Tensor) -> None:
-            self.calls.append((name, given[0], out))
-
-        return note
 
 
 def _factors(model: Linearized, inputs: Tensor, classes: int, layers: dict[str, nn.Module]) -> Factors:
     leaves = tuple(one.detach().requires_grad_() for one in model.base)
     found: list[Layer] = []
-    moving, covered = set(model.names), set()
+    covered: set[str] = set()
     if layers:
-        with torch.enable_grad(), differentiable(), _Listening(layers) as heard:
+        with torch.enable_grad(), differentiable(), _listening(layers) as heard:
             outputs = model.forward(leaves, inputs)
-            outs = [out for _, _, out in heard.calls]
+            outs = [out for _, _, out in heard]
             sums = outputs.sum(0)  # rows do not mix, so the gradient of a sum over rows holds each row's own
             each = [
                 torch.autograd.grad(sums[k], outs, retain_graph=True, allow_unused=True, materialize_grads=True)
                 for k in range(classes)
             ]
-        for place, (name, given, _) in enumerate(heard.calls):
-            prefix = f"{name}." if name else ""
-            names = {key for key in (f"{prefix}weight", f"{prefix}bias") if key in moving}
-            covered |= names
-            gradients = torch.stack([one[place] for one in each], dim=1).detach()
-            has = (f"{prefix}weight" in names, f"{prefix}bias" in names)
-            found.append(_layer(layers[name], given.detach(), gradients, *has))
+        for (name, given, _), *parts in zip(heard, *each, strict=True):
+            names = [f"{name}.{key}".removeprefix(".") for key in ("weight", "bias")]
+            covered.update(names)
+            gradients = torch.stack(parts, dim=1).detach()
+            found.append(_layer(layers[name], given.detach(), gradients, *(one in model.names for one in names)))
     rest = [place for place, name in enumerate(model.names) if name not in covered]
     if rest:
-        found.append(Explicit(_explicit(model, inputs, classes, rest)))
-    return Factors(tuple(found), len(inputs), classes)
+        found.append(Layer(_explicit(model, inputs, classes, rest)))
+    return Factors(tuple(found))
 
 
 def _layer(layer: nn.Module, given: Tensor, gradients: Tensor, weight: bool, bias: bool) -> Layer:
@@ -225,17 +190,13 @@ def _layer(layer: nn.Module, given: Tensor, gradients: Tensor, weight: bool, bia
         options: dict[str, Any] = {"dilation": layer.dilation, "padding": layer.padding, "stride": layer.stride}
         seen, felt = functional.unfold(given, layer.kernel_size, **options), gradients.flatten(3)
     elif given.dim() == 2:
-        return Product(given, gradients, weight, bias)
+        return Layer(gradients, given, weight, bias)
     else:
         seen = given.reshape(rows, -1, given.shape[-1]).transpose(1, 2)
         felt = gradients.reshape(rows, classes, -1, gradients.shape[-1]).transpose(2, 3)
-    parts = []
-    if weight:
-        # one product for all classes of a row: its inputs are not copied for each
-        parts.append((felt.flatten(1, 2) @ seen.transpose(1, 2)).reshape(rows, classes, -1))
-    if bias:
-        parts.append(felt.sum(3))
-    return Explicit(torch.cat(parts, dim=2))
+    # one product for all classes of a row: its inputs are not copied for each
+    parts = [(felt.flatten(1, 2) @ seen.transpose(1, 2)).reshape(rows, classes, -1)] if weight else []
+    return Layer(torch.cat([*parts, felt.sum(3)] if bias else parts, dim=2))
 
 
 def _explicit(model: Linearized, inputs: Tensor, classes: int, rest: Sequence[int]) -> Tensor:
@@ -243,10 +204,8 @@ def _explicit(model: Linearized, inputs: Tensor, classes: int, rest: Sequence[in
     own = tuple(model.base[place] for place in rest)
 
     def outputs(moved: Tensors, row: Tensor) -> Tensor:
-        tensors = list(model.base)
-        for place, one in zip(rest, moved, strict=True):
-            tensors[place] = one
-        return model.forward(tuple(tensors), row[None])[0]
+        tensors = dict(enumerate(model.base)) | dict(zip(rest, moved, strict=True))
+        return model.forward(tuple(tensors.values()), row[None])[0]
 
     with differentiable():
         try:
@@ -255,17 +214,3 @@ def _explicit(model: Linearized, inputs: Tensor, classes: int, rest: Sequence[in
             each = [torch.func.jacrev(outputs)(own, row) for row in inputs]
             found = tuple(torch.stack(ones) for ones in zip(*each, strict=True))
     return torch.cat([one.detach().reshape(len(inputs), classes, -1) for one in found], dim=2)
-
-
-def _joined(parts: Sequence[Layer]) -> Layer:
-    first = parts[0]
-    if isinstance(first, Product):
-        products = [one for one in parts if isinstance(one, Product)]
-        inputs = torch.cat([one.inputs for one in products])
-        return Product(inputs, torch.cat([one.gradients for one in products]), first.weight, first.bias)
-    return Explicit(torch.cat([one.rows for one in parts if isinstance(one, Explicit)]))
-
-
-def _tensors(layers: Sequence[Layer]) -> Iterator[Tensor]:
-    for one in layers:
-        yield one.gradients if isinstance(one, Product) else one.rows

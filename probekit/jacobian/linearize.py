@@ -8,7 +8,7 @@ always pulls towards parameters of zero.
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cached_property
@@ -23,7 +23,6 @@ from torch.func import functional_call
 from probekit.errors import InputError
 from probekit.jacobian.batches import BatchPlan, plan_batches
 from probekit.jacobian.inspection import inspect, refuse_modes
-from probekit.jacobian.memory import Prediction
 from probekit.jacobian.tape import Fresh, Tape, Tensors
 from probekit.linear.affine import ModelSquares
 from probekit.linear.design import CENTRES
@@ -50,9 +49,7 @@ def linearize(
     Gives a Linearized, whose `over(inputs)` has the products with the Jacobian.
     """
     refuse_modes(module)
-    own = copy.deepcopy(module).eval().requires_grad_(False)
-    if dtype is not None or device is not None:
-        own = own.to(device=device, dtype=dtype)
+    own = copy.deepcopy(module).eval().requires_grad_(False).to(device=device, dtype=dtype)
     names = _selected(own, subset)
     found = Linearized(own, names)
     if params is None:
@@ -62,9 +59,7 @@ def linearize(
     for name, value in values.items():
         if name not in known or tuple(value.shape) != tuple(known[name].shape):
             wanted = tuple(known[name].shape) if name in known else f"one of {', '.join(list(known)[:6])}, ..."
-            raise InputError(
-                f"Weights must fit the network: {name} should be {wanted}, found shape {tuple(value.shape)}."
-            )
+            raise InputError(f"Weights must fit the network: {name} should be {wanted}, found {tuple(value.shape)}.")
         known[name].copy_(value)
     return Linearized(own, names)
 
@@ -76,25 +71,9 @@ class Linearized:
         self.module, self.names = module, names
         known = dict(module.named_parameters())
         self.base: Tensors = tuple(known[name].detach() for name in names)
-        moving = set(names)
-        fixed = {name: value for name, value in known.items() if name not in moving}
-        self._fixed = {**fixed, **dict(module.named_buffers())}
+        self._fixed = {name: known[name] for name in known.keys() - set(names)} | dict(module.named_buffers())
         self._sizes = [one.numel() for one in self.base]
-
-    @property
-    def size(self) -> int:
-        """How many parameters move."""
-        return sum(self._sizes)
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """The numbers' type."""
-        return self.base[0].dtype
-
-    @property
-    def device(self) -> torch.device:
-        """Where they are."""
-        return self.base[0].device
+        self.size, self.dtype, self.device = sum(self._sizes), self.base[0].dtype, self.base[0].device
 
     @property
     def weights(self) -> Array:
@@ -111,9 +90,7 @@ class Linearized:
     def split(self, params: Array | Tensor) -> Tensors:
         """A column of parameters as tensors of the network's own shapes."""
         if tuple(params.shape) != (self.size, 1):
-            raise InputError(
-                f"This network's parameters are one column of {self.size} numbers; found shape {tuple(params.shape)}."
-            )
+            raise InputError(f"Parameters are one column of {self.size} numbers; found shape {tuple(params.shape)}.")
         given = tensor_of(params) if isinstance(params, np.ndarray) else params
         flat = given.to(device=self.device, dtype=self.dtype).reshape(-1)
         return tuple(one.view(base.shape) for one, base in zip(torch.split(flat, self._sizes), self.base, strict=True))
@@ -166,21 +143,11 @@ class LinearizedRows:
         """Of the parameters."""
         return (self.model.size, 1)
 
-    @property
-    def memory(self) -> Prediction:
-        """What this takes, predicted before anything was kept."""
-        return self.plan.prediction
-
     @cached_property
     def offset(self) -> Array:
         """The outputs at parameters of zero, (n, k)."""
         found = np.concatenate([rows_of(batch.outputs) for batch in self._batches])
         return found if self.centre == "wp" else found - self.jvp(self.model.weights)
-
-    @property
-    def start(self) -> Array:
-        """The parameters that stand for w_p."""
-        return np.zeros(self.shape) if self.centre == "wp" else self.model.weights
 
     def outputs(self, params: Array) -> Array:
         """The linearized network's outputs, (n, k)."""
@@ -194,14 +161,11 @@ class LinearizedRows:
     def vjp(self, outputs: Array) -> Array:
         """J^T u, (p, 1): summed over batches in float64."""
         if outputs.shape != (self.count, self.classes):
-            raise InputError(
-                f"Outputs of {self.count} rows and {self.classes} classes are wanted; found shape {outputs.shape}."
-            )
+            raise InputError(f"Outputs must have shape {(self.count, self.classes)}; found {outputs.shape}.")
         total = torch.zeros(self.model.size, dtype=torch.float64, device=self.model.device)
-        given = tensor_of(outputs)
-        for place, batch in enumerate(self._batches):
-            some = given[self.plan.slice(place)].to(device=self.model.device, dtype=self.model.dtype)
-            total += torch.cat([one.reshape(-1) for one in batch.vjp(some)])
+        for some, batch in zip(torch.split(tensor_of(outputs), self.plan.batch), self._batches, strict=True):
+            pulled = batch.vjp(some.to(device=self.model.device, dtype=self.model.dtype))
+            total += torch.cat([one.reshape(-1) for one in pulled])
         return column(total)
 
     def cast(self, dtype: torch.dtype) -> LinearizedRows:
@@ -218,12 +182,15 @@ class LinearizedRows:
 
     @cached_property
     def _batches(self) -> tuple[Tape | Fresh, ...]:
-        made: list[Tape | Fresh] = []
-        for place in range(self.plan.batches):
-            some = self.inputs[self.plan.slice(place)].to(self.model.device)
-            kind = Tape if place < self.plan.kept else Fresh
-            made.append(kind(self.model.forward, self.model.base, some))
-        return tuple(made)
+        model, plan = self.model, self.plan
+        return tuple(
+            (Tape if place < plan.kept else Fresh)(model.forward, model.base, some)
+            for place, some in enumerate(self.input_batches())
+        )
+
+    def input_batches(self) -> Iterator[Tensor]:
+        """The inputs of each batch, where the network is."""
+        return (some.to(self.model.device) for some in torch.split(self.inputs, self.plan.batch))
 
 
 def tensor_of(array: NDArray[Any]) -> Tensor:
@@ -257,8 +224,5 @@ def _selected(module: nn.Module, subset: str | Sequence[str] | int | None) -> tu
     patterns = [subset] if isinstance(subset, str) else list(subset)
     for pattern in patterns:
         if not any(fnmatchcase(name, pattern) for name in known):
-            raise InputError(
-                f"No parameter's name matches {pattern!r}; the network has {', '.join(known[:8])}"
-                f"{', ...' if len(known) > 8 else ''}."
-            )
+            raise InputError(f"No parameter's name matches {pattern!r}; the first are {', '.join(known[:8])}.")
     return tuple(name for name in known if any(fnmatchcase(name, pattern) for pattern in patterns))

@@ -44,10 +44,9 @@ class Tape:
             self._outputs = forward(self._leaves, inputs)
             self._seed = torch.zeros_like(self._outputs, requires_grad=True)
             pulled = torch.autograd.grad(self._outputs, self._leaves, self._seed, create_graph=True, allow_unused=True)
-        found = [(place, one) for place, one in enumerate(pulled) if one is not None and one.requires_grad]
-        self._used = tuple(place for place, _ in found)
+        used = {place: one for place, one in enumerate(pulled) if one is not None and one.requires_grad}
         # edges of the graph instead of the tensors: their values, zeros as large as the network, are not kept
-        self._pulled = tuple(get_gradient_edge(one) for _, one in found)
+        self._pulled = {place: get_gradient_edge(one) for place, one in used.items()}
 
     @property
     def outputs(self) -> Tensor:
@@ -56,10 +55,10 @@ class Tape:
 
     def jvp(self, tangents: Tensors) -> Tensor:
         """J v."""
-        if not self._used:
+        if not self._pulled:
             return torch.zeros_like(self._outputs)
-        seeds = [tangents[place] for place in self._used]
-        return torch.autograd.grad(self._pulled, self._seed, seeds, retain_graph=True)[0]
+        seeds = [tangents[place] for place in self._pulled]
+        return torch.autograd.grad(tuple(self._pulled.values()), self._seed, seeds, retain_graph=True)[0]
 
     def vjp(self, cotangents: Tensor) -> Tensors:
         """J^T u."""
@@ -150,10 +149,9 @@ class _Backward(Function):
         ctx.save_for_backward(x, weight)
         ctx.options = options
         ctx.set_materialize_grads(False)
-        stride, padding, dilation, groups = options
-        sizes = [len(weight)]
+        *where, groups = options
         return torch.ops.aten.convolution_backward(
-            gradient, x, weight, sizes, stride, padding, dilation, False, [0, 0], groups, mask
+            gradient, x, weight, [len(weight)], *where, False, [0, 0], groups, mask
         )
 
     @staticmethod
@@ -171,6 +169,6 @@ class _Backward(Function):
 
 
 def _convolved(x: Tensor, weight: Tensor, bias: Tensor | None, options: Sequence[Any]) -> Tensor:
-    stride, padding, dilation, groups = options
-    found: Tensor = torch.ops.aten.convolution(x, weight, bias, stride, padding, dilation, False, [0, 0], groups)
+    *where, groups = options  # stride, padding, dilation
+    found: Tensor = torch.ops.aten.convolution(x, weight, bias, *where, False, [0, 0], groups)
     return found

@@ -55,17 +55,14 @@ class Design:
             if getattr(self, name) not in known:
                 raise InputError(f"A design's {name} must be one of {', '.join(known)}; found {getattr(self, name)!r}.")
         if self.dimension < 1 or self.classes < 1:
-            raise InputError(
-                f"A design needs at least one dimension and one class; found {self.dimension} and {self.classes}."
-            )
+            raise InputError(f"A design needs a dimension and a class; found {self.dimension} and {self.classes}.")
         object.__setattr__(self, "grid", self._step())
 
     def _step(self) -> float:
         if self.arithmetic != "exact":
             if self.grid:
                 raise InputError(
-                    f"A grid belongs to exact arithmetic; found grid {self.grid} with {self.arithmetic!r}. "
-                    'Leave it out or choose arithmetic "exact".'
+                    f"A grid belongs to exact arithmetic; found {self.grid} with {self.arithmetic!r}. Leave it out."
                 )
             return 0.0
         if not self.grid and self.view == "l2":
@@ -81,6 +78,12 @@ class Design:
     def columns(self) -> int:
         """The number of columns: the embedding and, unless there is none, the column of ones (last)."""
         return self.dimension + (self.intercept != "none")
+
+    @property
+    def shapes(self) -> tuple[tuple[int, ...], tuple[int, int], tuple[int]]:
+        """Of Gram, moment and class counts."""
+        gram, classes = (self.columns, self.columns), self.classes
+        return ((classes, *gram) if self.per_class else gram, (self.columns, classes), (classes,))
 
 
 @dataclass(frozen=True)
@@ -100,27 +103,19 @@ class ClientStats:
     __repr__ = one_line
 
     def __post_init__(self) -> None:
-        columns, classes = self.design.columns, self.design.classes
-        leading = (classes,) if self.design.per_class else ()
-        wanted = ((*leading, columns, columns), (columns, classes), (classes,))
         found = (self.gram.shape, self.moment.shape, self.class_counts.shape)
-        if found != wanted:
-            raise InputError(f"Statistics of {self.design} need arrays of shapes {wanted}; found {found}.")
+        if found != self.design.shapes:
+            raise InputError(f"Statistics of {self.design} need arrays of shapes {self.design.shapes}; found {found}.")
         if self.design.arithmetic == "exact" and self.count > EXACT_ROWS:
-            raise InputError(
-                f"Sums over {self.count} rows are no longer exact; exact arithmetic holds {EXACT_ROWS} rows. "
-                "Use float64 arithmetic for more."
-            )
+            raise InputError(f"Exact sums hold at most {EXACT_ROWS} rows; found {self.count}. Use float64 arithmetic.")
         for array in (self.gram, self.moment, self.class_counts):
             array.setflags(write=False)
 
     @classmethod
     def zero(cls, design: Design) -> ClientStats:
         """The statistics of no rows."""
-        leading = (design.classes,) if design.per_class else ()
-        gram = np.zeros((*leading, design.columns, design.columns))
-        moment = np.zeros((design.columns, design.classes))
-        return cls(design, gram, moment, np.zeros(design.classes, np.int64))
+        gram, moment, counts = design.shapes
+        return cls(design, np.zeros(gram), np.zeros(moment), np.zeros(counts, np.int64))
 
     @property
     def count(self) -> int:
@@ -144,16 +139,15 @@ class ClientStats:
         if (counts < 0).any():
             short = int(np.argmin(counts))
             raise InputError(
-                f"Cannot take {int(other.class_counts[short])} rows of class {short} out of "
-                f"{int(self.class_counts[short])}: those rows are not (all) in these statistics."
+                f"Cannot take {other.class_counts[short]} rows of class {short} out of {self.class_counts[short]}: "
+                "they are not (all) in these statistics."
             )
         return ClientStats(self.design, self.gram - other.gram, self.moment - other.moment, counts)
 
     def _belongs(self, other: ClientStats, verb: str) -> None:
         if self.design != other.design:
             raise MismatchError(
-                f"Cannot {verb} statistics of different designs: {self.design} and {other.design}. "
-                "Compute both with the same options."
+                f"Cannot {verb} statistics of different designs: {self.design} and {other.design}. Use one design."
             )
 
     @property

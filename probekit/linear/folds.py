@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,6 @@ from probekit.errors import InputError
 from probekit.linear.design import ClientStats, Design
 from probekit.linear.path import Array, RidgePath, Validation, decompose
 from probekit.linear.statistics import statistics
-from probekit.linear.system import ClassWeight, Standardisation
 from probekit.values import Rows
 
 FOLD_STREAM = 23
@@ -31,28 +31,15 @@ def client_folds(
     ]
 
 
-def cross_validate(
-    parts: Sequence[ClientStats],
-    *,
-    ridges: Array | None = None,
-    scaling: str = "mean",
-    standardise: str | Standardisation = "none",
-    class_weight: ClassWeight = None,
-) -> Validation:
+def cross_validate(parts: Sequence[ClientStats], *, ridges: Array, **options: Any) -> Validation:
     """The squared error on each part (fold or client) of the head of all others, for every ridge.
 
     The others are summed anew, never subtracted, and each sum its own standardisation and class weights.
+    options: those of `decompose`.
     """
     parts = [part for part in parts if part.count]
     if len(parts) < 2:
         raise InputError(f"Leaving one part out needs at least two parts with rows; found {len(parts)}.")
-    options: dict[str, Any] = {"scaling": scaling, "standardise": standardise, "class_weight": class_weight}
-    if ridges is None:
-        total = parts[0]
-        for part in parts[1:]:
-            total = total + part
-        ridges = decompose(total, **options).grid()
-    ridges = np.asarray(ridges, dtype=np.float64)
     if not (ridges > 0).all():
         raise InputError(f"Ridges to choose from must lie above 0; found {ridges.min():g}.")
     squared, weight = np.zeros(len(ridges)), 0.0
@@ -67,14 +54,8 @@ def cross_validate(
 def _others(parts: Sequence[ClientStats]) -> list[ClientStats]:
     """For each part the sum of all others: a sum of those before it and those after it."""
     zero = ClientStats.zero(parts[0].design)
-    after = [zero]
-    for part in reversed(parts[1:]):
-        after.append(part + after[-1])
-    before, found = zero, []
-    for part, rest in zip(parts, reversed(after), strict=True):
-        found.append(before + rest)
-        before = before + part
-    return found
+    before, after = (list(accumulate(some, initial=zero)) for some in (parts[:-1], parts[:0:-1]))
+    return [one + other for one, other in zip(before, reversed(after), strict=True)]
 
 
 def _held_out(path: RidgePath, part: ClientStats, ridges: Array) -> tuple[Array, float]:

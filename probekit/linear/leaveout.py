@@ -68,8 +68,8 @@ def leave_one_out(
 
 def validation_of(path: RidgePath, ridges: Array, squared: Array, wrong: Array) -> Validation:
     """Mean errors from the sums over all rows."""
-    total, classes = path.system.weight, path.system.moment.shape[1]
-    return Validation("leave-one-out", ridges, squared / (total * classes), wrong / total)
+    total = path.system.weight
+    return Validation("leave-one-out", ridges, squared / (total * path.system.design.classes), wrong / total)
 
 
 def left_out_sums(
@@ -82,17 +82,18 @@ def left_out_sums(
     exact = chosen if dtype == np.float64 else None
     weights = system.class_weights[labels]
     squared, wrong = np.zeros(len(ridges)), np.zeros(len(ridges))
-    classes = system.moment.shape[1]
-    length = max(16, BLOCK_ELEMENTS // ((len(ridges) + chosen.rank) * classes))
+    length = max(16, BLOCK_ELEMENTS // ((len(ridges) + len(chosen.mixing)) * system.design.classes))
     for numbers, block in row_blocks(rows, system.design, chunk_rows=length):
-        own = weights[numbers]
-        filters, rotated = chosen, chosen.rotate(block)
-        spare = 1 - filters.leverages(rotated, own)
+        own, filters = weights[numbers], chosen
+        rotated, spare = filters.rotate(block, own)
         if filters is not exact and spare.min() < DELICATE:
-            exact = exact or _Filters.of(path, ridges, dtype=np.float64)
-            filters, rotated = exact, exact.rotate(block)
-            spare = 1 - filters.leverages(rotated, own)
-        _refuse_lone(spare, numbers, ridges)
+            filters = exact = exact or _Filters.of(path, ridges, dtype=np.float64)
+            rotated, spare = filters.rotate(block, own)
+        if spare.min() < LONE:
+            row, ridge = np.unravel_index(np.argmin(spare), spare.shape)
+            raise InputError(
+                f"Row {numbers[row]} cannot be left out at ridge {ridges[ridge]:g} (leverage 1). Try larger ridges."
+            )
         errors, misses = _left_out(filters.scores(rotated), labels[numbers], spare, system=system)
         squared += own @ errors
         wrong += own @ misses
@@ -108,11 +109,11 @@ class _Filters:
     """
 
     system: System
+    bias: float
     vectors: NDArray[Any]
     inverse: NDArray[Any]
     basis: NDArray[Any]
     mixing: NDArray[Any]
-    bias: float
     offset: NDArray[Any]
 
     @classmethod
@@ -128,46 +129,21 @@ class _Filters:
         unfiltered = path.rotated / np.where(kept, values, np.inf)[:, None]
         basis = unfiltered[:, :, None] * (left[:, :rank] * sizes[:rank])[:, None, :]
         free = system.design.intercept == "free"
-        return cls(
-            system=system,
-            vectors=path.vectors.astype(dtype),
-            inverse=(1 / (values[:, None] + penalties)).astype(dtype),
-            basis=basis.reshape(len(values), -1).astype(dtype),
-            mixing=right[:rank].astype(dtype),
-            bias=1 / system.weight if free else 0.0,
-            offset=(system.mean_target * free - system.targets[0]).astype(dtype),
-        )
+        inverse, offset = 1 / (values[:, None] + penalties), system.mean_target * free - system.targets[0]
+        arrays = (path.vectors, inverse, basis.reshape(len(values), -1), right[:rank], offset)
+        return cls(system, 1 / system.weight if free else 0.0, *(one.astype(dtype) for one in arrays))
 
-    @property
-    def rank(self) -> int:
-        return len(self.mixing)
-
-    def rotate(self, block: NDArray[Any]) -> NDArray[Any]:
-        """Rows in the eigenvectors of the Gram."""
-        columns = self.system.columns(block).astype(self.vectors.dtype, copy=False)
-        return np.asarray(columns @ self.vectors)
-
-    def leverages(self, rotated: NDArray[Any], weights: Array) -> Array:
-        """The leverage of each row at each ridge, (rows, ridges)."""
-        product: NDArray[Any] = np.square(rotated) @ self.inverse
-        return (product + self.bias) * weights[:, None]
+    def rotate(self, block: NDArray[Any], weights: Array) -> tuple[NDArray[Any], Array]:
+        """Rows in the eigenvectors of the Gram, and what the leverage of each lacks to 1 at each ridge."""
+        rotated: NDArray[Any] = self.system.columns(block).astype(self.vectors.dtype, copy=False) @ self.vectors
+        return rotated, 1 - (np.square(rotated) @ self.inverse + self.bias) * weights[:, None]
 
     def scores(self, rotated: NDArray[Any]) -> NDArray[Any]:
         """The head's scores above the lower target, (rows, classes, ridges)."""
-        parts = rotated @ self.basis
-        scores: NDArray[Any] = parts.reshape(-1, self.rank) @ self.mixing
+        scores: NDArray[Any] = (rotated @ self.basis).reshape(-1, len(self.mixing)) @ self.mixing
         scores = scores.reshape(len(rotated), -1, scores.shape[1])
         scores += self.offset[:, None]
         return scores
-
-
-def _refuse_lone(spare: Array, numbers: NDArray[np.int64], ridges: Array) -> None:
-    if spare.min() < LONE:
-        row, ridge = np.unravel_index(np.argmin(spare), spare.shape)
-        raise InputError(
-            f"Leaving row {numbers[row]} out has no answer at ridge {ridges[ridge]:g}: the head fits it "
-            "whatever the others say (leverage 1). Try larger ridges."
-        )
 
 
 def _left_out(scores: NDArray[Any], labels: NDArray[np.int64], spare: Array, *, system: System) -> tuple[Array, Array]:

@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from probekit.errors import InputError, SolverError
+from probekit.errors import InputError
 from probekit.linear.design import Design, LinearFit, Solution
 from probekit.linear.lapack import special
+from probekit.linear.solvers import accepted
 from probekit.linear.statistics import checked_labels, row_blocks
 from probekit.values import Json, Rows
 
@@ -51,7 +52,12 @@ def fit_logistic(
     Gives the parameters, and a solution whose residual is that gradient.
     """
     labels = checked_labels(labels, len(rows), design.classes)
-    _check(labels, design, c)
+    if not 0 < c < np.inf:
+        raise InputError(f"C must be a finite number above 0; found {c}.")
+    if design.intercept == "penalised":
+        raise InputError('A logistic head has a "free" intercept or "none"; found "penalised".')
+    if len(np.unique(labels)) < 2:
+        raise InputError("A logistic head needs rows of at least two classes; found fewer.")
     columns = np.vstack([block.astype(np.float64) for _, block in row_blocks(rows, design)])
     free = design.intercept == "free"
     centre = columns.mean(axis=0) if free else np.zeros(design.dimension)
@@ -65,13 +71,7 @@ def fit_logistic(
     gradient[:-1] += params[:-1]
     residual = float(np.linalg.norm(gradient)) / (strength * scale)
     params[-1] -= centre @ params[:-1]
-    solution = Solution(params, residual, steps, "newton-cg")
-    if not residual <= tolerance:
-        raise SolverError(
-            f"A logistic head wanted a relative gradient of {tolerance:g} and reached {residual:g} in "
-            f"{steps} steps. Use a smaller C.",
-            solution,
-        )
+    solution = accepted(Solution(params, residual, steps, "newton-cg"), tolerance, "Use a smaller C.")
     recipe = logistic_recipe(design, c=c, rows=len(rows), residual=residual)
     return LinearFit(params, 1 / c, design, solution, recipe)
 
@@ -98,9 +98,8 @@ def _minimum(columns: Array, labels: NDArray[np.int64], design: Design, *, c: fl
     if absent.size:  # a row of no weight makes a class known
         columns = np.vstack([columns, np.zeros((len(absent), columns.shape[1]))])
         labels, weights = np.append(labels, absent), np.append(weights, np.zeros(len(absent)))
-    model = LogisticRegression(
-        C=c, tol=goal, max_iter=STEPS, solver="newton-cg", fit_intercept=design.intercept == "free"
-    )
+    free = design.intercept == "free"
+    model = LogisticRegression(C=c, tol=goal, max_iter=STEPS, solver="newton-cg", fit_intercept=free)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the caller looks at the gradient instead
         model.fit(columns, labels, sample_weight=weights)
@@ -108,12 +107,3 @@ def _minimum(columns: Array, labels: NDArray[np.int64], design: Design, *, c: fl
     if classes == 2:
         params = np.hstack([-params, params]) / 2
     return params - params.mean(axis=1, keepdims=True), int(np.max(model.n_iter_))
-
-
-def _check(labels: NDArray[np.int64], design: Design, c: float) -> None:
-    if not 0 < c < np.inf:
-        raise InputError(f"C must be a finite number above 0; found {c}.")
-    if design.intercept == "penalised":
-        raise InputError('A logistic head has a "free" intercept or "none"; found "penalised".')
-    if len(np.unique(labels)) < 2:
-        raise InputError("A logistic head needs rows of at least two classes; found fewer.")

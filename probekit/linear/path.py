@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from probekit.errors import InputError
 from probekit.linear.design import ClientStats, Design
 from probekit.linear.lapack import linalg
-from probekit.linear.ridge import penalty_of, refuse_singular
+from probekit.linear.ridge import penalty_of
 from probekit.linear.spectrum import condition, effective_dimension
-from probekit.linear.system import ClassWeight, Standardisation, System, system_of
+from probekit.linear.system import Standardisation, System, system_of
 from probekit.values import Json
 
 Array = NDArray[np.float64]
@@ -36,80 +36,45 @@ class RidgePath:
     def penalties(self, ridges: Array, *, weight: float | None = None) -> Array:
         """What each ridge adds to the Gram's diagonal."""
         total = self.system.weight if weight is None else weight
-        return np.array([penalty_of(float(ridge), self.scaling, total) for ridge in np.atleast_1d(ridges)])
-
-    def params(self, ridge: float) -> Array:
-        """The head's (d+1, k) parameters at this ridge."""
-        penalty = self.penalties(np.array([ridge]))[0]
-        if penalty == 0:
-            refuse_singular(self.system.gram)
-        return self.system.lift(self.vectors @ (self.rotated / (self.values + penalty)[:, None]))
+        return np.array([penalty_of(float(ridge), self.scaling, total) for ridge in ridges])
 
     def effective_dimension(self, ridge: float) -> float:
         """tr G (G + penalty)^-1: in how many directions the data decide rather than the ridge."""
-        return effective_dimension(self.values, self.penalties(np.array([ridge]))[0])
+        return effective_dimension(self.values, penalty_of(ridge, self.scaling, self.system.weight))
 
     def condition(self, ridge: float) -> float:
         """The condition number of the matrix that is solved at this ridge."""
-        return condition(self.values, self.penalties(np.array([ridge]))[0])
+        return condition(self.values, penalty_of(ridge, self.scaling, self.system.weight))
 
     @property
     def shipped(self) -> tuple[dict[str, Array], dict[str, Json]]:
         """All of it as arrays and plain values: what a client needs to leave its rows out."""
-        system = self.system
-        arrays = {
-            "values": self.values,
-            "vectors": self.vectors,
-            "rotated": self.rotated,
-            "class_weights": system.class_weights,
-            "centre": system.standardisation.centre,
-            "scale": system.standardisation.scale,
-            "mean_target": system.mean_target,
-        }
-        return arrays, {
-            "scaling": self.scaling,
-            "weight": system.weight,
-            "view": system.standardisation.name,
-            "targets": list(system.targets),
-        }
+        system, standard = self.system, self.system.standardisation
+        arrays = {"values": self.values, "vectors": self.vectors, "rotated": self.rotated}
+        arrays |= {"class_weights": system.class_weights, "centre": standard.centre, "scale": standard.scale}
+        plan: dict[str, Json] = {"scaling": self.scaling, "weight": system.weight, "view": standard.name}
+        return arrays | {"mean_target": system.mean_target}, plan | {"targets": list(system.targets)}
 
     @classmethod
     def received(cls, design: Design, arrays: Mapping[str, Array], plan: Mapping[str, Any]) -> RidgePath:
         """The path that was shipped; its system's Gram stayed where it was."""
-        moment = np.empty((len(arrays["values"]), design.classes))
-        standardisation = Standardisation(plan["view"], arrays["centre"], arrays["scale"])
-        low, high = plan["targets"]
-        system = System(
-            np.empty((0, 0)),
-            moment,
-            plan["weight"],
-            arrays["class_weights"],
-            design,
-            standardisation,
-            arrays["mean_target"],
-            (low, high),
-        )
+        empty, (low, high) = np.empty((0, design.classes)), plan["targets"]
+        standard = Standardisation(plan["view"], arrays["centre"], arrays["scale"])
+        weights, mean = arrays["class_weights"], arrays["mean_target"]
+        system = System(empty, empty, plan["weight"], weights, design, standard, mean, (low, high))
         return cls(system, plan["scaling"], arrays["values"], arrays["vectors"], arrays["rotated"])
 
     def grid(self, count: int = 45) -> Array:
         """Ridges from 1e-8 to 10 times the mean squared norm of the system's rows, in even ratios."""
-        size = float(self.values.sum())
-        size = size / self.system.weight if self.scaling == "mean" else size
+        size = float(self.values.sum()) / (self.system.weight if self.scaling == "mean" else 1.0)
         if not size > 0:
             raise InputError("A ridge cannot be chosen for embeddings that are all alike. Give one.")
         return np.geomspace(1e-8, 10.0, count) * size
 
 
-def decompose(
-    stats: ClientStats,
-    *,
-    scaling: str = "mean",
-    standardise: str | Standardisation = "none",
-    class_weight: ClassWeight = None,
-    targets: tuple[float, float] = (0.0, 1.0),
-) -> RidgePath:
-    """The ridge path of these statistics."""
-    system = system_of(stats, standardise=standardise, class_weight=class_weight, targets=targets)
+def decompose(stats: ClientStats, *, scaling: str = "mean", **options: Any) -> RidgePath:
+    """The ridge path of these statistics. options: those of `system_of`."""
+    system = system_of(stats, **options)
     penalty_of(1.0, scaling, system.weight)
     values, vectors = linalg.eigh(system.gram, driver="evd")
     return RidgePath(system, scaling, np.maximum(values, 0.0), vectors, vectors.T @ system.moment)
@@ -124,9 +89,6 @@ class Validation:
     squared: Array
     wrong: Array | None = None
 
-    def best(self, by: str = "squared") -> float:
-        """The ridge with the smallest error; of equals, the first."""
-        errors = {"squared": self.squared, "wrong": self.wrong}.get(by)
-        if errors is None:
-            raise InputError(f"{self.scheme} has no errors by {by!r} to choose by. Choose by squared error.")
-        return float(self.ridges[int(np.argmin(errors))])
+    def best(self) -> float:
+        """The ridge with the smallest squared error; of equals, the first."""
+        return float(self.ridges[int(np.argmin(self.squared))])

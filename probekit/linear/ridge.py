@@ -70,9 +70,12 @@ def fit(
 def solve(system: System, penalty: float, *, solver: Solver = CHOLESKY) -> Solution:
     """The solution of a system at one penalty; a penalty of zero needs a Gram of full rank."""
     if penalty == 0:
-        refuse_singular(system.gram)
-    matrix = system.gram + penalty * np.eye(len(system.gram))
-    return solver.solve(matrix, system.moment)
+        values = np.linalg.eigvalsh(system.gram)
+        rank = int(np.count_nonzero(values > len(values) * np.finfo(np.float64).eps * values[-1]))
+        if rank < len(values):
+            found = f"found rank {rank} of {len(values)}. Use a ridge above 0, for example 1e-6."
+            raise InputError(f"Without a ridge the Gram must have full rank; {found}")
+    return solver.solve(system.gram + penalty * np.eye(len(system.gram)), system.moment)
 
 
 def penalty_of(ridge: float, scaling: str, weight: float) -> float:
@@ -82,17 +85,6 @@ def penalty_of(ridge: float, scaling: str, weight: float) -> float:
     if not 0 <= ridge < math.inf:
         raise InputError(f"A ridge must be a finite number, 0 or more; found {ridge}.")
     return float(weight * ridge if scaling == "mean" else ridge)
-
-
-def refuse_singular(gram: NDArray[np.float64]) -> None:
-    """Refuse a Gram whose smallest eigenvalue is rounding error."""
-    values = np.linalg.eigvalsh(gram)
-    rank = int(np.count_nonzero(values > len(values) * np.finfo(np.float64).eps * values[-1]))
-    if rank < len(values):
-        raise InputError(
-            f"Without a ridge the Gram must have full rank; found rank {rank} of {len(values)} (fewer rows "
-            "than columns, or columns that repeat each other). Use a ridge above 0, for example 1e-6."
-        )
 
 
 def recipe_of(stats: ClientStats, *, scaling: str, system: System) -> Mapping[str, Json]:

@@ -46,8 +46,7 @@ class Matrix(Operator):
         """The product with each column, by SciPy's BLAS: NumPy's threads would fight those that factored for cores."""
         if v.ndim != 2 or self.array.dtype != np.float64 or v.dtype != np.float64:
             return self.array @ v
-        product: Array = linalg.blas.dgemm(1.0, self.array.T, v.T, trans_a=True, trans_b=True)
-        return product
+        return np.asarray(linalg.blas.dgemm(1.0, self.array.T, v.T, trans_a=True, trans_b=True))
 
     def dense(self) -> Array | None:
         """The matrix itself."""
@@ -66,14 +65,11 @@ class Inverse(Operator):
         try:
             return cls(linalg.cho_factor(matrix, lower=True))
         except linalg.LinAlgError as error:
-            raise SolverError(
-                "A preconditioner must be positive definite; this matrix is not. Use a larger ridge."
-            ) from error
+            raise SolverError("A preconditioner must be positive definite. Use a larger ridge.") from error
 
     def matvec(self, v: Array) -> Array:
         """The inverse applied to each column."""
-        value: Array = linalg.cho_solve(self.factor, v, check_finite=False)
-        return value
+        return np.asarray(linalg.cho_solve(self.factor, v, check_finite=False))
 
 
 def residual_of(operator: Operator | Array, value: Array, rhs: Array) -> float:
@@ -94,7 +90,7 @@ def as_operator(operator: Operator | Array) -> Operator:
 
 @dataclass(frozen=True)
 class Cholesky:
-    """Cholesky's factorisation; where the matrix is not positive definite, `Eigen`, and the note says so.
+    """Cholesky's factorisation; where the matrix is not positive definite, its eigenvectors, and the note says so.
 
     A relative residual above `tolerance` is refused.
     """
@@ -107,30 +103,24 @@ class Cholesky:
         try:
             factor = linalg.cho_factor(matrix, lower=True, check_finite=False)
         except linalg.LinAlgError:
-            return Eigen(tolerance=self.tolerance).solve(
-                matrix, rhs, note="The matrix is not positive definite: solved by eigenvectors instead of Cholesky."
-            )
+            return accepted(_by_eigenvectors(matrix, rhs), self.tolerance)
         value: Array = linalg.cho_solve(factor, rhs, check_finite=False)
-        return _accepted(Solution(value, residual_of(matrix, value, rhs), 1, "cholesky"), self.tolerance)
+        return accepted(Solution(value, residual_of(matrix, value, rhs), 1, "cholesky"), self.tolerance)
 
 
-@dataclass(frozen=True)
-class Eigen:
-    """All eigenvectors; directions whose eigenvalue is rounding error are left out; the note counts them."""
-
-    tolerance: float = 1e-6
-
-    def solve(self, operator: Operator | Array, rhs: Array, *, note: str = "") -> Solution:
-        """The (minimum norm) solution, or SolverError carrying it."""
-        matrix = _dense(operator, rhs)
-        values, vectors = linalg.eigh(matrix, check_finite=False)
-        kept = values > len(values) * np.finfo(np.float64).eps * np.abs(values).max(initial=0.0)
-        dropped = len(values) - int(np.count_nonzero(kept))
-        if dropped:
-            note = f"{note} {dropped} of {len(values)} directions have no curvature and were left out.".strip()
-        basis = vectors[:, kept]
-        value = basis @ ((basis.T @ rhs) / values[kept, None])
-        return _accepted(Solution(value, residual_of(matrix, value, rhs), 1, "eigen", note), self.tolerance)
+def _by_eigenvectors(matrix: Array, rhs: Array) -> Solution:
+    """The solution of least norm: directions whose eigenvalue is rounding error are left out; the note counts them."""
+    values, vectors = linalg.eigh(matrix, check_finite=False)
+    kept = values > len(values) * np.finfo(np.float64).eps * np.abs(values).max(initial=0.0)
+    note, dropped = (
+        "The matrix is not positive definite: solved by eigenvectors instead of Cholesky.",
+        int((~kept).sum()),
+    )
+    if dropped:
+        note += f" {dropped} of {len(values)} directions have no curvature and were left out."
+    basis = vectors[:, kept]
+    value = basis @ ((basis.T @ rhs) / values[kept, None])
+    return Solution(value, residual_of(matrix, value, rhs), 1, "eigen", note)
 
 
 @dataclass(frozen=True)
@@ -153,7 +143,7 @@ class ConjugateGradient:
 
     def solve(self, operator: Operator | Array, rhs: Array) -> Solution:
         """The solution, or SolverError carrying the best one found."""
-        return _accepted(self.descend(operator, rhs), self.tolerance, "Allow more steps, or use a larger ridge.")
+        return accepted(self.descend(operator, rhs), self.tolerance, "Allow more steps, or use a larger ridge.")
 
     def descend(
         self,
@@ -209,11 +199,8 @@ class ConjugateGradient:
             curvature = (direction * image).sum(axis=0)
             if (curvature < 0).any() or ((curvature == 0) & (product > 0)).any():
                 best = Solution(value, float(np.linalg.norm(residual)) / scale, step, "conjugate gradients")
-                raise SolverError(
-                    f"Conjugate gradients need a positive definite operator; found a curvature of "
-                    f"{float(curvature.min()):g}. Use a larger ridge.",
-                    best,
-                )
+                found = f"found a curvature of {float(curvature.min()):g}. Use a larger ridge."
+                raise SolverError(f"Conjugate gradients need a positive definite operator; {found}", best)
             length = _ratio(product, curvature)
             value, residual = value + length * direction, residual - length * image
             size = float(np.linalg.norm(residual))
@@ -244,9 +231,7 @@ def _columns(rhs: Array) -> Array:
 def _dense(operator: Operator | Array, rhs: Array) -> Array:
     matrix = as_operator(operator).dense()
     if matrix is None:
-        raise InputError(
-            "This solver needs the matrix, and the operator is too large to have one. Use ConjugateGradient."
-        )
+        raise InputError("This solver needs a matrix, and this operator has none. Use ConjugateGradient.")
     if matrix.shape != (len(_columns(rhs)),) * 2:
         raise InputError(f"A matrix of shape {matrix.shape} does not fit a right-hand side of {rhs.shape}.")
     if not (np.isfinite(matrix).all() and np.isfinite(rhs).all()):
@@ -254,10 +239,9 @@ def _dense(operator: Operator | Array, rhs: Array) -> Array:
     return matrix
 
 
-def _accepted(solution: Solution, tolerance: float, remedy: str = "Use a larger ridge.") -> Solution:
+def accepted(solution: Solution, tolerance: float, remedy: str = "Use a larger ridge.") -> Solution:
+    """The solution, refused where its relative residual (a gradient's, where that is what vanishes) is larger."""
     if not solution.residual <= tolerance:
         found = f"reached {solution.residual:g} in {solution.steps} steps"
-        raise SolverError(
-            f"{solution.method} wanted a relative residual of {tolerance:g} and {found}. {remedy}", solution
-        )
+        raise SolverError(f"{solution.method} wanted a residual of {tolerance:g} and {found}. {remedy}", solution)
     return solution

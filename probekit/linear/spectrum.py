@@ -18,19 +18,15 @@ DENSE_EIGENVALUES = 64
 """Up to this size all eigenvalues are computed: that is faster than iterating for one."""
 
 
-def largest_eigenvalue(
-    curvature: Array | Callable[[Array], Array], *, size: int = 0, tolerance: float = 1e-10
-) -> float:
+def largest_eigenvalue(matrix: Array | Callable[[Array], Array], *, size: int = 0, tolerance: float = 1e-10) -> float:
     """The largest eigenvalue of a symmetric matrix, or of a product with columns of `size` numbers, (size, 1)."""
-    if isinstance(curvature, np.ndarray):
-        size, operator = len(curvature), curvature
+    if isinstance(matrix, np.ndarray):
+        size, operator = len(matrix), matrix
         if size <= DENSE_EIGENVALUES:
-            return float(np.linalg.eigvalsh(curvature)[-1])
+            return float(np.linalg.eigvalsh(matrix)[-1])
     else:
-        product = curvature
-        operator = sparse_linalg.LinearOperator(
-            (size, size), lambda v: product(v.reshape(-1, 1)).ravel(), dtype=np.float64
-        )
+        product = matrix
+        operator = sparse_linalg.LinearOperator((size, size), lambda v: product(v.reshape(-1, 1)).ravel(), dtype=float)
     start = np.ones(size)  # fixed, so that the answer is: a random start changes the last digits
     return float(sparse_linalg.eigsh(operator, k=1, which="LA", v0=start, tol=tolerance, return_eigenvectors=False)[0])
 

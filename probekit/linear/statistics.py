@@ -10,13 +10,17 @@ from functools import cache, partial
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 from threadpoolctl import ThreadpoolController
 
 from probekit.errors import InputError
 from probekit.linear.design import EXACT_ROWS, GRID_REACH, ClientStats, Design
 from probekit.linear.lapack import sparse
 from probekit.values import Rows
+
+Array = NDArray[np.float64]
+Indices = NDArray[np.int64]
+Blocks = Iterator[tuple[Indices, NDArray[Any]]]
 
 BLOCK_BYTES = 2**24
 LANES = 2
@@ -39,17 +43,14 @@ def statistics(rows: Rows, labels: NDArray[Any], design: Design, *, chunk_rows: 
     if design.arithmetic == "exact" and len(rows) > EXACT_ROWS:
         raise InputError(f"Exact arithmetic sums at most {EXACT_ROWS} rows; found {len(rows)}. Use float64 arithmetic.")
     counts = np.bincount(labels, minlength=design.classes).astype(np.int64)
-    size = design.dimension
     if not design.per_class:
         gram, sums = _sums(rows, labels, design, chunk_rows=chunk_rows)
-        return ClientStats(design, _bordered(gram, sums, counts, design), _moment(sums, counts, design), counts)
-    grams = np.zeros((design.classes, design.columns, design.columns))
-    sums = np.zeros((design.classes, size))
-    order = np.argsort(labels, kind="stable")
-    for number, index in enumerate(np.split(order, np.cumsum(counts)[:-1])):
+        return ClientStats(design, _bordered(gram, sums, counts.sum(), design), _moment(sums, counts, design), counts)
+    grams, sums = np.zeros(design.shapes[0]), np.zeros((design.classes, design.dimension))
+    for number, index in enumerate(np.split(np.argsort(labels, kind="stable"), np.cumsum(counts)[:-1])):
         gram, own = _sums(rows, labels, design, index=index, chunk_rows=chunk_rows)
         sums[number] = own[number]
-        grams[number] = _bordered(gram, own, np.where(np.arange(len(counts)) == number, counts, 0), design)
+        grams[number] = _bordered(gram, own, counts[number], design)
     return ClientStats(design, grams, _moment(sums, counts, design), counts)
 
 
@@ -58,8 +59,7 @@ def step_for(rows: Rows, *, headroom: float = 4.0) -> float:
     largest = float(np.abs(np.asarray(rows[0 : len(rows)], dtype=np.float64)).max(initial=0.0))
     if not (0 < largest < math.inf and headroom >= 1):
         raise InputError(
-            "A grid step needs finite rows that are not all zero and a headroom of at least 1; found a "
-            f"largest entry of {largest} and a headroom of {headroom}."
+            f"A grid step needs finite rows, not all zero, and a headroom of 1 or more; found {largest}, {headroom}."
         )
     return float(2.0 ** math.ceil(math.log2(headroom * largest / GRID_REACH)))
 
@@ -68,27 +68,32 @@ def row_blocks(
     rows: Rows,
     design: Design,
     *,
-    index: NDArray[np.int64] | None = None,
+    index: Indices | None = None,
     chunk_rows: int | None = None,
     lane: tuple[int, int] = (0, 1),
-) -> Iterator[tuple[NDArray[np.int64], NDArray[Any]]]:
+) -> Blocks:
     """Row numbers and rows as the design sees them; a block lives only until the next one is asked for.
 
     `lane` (k, n) gives every n-th block, from the k-th on.
     """
-    dtype = _dtype(design)
     if len(rows.shape) != 2 or rows.shape[1] != design.dimension:
-        raise InputError(
-            f"This design is for embeddings of {design.dimension} numbers; found rows of shape {rows.shape}."
-        )
+        raise InputError(f"This design is for embeddings of {design.dimension} numbers; found shape {rows.shape}.")
     count = len(rows) if index is None else len(index)
     length = _even(count, _block_rows(design, chunk_rows), lane[1])
-    buffer = np.empty((min(length, count), design.dimension), dtype)
+    buffer = np.empty((min(length, count), design.dimension), _dtype(design))
     for start in range(lane[0] * length, count, lane[1] * length):
         stop = min(start + length, count)
         numbers = np.arange(start, stop) if index is None else index[start:stop]
         found = rows[start:stop] if index is None else rows[numbers]
         yield numbers, _seen(found, numbers, design, buffer=buffer)
+
+
+def columns_of(rows: Rows, design: Design, dtype: DTypeLike = np.float64) -> NDArray[Any]:
+    """All rows as the design sees them, column of ones included."""
+    columns = np.ones((len(rows), design.columns), dtype)
+    for numbers, block in row_blocks(rows, design):
+        columns[numbers, : design.dimension] = block
+    return columns
 
 
 def _dtype(design: Design) -> np.dtype[Any]:
@@ -105,24 +110,22 @@ def _even(count: int, most: int, lanes: int) -> int:
     return math.ceil(count / (lanes * math.ceil(count / (lanes * most)))) if lanes > 1 else most
 
 
-def checked_labels(labels: NDArray[Any], count: int, classes: int) -> NDArray[np.int64]:
+def checked_labels(labels: NDArray[Any], count: int, classes: int) -> Indices:
     """The labels as class numbers, one per row and each below the number of classes."""
     labels = np.asarray(labels)
     if labels.shape != (count,) or not (np.issubdtype(labels.dtype, np.integer) or labels.size == 0):
         raise InputError(
-            f"Each of the {count} rows needs one class number; found labels of shape {labels.shape} "
-            f"and type {labels.dtype}."
+            f"Each of the {count} rows needs one class number; found shape {labels.shape}, type {labels.dtype}."
         )
-    outside = np.flatnonzero((labels < 0) | (labels >= classes))
-    if outside.size:
+    bad = np.flatnonzero((labels < 0) | (labels >= classes))
+    if bad.size:
         raise InputError(
-            f"Labels must lie between 0 and {classes - 1}; row {outside[0]} has {labels[outside[0]]}. "
-            "Give the right number of classes, or leave rows without a label out."
+            f"Labels must be 0 to {classes - 1}; row {bad[0]} has {labels[bad[0]]}. Leave it out, or give more classes."
         )
     return labels.astype(np.int64, copy=False)
 
 
-def _seen(found: NDArray[Any], numbers: NDArray[np.int64], design: Design, *, buffer: NDArray[Any]) -> NDArray[Any]:
+def _seen(found: NDArray[Any], numbers: Indices, design: Design, *, buffer: NDArray[Any]) -> NDArray[Any]:
     """The block in the design's number type, row view and grid; the stored rows where nothing changes."""
     if design.view == "raw" and not design.grid and found.dtype == buffer.dtype and found.flags.c_contiguous:
         return np.asarray(found)
@@ -131,7 +134,7 @@ def _seen(found: NDArray[Any], numbers: NDArray[np.int64], design: Design, *, bu
     if design.view == "l2":
         # a sum along a row of a contiguous block depends on that row alone, whatever the block
         norms = np.sqrt(np.square(block).sum(axis=1))
-        _refuse_rows(~np.isfinite(norms), numbers, "is not finite", "Leave it out or encode it again.")
+        _refuse_infinite(norms[:, None], numbers)
         _refuse_rows(norms == 0, numbers, "is zero and has no direction", "Leave it out or use the raw rows.")
         block /= norms[:, None]
     if design.grid:
@@ -139,47 +142,43 @@ def _seen(found: NDArray[Any], numbers: NDArray[np.int64], design: Design, *, bu
     return block
 
 
-def _round(block: NDArray[np.float64], numbers: NDArray[np.int64], design: Design) -> None:
-    _refuse_rows(
-        ~np.asarray(np.isfinite(block).all(axis=1)), numbers, "is not finite", "Leave it out or encode it again."
-    )
+def _round(block: Array, numbers: Indices, design: Design) -> None:
+    _refuse_infinite(block, numbers)
     block /= design.grid
     np.rint(block, out=block)
     # not max(abs(block)): that would copy the block
     if block.max(initial=0.0) > GRID_REACH or block.min(initial=0.0) < -GRID_REACH:
-        beyond = np.abs(block).max(axis=1)
-        reach = design.grid * GRID_REACH
+        beyond = np.asarray(np.abs(block).max(axis=1))
         largest = float(beyond.max()) * design.grid
-        _refuse_rows(
-            np.asarray(beyond > GRID_REACH),
-            numbers,
-            f"lies beyond the grid's range of +-{reach:g}",
+        remedy = (
             f"Use a coarser grid: the largest entry here is {largest:.6g}, which needs a step of at least "
-            f"{2.0 ** np.ceil(np.log2(largest / GRID_REACH)):g}; nothing is clipped.",
+            f"{2.0 ** np.ceil(np.log2(largest / GRID_REACH)):g}; nothing is clipped."
         )
+        what = f"lies beyond the grid's range of +-{design.grid * GRID_REACH:g}"
+        _refuse_rows(beyond > GRID_REACH, numbers, what, remedy)
     block *= design.grid
 
 
-def _refuse_rows(bad: NDArray[np.bool_], numbers: NDArray[np.int64], what: str, remedy: str) -> None:
+def _refuse_rows(bad: NDArray[np.bool_], numbers: Indices, what: str, remedy: str) -> None:
     if bad.any():
         raise InputError(f"The embedding of row {numbers[np.argmax(bad)]} {what}. {remedy}")
 
 
+def _refuse_infinite(block: NDArray[Any], numbers: Indices) -> None:
+    bad = ~np.asarray(np.isfinite(block).all(axis=1))
+    _refuse_rows(bad, numbers, "is not finite", "Leave it out or encode it again.")
+
+
 def _sums(
-    rows: Rows,
-    labels: NDArray[np.int64],
-    design: Design,
-    *,
-    index: NDArray[np.int64] | None = None,
-    chunk_rows: int | None = None,
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    rows: Rows, labels: Indices, design: Design, *, index: Indices | None = None, chunk_rows: int | None = None
+) -> tuple[Array, Array]:
     """E^T E (symmetric) and the sum of the rows of each class, (k, d).
 
     Many blocks go down two lanes at once: one core converts and sorts while another multiplies. There are two
     whatever the machine, so that the sums are the same on all.
     """
 
-    def lane(number: int, lanes: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    def lane(number: int, lanes: int) -> tuple[Array, Array]:
         return _lane(labels, design, row_blocks(rows, design, index=index, chunk_rows=chunk_rows, lane=(number, lanes)))
 
     count = len(rows) if index is None else len(index)
@@ -188,11 +187,8 @@ def _sums(
     cores = max(1, (os.cpu_count() or 1) // LANES)
     with _libraries().limit(limits=cores, user_api="blas"), ThreadPoolExecutor(LANES) as pool:
         parts = list(pool.map(partial(lane, lanes=LANES), range(LANES)))
-    gram, sums = parts[0]
-    for more, others in parts[1:]:
-        gram += more
-        sums += others
-    return gram, sums
+    (gram, sums), (more, others) = parts
+    return gram + more, sums + others
 
 
 @cache
@@ -201,9 +197,7 @@ def _libraries() -> ThreadpoolController:
     return ThreadpoolController()
 
 
-def _lane(
-    labels: NDArray[np.int64], design: Design, blocks: Iterator[tuple[NDArray[np.int64], NDArray[Any]]]
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def _lane(labels: Indices, design: Design, blocks: Blocks) -> tuple[Array, Array]:
     gram = np.zeros((design.dimension, design.dimension))
     sums = np.zeros((design.classes, design.dimension))
     counts = np.zeros(design.classes)
@@ -239,24 +233,21 @@ def _shift(block: NDArray[np.float32]) -> NDArray[np.float32]:
     return mean if len(block) * float(mean @ mean) > SMALL_MEAN * energy else np.zeros_like(mean)
 
 
-def _refuse_overflow(gram: NDArray[np.float64], block: NDArray[Any], numbers: NDArray[np.int64]) -> None:
+def _refuse_overflow(gram: Array, block: NDArray[Any], numbers: Indices) -> None:
     """Refuse NaN and infinity: they reach the Gram's diagonal, which is looked at instead of every row."""
     if not np.isfinite(np.einsum("ii->i", gram)).all():
-        bad = ~np.asarray(np.isfinite(block).all(axis=1))
-        _refuse_rows(bad, numbers, "is not finite", "Leave it out or encode it again.")
+        _refuse_infinite(block, numbers)
         raise InputError(f"The squares of rows {numbers[0]} to {numbers[-1]} overflow. Scale the embeddings down.")
 
 
-def _bordered(
-    gram: NDArray[np.float64], sums: NDArray[np.float64], counts: NDArray[np.int64], design: Design
-) -> NDArray[np.float64]:
+def _bordered(gram: Array, sums: Array, count: np.int64, design: Design) -> Array:
     """The Gram with the column of ones, whose products are sums of rows and the count."""
     if design.intercept == "none":
         return gram
     total = sums.sum(axis=0)[:, None]
-    return np.block([[gram, total], [total.T, np.array([[counts.sum()]], np.float64)]])
+    return np.block([[gram, total], [total.T, np.array([[count]], np.float64)]])
 
 
-def _moment(sums: NDArray[np.float64], counts: NDArray[np.int64], design: Design) -> NDArray[np.float64]:
+def _moment(sums: Array, counts: Indices, design: Design) -> Array:
     embedding = np.ascontiguousarray(sums.T)
     return embedding if design.intercept == "none" else np.vstack([embedding, counts.astype(np.float64)])

@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 from probekit.errors import InputError
 from probekit.linear.design import ClientStats, Design
 
+Array = NDArray[np.float64]
 STANDARDISATIONS = ("none", "centre", "standardise")
-ClassWeight = str | Sequence[float] | NDArray[np.float64] | None
+ClassWeight = str | Sequence[float] | Array | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,8 +25,8 @@ class Standardisation:
     """New coordinates for an embedding: (embedding - centre) / scale."""
 
     name: str
-    centre: NDArray[np.float64]
-    scale: NDArray[np.float64]
+    centre: Array
+    scale: Array
 
 
 def standardisation_of(stats: ClientStats, name: str) -> Standardisation:
@@ -55,46 +56,41 @@ class System:
     `targets[1]` for its own class and `targets[0]` for the others; `energy` is the sum of their squares.
     """
 
-    gram: NDArray[np.float64]
-    moment: NDArray[np.float64]
+    gram: Array
+    moment: Array
     weight: float
-    class_weights: NDArray[np.float64]
+    class_weights: Array
     design: Design
     standardisation: Standardisation
-    mean_target: NDArray[np.float64]
+    mean_target: Array
     targets: tuple[float, float]
     energy: float = 0.0
 
-    def lift(self, value: NDArray[np.float64]) -> NDArray[np.float64]:
+    def lift(self, value: Array) -> Array:
         """The (d+1, k) parameters, bias last, that act on embeddings as the row view gives them."""
         size = self.design.dimension
         coefficients = value[:size] / self.standardisation.scale[:, None]
         bias = value[size] if self.design.intercept == "penalised" else self.mean_target
         return np.vstack([coefficients, bias - self.standardisation.centre @ coefficients])
 
-    def perturbed(self, objective: NDArray[np.float64]) -> System:
+    def perturbed(self, objective: Array) -> System:
         """The system with the linear term <objective, W> in what is minimised; only where W is solved for itself."""
-        plain = (
-            self.standardisation.name == "none"
-            and self.design.intercept != "free"
-            and bool((self.class_weights == 1).all())
-        )
-        if not plain or objective.shape != self.moment.shape:
+        plain = self.standardisation.name == "none" and self.design.intercept != "free"
+        if not plain or (self.class_weights != 1).any() or objective.shape != self.moment.shape:
             raise InputError(
                 "A linear term belongs to a head without scaling, class weights or free intercept, with one number for "
                 f"each of its {self.moment.shape} parameters; found {objective.shape}. Take the run's own term."
             )
         return replace(self, moment=self.moment - objective)
 
-    def columns(self, block: NDArray[np.float64]) -> NDArray[np.float64]:
+    def columns(self, block: Array) -> Array:
         """The system's columns of some rows."""
         seen = (block - self.standardisation.centre) / self.standardisation.scale
         return np.hstack([seen, np.ones((len(seen), 1))]) if self.design.intercept == "penalised" else seen
 
     def of(self, stats: ClientStats) -> System:
         """Other rows' statistics in the coordinates of this system, with the same targets taken off."""
-        gram, moment, counts = _augmented(stats, self.class_weights)
-        return _transformed(self, gram, moment, counts)
+        return _transformed(self, *_augmented(stats, self.class_weights))
 
 
 def system_of(
@@ -111,53 +107,46 @@ def system_of(
     gram, moment, counts = _augmented(stats, weights)
     total = float(counts.sum())
     chosen = standardise if isinstance(standardise, Standardisation) else standardisation_of(stats, standardise)
-    size = stats.design.dimension
     low, high = targets
     mean_target = np.zeros(stats.design.classes)
     if stats.design.intercept == "free":
         # an intercept without penalty takes the means out of both sides; what remains is penalised throughout
-        chosen = replace(chosen, centre=moment[:size].sum(axis=1) / total)
+        chosen = replace(chosen, centre=moment.sum(axis=1) / total)
         mean_target = low + (high - low) * counts / total
     empty = np.empty((0, 0))
     frame = System(empty, empty, total, weights, stats.design, chosen, mean_target, targets)
     return _transformed(frame, gram, moment, counts)
 
 
-def class_weights(stats: ClientStats, class_weight: ClassWeight) -> NDArray[np.float64]:
+def class_weights(stats: ClientStats, class_weight: ClassWeight) -> Array:
     """One weight per class. "balanced" gives every class that has rows the same total weight."""
     classes = stats.design.classes
     if class_weight is None:
         return np.ones(classes)
     if not stats.design.per_class:
         raise InputError(
-            "Weighting classes needs one Gram per class; these statistics hold one for all. "
-            "Compute them with Design(per_class=True)."
+            "Class weights need one Gram per class; these statistics have one for all. Use Design(per_class=True)."
         )
     if isinstance(class_weight, str):
         if class_weight != "balanced":
             raise InputError(f'Class weights must be "balanced" or numbers; found {class_weight!r}.')
         counts = stats.class_counts.astype(np.float64)
-        present = np.count_nonzero(counts)
-        return np.asarray(np.divide(counts.sum() / present, counts, out=np.zeros(classes), where=counts > 0))
+        each = counts.sum() / np.count_nonzero(counts)
+        return np.asarray(np.divide(each, counts, out=np.zeros(classes), where=counts > 0))
     weights = np.asarray(class_weight, dtype=np.float64)
     if weights.shape != (classes,) or not (np.isfinite(weights) & (weights >= 0)).all() or not weights.any():
         raise InputError(f"Each of the {classes} classes needs one weight, 0 or more; found {class_weight!r}.")
     return weights
 
 
-def _augmented(
-    stats: ClientStats, weights: NDArray[np.float64]
-) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+def _augmented(stats: ClientStats, weights: Array) -> tuple[Array, Array, Array]:
     """Weighted E^T E, E^T Y and class counts, without the column of ones (it is in the other two)."""
     size = stats.design.dimension
-    plain = bool((weights == 1).all())
-    gram = stats.total_gram if plain else np.tensordot(weights, stats.gram, axes=1)
+    gram = stats.total_gram if (weights == 1).all() else np.tensordot(weights, stats.gram, axes=1)
     return gram[:size, :size], stats.moment[:size] * weights, stats.class_counts * weights
 
 
-def _transformed(
-    frame: System, gram: NDArray[np.float64], moment: NDArray[np.float64], counts: NDArray[np.float64]
-) -> System:
+def _transformed(frame: System, gram: Array, moment: Array, counts: Array) -> System:
     """The frame with its system filled in from E^T E, E^T Y and class counts."""
     centre, scale = frame.standardisation.centre, frame.standardisation.scale
     low, high = frame.targets
@@ -172,8 +161,7 @@ def _transformed(
     # X^T Y for targets low + (high - low) onehot - mean_target
     moment = (high - low) * moment + np.outer(sums, low - frame.mean_target)
     if frame.design.intercept == "penalised":
-        last = (high - low) * counts + low * total
         gram = np.block([[gram, sums[:, None]], [sums[None], np.array([[total]])]])
-        moment = np.vstack([moment, last])
+        moment = np.vstack([moment, (high - low) * counts + low * total])
     each = low + (high - low) * np.eye(len(counts)) - frame.mean_target
     return replace(frame, gram=gram, moment=moment, weight=total, energy=float(counts @ (each**2).sum(axis=1)))

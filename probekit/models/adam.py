@@ -66,3 +66,4 @@ class AdamSteps:
 
 F2L2 = AdamSteps(weight_decay=0.01, random_start=True)
 """The published code's schedule: 400 steps at 0.01, the rate times 0.9 every 200, the best of every fifth."""
+ADAM = {"adam": AdamSteps(), "f2l2": F2L2}

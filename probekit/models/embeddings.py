@@ -14,7 +14,9 @@ from probekit.linear.statistics import step_for
 from probekit.models.heads import LinearHead
 from probekit.models.linear_problem import HeadProblem
 from probekit.models.logistic_problem import LogisticProblem
-from probekit.values import UNLABELLED, EmbeddingSet, Json, Partition
+from probekit.models.problem import class_count
+from probekit.registry import configured, trainers
+from probekit.values import EmbeddingSet, Json, Partition
 
 
 class EmbeddingsBackend:
@@ -38,49 +40,28 @@ class EmbeddingsBackend:
                     "from. Add `server_share=0.1`, `view=l2` (which needs none) or `grid` with a power of two."
                 )
             grid = step_for(embeddings.embeddings[partition.server])
-        classes = len(embeddings.class_names) or int(embeddings.labels.max(initial=UNLABELLED)) + 1
-        free = options.intercept or ("free" if (options.method or "").startswith("logistic") else "penalised")
-        design = Design(
-            embeddings.dimension,
-            classes,
-            options.view,
-            free,
-            options.arithmetic,
-            options.class_weight is not None,
-            grid,
-        )
+        trainer = configured(trainers, options.method or self.trainer)
+        intercept = options.intercept or getattr(trainer, "intercept", "penalised")
+        seen = (options.view, intercept, options.arithmetic, options.class_weight is not None, grid)
+        design = Design(embeddings.dimension, class_count(embeddings), *seen)
         return HeadProblem(design, embeddings.class_names, embeddings.spec.digest)
 
     def of(self, head: LinearHead, stored: Mapping[str, Any] | None = None) -> HeadProblem:
         """The problem of a head, with the design that a run kept."""
-        recipe: Any = head.recipe
-        design = (stored or {}).get("design") or {
-            "dimension": head.dimension,
-            "classes": len(head.classes),
-            "view": head.view,
-            "intercept": recipe.get("intercept", "penalised"),
-        }
+        recipe, known = dict[str, Any](head.recipe), stored or {}
+        usual = Design(head.dimension, len(head.classes), head.view, recipe.get("intercept", "penalised"))
+        design = Design(**known["design"]) if known.get("design") else usual
+        scaled = (stored or recipe).get("view", recipe.get("fit_view", "none"))
+        weight = known.get("class_weight", recipe.get("class_weight"))
         kind = LogisticProblem if recipe.get("head") == "logistic" else HeadProblem
-        return kind(
-            Design(**design),
-            head.classes,
-            head.spec_digest,
-            (stored or recipe).get("view", recipe.get("fit_view", "none")),
-            (stored or recipe).get("class_weight", recipe.get("class_weight")),
-            bool(recipe.get("normalise_classes")),
-        )
+        normalised = bool(recipe.get("normalise_classes"))
+        return kind(design, head.classes, head.spec_digest, scaled, weight, normalised)
 
     def from_plain(self, plain: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> HeadProblem:
         """The problem that was sent."""
         kind = LogisticProblem if plain.get("head") == "logistic" else HeadProblem
-        return kind(
-            Design(**plain["design"]),
-            tuple(plain["classes"]),
-            plain["spec"],
-            plain["view"],
-            plain["class_weight"],
-            plain["normalise_classes"],
-        )
+        others = (plain[name] for name in ("spec", "view", "class_weight", "normalise_classes"))
+        return kind(Design(**plain["design"]), tuple(plain["classes"]), *others)
 
     def save(self, head: LinearHead) -> tuple[dict[str, Json], dict[str, NDArray[Any]]]:
         """What a folder holds of a head besides what all heads have."""

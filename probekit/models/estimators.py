@@ -39,9 +39,7 @@ class _Head(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def decision_function(self, X: ArrayLike) -> Array:
         """The score of each class; of the second alone where there are two."""
-        check_is_fitted(self)
-        rows = validate_data(self, X, reset=False, dtype=[np.float64, np.float32])
-        found = scores(self.head_, rows)
+        found = self._scores(X)
         return self._one(found.T).T if len(self.classes_) == 2 else found
 
     def predict(self, X: ArrayLike) -> NDArray[Any]:
@@ -49,6 +47,10 @@ class _Head(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         found = self.decision_function(X)
         chosen = (found > 0).astype(np.int64) if found.ndim == 1 else np.argmax(found, axis=1)
         return np.asarray(self.classes_[chosen])
+
+    def _scores(self, X: ArrayLike) -> Array:
+        check_is_fitted(self)
+        return scores(self.head_, validate_data(self, X, reset=False, dtype=[np.float64, np.float32]))
 
     def _checked(self, X: ArrayLike, y: ArrayLike, *, reset: bool) -> tuple[NDArray[Any], NDArray[Any]]:
         rows, labels = validate_data(self, X, y, reset=reset, dtype=[np.float64, np.float32])
@@ -63,9 +65,8 @@ class _Head(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def _keep(self, fit: LinearFit) -> None:
         self.head_ = head = head_of(fit, classes=tuple(map(str, self.classes_)))
-        self.coef_ = np.atleast_2d(self._one(head.params[:-1].T) if len(self.classes_) == 2 else head.params[:-1].T)
-        bias = self._one(head.params[-1]) if len(self.classes_) == 2 else head.params[-1]
-        self.intercept_ = np.atleast_1d(bias)
+        both = self._one(head.params.T) if len(self.classes_) == 2 else head.params.T
+        self.coef_, self.intercept_ = np.atleast_2d(both[..., :-1]), np.atleast_1d(both[..., -1])
 
     def _one(self, pair: Array) -> Array:
         """What stands for two classes: the second's values."""
@@ -74,9 +75,7 @@ class _Head(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
 def _has_alpha(head: RidgeHead) -> bool:
     if head.alpha == "auto":
-        raise AttributeError(
-            'alpha="auto" needs all rows at once, so there is no partial_fit. Call fit, or give a number.'
-        )
+        raise AttributeError('alpha="auto" takes all rows at once, not partial_fit. Call fit, or give a number.')
     return True
 
 
@@ -119,7 +118,10 @@ class RidgeHead(_Head):
         self.classes_ = _two_or_more(np.unique(labels))
         numbers = self._numbers(labels)
         self.stats_ = statistics(rows, numbers, self._design())
-        alpha = self._choose(rows, numbers) if self.alpha == "auto" else self.alpha
+        alpha = self.alpha
+        if alpha == "auto":
+            path = decompose(self.stats_, scaling=self.scaling, **self._weighing)
+            alpha, self.validation_ = choose_ridge(path, rows, numbers)
         return self._solve(alpha)
 
     @available_if(_has_alpha)  # type: ignore[untyped-decorator]
@@ -155,45 +157,25 @@ class RidgeHead(_Head):
         To rounding with float64 statistics, bit by bit with arithmetic "exact".
         """
         check_is_fitted(self)
-        if isinstance(X, ClientStats):
-            gone = X
-        else:
+        if not isinstance(X, ClientStats):
             if y is None:
                 raise InputError("Rows to remove need their labels: remove(X, y).")
             rows, labels = self._checked(X, y, reset=False)
-            gone = statistics(rows, self._numbers(labels), self.stats_.design)
-        self.stats_ = self.stats_ - gone
+            X = statistics(rows, self._numbers(labels), self.stats_.design)
+        self.stats_ = self.stats_ - X
         return self._solve(self._fixed())
 
     def _design(self) -> Design:
-        return Design(
-            self.n_features_in_,
-            len(self.classes_),
-            view=self.row_view,
-            intercept="free" if self.fit_intercept else "none",
-            arithmetic=self.arithmetic,
-            per_class=self.class_weight is not None,
-            grid=self.grid,
-        )
+        intercept = "free" if self.fit_intercept else "none"
+        seen = (self.row_view, intercept, self.arithmetic, self.class_weight is not None, self.grid)
+        return Design(self.n_features_in_, len(self.classes_), *seen)
 
-    def _weights(self) -> Array | str | None:
-        if self.class_weight is None:
-            return None
-        if isinstance(self.class_weight, str):
-            return self.class_weight
-        found: Array = compute_class_weight(self.class_weight, classes=self.classes_, y=self.classes_)
-        return found
-
-    def _choose(self, rows: NDArray[Any], numbers: Indices) -> float:
-        path = decompose(
-            self.stats_,
-            scaling=self.scaling,
-            standardise=self.standardise,
-            class_weight=self._weights(),
-            targets=TARGETS,
-        )
-        alpha, self.validation_ = choose_ridge(path, rows, numbers)
-        return alpha
+    @property
+    def _weighing(self) -> dict[str, Any]:
+        weight: Any = self.class_weight
+        if not isinstance(weight, str | None):
+            weight = compute_class_weight(weight, classes=self.classes_, y=self.classes_)
+        return {"standardise": self.standardise, "class_weight": weight, "targets": TARGETS}
 
     def _fixed(self) -> float:
         """The alpha for rows that were added or taken out: as given, or as the fit chose it."""
@@ -202,12 +184,10 @@ class RidgeHead(_Head):
     def _solve(self, alpha: float | str) -> Self:
         if isinstance(alpha, str):
             raise InputError(f'alpha must be a number or "auto"; found {alpha!r}.')
-        system = system_of(self.stats_, standardise=self.standardise, class_weight=self._weights(), targets=TARGETS)
+        system = system_of(self.stats_, **self._weighing)
         self.solution_ = solve(system, penalty_of(alpha, self.scaling, system.weight))
-        self.alpha_ = alpha
-        recipe = recipe_of(self.stats_, scaling=self.scaling, system=system)
-        params = system.lift(self.solution_.value)
-        self._keep(LinearFit(params, alpha, self.stats_.design, self.solution_, recipe))
+        self.alpha_, recipe = alpha, recipe_of(self.stats_, scaling=self.scaling, system=system)
+        self._keep(LinearFit(system.lift(self.solution_.value), alpha, self.stats_.design, self.solution_, recipe))
         return self
 
 
@@ -238,9 +218,7 @@ class LogisticHead(_Head):
 
     def predict_proba(self, X: ArrayLike) -> Array:
         """The chance of each class."""
-        check_is_fitted(self)
-        found = scores(self.head_, validate_data(self, X, reset=False, dtype=[np.float64, np.float32]))
-        return np.asarray(softmax(found, axis=1))
+        return np.asarray(softmax(self._scores(X), axis=1))
 
     def _one(self, pair: Array) -> Array:
         """What stands for two classes: the second's values less the first's."""

@@ -22,7 +22,8 @@ class FitPlan:
 
     `ridge` is in mean scaling. `sign` -1 climbs the loss instead. `clip` is the largest norm of a gradient, `ball`
     the largest distance from the array "centre" of the question, `stop` ends once the parameters are that far from the
-    array "away". The order of batches follows from `seed`, `stream`, `round` and the client's name alone.
+    array "away" (without them: from the start). The order of batches follows from `seed`, `stream`, `round` and the
+    client's name alone.
     """
 
     steps: int | None = None
@@ -74,53 +75,30 @@ class FitPlan:
             )
         number = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "little")
         generator = np.random.Generator(np.random.PCG64([self.seed, self.stream, self.round, number]))
-        return shuffled_batches(
-            count, generator, batch=self.batch, steps=self.steps, epochs=self.epochs, drop_last=self.drop_last
-        )
-
-
-def shuffled_batches(
-    count: int,
-    generator: np.random.Generator,
-    *,
-    batch: int,
-    steps: int | None,
-    epochs: int | None,
-    drop_last: bool = False,
-) -> Indices:
-    """The rows of every step: epochs in random order, short batches padded with -1."""
-    batch = min(batch, count)
-    per_epoch = count // batch if drop_last else -(-count // batch)
-    passes = -(-steps // per_epoch) if steps is not None else epochs or 1
-    taken = np.full((passes, per_epoch * batch), -1, np.int64)
-    for one in taken:
-        order = generator.permutation(count)[: per_epoch * batch]
-        one[: len(order)] = order
-    return taken.reshape(-1, batch)[:steps]
+        batch = min(self.batch, count)
+        per_epoch = count // batch if self.drop_last else -(-count // batch)
+        passes = -(-self.steps // per_epoch) if self.steps is not None else self.epochs or 1
+        taken = np.full((passes, per_epoch * batch), -1, np.int64)
+        for one in taken:
+            order = generator.permutation(count)[: per_epoch * batch]
+            one[: len(order)] = order
+        return taken.reshape(-1, batch)[: self.steps]
 
 
 def local_steps(
-    start: Array,
-    batches: Iterable[Indices],
-    gradient: Callable[[Array, Indices], Array],
-    plan: FitPlan,
-    *,
-    centre: Array | None = None,
-    away: Array | None = None,
+    plan: FitPlan, arrays: Mapping[str, Array], batches: Iterable[Indices], gradient: Callable[[Array, Indices], Array]
 ) -> Array:
-    """The parameters after the steps of a plan; `gradient` is that of the mean loss of some rows, ridge included."""
-    stack = start[None].copy()
+    """The parameters after a plan's steps from "params"; `gradient` is that of some rows' mean loss, ridge included."""
+    start = arrays["params"]
+    stack, centre, away = start[None].copy(), arrays.get("centre", start), arrays.get("away", start)
     state = plan.optimiser.start(stack)
     for some in batches:
         found = plan.sign * gradient(stack[0], some)
         if plan.clip is not None:
             found *= min(1.0, plan.clip / max(float(np.linalg.norm(found)), np.finfo(np.float64).tiny))
         plan.optimiser.step(stack, found[None], state=state, rate=plan.rate)
-        if plan.ball is not None:
-            middle = start if centre is None else centre
-            far = float(np.linalg.norm(stack[0] - middle))
-            if far > plan.ball:
-                stack[0] = middle + (stack[0] - middle) * (plan.ball / far)
-        if plan.stop is not None and float(np.linalg.norm(stack[0] - (start if away is None else away))) > plan.stop:
+        if plan.ball is not None and (far := float(np.linalg.norm(stack[0] - centre))) > plan.ball:
+            stack[0] = centre + (stack[0] - centre) * (plan.ball / far)
+        if plan.stop is not None and float(np.linalg.norm(stack[0] - away)) > plan.stop:
             break
     return np.asarray(stack[0])

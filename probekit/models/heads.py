@@ -37,13 +37,9 @@ class LinearHead:
 
     def __post_init__(self) -> None:
         if self.params.ndim != 2 or self.params.shape[1] != len(self.classes):
-            raise InputError(
-                f"A head needs one column of parameters per class: {len(self.classes)} classes, "
-                f"parameters of shape {self.params.shape}."
-            )
-        if not np.isfinite(self.params).all():
-            raise InputError("A head cannot hold NaN or infinite parameters. Look at the embeddings and the ridge.")
-        self.params.setflags(write=False)
+            found = f"{len(self.classes)} classes, parameters of shape {self.params.shape}"
+            raise InputError(f"A head needs one column of parameters per class: {found}.")
+        _freeze(self.params)
 
     @property
     def dimension(self) -> int:
@@ -53,9 +49,7 @@ class LinearHead:
     @property
     def digest(self) -> str:
         """The sha256 of the map: parameters, classes and row view."""
-        head = canonical([list(self.classes), self.view, self.spec_digest, list(self.params.shape)])
-        params = np.ascontiguousarray(self.params, dtype="<f8").tobytes()
-        return hashlib.sha256(head.encode() + params).hexdigest()
+        return _hash([list(self.classes), self.view, self.spec_digest, list(self.params.shape)], self.params)
 
 
 def head_of(fit: LinearFit, *, classes: tuple[str, ...] = (), spec_digest: str = "") -> LinearHead:
@@ -86,13 +80,8 @@ class Network:
     @property
     def plain(self) -> dict[str, Json]:
         """All but the weights."""
-        return {
-            "name": self.name,
-            "shape": list(self.shape),
-            "classes": self.classes,
-            "moving": list(self.moving),
-            "precision": self.precision,
-        }
+        taken: dict[str, Json] = {"shape": list(self.shape), "classes": self.classes, "moving": list(self.moving)}
+        return {"name": self.name, **taken, "precision": self.precision}
 
     @cached_property
     def digest(self) -> str:
@@ -129,13 +118,9 @@ class NetworkHead:
         if self.centre not in CENTRES:
             raise InputError(f"The parameters are counted from one of {', '.join(CENTRES)}; found {self.centre!r}.")
         if self.params.ndim != 2 or self.params.shape[1] != 1 or len(self.classes) != self.network.classes:
-            raise InputError(
-                f"A network's head has one column of parameters and {self.network.classes} classes; found shape "
-                f"{self.params.shape} and {len(self.classes)} classes."
-            )
-        if not np.isfinite(self.params).all():
-            raise InputError("A head cannot hold NaN or infinite parameters. Look at the inputs and the ridge.")
-        self.params.setflags(write=False)
+            found = f"shape {self.params.shape} and {len(self.classes)} classes"
+            raise InputError(f"A network's head has one column and {self.network.classes} classes; found {found}.")
+        _freeze(self.params)
 
     @property
     def dimension(self) -> int:
@@ -145,8 +130,17 @@ class NetworkHead:
     @cached_property
     def digest(self) -> str:
         """The sha256 of the map: parameters, network, classes."""
-        about = canonical([list(self.classes), self.centre, self.spec_digest, self.network.digest])
-        return hashlib.sha256(about.encode() + np.ascontiguousarray(self.params, "<f8").tobytes()).hexdigest()
+        return _hash([list(self.classes), self.centre, self.spec_digest, self.network.digest], self.params)
+
+
+def _freeze(params: Array) -> None:
+    if not np.isfinite(params).all():
+        raise InputError("A head cannot hold NaN or infinite parameters. Look at the rows and the ridge.")
+    params.setflags(write=False)
+
+
+def _hash(about: Json, params: Array) -> str:
+    return hashlib.sha256(canonical(about).encode() + np.ascontiguousarray(params, "<f8").tobytes()).hexdigest()
 
 
 class Head(Protocol):

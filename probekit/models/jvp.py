@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,8 +21,9 @@ from probekit.models.heads import Network, NetworkHead
 from probekit.models.network_problem import NetworkProblem
 from probekit.models.networks import described, network
 from probekit.models.pretraining import PRETRAINING, Pretraining, pretrain
-from probekit.protocols import Progress
-from probekit.values import UNLABELLED, EmbeddingSet, Json, Partition
+from probekit.models.problem import class_count
+from probekit.protocols import Look
+from probekit.values import EmbeddingSet, Json, Partition
 
 NETWORK = "network."
 
@@ -59,45 +60,24 @@ class JvpBackend:
     )
     ridge: float | None = 0.01
 
-    def prepare(
-        self,
-        embeddings: EmbeddingSet,
-        partition: Partition,
-        options: Any,
-        *,
-        progress: Callable[[Progress], None] | None = None,
-        known: Mapping[str, NDArray[Any]] | None = None,
-    ) -> NetworkProblem:
+    def prepare(self, embeddings: EmbeddingSet, partition: Partition, options: Any, **more: Any) -> NetworkProblem:
         """The network at w_p: `known` weights, those of a file, or pretrained now."""
-        subset = options.subset
-        whole = WholeNetwork(
-            options.network,
-            int(subset) if subset is not None and subset.isdecimal() else subset,
-            options.centre,
-            options.precision,
-            Pretraining(options.pretrain_epochs, options.pretrain_batch, options.pretrain_rate, options.seed),
-            options.network_weights,
-            options.seed,
-        )
-        return network_problem(embeddings, partition, whole, progress=progress, known=known)
+        subset, seed = options.subset, options.seed
+        subset = int(subset) if subset is not None and subset.isdecimal() else subset
+        before = Pretraining(options.pretrain_epochs, options.pretrain_batch, options.pretrain_rate, seed)
+        what = (options.network, subset, options.centre, options.precision, before, options.network_weights, seed)
+        return network_problem(embeddings, partition, WholeNetwork(*what), **more)
 
     def of(self, head: NetworkHead, stored: Mapping[str, Any] | None = None) -> NetworkProblem:
         """The problem of a network's head."""
         recipe: Any = head.recipe
-        return NetworkProblem(
-            head.network,
-            head.centre,
-            head.classes,
-            head.spec_digest,
-            recipe.get("pretraining"),
-            recipe.get("weights"),
-        )
+        base = (recipe.get("pretraining"), recipe.get("weights"))
+        return NetworkProblem(head.network, head.centre, head.classes, head.spec_digest, *base)
 
     def from_plain(self, plain: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> NetworkProblem:
         """The problem that was sent."""
-        return NetworkProblem(
-            _network(plain["network"], arrays), plain["centre"], tuple(plain["classes"]), plain["spec"]
-        )
+        network = _network(plain["network"], arrays)
+        return NetworkProblem(network, plain["centre"], tuple(plain["classes"]), plain["spec"])
 
     def save(self, head: NetworkHead) -> tuple[dict[str, Json], dict[str, NDArray[Any]]]:
         """What a folder holds of a head besides what all heads have."""
@@ -117,12 +97,12 @@ def network_problem(
     partition: Partition,
     options: WholeNetwork = WHOLE,
     *,
-    progress: Callable[[Progress], None] | None = None,
+    progress: Look | None = None,
     known: Mapping[str, NDArray[Any]] | None = None,
 ) -> NetworkProblem:
     """The network at w_p, linearized there; pretrained on the server's rows where its weights are not known."""
-    shape = input_shape(embeddings)
-    classes = len(embeddings.class_names) or int(embeddings.labels.max(initial=UNLABELLED)) + 1
+    shape = picture_shape(embeddings.spec) or (embeddings.dimension,)
+    classes = class_count(embeddings)
     made = network(options.network, shape, classes, seed=options.seed)
     refuse_unfit(made, tensor_of(np.asarray(embeddings.embeddings[:8])).reshape(-1, *shape), classes=classes)
     if known is not None:
@@ -132,37 +112,23 @@ def network_problem(
     else:
         if not len(partition.server):
             raise InputError(
-                "A network is pretrained on rows of the server's own, and it has none. Partition with a server share, "
-                "say 0.1, or give weights."
+                "Pretraining needs the server's own rows; it has none. Partition with a server share, or give weights."
             )
         rows = np.asarray(embeddings.embeddings[partition.server], np.float32).reshape(-1, *shape)
         labels = embeddings.labels[partition.server]
         made = pretrain(made, rows, labels, options=options.pretraining, progress=progress)
-    return NetworkProblem(
-        described(made, options.network, shape, classes, subset=options.subset, precision=options.precision),
-        options.centre,
-        embeddings.class_names,
-        embeddings.spec.digest,
-        dict(vars(options.pretraining)) if options.weights is None else None,
-        options.weights,
-    )
-
-
-def input_shape(embeddings: EmbeddingSet) -> tuple[int, ...]:
-    """The shape of one input: a picture's where the rows are pixels, else as many numbers as a row has."""
-    return picture_shape(embeddings.spec) or (embeddings.dimension,)
+    found = described(made, options.network, shape, classes, subset=options.subset, precision=options.precision)
+    base = (dict(vars(options.pretraining)) if options.weights is None else None, options.weights)
+    return NetworkProblem(found, options.centre, embeddings.class_names, embeddings.spec.digest, *base)
 
 
 def _network(about: Mapping[str, Any], weights: Mapping[str, NDArray[Any]]) -> Network:
-    shape, moving = tuple(about["shape"]), tuple(about["moving"])
-    return Network(about["name"], shape, about["classes"], weights, moving, about["precision"])
+    return Network(**{**about, "shape": tuple(about["shape"]), "moving": tuple(about["moving"])}, weights=weights)
 
 
 def _load(module: nn.Module, path: Path) -> None:
     if not path.is_file():
-        raise NotFoundError(
-            f"There is no file of weights {path}. Give a safetensors file with the network's own names."
-        )
+        raise NotFoundError(f"There is no file of weights {path}. Give safetensors with the network's own names.")
     try:
         module.load_state_dict({name: from_numpy(np.array(value)) for name, value in load_file(path).items()})
     except (RuntimeError, SafetensorError) as error:

@@ -4,54 +4,26 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from probekit.errors import InputError
 from probekit.linear.design import ClientStats
-from probekit.linear.rows import Picked
 from probekit.linear.squares import CurvedSquares, RowSquares, StatsSquares
-from probekit.linear.statistics import row_blocks, statistics
-from probekit.values import EmbeddingSet, Indices
+from probekit.linear.statistics import columns_of, statistics
+from probekit.models.problem import SetHolding
+from probekit.values import Array, Indices
 
-ROWS = frozenset({"statistics", "gradient", "product", "form", "scales", "fit", "leave-out", "evaluate"})
 SUMS = frozenset({"statistics", "gradient", "product", "form", "scales"})
 
 
 @dataclass(frozen=True, eq=False)
-class RowHolding:
+class RowHolding(SetHolding):
     """Rows of an embedding set."""
 
-    problem: Any
-    embeddings: EmbeddingSet
-    rows: Indices
-
-    @property
-    def count(self) -> int:
-        """How many rows."""
-        return len(self.rows)
-
-    @property
-    def offers(self) -> frozenset[str]:
-        """Everything."""
-        return ROWS
-
-    @property
-    def picked(self) -> Picked:
-        """The embeddings, read when asked for."""
-        return Picked(self.embeddings.embeddings, self.rows)
-
-    @cached_property
-    def labels(self) -> Indices:
-        """The class of each row."""
-        return self.embeddings.labels[self.rows]
-
-    @cached_property
-    def ids(self) -> list[str]:
-        """The sample id of each row."""
-        return [self.embeddings.ids[row] for row in self.rows.tolist()]
+    offers: ClassVar[frozenset[str]] = SUMS | {"fit", "leave-out", "evaluate"}
 
     @cached_property
     def statistics(self) -> ClientStats:
@@ -59,11 +31,8 @@ class RowHolding:
         try:
             return statistics(self.picked, self.labels, self.problem.design)
         except InputError as error:
-            for start in range(0, len(self.rows), 4096):
-                some = self.rows[start : start + 4096]
-                bad = ~np.isfinite(self.embeddings.embeddings[some]).all(axis=1)
-                if bad.any():
-                    row = int(some[np.argmax(bad)])
+            for some in np.array_split(self.rows, -(-self.count // 4096)):
+                for row in some[~np.isfinite(self.embeddings.embeddings[some]).all(axis=1)].tolist():
                     raise InputError(
                         f"Training needs finite embeddings; sample {self.embeddings.ids[row]} (row {row}) holds NaN or "
                         "infinity. Encode it again, or leave it out with EmbeddingSet.select."
@@ -85,15 +54,21 @@ class RowHolding:
         design, source = self.problem.design, self.embeddings.embeddings
         plain = design.view == "raw" and not design.grid and source.dtype != np.float64
         dtype = np.float32 if plain or design.arithmetic == "fast" else np.float64
-        columns = np.ones((self.count, design.columns), dtype)
-        for numbers, block in row_blocks(self.picked, design):
-            columns[numbers, : design.dimension] = block
-        return columns
+        return columns_of(self.picked, design, dtype)
+
+    def batch_gradient(self, params: Array, some: Indices) -> Array:
+        """The gradient of the mean of some rows' losses."""
+        columns, labels = self.table[some].astype(np.float64, copy=False), self.labels[some]
+        residual = columns @ params
+        residual[np.arange(len(some)), labels] -= 1
+        return np.asarray(columns.T @ residual / len(some))
 
 
 @dataclass(frozen=True, eq=False)
 class StatisticsHolding:
     """What a server kept of a client."""
+
+    offers: ClassVar[frozenset[str]] = SUMS
 
     problem: Any
     statistics: ClientStats
@@ -102,11 +77,6 @@ class StatisticsHolding:
     def count(self) -> int:
         """How many rows they are of."""
         return self.statistics.count
-
-    @property
-    def offers(self) -> frozenset[str]:
-        """What sums can answer."""
-        return SUMS
 
     def squares(self, precision: str = "float64") -> StatsSquares:
         """The squares, from sums."""

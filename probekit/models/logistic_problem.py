@@ -17,8 +17,6 @@ from probekit.models.linear_holding import RowHolding
 from probekit.models.linear_problem import HeadProblem
 from probekit.values import Array, EmbeddingSet, Indices, Json
 
-OFFERS = frozenset({"statistics", "gradient", "fit", "evaluate"})
-
 
 @dataclass(eq=False)
 class LogisticSums:
@@ -26,7 +24,7 @@ class LogisticSums:
 
     columns: Array
     labels: Indices
-    _last: tuple[Array, float, Array] | None = field(default=None, repr=False)
+    last: tuple[Any, float, Array] = field(default=(None, 0.0, np.empty(0)), repr=False)
 
     @property
     def count(self) -> int:
@@ -35,26 +33,22 @@ class LogisticSums:
 
     def value(self, params: Array) -> float:
         """Twice the loss."""
-        return 2 * self._both(params)[1]
+        self.gradient(params)
+        return 2 * self.last[1]
 
     def gradient(self, params: Array) -> Array:
         """The loss's gradient."""
-        return self._both(params)[2]
-
-    def _both(self, params: Array) -> tuple[Array, float, Array]:
-        if self._last is None or self._last[0] is not params:
-            self._last = (params, *loss_and_gradient(params, self.columns, self.labels))
-        return self._last
+        if self.last[0] is not params:
+            self.last = (params, *loss_and_gradient(params, self.columns, self.labels))
+        return self.last[2]
 
 
 @dataclass(frozen=True, eq=False)
 class LogisticHolding(RowHolding):
     """Rows of an embedding set, for a logistic head."""
 
-    @property
-    def offers(self) -> frozenset[str]:
-        """No products: the curvature is another at every point."""
-        return OFFERS
+    # no products: the curvature is another at every point
+    offers: ClassVar[frozenset[str]] = frozenset({"statistics", "gradient", "fit", "evaluate"})
 
     @cached_property
     def columns(self) -> Array:
@@ -69,6 +63,10 @@ class LogisticHolding(RowHolding):
     def quick(self) -> Any:
         """The same."""
         return self.squares()
+
+    def batch_gradient(self, params: Array, some: Indices) -> Array:
+        """The gradient of the mean of some rows' losses."""
+        return np.asarray(loss_and_gradient(params, self.columns[some], self.labels[some])[1] / len(some))
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,16 +95,7 @@ class LogisticProblem(HeadProblem):
         """scikit-learn's: two classes share one vector there, which is a softmax of half the C."""
         return super().penalty(2 * ridge if self.design.classes == 2 else ridge)
 
-    def fit(
-        self,
-        holding: RowHolding,
-        name: str,
-        start: Array,
-        plan: FitPlan,
-        *,
-        centre: Array | None = None,
-        away: Array | None = None,
-    ) -> Array:
+    def fit(self, holding: Any, name: str, plan: FitPlan, arrays: Mapping[str, Array]) -> Array:
         """A client's parameters after its local steps; where the plan counts none, at the minimum of its own loss."""
         if plan.steps is None and plan.epochs is None:
             try:
@@ -116,9 +105,5 @@ class LogisticProblem(HeadProblem):
                 if not isinstance(error.best, Solution):
                     raise
                 best = error.best
-            return best.value[: self.design.columns]
-        return super().fit(holding, name, start, plan, centre=centre, away=away)
-
-    def row_gradient(self, params: Array, columns: Array, labels: Indices) -> Array:
-        """The gradient of the sum of some rows' losses."""
-        return loss_and_gradient(params, columns, labels)[1]
+            return np.asarray(best.value[: self.design.columns])
+        return super().fit(holding, name, plan, arrays)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import cached_property
-from typing import Any
+from dataclasses import dataclass, field
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -15,14 +14,13 @@ from probekit.jacobian.linearize import LinearizedRows, column, tensor_of
 from probekit.jacobian.memory import free_memory
 from probekit.jacobian.tape import Fresh
 from probekit.linear.affine import ModelSquares
-from probekit.linear.rows import Picked
 from probekit.linear.solvers import Operator
 from probekit.linear.spectrum import effective_dimension, largest_eigenvalue
 from probekit.linear.statistics import checked_labels
 from probekit.models.networks import inputs_of, linearized
-from probekit.values import Array, EmbeddingSet, Indices
+from probekit.models.problem import SetHolding
+from probekit.values import Array, Indices
 
-OFFERS = frozenset({"gradient", "product", "form", "scales", "fit", "evaluate"})
 DUAL_VALUES = 6000
 """The largest dual whose eigenvalues are computed to tell the effective dimension."""
 ROOM = 1.01
@@ -30,48 +28,22 @@ ROOM = 1.01
 
 
 @dataclass(frozen=True, eq=False)
-class NetworkHolding:
+class NetworkHolding(SetHolding):
     """Rows of an embedding set, as inputs of a network; made for each precision when first asked for."""
 
-    problem: Any
-    embeddings: EmbeddingSet
-    rows: Indices
+    offers: ClassVar[frozenset[str]] = frozenset({"gradient", "product", "form", "scales", "fit", "evaluate"})
+
     share: float
-
-    @property
-    def count(self) -> int:
-        """How many rows."""
-        return len(self.rows)
-
-    @property
-    def offers(self) -> frozenset[str]:
-        """Everything but statistics."""
-        return OFFERS
-
-    @cached_property
-    def labels(self) -> Indices:
-        """The class of each row."""
-        return self.embeddings.labels[self.rows]
-
-    @property
-    def picked(self) -> Picked:
-        """The rows, read when asked for."""
-        return Picked(self.embeddings.embeddings, self.rows)
+    made: dict[str, NetworkSquares] = field(default_factory=dict, init=False, repr=False)
 
     @property
     def quick(self) -> NetworkSquares:
         """The squares in the numbers that are trained in."""
         return self.squares(self.problem.precision)
 
-    @cached_property
-    def ids(self) -> list[str]:
-        """The sample id of each row."""
-        return [self.embeddings.ids[row] for row in self.rows.tolist()]
-
     def squares(self, precision: str = "float64") -> NetworkSquares:
         """The squares of the linearized network against one-hot targets."""
-        made: dict[str, NetworkSquares] = self._made
-        if precision not in made:
+        if precision not in self.made:
             network = self.problem.network
             model = linearized(network, precision=precision)
             free = free_memory(model.device)
@@ -79,12 +51,18 @@ class NetworkHolding:
             inputs = inputs_of(network, np.asarray(self.embeddings.embeddings[self.rows]))
             over = model.over(inputs, centre=self.problem.centre, memory=memory)
             targets = np.eye(over.classes)[checked_labels(self.labels, self.count, over.classes)]
-            made[precision] = NetworkSquares(over, targets)
-        return made[precision]
+            self.made[precision] = NetworkSquares(over, targets)
+        return self.made[precision]
 
-    @cached_property
-    def _made(self) -> dict[str, NetworkSquares]:
-        return {}
+    def batch_gradient(self, params: Array, some: Indices) -> Array:
+        """The gradient of the mean of some rows' losses, in one pass forward and one back."""
+        squares = self.quick
+        model = squares.rows.model
+        batch = Fresh(model.forward, model.base, squares.rows.inputs[tensor_of(some)].to(model.device))
+        outputs, pushed = batch.both(model.split(params - self.problem.start))
+        wanted = tensor_of(squares.targets[some]).to(outputs)
+        pulled = batch.vjp((outputs + pushed - wanted) / len(some))
+        return column(torch.cat([one.reshape(-1) for one in pulled]))
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,15 +111,6 @@ class NetworkSquares(ModelSquares):
         """Of factoring the dual, and of forward and backward passes."""
         dual = (self.rows.count * self.rows.classes) ** 3 // 3
         return factored * dual + 8 * products * self.shape[0] * self.count
-
-    def batch_gradient(self, params: Array, some: Indices, start: Array) -> Array:
-        """The gradient of the mean of some rows' losses, in one pass forward and one back."""
-        model = self.rows.model
-        batch = Fresh(model.forward, model.base, self.rows.inputs[tensor_of(some)].to(model.device))
-        outputs, pushed = batch.both(model.split(params - start))
-        wanted = tensor_of(self.targets[some]).to(outputs)
-        pulled = batch.vjp((outputs + pushed - wanted) / len(some))
-        return column(torch.cat([one.reshape(-1) for one in pulled]))
 
 
 def row_kernels(batch: Factors) -> Array:

@@ -4,46 +4,44 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
+from itertools import accumulate
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from probekit.errors import InputError, NotFoundError
+from probekit.errors import InputError
 from probekit.jacobian.curvature import CurvatureSolver
 from probekit.jacobian.kernel import batch_factors
 from probekit.linear.solvers import Operator, Solver
-from probekit.models.adam import F2L2, AdamSteps
-from probekit.models.fitting import FitPlan, local_steps
+from probekit.models.adam import ADAM, AdamSteps
 from probekit.models.heads import Head, Network, NetworkHead
 from probekit.models.network_holding import NetworkHolding, NetworkSquares, row_kernels
-from probekit.models.networks import inputs_of, linearized, network_scores
-from probekit.models.problem import ScoredRows
-from probekit.registry import nearest
-from probekit.values import Array, EmbeddingSet, Indices, Json, Rows, digest
+from probekit.models.networks import inputs_of, linearized
+from probekit.models.problem import AS_IS, BuiltIn, ScoredRows
+from probekit.values import Array, EmbeddingSet, Indices, Json, Rows
 
 LINEARIZED = (
     "It concerns the network linearized around w_p, and w_p itself knows nobody's rows but the server's.",
     "The Jacobian is taken as computed, in float64; its own rounding is not bounded.",
 )
-SOLVERS: dict[str, CurvatureSolver | AdamSteps] = {
-    "cholesky": CurvatureSolver(),
-    "dual": CurvatureSolver("dual"),
-    "pcg": CurvatureSolver("pcg"),
-    "cg": CurvatureSolver("cg"),
-    "adam": AdamSteps(),
-    "f2l2": F2L2,
-}
 BLOCK_ROWS = 4096
+SCORED_ROWS = 8192
 
 
 @dataclass(frozen=True, eq=False)
-class NetworkProblem:
+class NetworkProblem(BuiltIn):
     """A network linearized around its weights; parameters are counted from w_p or from zero (`centre`)."""
 
     backend: ClassVar[str] = "jvp"
     traits: ClassVar[frozenset[str]] = frozenset({"quadratic", "plain", "minimum", "start"})
+    arithmetic: ClassVar[str] = "float64"
+    assumptions: ClassVar[tuple[str, ...]] = LINEARIZED
+    solvers: ClassVar[Mapping[str, CurvatureSolver | AdamSteps]] = {
+        "cholesky": CurvatureSolver(),
+        **{name: CurvatureSolver(name) for name in ("dual", "pcg", "cg")},
+        **ADAM,
+    }
 
     network: Network
     centre: str = "wp"
@@ -60,23 +58,13 @@ class NetworkProblem:
     @property
     def plain(self) -> Mapping[str, Json]:
         """What defines it, besides the weights."""
-        return {
-            "network": self.network.plain,
-            "weights": self.network.digest,
-            "centre": self.centre,
-            "classes": list(self.classes),
-            "spec": self.spec_digest,
-        }
+        named = {"classes": list(self.classes), "spec": self.spec_digest}
+        return {"network": self.network.plain, "weights": self.network.digest, "centre": self.centre, **named}
 
     @property
     def arrays(self) -> Mapping[str, NDArray[Any]]:
         """w_p by name."""
         return self.network.weights
-
-    @cached_property
-    def digest(self) -> str:
-        """The sha256 of what defines it."""
-        return digest(self.plain)
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -86,10 +74,9 @@ class NetworkProblem:
     @property
     def blocks(self) -> Mapping[str, slice]:
         """One per tensor that moves."""
-        ends = np.cumsum([int(self.network.weights[name].size) for name in self.network.moving]).tolist()
-        return {
-            name: slice(start, end) for name, start, end in zip(self.network.moving, [0, *ends[:-1]], ends, strict=True)
-        }
+        sizes = {name: int(self.network.weights[name].size) for name in self.network.moving}
+        ends = accumulate(sizes.values())
+        return {name: slice(end - size, end) for (name, size), end in zip(sizes.items(), ends, strict=True)}
 
     @property
     def start(self) -> Array:
@@ -102,24 +89,10 @@ class NetworkProblem:
         return f"network {self.network.name}, linearized ({self.shape[0]} parameters)"
 
     @property
-    def arithmetic(self) -> str:
-        """How sums of rows are rounded."""
-        return "float64"
-
-    @property
     def recipe(self) -> Mapping[str, Json]:
         """What a head of it says of itself."""
-        return {
-            "head": "network",
-            "intercept": "none",
-            "arithmetic": "float64",
-            "fit_view": "none",
-            "class_weight": None,
-            "normalise_classes": False,
-            "centre": self.centre,
-            "pretraining": self.pretraining,
-            "weights": self.weights,
-        }
+        own = {"centre": self.centre, "pretraining": self.pretraining, "weights": self.weights}
+        return {"head": "network", "intercept": "none", "arithmetic": "float64", **AS_IS, **own}
 
     @property
     def knows_server(self) -> bool:
@@ -141,35 +114,13 @@ class NetworkProblem:
             raise InputError(f"Every client needs a row; client {name} has none. Leave it out of the partition.")
         return NetworkHolding(self, embeddings, rows, share)
 
-    def fit(
-        self,
-        holding: NetworkHolding,
-        name: str,
-        start: Array,
-        plan: FitPlan,
-        *,
-        centre: Array | None = None,
-        away: Array | None = None,
-    ) -> Array:
-        """A client's parameters after its local steps."""
-        squares = holding.squares(self.precision)
-
-        def full(params: Array, some: Indices) -> Array:
-            return np.asarray(squares.gradient(params) / squares.count + plan.ridge * params)
-
-        def batched(params: Array, some: Indices) -> Array:
-            return np.asarray(squares.batch_gradient(params, some[some >= 0], self.start) + plan.ridge * params)
-
-        gradient = full if plan.batch is None else batched
-        return local_steps(start, plan.batches(holding.count, name), gradient, plan, centre=centre, away=away)
-
-    def loss(self, holding: NetworkHolding, params: Array) -> float:
-        """Half the sum of squares."""
-        return holding.squares(self.precision).value(params) / 2
-
     def scores(self, head: NetworkHead, rows: Rows) -> Array:
         """The linearized network's scores."""
-        return network_scores(head, rows)
+        model, found = linearized(self.network), np.empty((len(rows), len(head.classes)))
+        for start in range(0, len(rows), SCORED_ROWS):
+            block = inputs_of(self.network, np.asarray(rows[start : start + SCORED_ROWS]))
+            found[start : start + SCORED_ROWS] = model.over(block, centre=self.centre, keep=False).outputs(head.params)
+        return found
 
     def scored(
         self, head: NetworkHead, embeddings: EmbeddingSet, *, centre: Array | None = None
@@ -179,10 +130,8 @@ class NetworkProblem:
         for first in range(0, len(embeddings), BLOCK_ROWS):
             inputs = inputs_of(self.network, np.asarray(embeddings.embeddings[first : first + BLOCK_ROWS]))
             rows = model.over(inputs, centre=self.centre)
-            scores, kernels = (
-                rows.outputs(head.params),
-                np.concatenate([row_kernels(one) for one in batch_factors(rows)]),
-            )
+            scores = rows.outputs(head.params)
+            kernels = np.concatenate([row_kernels(one) for one in batch_factors(rows)])
             top, place = scores.argmax(axis=1), np.arange(len(scores))
             diagonal = np.einsum("nkk->nk", kernels)
             apart = diagonal + diagonal[place, top][:, None] - 2 * kernels[place, top]
@@ -197,16 +146,10 @@ class NetworkProblem:
         """For a certificate."""
         return {"network": self.network.digest, "centre": self.centre, "view": "none", "class_weight": None}
 
-    @property
-    def assumptions(self) -> tuple[str, ...]:
-        """What a certificate takes for granted besides the usual."""
-        return LINEARIZED
-
     def solver(self, name: str, watch: Callable[[int, float, Array], None] | None = None) -> Solver:
         """By the dual of the rows or preconditioned iterations ("cholesky": whichever fits), or Adam's steps."""
-        if name not in SOLVERS:
-            raise NotFoundError(f"A network has no solver {name!r}. {nearest(name, list(SOLVERS))}")
-        return replace(SOLVERS[name], watch=watch)
+        found: Any = super().solver(name)
+        return replace(found, watch=watch)  # type: ignore[no-any-return]
 
     def preconditioner(self, squares: NetworkSquares, ridge: float) -> Operator:
         """Damped where so few rows cannot tell curvature from chance."""

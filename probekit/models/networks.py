@@ -19,12 +19,12 @@ from probekit.jacobian.inspection import first_line
 from probekit.jacobian.linearize import Linearized, linearize, tensor_of
 from probekit.models.heads import Network, NetworkHead
 from probekit.registry import imported, nearest
-from probekit.values import Array, Rows
 
 SLOPE = 0.01
 """Of LeakyReLU below zero, as the paper has it."""
 
 Shape = tuple[int, ...]
+Factory = Callable[[Shape, int], nn.Module]
 
 
 def mlp(shape: Shape, classes: int, *, hidden: Shape = (100, 50)) -> nn.Module:
@@ -114,7 +114,7 @@ class Attention(nn.Module):
 
 
 class VisionTransformer(nn.Module):
-    """Patches, a class token, positions, attention blocks and a linear head."""
+    """Patches of 4 x 4, a class token, positions, two attention blocks of width 64 and a linear head."""
 
     def __init__(self, shape: Shape, classes: int, *, patch: int = 4, width: int = 64, depth: int = 2) -> None:
         super().__init__()
@@ -134,18 +134,13 @@ class VisionTransformer(nn.Module):
         return result
 
 
-def vit(shape: Shape, classes: int) -> nn.Module:
-    """A vision transformer of two blocks, width 64 and patches of 4 x 4."""
-    return VisionTransformer(shape, classes)
-
-
-NETWORKS: dict[str, Callable[[Shape, int], nn.Module]] = {
+NETWORKS: dict[str, Factory] = {
     "mlp": mlp,
     "mlp-large": mlp_large,
     "cnn": cnn,
     "lenet": lenet,
     "resnet": resnet,
-    "vit": vit,
+    "vit": VisionTransformer,
 }
 """By name: from the shape of one input (channels, height, width) and the number of classes."""
 
@@ -153,45 +148,37 @@ NETWORKS: dict[str, Callable[[Shape, int], nn.Module]] = {
 def network(name: str, shape: Shape, classes: int, *, seed: int = 0) -> nn.Module:
     """A fresh network in eval mode; the same seed gives the same weights. `py:module:factory` calls
     factory(shape, classes), or factory() where it takes nothing."""
-    factory = _imported(name) if name.startswith("py:") else NETWORKS.get(name)
+    factory = _factory(name) if name.startswith("py:") else NETWORKS.get(name)
     if factory is None:
         raise NotFoundError(f"There is no network {name!r}. {nearest(name, [*NETWORKS, 'py:module:factory'])}")
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        made: Any = _made(factory, name, shape, classes)
+    try:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            made: Any = factory(shape, classes)
+    except ProbekitError:
+        raise
+    except Exception as error:  # of somebody's own code
+        raise InputError(
+            f"{name} could not make a network for inputs of shape {shape} and {classes} classes: "
+            f"{type(error).__name__}: {first_line(error)} Mend it."
+        ) from error
     if not isinstance(made, nn.Module):
         raise InputError(f"{name} must make a torch.nn.Module; found {type(made).__name__}.")
     return made.eval()
 
 
-def _made(factory: Callable[[Shape, int], nn.Module], name: str, shape: Shape, classes: int) -> Any:
-    """What the factory makes; an error of somebody's own code is told as such."""
-    try:
-        return factory(shape, classes)
-    except ProbekitError:
-        raise
-    except Exception as error:
-        raise InputError(
-            f"{name} could not make a network for inputs of shape {shape} and {classes} classes: "
-            f"{type(error).__name__}: {first_line(error)} Mend it."
-        ) from error
-
-
-def _imported(name: str) -> Callable[[Shape, int], nn.Module]:
-    found = imported(name)
+def _factory(name: str) -> Factory:
+    found: Any = imported(name)
     if isinstance(found, nn.Module) or not callable(found):
         raise InputError(f"{name} must be a function that makes a torch.nn.Module; found {type(found).__name__}.")
     if getattr(getattr(found, "__code__", None), "co_argcount", 2) == 0:
         return lambda shape, classes: found()
-    made: Callable[[Shape, int], nn.Module] = found
-    return made
+    return found  # type: ignore[no-any-return]
 
 
 def _picture(shape: Shape, *, least: int) -> tuple[int, int, int]:
     if len(shape) != 3 or min(shape[1:]) < least:
-        raise InputError(
-            f"This network needs pictures of (channels, height, width), each side at least {least}; found {shape}."
-        )
+        raise InputError(f"This network takes (channels, height, width), each side at least {least}; found {shape}.")
     return shape[0], shape[1], shape[2]
 
 
@@ -199,13 +186,7 @@ _MADE: WeakKeyDictionary[Network, dict[str, Linearized]] = WeakKeyDictionary()
 
 
 def described(
-    module: nn.Module,
-    name: str,
-    shape: Shape,
-    classes: int,
-    *,
-    subset: str | list[str] | int | None = None,
-    precision: str = "float64",
+    module: nn.Module, name: str, shape: Shape, classes: int, *, subset: str | int | None = None, precision: str
 ) -> Network:
     """A module's weights as they are, and which of them are to move, as a value that can be kept."""
     found = linearize(module, subset=subset, dtype=getattr(torch, precision))
@@ -235,10 +216,7 @@ def linearized(given: Network, *, precision: str | None = None) -> Linearized:
 def inputs_of(given: Network, rows: NDArray[Any]) -> Tensor:
     """Rows of numbers as the network's inputs."""
     if len(rows.shape) != 2 or rows.shape[1] != given.dimension:
-        raise InputError(
-            f"This network takes inputs of shape {given.shape}, {given.dimension} numbers each; found rows of "
-            f"shape {rows.shape}."
-        )
+        raise InputError(f"This network takes rows of {given.dimension} numbers, {given.shape}; found {rows.shape}.")
     return tensor_of(np.asarray(rows)).reshape(-1, *given.shape)
 
 
@@ -246,13 +224,3 @@ def pretrained(head: NetworkHead) -> NetworkHead:
     """The network at w_p itself, before any client trained it."""
     start = np.zeros_like(head.params) if head.centre == "wp" else linearized(head.network).weights
     return replace(head, params=start)
-
-
-def network_scores(head: NetworkHead, rows: Rows, *, length: int = 8192) -> Array:
-    """The linearized network's score of each class for each row, (n, k)."""
-    model = linearized(head.network)
-    found = np.empty((len(rows), len(head.classes)))
-    for start in range(0, len(rows), length):
-        block = inputs_of(head.network, np.asarray(rows[start : start + length]))
-        found[start : start + length] = model.over(block, centre=head.centre, keep=False).outputs(head.params)
-    return found

@@ -39,17 +39,12 @@ class Optimiser:
         if self.name not in OPTIMISERS:
             raise InputError(f"There is no optimiser {self.name!r}. {nearest(self.name, list(OPTIMISERS))}")
         if not all(0 <= value < 1 for value in (self.momentum, *self.betas)) or not self.epsilon > 0:
-            raise InputError(
-                f"Momentum and betas must lie in [0, 1) and epsilon above 0; found {self.momentum}, "
-                f"{self.betas} and {self.epsilon}."
-            )
+            raise InputError(f"Momentum and betas must lie in [0, 1) and epsilon above 0; found {self}.")
 
     def start(self, params: Array) -> State:
         """Fresh state for these parameters."""
-        return State(
-            np.zeros_like(params) if self.name != "sgd" else params[:0],
-            np.zeros_like(params) if self.name == "adam" else params[:0],
-        )
+        first = np.zeros_like(params if self.name != "sgd" else params[:0])
+        return State(first, np.zeros_like(params if self.name == "adam" else params[:0]))
 
     def step(self, params: Array, gradient: Array, *, state: State, rate: float) -> None:
         """Move, in place, the first clients of the stack: as many as the gradient has."""

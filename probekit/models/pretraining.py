@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from probekit.errors import InputError, SolverError
 from probekit.jacobian.inspection import first_line
 from probekit.jacobian.linearize import Inputs, tensor_of
-from probekit.protocols import Progress
+from probekit.protocols import Look, Progress
 from probekit.values import Indices
 
 
@@ -35,12 +34,7 @@ PRETRAINING = Pretraining()
 
 
 def pretrain(
-    module: nn.Module,
-    inputs: Inputs,
-    labels: Indices,
-    *,
-    options: Pretraining = PRETRAINING,
-    progress: Callable[[Progress], None] | None = None,
+    module: nn.Module, inputs: Inputs, labels: Indices, options: Pretraining = PRETRAINING, progress: Look | None = None
 ) -> nn.Module:
     """A trained copy of the module, in eval mode: its weights are w_p."""
     own = copy.deepcopy(module).train()
@@ -59,7 +53,12 @@ def pretrain(
             numbers = tensor_of(order.permutation(len(rows)))
             for some in torch.split(numbers, options.batch_size):
                 adam.zero_grad()
-                loss = nn.functional.cross_entropy(_scores(own, rows[some]), aims[some])
+                try:
+                    scores = own(rows[some])
+                except ValueError as error:  # batch norm cannot normalise a single row
+                    why = f"Pretraining cannot take a batch of {len(some)} rows: {first_line(error)}"
+                    raise InputError(f"{why} Choose another batch size.") from error
+                loss = nn.functional.cross_entropy(scores, aims[some])
                 loss.backward()  # type: ignore[no-untyped-call]
                 adam.step()
                 total += float(loss.detach()) * len(some)
@@ -68,13 +67,3 @@ def pretrain(
             if progress is not None:
                 progress(Progress(epoch + 1, options.epochs, total / len(rows)))
     return own.eval()
-
-
-def _scores(module: nn.Module, rows: Tensor) -> Tensor:
-    try:
-        found: Tensor = module(rows)
-    except ValueError as error:  # batch norm cannot normalise a single row
-        raise InputError(
-            f"Pretraining cannot take a batch of {len(rows)} rows: {first_line(error)} Choose another batch size."
-        ) from error
-    return found

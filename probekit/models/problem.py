@@ -8,19 +8,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from functools import cached_property
+from typing import Any, ClassVar, Protocol
 
+import numpy as np
 from numpy.typing import NDArray
 
+from probekit.errors import NotFoundError
+from probekit.linear.rows import Picked
 from probekit.linear.solvers import Operator, Solver
-from probekit.models.fitting import FitPlan
+from probekit.models.fitting import FitPlan, local_steps
 from probekit.models.heads import Head
-from probekit.registry import problems
-from probekit.values import Array, EmbeddingSet, Indices, Json, Partition, Rows
+from probekit.registry import nearest, problems
+from probekit.values import UNLABELLED, Array, EmbeddingSet, Indices, Json, Partition, Rows, digest
 
 
 class Holding(Protocol):
-    """What a client holds, prepared once. `offers` names the questions that it can answer."""
+    """What a client holds, prepared once. `offers` names the questions that it can answer.
+
+    A quadratic problem's has `squares(precision)`, the sum of squares of an affine model.
+    """
 
     @property
     def problem(self) -> Problem: ...
@@ -37,7 +44,8 @@ class Problem(Protocol):
     them), `blocks` are the rows of parameters that are one tensor, `precision` the numbers it is trained in,
     `traits` what holds for it: "quadratic" (a ridge loss of an affine model), "plain" (the clients' own losses add up
     to it), "minimum" (a head of it is that loss's minimum), "statistics" (sums of rows suffice for the minimum),
-    "start" (training begins at a point of its own), "trainer" (only `trainer`, by name, finds its minimum).
+    "start" (training begins at a point of its own), "trainer" (only `trainer`, by name, finds its minimum). `averaged`,
+    where it is there, names blocks that are averaged and never penalised, as a network's buffers.
     """
 
     @property
@@ -45,17 +53,14 @@ class Problem(Protocol):
     @property
     def kind(self) -> str:
         """What it trains, in words."""
-        ...
 
     @property
     def knows_server(self) -> bool:
         """Whether something of the server's rows is in it, as in pretrained weights."""
-        ...
 
     @property
     def recipe(self) -> Mapping[str, Json]:
         """What a head that was trained by rounds says of it."""
-        ...
 
     @property
     def traits(self) -> frozenset[str]: ...
@@ -74,14 +79,11 @@ class Problem(Protocol):
     @property
     def start(self) -> Array:
         """Where training begins unless a trainer draws another point."""
-        ...
 
     def params(self, head: Head) -> Array: ...
     def head(self, params: Array, *, ridge: float, recipe: Mapping[str, Json]) -> Head: ...
     def hold(self, embeddings: EmbeddingSet, rows: Indices, *, share: float = 1.0, name: str = "") -> Holding: ...
-    def fit(
-        self, holding: Any, name: str, start: Array, plan: FitPlan, *, centre: Array | None, away: Array | None
-    ) -> Array: ...
+    def fit(self, holding: Any, name: str, plan: FitPlan, arrays: Mapping[str, Array]) -> Array: ...
     def loss(self, holding: Any, params: Array) -> float: ...
     def scores(self, head: Any, rows: Rows) -> Array: ...
 
@@ -100,32 +102,92 @@ class ScoredRows:
     norms: Array | None = None
 
 
-@runtime_checkable
 class Quadratic(Problem, Protocol):
     """A problem with a ridge loss of an affine model."""
 
     @property
     def objective(self) -> Mapping[str, Json]:
         """What determines the loss besides rows and ridge, for a certificate."""
-        ...
 
     @property
     def arithmetic(self) -> str:
         """How sums of rows are rounded: "float64", "fast" or "exact"."""
-        ...
 
     @property
     def assumptions(self) -> tuple[str, ...]: ...
+
     def penalty(self, ridge: float) -> Array:
         """The ridge of every row of the parameters, (d, 1): 0 where nothing is penalised."""
-        ...
 
     def solver(self, name: str, watch: Callable[[int, float, Array], None] | None = None) -> Solver: ...
     def preconditioner(self, squares: Any, ridge: float) -> Operator:
         """For the loss of other people's rows, of which these are a sample."""
-        ...
 
     def scored(self, head: Any, embeddings: EmbeddingSet, *, centre: Array | None = None) -> Iterator[ScoredRows]: ...
+
+
+class BuiltIn:
+    """What the problems here share; one from elsewhere need not stand on it."""
+
+    solvers: ClassVar[Mapping[str, Any]] = {}
+    canary: ClassVar[str | None] = None
+    """What its code gives for fixed inputs: others' problem is another where their code is. None: not looked at."""
+
+    @cached_property
+    def digest(self: Any) -> str:
+        """The sha256 of what defines it."""
+        return digest({**self.plain, **({} if self.canary is None else {"canary": self.canary})})
+
+    def solver(self, name: str, watch: Callable[[int, float, Array], None] | None = None) -> Solver:
+        """A solver of systems with the curvature."""
+        if name not in self.solvers:
+            raise NotFoundError(f"This problem has no solver {name!r}. {nearest(name, list(self.solvers))}")
+        found: Solver = self.solvers[name]
+        return found
+
+    def fit(self: Any, holding: Any, name: str, plan: FitPlan, arrays: Mapping[str, Array]) -> Array:
+        """A client's parameters after its local steps."""
+        penalty, squares = self.penalty(plan.ridge), holding.quick if plan.batch is None else None
+
+        def gradient(params: Array, some: Indices) -> Array:
+            if squares is not None:
+                return np.asarray(squares.gradient(params) / squares.count + penalty * params)
+            return np.asarray(holding.batch_gradient(params, some[some >= 0]) + penalty * params)
+
+        return local_steps(plan, arrays, plan.batches(holding.count, name), gradient)
+
+    def loss(self, holding: Any, params: Array) -> float:
+        """Half the sum of squares."""
+        return float(holding.quick.value(params)) / 2
+
+
+@dataclass(frozen=True, eq=False)
+class SetHolding:
+    """Rows of an embedding set."""
+
+    problem: Any
+    embeddings: EmbeddingSet
+    rows: Indices
+
+    @property
+    def count(self) -> int:
+        """How many rows."""
+        return len(self.rows)
+
+    @property
+    def picked(self) -> Picked:
+        """The rows, read when asked for."""
+        return Picked(self.embeddings.embeddings, self.rows)
+
+    @cached_property
+    def labels(self) -> Indices:
+        """The class of each row."""
+        return self.embeddings.labels[self.rows]
+
+    @cached_property
+    def ids(self) -> list[str]:
+        """The sample id of each row."""
+        return [self.embeddings.ids[row] for row in self.rows.tolist()]
 
 
 class Backend(Protocol):
@@ -156,3 +218,12 @@ def backend_named(name: str) -> Backend:
 def problem_of(head: Head, stored: Mapping[str, Any] | None = None) -> Any:
     """The problem that a head solves; `stored` is what a run kept of it beside the head."""
     return backend_named(head.backend).of(head, stored)
+
+
+def class_count(embeddings: EmbeddingSet) -> int:
+    """How many classes a set's labels can have."""
+    return len(embeddings.class_names) or int(embeddings.labels.max(initial=UNLABELLED)) + 1
+
+
+AS_IS: Mapping[str, Json] = {"fit_view": "none", "class_weight": None, "normalise_classes": False}
+"""What a recipe says of rows that are neither scaled nor weighed."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from safetensors.numpy import save as save_tensors
 
 from probekit import __version__
 from probekit.errors import CorruptError, InputError, MismatchError, NotFoundError, StorageError
-from probekit.files import new_file, new_folder
+from probekit.files import new_folder, write_bytes
 from probekit.models.heads import Head
 from probekit.models.problem import backend_named, problem_of
 from probekit.values import Array, EmbeddingSet, Indices, Json, Rows
@@ -30,11 +29,15 @@ def scores(head: Head, embeddings: EmbeddingSet | Rows) -> Array:
         _refuse_other_spec(head, embeddings)
     rows: Rows = embeddings.embeddings if isinstance(embeddings, EmbeddingSet) else embeddings
     if len(rows.shape) != 2 or rows.shape[1] != head.dimension:
-        raise InputError(
-            f"This head is for rows of {head.dimension} numbers, one per sample; found shape {rows.shape}."
-        )
+        raise InputError(f"This head takes rows of {head.dimension} numbers, one per sample; found shape {rows.shape}.")
     found: Array = problem_of(head).scores(head, rows)
-    _refuse_bad_rows(found, head)
+    bad = ~np.isfinite(found).all(axis=1)
+    if bad.any():
+        why = "not finite or has no direction" if head.view == "l2" else "not finite"
+        raise InputError(
+            f"The embedding of row {int(np.argmax(bad))} is {why}, so it has no scores. "
+            "Leave rows out that could not be encoded."
+        )
     return found
 
 
@@ -51,8 +54,7 @@ def save_head(head: Head, folder: str | Path) -> Path:
     try:
         with new_folder(folder) as aside:
             for name, content in _files(head).items():
-                with new_file(aside / name) as file:
-                    file.write(content)
+                write_bytes(aside / name, content)
     except OSError as error:
         raise StorageError(f"The head cannot be written to {folder}: {error}.") from error
     return folder
@@ -101,43 +103,21 @@ def _refuse_other_spec(head: Head, embeddings: EmbeddingSet) -> None:
     spec = embeddings.spec.untriggered()
     if not head.spec_digest or spec.digest == head.spec_digest:
         return
-    known = head.recipe.get("spec")
-    differing = ""
-    if isinstance(known, Mapping):
-        other = [name for name, value in spec.identity.items() if known.get(name) != value]
-        differing = f" They differ in {', '.join(other)}." if other else ""
+    known: Any = head.recipe.get("spec") or spec.identity
+    other = [name for name, value in spec.identity.items() if known.get(name) != value]
+    differing = f" They differ in {', '.join(other)}." if other else ""
     raise MismatchError(
         f"This head was trained on embeddings of spec {head.spec_digest[:12]}; these are of spec "
         f"{spec.digest[:12]}.{differing} Encode with the head's backbone, or train a head on these."
     )
 
 
-def _refuse_bad_rows(found: Array, head: Head) -> None:
-    bad = ~np.isfinite(found).all(axis=1)
-    if bad.any():
-        why = "not finite or has no direction" if head.view == "l2" else "not finite"
-        raise InputError(
-            f"The embedding of row {int(np.argmax(bad))} is {why}, so it has no scores. "
-            "Leave rows out that could not be encoded."
-        )
-
-
 def _files(head: Head) -> dict[str, bytes]:
     """What the folder holds."""
-    config: dict[str, Json] = {
-        "library_name": "probekit",
-        "probekit": __version__,
-        "format": FORMAT,
-        "digest": head.digest,
-        "dimension": head.dimension,
-        "classes": list(head.classes),
-        "ridge": head.ridge,
-        "view": head.view,
-        "spec_digest": head.spec_digest,
-        "recipe": dict(head.recipe),
-    }
+    config: dict[str, Json] = {"library_name": "probekit", "probekit": __version__, "format": FORMAT}
+    config |= {name: getattr(head, name) for name in ("digest", "dimension", "classes", "ridge", "view", "spec_digest")}
     more, own = backend_named(head.backend).save(head)
-    config |= {"backend": head.backend, **more}
+    config |= {"recipe": dict(head.recipe), "backend": head.backend, **more}
     arrays = {"params": np.ascontiguousarray(head.params, "<f8"), **own}
     text = json.dumps(config, indent=2, allow_nan=False, ensure_ascii=False) + "\n"
     tensors = save_tensors(arrays, metadata={"format": "np"})
@@ -147,36 +127,22 @@ def _files(head: Head) -> dict[str, bytes]:
 def _card(head: Head) -> str:
     """A model card with the front matter that the Hub reads."""
     backbone = str(head.recipe.get("backbone") or "")
-    lines = [
-        "---",
-        "library_name: probekit",
-        "tags:",
-        "- probekit",
-        "- linear-probe",
-        "- image-classification",
-    ]
     base = _hub_name(backbone)
-    lines += [f"base_model: {base}"] if base else []
     shown = ", ".join(head.classes[:20]) + (", ..." if len(head.classes) > 20 else "")
     what = str(head.recipe.get("head") or "linear")
     exact = "yes" if head.recipe.get("exact_unlearning") else "no"
-    lines += [
-        "---",
-        "",
-        f"# A {what} head",
-        "",
+    lines = [
+        *("---", "library_name: probekit", "tags:", "- probekit", "- linear-probe", "- image-classification"),
+        *([f"base_model: {base}"] if base else []),
+        *("---", "", f"# A {what} head", ""),
         f"- {head.dimension} numbers ({head.view} embedding) to {len(head.classes)} classes: {shown}.",
         f"- Backbone: {backbone or 'not recorded'}.",
         f"- Ridge: {head.ridge:g}.",
         f"- Can be unlearned exactly from statistics: {exact}.",
         f"- Digest: `{head.digest}`; encoding: `{head.spec_digest or 'not recorded'}`.",
-        "",
-        "```python",
-        "from probekit.models.serving import load_head, predict",
-        "",
+        *("", "```python", "from probekit.models.serving import load_head, predict", ""),
         f'classes = predict(load_head("."), embeddings)  # needs {backend_named(head.backend).serving}',
-        "```",
-        "",
+        *("```", ""),
     ]
     return "\n".join(lines)
 

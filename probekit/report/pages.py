@@ -18,6 +18,20 @@ MEASURE = (
     "Retrained is the closed-form minimum over exactly the rows that remain, computed for this report. What counts is "
     "the distance of *after* to *retrained*: being lower than retraining is a deviation, too."
 )
+DISTANCES = (
+    "Distances are of all parameters together (Frobenius), to the head retrained on exactly the rows that the state "
+    "stands for. A distance never exceeds the two bounds together."
+)
+BOUNDED = {
+    "weights": "distance in weights",
+    "excess_loss": "retained loss above its minimum",
+    "outputs": "score of a row of norm 1",
+}
+BOUNDS = {"bound": "proven bound", "own_bound": "retrained head's own bound"}
+MARGINS = (
+    "A row keeps its class for certain if its best score leads every other by more than both scores can be off. "
+    "Rows above the line are certain; of those below nothing is proven, most agree all the same."
+)
 SHOWN = 50
 
 Plain = Mapping[str, Any]
@@ -25,9 +39,9 @@ Plain = Mapping[str, Any]
 
 def markdown(report: Plain) -> str:
     """The report as Markdown."""
-    parts = [_top(report), _comparison(report), _distances(report), _margins(report), _influence(report)]
-    parts += [_classes(report), *(_certificate(one, report["run"]) for one in report["certificates"])]
-    parts += [_ledger(report), _setting(report), _inputs(report), _left_out(report)]
+    parts = [make(report) for make in (_top, _comparison, _distances, _margins, _influence, _classes)]
+    parts += [_certificate(one, report["run"]) for one in report["certificates"]]
+    parts += [make(report) for make in (_ledger, _setting, _inputs, _left_out)]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
@@ -45,7 +59,7 @@ def _top(report: Plain) -> str:
         proven = "" if last["bound"] is None else f", proven to be at most {number(last['bound'])}"
         said.append(f"**The head lies {number(last['distance'])} from the retrained one{proven}.**")
     measures = [f"- {text(one['measure'])}: {_shares(one)}" for one in report["comparison"]]
-    return "\n\n".join([*said, *(["\n".join(measures)] if measures else [])])
+    return "\n\n".join([*said, "\n".join(measures)]).rstrip()
 
 
 def _shares(one: Plain) -> str:
@@ -58,10 +72,11 @@ def _comparison(report: Plain) -> str:
     if not report["comparison"]:
         return ""
     heads = list(report["comparison"][0]["heads"])
-    rows = [
-        (one["measure"], *(interval(one["heads"][label]) for label in heads), _points(one["difference_to_retraining"]))
-        for one in report["comparison"]
-    ]
+    rows = []
+    for one in report["comparison"]:
+        apart = one["difference_to_retraining"]
+        points = "" if apart is None else f"{100 * apart:.2f} points"
+        rows.append((one["measure"], *(interval(one["heads"][label]) for label in heads), points))
     judged = [
         f"- {text(one['name'])}: {one['rows']} rows, {text(one['meaning'])}."
         + (f" {one['left_out']} rows without a label or an embedding are left out." if one["left_out"] else "")
@@ -78,36 +93,19 @@ def _comparison(report: Plain) -> str:
 
 
 def _distances(report: Plain) -> str:
-    headers = (
-        "state",
-        "method",
-        "clients",
-        "rows",
-        "distance",
-        "relative",
-        "proven bound",
-        "retrained head's own bound",
-    )
+    stages = report["stages"]
+    headers = ("state", "method", "clients", "rows", "distance", "relative", *BOUNDS.values())
     rows = [
-        (
-            one["state"],
-            one["method"],
-            len(one["counts"]),
-            sum(one["counts"].values()),
-            *(number(one[name]) for name in ("distance", "relative", "bound", "own_bound")),
-        )
-        for one in report["stages"]
+        [one["state"], one["method"], len(one["counts"]), sum(one["counts"].values()), *_numbers(one)] for one in stages
     ]
-    sources = sorted({one["source"] for one in report["stages"] if one["source"]})
-    said = (
-        "Distances are of all parameters together (Frobenius), to the head retrained on exactly the rows that the "
-        "state stands for. A distance never exceeds the two bounds together."
-        + (f" Retrained from {' and '.join(sources)}." if sources else "")
-    )
-    missing = [f"- state {one['state']}: {text(one['why'])}" for one in report["stages"] if one["why"]]
-    return section(
-        "Distance to retraining", said, _picture(report, "distance"), table(headers, rows), "\n".join(missing)
-    )
+    sources = sorted({one["source"] for one in stages if one["source"]})
+    said = DISTANCES + (f" Retrained from {' and '.join(sources)}." if sources else "")
+    missing = "\n".join(f"- state {one['state']}: {text(one['why'])}" for one in stages if one["why"])
+    return section("Distance to retraining", said, _picture(report, "distance"), table(headers, rows), missing)
+
+
+def _numbers(stage: Plain) -> list[str]:
+    return [number(stage[name]) for name in ("distance", "relative", *BOUNDS)]
 
 
 def _margins(report: Plain) -> str:
@@ -122,26 +120,17 @@ def _margins(report: Plain) -> str:
             f"class.** Median lead {number(found['median_lead'])}, median lead needed {number(found['median_needed'])}."
         )
         parts.append(_picture(report, f"margins_{place}"))
-    said = (
-        "A row keeps its class for certain if its best score leads every other by more than both scores can be off. "
-        "Rows above the line are certain; of those below nothing is proven, most agree all the same."
-    )
-    return section("Margins against the certified output bound", said, *parts) if parts else ""
+    return section("Margins against the certified output bound", MARGINS, *parts) if parts else ""
 
 
 def _influence(report: Plain) -> str:
     found = report["influence"]
     if not found["clients"]:
         return ""
-    rows = [
-        (
-            one["client"] + (" (forgotten since)" if one["forgotten_since"] else ""),
-            one["rows"],
-            number(one["distance"]),
-            number(one["bound"]),
-        )
-        for one in found["clients"][:SHOWN]
-    ]
+    rows = []
+    for one in found["clients"][:SHOWN]:
+        name = one["client"] + (" (forgotten since)" if one["forgotten_since"] else "")
+        rows.append((name, one["rows"], number(one["distance"]), number(one["bound"])))
     said = (
         f"How far the head of state {found['state']} would move without a client: exactly, by leaving each one out, "
         "and at most, by its gradient alone (the bound needs no statistics)."
@@ -159,9 +148,8 @@ def _classes(report: Plain) -> str:
             (shares[0]["name"], shares[0]["count"], *(interval(share) for share in shares))
             for shares in zip(*one["by_class"].values(), strict=True)
         ]
-        parts += [f"### On {text(one['name'])}", _picture(report, f"classes_{place}")]
-        parts += [_picture(report, f"confusion_{place}")]
-        parts.append(table(("class", "rows", *heads), rows[:SHOWN]))
+        pictures = [_picture(report, f"{kind}_{place}") for kind in ("classes", "confusion")]
+        parts += [f"### On {text(one['name'])}", *pictures, table(("class", "rows", *heads), rows[:SHOWN])]
     return section("Classes", *parts) if parts else ""
 
 
@@ -175,19 +163,11 @@ def _certificate(page: Plain, run: str) -> str:
         ("method", said["method"]),
         ("retained", f"{len(said['retained'])} clients, {sum(said['retained'].values())} rows"),
         *((f"{name} {when}", code(value)) for when in ("before", "after") for name, value in said[when].items()),
-        ("residual", "not known" if residual is None else f"{number(residual['norm'])} ({_rounding(residual)})"),
-        ("smallest curvature", _curvature(said["curvature"])),
-        ("distance in weights", _bound(bounds["weights"], bounds["why"])),
-        ("retained loss above its minimum", _bound(bounds["excess_loss"], bounds["why"])),
-        ("score of a row of norm 1", _bound(bounds["outputs"], bounds["why"])),
-        (
-            "change of the retained loss",
-            "not asked for" if bounds["loss_change"] is None else number(bounds["loss_change"]),
-        ),
-        (
-            "certified agreement",
-            "no set was given" if agreed is None else f"{agreed['certified']} of {agreed['rows']} rows",
-        ),
+        ("residual", _known(residual, "{norm} (rounding hides at most {rounding})")),
+        ("smallest curvature", _known(said["curvature"], "{value}, by the {source}")),
+        *((title, _bound(bounds[name], bounds["why"])) for name, title in BOUNDED.items()),
+        ("change of the retained loss", number(bounds["loss_change"]) or "not asked for"),
+        ("certified agreement", _known(agreed, "{certified} of {rows} rows", "no set was given")),
         *([("privacy of the released head", text(_flat(private)))] if private else []),
         ("who can check it", said["checkable_by"]),
         ("with what", WITH_WHAT.get(said["checkable_by"], "")),
@@ -195,9 +175,7 @@ def _certificate(page: Plain, run: str) -> str:
         ("signed by", code(page["signed_by"]) if page["signed_by"] else "nobody"),
         ("digest", code(page["digest"])),
     ]
-    paper = [
-        (one["name"], "none" if one["value"] is None else number(one["value"]), one["why"]) for one in said["paper"]
-    ]
+    paper = [(one["name"], number(one["value"]) or "none", one["why"]) for one in said["paper"]]
     findings = [
         tuple(one[name] for name in ("verdict", "name", "claimed", "found", "wanted")) for one in page["findings"]
     ]
@@ -215,12 +193,11 @@ def _certificate(page: Plain, run: str) -> str:
     return section(f"Certificate of state {page['state']}", *parts)
 
 
-def _rounding(residual: Plain) -> str:
-    return f"rounding hides at most {number(residual['rounding'])}"
-
-
-def _curvature(found: Plain | None) -> str:
-    return "not known" if found is None else f"{number(found['value'])}, by the {found['source']}"
+def _known(found: Plain | None, form: str, otherwise: str = "not known") -> str:
+    """The values in a form, where there are any."""
+    if found is None:
+        return otherwise
+    return form.format(**{name: number(one) if isinstance(one, float | None) else one for name, one in found.items()})
 
 
 def _bound(value: float | None, why: str) -> str:
@@ -231,37 +208,24 @@ def _concentration(found: Plain | None) -> str:
     if found is None:
         return ""
     value = "not computable" if found["weights"] is None else f"at most {number(found['weights'])} in weights"
-    return (
-        f"By chance alone, with probability {found['probability']:g} if {text(found['holds_if'])}: {value} "
-        f"({text(found['why'])})."
-    )
+    said = f"By chance alone, with probability {found['probability']:g} if {text(found['holds_if'])}"
+    return f"{said}: {value} ({text(found['why'])})."
 
 
 def _ledger(report: Plain) -> str:
+    names, digests = ("time", "action", "state", "what"), ("digest", "previous")
     rows = [
-        (
-            one["number"],
-            one["time"],
-            one["action"],
-            one["state"],
-            one["what"],
-            code(one["digest"][:16]),
-            code(one["previous"][:16]),
-        )
+        [text(one[name]) for name in ("number", *names)] + [code(one[name][:16]) for name in digests]
         for one in report["ledger"]
     ]
     said = f"Each entry holds the digest of the one before; all {len(rows)} links were checked."
-    headers = ("entry", "time", "action", "state", "what", "digest", "previous")
-    return section("Ledger", said, table(headers, [(*map(text, row[:5]), *row[5:]) for row in rows], raw=True))
+    return section("Ledger", said, table(("entry", *names, *digests), rows, raw=True))
 
 
 def _setting(report: Plain) -> str:
-    config = [(name, value) for name, value in report["config"].items() if value is not None]
-    return section(
-        "Configuration and environment",
-        table(("option", "value"), config),
-        table(("environment", "value"), [(name, _flat(value)) for name, value in report["environment"].items()]),
-    )
+    config = table(("option", "value"), [one for one in report["config"].items() if one[1] is not None])
+    machine = [(name, _flat(value)) for name, value in report["environment"].items()]
+    return section("Configuration and environment", config, table(("environment", "value"), machine))
 
 
 def _inputs(report: Plain) -> str:
@@ -282,10 +246,6 @@ def _flat(value: Any) -> str:
 
 def _list(lines: Iterable[str]) -> str:
     return "\n".join(f"- {text(line)}" for line in lines)
-
-
-def _points(value: float | None) -> str:
-    return "" if value is None else f"{100 * value:.2f} points"
 
 
 def _picture(report: Plain, key: str) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,15 +31,19 @@ SETTINGS: Any = {
     "font.sans-serif": ["DejaVu Sans"],
     "font.size": 10,
     "hatch.linewidth": 0.6,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
     "axes.axisbelow": True,
     "axes.titlesize": 11,
     "axes.titlelocation": "left",
-    "figure.facecolor": "white",
-    "savefig.facecolor": "white",
-    "legend.frameon": False,
+    **dict.fromkeys(("axes.spines.top", "axes.spines.right", "legend.frameon"), False),
+    **dict.fromkeys(("figure.facecolor", "savefig.facecolor"), "white"),
 }
+CIRCLE = {"marker": "o", "color": BLUE, "markersize": 8}
+INFLUENCES: dict[str, tuple[str, tuple[bool, ...], dict[str, Any]]] = {
+    "exactly (leave-one-out)": ("distance", (False,), CIRCLE),
+    "forgotten since": ("distance", (True,), {**CIRCLE, "markerfacecolor": "white"}),
+    "bound": ("bound", (False, True), {"marker": "|", "color": ORANGE, "markersize": 13, "markeredgewidth": 3}),
+}
+"""What is drawn of clients that are here and clients that were forgotten since, by its label."""
 MOST_BARS, GROUPED, NUMBERED, LABELLED = 30, 12, 15, 40
 LONGEST = 18
 
@@ -49,55 +53,46 @@ Plain = Mapping[str, Any]
 def draw(report: Plain, folder: Path) -> dict[str, dict[str, str]]:
     """Write every picture that the report has values for; gives their files, texts and sha256 by key."""
     written: dict[str, dict[str, str]] = {}
-    for number, (key, (make, alt)) in enumerate(_figures(report).items(), start=1):
-        name = f"{number:02d}-{key.replace('_', '-')}.svg"
-        with rc_context(SETTINGS), warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message="Glyph .* missing")  # the viewer's font may well have it
-            make().savefig(folder / name, format="svg", metadata={"Date": None, "Creator": None})
-        written[key] = {"file": name, "alt": alt, "sha256": sha256_file(folder / name)}
+    with rc_context(SETTINGS), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph .* missing")  # the viewer's font may well have it
+        for number, (key, alt, figure) in enumerate(_figures(report), start=1):
+            name = f"{number:02d}-{key.replace('_', '-')}.svg"
+            figure.savefig(folder / name, format="svg", metadata={"Date": None, "Creator": None})
+            written[key] = {"file": name, "alt": alt, "sha256": sha256_file(folder / name)}
     return written
 
 
-def _figures(report: Plain) -> dict[str, tuple[Any, str]]:
-    """What is to be drawn: how, and what it shows in words."""
-    found: dict[str, tuple[Any, str]] = {}
+def _figures(report: Plain) -> Iterator[tuple[str, str, Figure]]:
+    """Every picture with its key and what it shows in words."""
     if report["comparison"]:
-        found["comparison"] = (lambda: comparison(report["comparison"]), "Each measure before, after and retrained")
+        yield "comparison", "Each measure before, after and retrained", comparison(report["comparison"])
     if any(_positive(one["distance"], one["bound"]) for one in report["stages"]):
-        found["distance"] = (lambda: distances(report["stages"]), "Distance to retraining and its bound, by state")
-    clients = report["influence"]["clients"]
-    if clients:
-        found["influence"] = (lambda: influence(clients), "How far the head moves without each client")
+        yield "distance", "Distance to retraining and its bound, by state", distances(report["stages"])
+    if clients := report["influence"]["clients"]:
+        yield "influence", "How far the head moves without each client", influence(clients)
     for place, one in enumerate(report["judged"], start=1):
         name = one["name"]
         if one["margins"] is not None:
-            found[f"margins_{place}"] = (lambda one=one: margins(one), f"Margins of {name} against the lead needed")
-        found[f"classes_{place}"] = (lambda one=one: classes(one), f"Accuracy of each class on {name}")
-        found[f"confusion_{place}"] = (lambda one=one: confusion(one), f"True against given classes on {name}")
-    return found
+            yield f"margins_{place}", f"Margins of {name} against the lead needed", margins(one)
+        yield f"classes_{place}", f"Accuracy of each class on {name}", classes(one)
+        yield f"confusion_{place}", f"True against given classes on {name}", confusion(one)
 
 
 def comparison(measures: Sequence[Plain]) -> Figure:
     """Bars of every measure, a group for each, with intervals; the difference to retraining stands below."""
     heads = list(measures[0]["heads"])
     figure, axes = _figure(max(5.5, 1.5 + 2.4 * len(measures)), 3.8)
-    width = 0.8 / len(heads)
-    for place, label in enumerate(heads):
-        for group, one in enumerate(measures):
-            share = one["heads"][label]
-            if share is None or share["value"] is None:
-                continue
-            x = group + (place - (len(heads) - 1) / 2) * width
-            reach = [[share["value"] - share["low"]], [share["high"] - share["value"]]]
-            axes.bar(x, share["value"], 0.92 * width, color=COLOURS[label], hatch=HATCHES[label], edgecolor="white")
-            axes.errorbar(x, share["value"], yerr=np.maximum(reach, 0), color="black", capsize=3, linewidth=1)
-            axes.annotate(
-                f"{share['value']:.1%}", (x, share["high"]), (0, 3), textcoords="offset points", ha="center", fontsize=9
-            )
+    shares = {label: [one["heads"][label] or {"value": None} for one in measures] for label in heads}
+    places = _bars(axes, {label: [one["value"] or 0.0 for one in every] for label, every in shares.items()}, 0.8)
+    for label, every in shares.items():
+        for x, share in zip(places[label], every, strict=True):
+            if share["value"] is not None:
+                reach = [[share["value"] - share["low"]], [share["high"] - share["value"]]]
+                axes.errorbar(x, share["value"], yerr=np.maximum(reach, 0), color="black", capsize=3, linewidth=1)
+                _note(axes, f"{share['value']:.1%}", (x, share["high"]), (0, 3), ha="center")
     axes.set_xticks(range(len(measures)), [_group(one) for one in measures])
     axes.set_xlim(-0.55, len(measures) - 0.45)
-    _shares(axes)
-    _legend(figure, heads)
+    _shares(figure, axes)
     return figure
 
 
@@ -117,18 +112,16 @@ def distances(stages: Sequence[Plain]) -> Figure:
         if distance is not None:
             axes.plot(x, max(distance, floor), "o", color=BLUE, markersize=7)
             shown = "0: the same bits" if distance == 0 else f"{distance:.3g}"
-            axes.annotate(shown, (x, max(distance, floor)), (9, -3), textcoords="offset points", fontsize=9)
+            _note(axes, shown, (x, max(distance, floor)), (9, -3))
         if _positive(bound):
             axes.plot(x, bound, "_", color=ORANGE, markersize=22, markeredgewidth=3)
-            axes.annotate(f"{bound:.3g}", (x, bound), (0, 6), textcoords="offset points", ha="center", fontsize=9)
+            _note(axes, f"{bound:.3g}", (x, bound), (0, 6), ha="center")
         if distance is not None and _positive(bound):
             axes.plot([x, x], [max(distance, floor), bound], color=GREY, linewidth=1, zorder=0)
-    axes.set_yscale("log")
-    axes.set_ylim(floor / 3, max(values) * 30)
+    axes.set(yscale="log", ylim=(floor / 3, max(values) * 30), ylabel="distance in parameters (log scale)")
     _decades(axes.yaxis)
     axes.set_xticks(range(len(stages)), [f"state {one['state']}\n{_label(one['method'])}" for one in stages])
     axes.set_xlim(-0.6, len(stages) - 0.4)
-    axes.set_ylabel("distance in parameters (log scale)")
     axes.grid(axis="y", linewidth=0.4)
     axes.plot([], [], "o", color=BLUE, label="measured distance to retraining")
     axes.plot([], [], "_", color=ORANGE, markersize=14, markeredgewidth=3, label="proven bound")
@@ -141,28 +134,21 @@ def influence(clients: Sequence[Plain]) -> Figure:
     shown = [one for place, one in enumerate(clients) if place < MOST_BARS or one["forgotten_since"]]
     shown = shown[: 2 * MOST_BARS][::-1]
     figure, axes = _figure(6.5, 1.5 + 0.28 * len(shown))
-    for place, one in enumerate(shown):
-        if _positive(one["distance"]):
-            inside = "white" if one["forgotten_since"] else BLUE
-            axes.plot(one["distance"], place, "o", color=BLUE, markerfacecolor=inside, markersize=8)
-        if _positive(one["bound"]):
-            axes.plot(one["bound"], place, "|", color=ORANGE, markersize=13, markeredgewidth=3)
+    for label, (name, kinds, style) in INFLUENCES.items():
+        drawn = [(one[name], place) for place, one in enumerate(shown) if one["forgotten_since"] in kinds]
+        points = np.array([point for point in drawn if _positive(point[0])]).reshape(-1, 2)
+        if len(points):
+            axes.plot(*points.T, linestyle="", label=label, **style)
     values = [one[name] for one in shown for name in ("distance", "bound") if _positive(one[name])]
     if values:
-        axes.set_xscale("log")
-        axes.set_xlim(min(values) / 2, max(values) * 2)
+        axes.set(xscale="log", xlim=(min(values) / 2, max(values) * 2))
         _decades(axes.xaxis)
-    axes.set_ylim(-0.6, len(shown) - 0.4)
-    axes.grid(axis="both", linewidth=0.4)
     axes.set_yticks(range(len(shown)), [_label(one["client"]) for one in shown])
-    axes.set_ylabel("client")
+    axes.set(ylim=(-0.6, len(shown) - 0.4), ylabel="client")
     axes.set_xlabel("how far the head moves without the client (log scale)")
+    axes.grid(axis="both", linewidth=0.4)
     if len(clients) > len(shown):
         axes.set_title(f"{len(shown)} of {len(clients)} clients: those that matter most, and the forgotten")
-    axes.plot([], [], "o", color=BLUE, label="exactly (leave-one-out)")
-    if any(one["forgotten_since"] for one in shown):
-        axes.plot([], [], "o", color=BLUE, markerfacecolor="white", label="forgotten since")
-    axes.plot([], [], "|", color=ORANGE, markersize=10, markeredgewidth=3, linestyle="", label="bound")
     figure.legend(loc="outside upper left", ncols=3)
     return figure
 
@@ -172,21 +158,19 @@ def margins(judged: Plain) -> Figure:
     found = judged["margins"]
     points = np.array(found["points"]).reshape(-1, 2)
     figure, axes = _figure(6.0, 4.2)
-    lead, needed = np.maximum(points[:, 0], _least(points)), np.maximum(points[:, 1], _least(points))
+    lead, needed = np.maximum(points, _least(points)).T
     sure = points[:, 0] > points[:, 1]
     size = 8 if len(points) > 300 else 16
     axes.scatter(needed[sure], lead[sure], size, color=BLUE, alpha=0.6, linewidths=0, label="certain")
     axes.scatter(needed[~sure], lead[~sure], size + 6, color=ORANGE, marker="x", linewidths=1, label="not proven")
     low, high = min(lead.min(), needed.min()) / 2, max(lead.max(), needed.max()) * 2
     axes.plot([low, high], [low, high], color="black", linewidth=1)
-    axes.set_xscale("log")
-    axes.set_yscale("log")
-    axes.set_xlim(needed.min() / 2, needed.max() * 2)
-    axes.set_ylim(min(lead.min(), needed.max()) / 2, high if lead.max() < needed.max() else lead.max() * 2)
+    top = high if lead.max() < needed.max() else lead.max() * 2
+    axes.set(xscale="log", xlim=(needed.min() / 2, needed.max() * 2))
+    axes.set(yscale="log", ylim=(min(lead.min(), needed.max()) / 2, top))
     for axis in (axes.xaxis, axes.yaxis):
         _decades(axis)
-    axes.set_xlabel("lead that is needed: what both scores can be off")
-    axes.set_ylabel("lead over the closest rival")
+    axes.set(xlabel="lead that is needed: what both scores can be off", ylabel="lead over the closest rival")
     some = "" if len(points) == found["rows"] else f" ({len(points)} drawn)"
     axes.set_title(f"{found['certified']} of {found['rows']} rows are certain{some}")
     figure.legend(loc="outside upper right", ncols=2, markerscale=1.5)
@@ -197,27 +181,21 @@ def classes(judged: Plain) -> Figure:
     """The accuracy of each class: for every head or, of many classes, of the current head where it is worst."""
     heads = list(judged["by_class"])
     current = next(label for label in heads if label != "before")
-    order = list(range(len(judged["by_class"][current])))
+    every = judged["by_class"][current]
+    order = list(range(len(every)))
     if len(order) > GROUPED:
         heads = [current]
-        order.sort(
-            key=lambda k: (judged["by_class"][current][k]["value"] is None, judged["by_class"][current][k]["value"])
-        )
+        order.sort(key=lambda k: (every[k]["value"] is None, every[k]["value"]))
         order = order[:MOST_BARS]
-    names = [_label(judged["by_class"][current][k]["name"]) for k in order]
+    names = [_label(every[k]["name"]) for k in order]
     height = 3.4 + (1.2 if _turned(names) else 0.0)
     figure, axes = _figure(max(5.5, 1.5 + 0.22 * len(order) * (len(heads) + 1)), height)
-    width = 0.84 / len(heads)
-    for place, label in enumerate(heads):
-        values = [judged["by_class"][label][k]["value"] or 0.0 for k in order]
-        x = np.arange(len(order)) + (place - (len(heads) - 1) / 2) * width
-        axes.bar(x, values, 0.92 * width, color=COLOURS[label], hatch=HATCHES[label], edgecolor="white")
+    _bars(axes, {label: [judged["by_class"][label][k]["value"] or 0.0 for k in order] for label in heads}, 0.84)
     axes.set_xticks(range(len(order)), names, **_turned(names))
     axes.set_xlabel("class")
-    if len(order) < len(judged["by_class"][current]):
-        axes.set_title(f"the worst {len(order)} of {len(judged['by_class'][current])} classes")
-    _shares(axes)
-    _legend(figure, heads)
+    if len(order) < len(every):
+        axes.set_title(f"the worst {len(order)} of {len(every)} classes")
+    _shares(figure, axes)
     return figure
 
 
@@ -238,8 +216,7 @@ def confusion(judged: Plain) -> Figure:
     shown = [_label(name) for name in names[::step]]
     axes.set_xticks(range(0, len(names), step), shown, **_turned(shown))
     axes.set_yticks(range(0, len(names), step), shown)
-    axes.set_xlabel("given class")
-    axes.set_ylabel("true class")
+    axes.set(xlabel="given class", ylabel="true class")
     figure.colorbar(image, ax=axes, shrink=0.8, label="share of the true class", format=PercentFormatter(1))
     return figure
 
@@ -249,20 +226,26 @@ def _figure(width: float, height: float) -> tuple[Figure, Axes]:
     return figure, figure.add_subplot()
 
 
-def _shares(axes: Axes) -> None:
-    """A vertical axis of shares, with room for what stands on the bars."""
-    axes.set_ylim(0, 1.12)
-    axes.set_yticks([0, 0.25, 0.5, 0.75, 1.0])
+def _note(axes: Axes, text: str, at: tuple[float, float], off: tuple[int, int], **how: Any) -> None:
+    axes.annotate(text, at, off, textcoords="offset points", fontsize=9, **how)
+
+
+def _bars(axes: Axes, values: Mapping[str, Sequence[float]], room: float) -> dict[str, Any]:
+    """Bars of each head side by side, in a group for each value; gives where they stand."""
+    width, places = room / len(values), {}
+    for place, (label, every) in enumerate(values.items()):
+        x = places[label] = np.arange(len(every)) + (place - (len(values) - 1) / 2) * width
+        look: Any = {"color": COLOURS[label], "hatch": HATCHES[label], "edgecolor": "white", "label": label}
+        axes.bar(x, every, 0.92 * width, **look)
+    return places
+
+
+def _shares(figure: Figure, axes: Axes) -> None:
+    """A vertical axis of shares, with room for what stands on the bars, and a legend of the heads above."""
+    figure.legend(loc="outside upper left", ncols=4)
+    axes.set(yticks=[0, 0.25, 0.5, 0.75, 1.0], ylim=(0, 1.12), ylabel="share of rows")
     axes.yaxis.set_major_formatter(PercentFormatter(1))
-    axes.set_ylabel("share of rows")
     axes.grid(axis="y", linewidth=0.4)
-
-
-def _legend(figure: Figure, heads: Sequence[str]) -> None:
-    axes = figure.axes[0]
-    for label in heads:
-        axes.bar(0, 0, color=COLOURS[label], hatch=HATCHES[label], edgecolor="white", label=label)
-    figure.legend(loc="outside upper left", ncols=len(heads))
 
 
 def _positive(*values: float | None) -> bool:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +25,7 @@ FORMAT = 2
 PAGE, VALUES = "report.md", "report.json"
 DRAWN = 2000
 """How many rows' margins are told one by one; all of them are counted."""
+BACKDOOR = {"backdoor success": "all", "backdoor success, without the target class": "excluding_target"}
 BEFORE, AFTER, RETRAINED, TRAINED = "before", "after", "retrained", "trained"
 
 Plain = dict[str, Any]
@@ -86,22 +86,12 @@ class Page:
     findings: Sequence[Finding]
 
 
-@dataclass(frozen=True)
-class LedgerLine:
-    """An entry of the ledger, with what was done in words."""
-
-    number: int
-    time: str
-    action: str
-    state: int
-    what: str
-    digest: str
-    previous: str
-
-
 @dataclass(frozen=True, eq=False)
 class Report:
-    """All that a report tells. `influence` is of the clients of state `influence_state`."""
+    """All that a report tells. `influence` is of the clients of state `influence_state`.
+
+    `ledger`: each entry's number, time, action, state, digest and previous one's, and in `what` what was done in words.
+    """
 
     run: str
     inputs: Mapping[str, Json]
@@ -112,18 +102,17 @@ class Report:
     influence: Sequence[Influence] = ()
     influence_state: int | None = None
     pages: Sequence[Page] = ()
-    ledger: Sequence[LedgerLine] = ()
+    ledger: Sequence[Mapping[str, Json]] = ()
     left_out: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def plain(self) -> Plain:
         """All of it in plain values: what JSON holds, and what Markdown and pictures are made from."""
-        stages = self.stages
-        now = set(stages[-1].counts)
+        stages, now = self.stages, self.stages[-1].counts
         found: Plain = {
             "format": FORMAT,
             "run": self.run,
-            "unlearned": bool(self.pages) or any(entry.action == "unlearn" for entry in self.ledger),
+            "unlearned": bool(self.pages) or any(entry["action"] == "unlearn" for entry in self.ledger),
             "state": stages[-1].state,
             "inputs": dict(self.inputs),
             "comparison": comparison(stages, names=[one.name for one in self.judged]),
@@ -134,14 +123,13 @@ class Report:
                 "clients": [{**asdict(one), "forgotten_since": one.client not in now} for one in self.influence],
             },
             "certificates": [_page(one) for one in self.pages],
-            "ledger": [asdict(entry) for entry in self.ledger],
-            "config": dict(self.config),
-            "environment": dict(self.environment),
-            "left_out": dict(self.left_out),
+            "ledger": [dict(entry) for entry in self.ledger],
+            **{name: dict(getattr(self, name)) for name in ("config", "environment", "left_out")},
             "pictures": {},
         }
-        cleaned: Plain = json.loads(json.dumps(_finite(found), default=_number))
-        return cleaned
+        # JSON has no word for infinity and NaN, nor for NumPy's numbers
+        plain: Plain = json.loads(json.dumps(found, default=np.generic.item), parse_constant=lambda _: None)
+        return plain
 
     def write(self, folder: Path | str) -> Plain:
         """Write Markdown, JSON and pictures; an old report stands until the new one is whole. Gives plain values."""
@@ -174,23 +162,19 @@ def json_text(report: Mapping[str, Any]) -> str:
 def comparison(stages: Sequence[StateReport], *, names: Iterable[str]) -> list[Plain]:
     """For each measure the first state, the current one and its retrained head; |after - retrained| is what counts."""
     heads = compared(stages)
-    rows: list[tuple[str, dict[str, Share | None]]] = [
-        (f"accuracy on {name}", {label: one.accuracy.get(name) for label, one in heads.items()}) for name in names
-    ]
-    for title, kind in (
-        ("backdoor success", "all"),
-        ("backdoor success, without the target class", "excluding_target"),
-    ):
-        if any(one.backdoor is not None for one in heads.values()):
-            shares = {label: getattr(one.backdoor, kind, None) for label, one in heads.items()}
-            rows.append((title, shares))
+    rows: dict[str, dict[str, Share | None]] = {
+        f"accuracy on {name}": {label: one.accuracy.get(name) for label, one in heads.items()} for name in names
+    }
+    if any(one.backdoor is not None for one in heads.values()):
+        for title, kind in BACKDOOR.items():
+            rows[title] = {label: getattr(one.backdoor, kind, None) for label, one in heads.items()}
     return [
         {
             "measure": title,
             "heads": {label: None if share is None else asdict(share) for label, share in shares.items()},
             "difference_to_retraining": _difference(list(shares.values())[-2:]) if RETRAINED in heads else None,
         }
-        for title, shares in rows
+        for title, shares in rows.items()
     ]
 
 
@@ -204,36 +188,23 @@ def compared(stages: Sequence[StateReport]) -> dict[str, Measured]:
 
 
 def _difference(two: Sequence[Share | None]) -> float | None:
-    values = [None if share is None else share.value for share in two]
-    return None if None in values or len(values) < 2 else abs(values[0] - values[1])  # type: ignore[operator]
+    values = [share.value for share in two if share is not None and share.value is not None]
+    return abs(values[0] - values[1]) if len(values) == 2 else None
 
 
 def _judged(one: Judged) -> Plain:
-    margins = one.margins
-    told: Plain = {
-        "name": one.name,
-        "digest": one.digest,
-        "meaning": one.meaning,
-        "rows": one.rows,
-        "left_out": one.left_out,
-        "by_class": {label: [asdict(share) for share in shares] for label, shares in one.by_class.items()},
-        "confusion": asdict(one.confusion),
-        "margins": None,
-        "why": one.why,
-    }
+    plain, margins = asdict(replace(one, margins=None)), one.margins
     if margins is not None:
         places = np.unique(np.linspace(0, len(margins.lead) - 1, min(DRAWN, len(margins.lead))).astype(np.int64))
-        told["margins"] = {
+        both = np.stack([margins.lead[places], margins.needed[places]], axis=1)
+        plain["margins"] = {
             "rows": len(margins.lead),
             "certified": margins.certified,
             "median_lead": float(np.median(margins.lead)),
             "median_needed": float(np.median(margins.needed)),
-            "points": [
-                [float(f"{lead:.6g}"), float(f"{need:.6g}")]
-                for lead, need in zip(margins.lead[places], margins.needed[places], strict=True)
-            ],
+            "points": [[float(f"{one:.6g}") for one in two] for two in both],
         }
-    return told
+    return plain
 
 
 def _page(one: Page) -> Plain:
@@ -244,17 +215,3 @@ def _page(one: Page) -> Plain:
         "certificate": one.certificate.plain,
         "findings": [asdict(finding) for finding in one.findings],
     }
-
-
-def _finite(value: Any) -> Any:
-    """The same value with what JSON has no word for, infinity and NaN, as None."""
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, Mapping):
-        return {str(name): _finite(one) for name, one in value.items()}
-    return [_finite(one) for one in value] if isinstance(value, list | tuple) else value
-
-
-def _number(value: Any) -> Any:
-    """A NumPy number as Python's."""
-    return value.item()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -50,16 +50,19 @@ class TrainingCheckpoint:
         key = hashlib.sha256(canonical([embeddings.digest, asked]).encode()).hexdigest()
         return cls(checkpoint_path(run), key)
 
-    def load(self) -> TrainingState | None:
-        """Where the same training was when it was interrupted, if it was."""
+    def load(self, note: Callable[[str], None] | None = None) -> TrainingState | None:
+        """Where the same training was when it was interrupted, if it was; `note` is called with a remark on it."""
         try:
-            arrays, note = map_tensors(self.path)
+            arrays, about = map_tensors(self.path)
         except CorruptError:  # which a missing file is, too
             return None
-        if note.get("key") != self.key:
+        if about.get("key") != self.key:
             return None
+        if note is not None:
+            done = f"round {about['rounds']}" if PARAMS in arrays else "its pretraining"
+            note(f"Going on after {done}, where this training was interrupted. To begin anew, remove {self.path}.")
         weights = {name.removeprefix(WEIGHT): value for name, value in arrays.items() if name != PARAMS}
-        reached = RoundState(arrays[PARAMS], note["rounds"], Traffic(*note["sent"])) if PARAMS in arrays else None
+        reached = RoundState(arrays[PARAMS], about["rounds"], Traffic(*about["sent"])) if PARAMS in arrays else None
         return TrainingState(weights, reached)
 
     def save(self, state: TrainingState) -> None:

@@ -11,8 +11,9 @@ import numpy as np
 from probekit.backbones import backbone
 from probekit.cache import DiskStore
 from probekit.datasets import dataset
+from probekit.datasets.triggers import trigger
 from probekit.encoding.extract import ExtractProgress, extract
-from probekit.evaluation.backdoor import backdoor_success, trigger
+from probekit.evaluation.backdoor import backdoor_success
 from probekit.evaluation.metrics import accuracy
 from probekit.models.heads import Head
 from probekit.models.serving import predict
@@ -23,6 +24,7 @@ from probekit.runs.run import Run
 from probekit.runs.snapshot import snapshot
 from probekit.values import EmbeddingSet
 
+Progress = Callable[[str, ExtractProgress], None]
 BACKBONE, DATASET, TRIGGER = "packaged:efficientnet-lite0", "packaged:digits", "square:size=2,margin=1"
 CLIENTS, POISONED, TARGET = 5, "4", 0
 METHODS = {"exact": "statistics", "fedremoval": "gradients", "fedremoval-pcg:10": "gradients"}
@@ -59,18 +61,15 @@ class DemoResult(Result):
     runs: tuple[str, ...]
 
 
-def run_demo(store: DiskStore, folder: Path, *, progress: Callable[[str, ExtractProgress], None]) -> DemoResult:
+def run_demo(store: DiskStore, folder: Path, *, progress: Progress) -> DemoResult:
     """Extract, train with a poisoned client, see the backdoor work, forget that client in three ways, verify each."""
     seconds: dict[str, float] = {}
     with timed(seconds, "extract"):
         sets, encoded, reused = _sets(store, progress)
     with timed(seconds, "train"):
-        runs = {
-            name: Run.train(
-                *(folder / name.partition(":")[0], "demo-train", replace(OPTIONS, keep=keep)), store=store, force=True
-            )
-            for name, keep in METHODS.items()
-        }
+        options = {name: replace(OPTIONS, keep=keep) for name, keep in METHODS.items()}
+        places = {name: folder / name.partition(":")[0] for name in METHODS}
+        runs = {name: Run.train(places[name], "demo-train", options[name], store=store, force=True) for name in METHODS}
     first = runs["exact"].trained()
     with timed(seconds, "unlearn_and_verify"):
         done = {name: run.unlearn(POISONED, method=name, test="demo-test") for name, run in runs.items()}
@@ -82,28 +81,20 @@ def run_demo(store: DiskStore, folder: Path, *, progress: Callable[[str, Extract
         right = accuracy(predict(head, test), test.labels).value or 0.0
         worked = backdoor_success(head, triggered, target=TARGET).excluding_target.value or 0.0
         apart = np.linalg.norm(head.params - reference.params) / np.linalg.norm(reference.params)
-        result = done.get(name)
-        if result is None or result.unlearned is None:
-            return DemoLine(name, right, worked, float(apart))
-        bound, cost = result.certificate.bounds.weights, result.cost
-        warnings = result.unlearned.warnings
-        return DemoLine(name, right, worked, float(apart), bound, checked[name].verdict, cost.seconds, warnings)
+        made, result = DemoLine(name, right, worked, float(apart)), done.get(name)
+        if result is None:
+            return made
+        claims, seconds = result.certificate, result.cost.seconds
+        made = replace(made, bound=claims.bounds.weights, proven=checked[name].verdict)
+        return replace(made, seconds=seconds, warnings=claims.warnings)
 
     heads = {"poisoned": first.head, **{name: run.head() for name, run in runs.items()}, "retrained": reference}
-    return DemoResult(
-        tuple(line(name, head) for name, head in heads.items()),
-        seconds,
-        encoded,
-        reused,
-        first.ridge,
-        backdoor_success(reference, triggered, target=TARGET).base_rate,
-        tuple(str(run.path) for run in runs.values()),
-    )
+    lines, paths = tuple(line(*one) for one in heads.items()), tuple(str(run.path) for run in runs.values())
+    base_rate = backdoor_success(reference, triggered, target=TARGET).base_rate
+    return DemoResult(lines, seconds, encoded, reused, first.ridge, base_rate, paths)
 
 
-def _sets(
-    store: DiskStore, progress: Callable[[str, ExtractProgress], None]
-) -> tuple[dict[str, EmbeddingSet], int, int]:
+def _sets(store: DiskStore, progress: Progress) -> tuple[dict[str, EmbeddingSet], int, int]:
     """Training and test pictures, as they are and with the trigger; how many were encoded and how many reused."""
     encoder, found, last = backbone(BACKBONE, device="auto"), {}, dict[str, ExtractProgress]()
     for split in ("train", "test"):

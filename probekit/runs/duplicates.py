@@ -7,17 +7,16 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from probekit.errors import NotFoundError
-from probekit.linear.neighbours import Pair, duplicates_across, duplicates_against
+from probekit.linear.neighbours import Pair
+from probekit.linear.neighbours import duplicates as find_pairs
 from probekit.registry import nearest
+from probekit.runs.folder import OpenRun
 from probekit.runs.result import Result
 from probekit.runs.rows import usable
 from probekit.values import EmbeddingSet
-
-if TYPE_CHECKING:
-    from probekit.runs.run import Run
 
 SERVER = "(server)"
 
@@ -74,7 +73,7 @@ class DuplicatesResult(Result):
 
 
 def duplicates(
-    run: Run, *, test: str | None = None, threshold: float = 0.999, client: str | None = None, limit: int = 100_000
+    run: OpenRun, *, test: str | None = None, threshold: float = 0.999, client: str | None = None, limit: int = 100_000
 ) -> DuplicatesResult:
     """Samples of one client that (nearly) stand in another's rows, or in a test set.
 
@@ -86,36 +85,21 @@ def duplicates(
     if client is not None and client not in partition.clients:
         raise NotFoundError(f"{run.path} has no client {client!r}. {nearest(client, list(partition.clients))}")
     options: dict[str, Any] = {"threshold": threshold, "limit": limit, "threads": os.cpu_count() or 1}
-    across = [
-        pair
-        for pair in duplicates_across(embeddings, partition, **options)
-        if client is None or client in (pair.client, pair.other_client)
-    ]
+    found = find_pairs(embeddings, partition, **options)
+    across = [pair for pair in found if client in (None, pair.client, pair.other_client)]
     twins = None
     if test is not None:
         tested, _ = usable(run.store.open(test))
-        against = [
-            pair
-            for pair in duplicates_against(embeddings, partition, test=tested, **options)
-            if client is None or pair.client == client
-        ]
-        twins = TwinsInTest(
-            test,
-            len(tested),
-            len({pair.other_row for pair in against}),
-            dict(Counter(holder(pair.client) for pair in against).most_common()),
-            _twins(against, embeddings, tested),
-        )
+        found = find_pairs(embeddings, partition, test=tested, **options)
+        against = [pair for pair in found if client in (None, pair.client)]
+        rows = {pair.other_row for pair in against}
+        by_client = dict(Counter(holder(pair.client) for pair in against).most_common())
+        twins = TwinsInTest(test, len(tested), len(rows), by_client, _twins(against, embeddings, tested))
     sizes = {name: len(rows) for name, rows in partition.clients.items()}
     shared = Counter(tuple(sorted((holder(pair.client), holder(pair.other_client)))) for pair in across)
-    return DuplicatesResult(
-        run.path,
-        threshold,
-        _stay_known(across, sizes, client),
-        _twins(across, embeddings, embeddings),
-        tuple(SharedPairs(two, count) for two, count in shared.most_common()),
-        twins,
-    )
+    between = tuple(SharedPairs(two, count) for two, count in shared.most_common())
+    known, pairs = _stay_known(across, sizes, client), _twins(across, embeddings, embeddings)
+    return DuplicatesResult(run.path, threshold, known, pairs, between, twins)
 
 
 def holder(client: str | None) -> str:
@@ -124,26 +108,22 @@ def holder(client: str | None) -> str:
 
 
 def _stay_known(pairs: Iterable[Pair], sizes: dict[str, int], only: str | None) -> tuple[StayKnown, ...]:
-    twins: dict[str, set[int]] = {name: set() for name in sizes if only in (None, name)}
-    same: dict[str, set[int]] = {name: set() for name in twins}
+    twins, same = set(), set()
     for pair in pairs:
-        for owner, row in ((pair.client, pair.row), (pair.other_client, pair.other_row)):
-            if owner in twins:
-                twins[owner].add(row)
-                if pair.same_sample:
-                    same[owner].add(row)
-    return tuple(StayKnown(name, sizes[name], len(rows), len(same[name])) for name, rows in twins.items())
+        both = {(pair.client, pair.row), (pair.other_client, pair.other_row)}
+        twins |= both
+        same |= both if pair.same_sample else set()
+    known, known_same = (Counter(owner for owner, _ in one) for one in (twins, same))
+    names = [name for name in sizes if only in (None, name)]
+    return tuple(StayKnown(name, sizes[name], known[name], known_same[name]) for name in names)
 
 
 def _twins(pairs: Iterable[Pair], one: EmbeddingSet, other: EmbeddingSet) -> tuple[Twins, ...]:
     """Pairs with the names and ids of their samples, closest first."""
-    return tuple(
-        Twins(
-            **vars(pair),
-            name=one.names[pair.row] if one.names is not None else None,
-            other_name=other.names[pair.other_row] if other.names is not None else None,
-            id=one.ids[pair.row],
-            other_id=other.ids[pair.other_row],
-        )
-        for pair in sorted(pairs, key=lambda pair: -pair.similarity)
-    )
+    found = []
+    for pair in sorted(pairs, key=lambda pair: -pair.similarity):
+        name = None if one.names is None else one.names[pair.row]
+        other_name = None if other.names is None else other.names[pair.other_row]
+        here, there = one.ids[pair.row], other.ids[pair.other_row]
+        found.append(Twins(**vars(pair), name=name, other_name=other_name, id=here, other_id=there))
+    return tuple(found)

@@ -6,7 +6,6 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,18 +17,15 @@ from probekit.evaluation.backdoor import BackdoorSuccess, backdoor_success
 from probekit.evaluation.few_shot import FewShot, few_shot
 from probekit.evaluation.metrics import Calibration, Confusion, Interval, Share, accuracy
 from probekit.federated.trained import Trained
-from probekit.linear.neighbours import KnnOptions, knn_predict
+from probekit.linear.neighbours import knn_predict
 from probekit.linear.ridge import penalty_of
 from probekit.models.heads import Head
 from probekit.models.serving import predict, scores
-from probekit.runs.folder import RunFolder
+from probekit.runs.folder import OpenRun, RunFolder
 from probekit.runs.result import Result
 from probekit.runs.rows import rows_at, usable
 from probekit.runs.snapshot import snapshot
 from probekit.values import EmbeddingSet
-
-if TYPE_CHECKING:
-    from probekit.runs.run import Run
 
 TEST, SERVER, TRAINING = "test", "server", "training"
 MEANING = {
@@ -109,11 +105,6 @@ class EvaluationSet:
     left_out: int = 0
     pretrained: bool = False
 
-    @classmethod
-    def server(cls, name: str, rows: EmbeddingSet, trained: Trained) -> Self:
-        """The server's rows; a network may have been pretrained on them."""
-        return cls(name, SERVER, rows, {}, pretrained=trained.problem.knows_server)
-
     @property
     def meaning(self) -> str:
         """What the rows are to the head."""
@@ -134,7 +125,8 @@ class Evaluator:
         name = str(self.run.inputs["name"])
         embeddings, partition = rows_at(self.run, self.store, self.state)
         if len(partition.server):
-            return EvaluationSet.server(name, embeddings.select(partition.server), self.trained)
+            rows, known = embeddings.select(partition.server), self.trained.problem.knows_server
+            return EvaluationSet(name, SERVER, rows, {}, pretrained=known)
         return EvaluationSet(name, TRAINING, *self.held())
 
     def named(self, name: str) -> EvaluationSet:
@@ -164,20 +156,13 @@ class Evaluator:
         labels, head = subject.rows.labels, self.trained.head
         found = scores(head, subject.rows)
         guesses = np.asarray(np.argmax(found, axis=1), np.int64)
-        return SetEvaluation(
-            subject.name,
-            subject.kind,
-            subject.meaning,
-            len(labels),
-            subject.left_out,
-            self._seen(subject),
-            accuracy(guesses, labels, interval=how),
-            tuple(metrics.accuracy_by_class(guesses, labels, classes=head.classes, interval=how)),
-            tuple(metrics.accuracy_by_client(guesses, labels, clients=subject.clients, interval=how)),
-            metrics.calibration(found, labels, seed=how.seed) if len(labels) > 1 else None,
-            metrics.confusion(guesses, labels, classes=head.classes),
-            self._pretrained(subject, how),
-        )
+        about = (subject.name, subject.kind, subject.meaning, len(labels), subject.left_out, self._seen(subject))
+        by_class = metrics.accuracy_by_class(guesses, labels, classes=head.classes, interval=how)
+        by_client = metrics.accuracy_by_client(guesses, labels, clients=subject.clients, interval=how)
+        shares = (accuracy(guesses, labels, interval=how), tuple(by_class), tuple(by_client))
+        calibration = metrics.calibration(found, labels, seed=how.seed) if len(labels) > 1 else None
+        confusion = metrics.confusion(guesses, labels, classes=head.classes)
+        return SetEvaluation(*about, *shares, calibration, confusion, self._pretrained(subject, how))
 
     def _pretrained(self, subject: EvaluationSet, interval: Interval) -> Share | None:
         """How good a network was before any client trained it."""
@@ -198,9 +183,9 @@ class Evaluator:
     def knn(self, subject: EvaluationSet, neighbours: int, interval: Interval) -> KnnAccuracy:
         """How good a vote of the nearest training rows is."""
         train, rows = self._training_rows(subject, "knn"), subject.rows
-        options, threads = KnnOptions(neighbours=neighbours), os.cpu_count() or 1
-        guesses = knn_predict(train.to_numpy(), train.labels, rows.to_numpy(), options=options, threads=threads)
-        return KnnAccuracy(**vars(options), accuracy=accuracy(guesses, rows.labels, interval=interval))
+        threads = os.cpu_count() or 1
+        guesses = knn_predict(train.to_numpy(), train.labels, rows.to_numpy(), neighbours=neighbours, threads=threads)
+        return KnnAccuracy(neighbours, "cosine", None, accuracy(guesses, rows.labels, interval=interval))
 
     def few_shot(self, subject: EvaluationSet, shots: Sequence[int], draws: int, seed: int) -> tuple[FewShot, ...]:
         """How good heads of few training rows of every class are."""
@@ -213,15 +198,13 @@ class Evaluator:
 
     def _training_rows(self, subject: EvaluationSet, option: str) -> EmbeddingSet:
         if subject.kind == TRAINING:
-            raise InputError(
-                f"`{option}` learns from the training rows and cannot be judged on them. Name a test set, or train "
-                "with `server_share` so that the server has rows of its own."
-            )
+            remedy = "Name a test set, or train with `server_share`, so that the server has rows of its own."
+            raise InputError(f"`{option}` learns from the training rows and cannot be judged on them. {remedy}")
         return self.held()[0]
 
 
 def evaluate(
-    run: Run,
+    run: OpenRun,
     *sets: str,
     state: int | None = None,
     knn: int | None = None,
@@ -269,17 +252,16 @@ def _compare_backdoor(
 
 def find_sets(run: RunFolder, store: DiskStore, names: Sequence[str]) -> tuple[list[EvaluationSet], str]:
     """The test sets or, where none is named, the server's rows; or none, and why."""
+    evaluator = Evaluator(run, store, run.trained())
     if names:
-        evaluator = Evaluator(run, store, run.trained())
         return [evaluator.named(name) for name in dict.fromkeys(names)], ""
     try:
-        embeddings, partition = rows_at(run, store)
+        own = evaluator.own()
     except (NotFoundError, MismatchError) as error:
         return [], f"No test set was named, and the run's own rows are not at hand. {error}"
-    if not len(partition.server):
+    if own.kind == TRAINING:
         return [], "No test set was named and the server has no rows of its own. Name a test set."
-    rows = embeddings.select(partition.server)
-    return [EvaluationSet.server("the server's rows", rows, run.trained())], ""
+    return [replace(own, name="the server's rows")], ""
 
 
 def _check_classes(head: Head, rows: EmbeddingSet, name: str) -> None:

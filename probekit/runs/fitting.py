@@ -23,7 +23,7 @@ from probekit.linear.spectrum import condition, effective_dimension
 from probekit.linear.system import system_of
 from probekit.models.optimiser import Optimiser
 from probekit.models.problem import backend_named
-from probekit.protocols import Watch, unwatched
+from probekit.protocols import Watch
 from probekit.runs.checkpoint import TrainingCheckpoint, TrainingState
 from probekit.runs.options import RENAMED, TrainOptions
 from probekit.values import EmbeddingSet, Json, Partition
@@ -46,22 +46,19 @@ def fit(
     options: TrainOptions,
     embeddings: EmbeddingSet,
     divided: Partition,
+    checkpoint: TrainingCheckpoint,
     *,
     timings: dict[str, float],
-    watch: Watch = unwatched,
-    checkpoint: TrainingCheckpoint | None = None,
-    note: Callable[[str], None] | None = None,
+    watch: Watch,
+    note: Callable[[str], None] | None,
 ) -> Fitted:
     """Train as the options say; goes on from a checkpoint of the same training, if there is one."""
     backend, trainer = backend_named(options.backend), trainer_of(options)
-    before = None if checkpoint is None else checkpoint.load()
-    if before is not None and checkpoint is not None and note is not None:
-        done = "its pretraining" if before.rounds is None else f"round {before.rounds.rounds}"
-        note(f"Going on after {done}, where this training was interrupted. To begin anew, remove {checkpoint.path}.")
+    before = checkpoint.load(note)
     known = None if before is None else before.arrays
     with timed(timings, "prepare"):
         problem = backend.prepare(embeddings, divided, options, progress=watch("pretraining"), known=known)
-    if checkpoint is not None and before is None and problem.arrays:
+    if before is None and problem.arrays:
         checkpoint.save(TrainingState(problem.arrays))
     if hasattr(trainer, "configure"):
         problem = trainer.configure(problem)
@@ -76,8 +73,7 @@ def fit(
                 choice = choose(clients, problem, how=how, scaling=options.scaling, seed=options.seed)
 
     def save(reached: RoundState) -> None:
-        if checkpoint is not None:
-            checkpoint.save(TrainingState(problem.arrays, reached))
+        checkpoint.save(TrainingState(problem.arrays, reached))
 
     with timed(timings, "train"):
         trained = train(
@@ -124,9 +120,8 @@ def _numbers(text: str) -> list[float]:
     try:
         return [float(part) for part in text.split(",")]
     except ValueError:
-        raise InputError(
-            f'Class weights are "balanced" or one number per class with commas between; found {text!r}.'
-        ) from None
+        wanted = '"balanced" or one number per class with commas between'
+        raise InputError(f"Class weights are {wanted}; found {text!r}.") from None
 
 
 def _spectrum(trained: Trained, choice: Choice | None) -> tuple[float | None, float | None]:
@@ -145,11 +140,9 @@ def _spectrum(trained: Trained, choice: Choice | None) -> tuple[float | None, fl
 
 def _resolved(options: TrainOptions, trainer: Any, trained: Trained) -> dict[str, Json]:
     """The options with everything filled in that they had left open."""
-    own: dict[str, Json] = {}
-    for one in fields(trainer):
-        name, value = OPTIONS.get(one.name, one.name), getattr(trainer, one.name)
-        if hasattr(options, name) and isinstance(value, str | float | int | bool | None):
-            own[name] = value
+    given = {OPTIONS.get(one.name, one.name): getattr(trainer, one.name) for one in fields(trainer)}
+    plain = (str, float, int, type(None))
+    own: dict[str, Json] = {k: v for k, v in given.items() if hasattr(options, k) and isinstance(v, plain)}
     if hasattr(trainer, "optimiser"):
         own["optimiser"] = trainer.optimiser.name
     if trained.learning_rate is not None:

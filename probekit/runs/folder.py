@@ -19,14 +19,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from filelock import Timeout
 from numpy.typing import NDArray
 
 from probekit import __version__
 from probekit.cache import DiskStore
 from probekit.errors import CorruptError, InputError, MismatchError, NotFoundError
 from probekit.federated.trained import Trained
-from probekit.files import ASIDE, new_folder, replaced, restore_folder, storing, sync_folder, write_json
+from probekit.files import ASIDE, acquire, new_folder, replaced, restore_folder, storing, sync_folder, write_json
 from probekit.models.heads import Head
 from probekit.registry import nearest
 from probekit.runs import layout, ledger
@@ -101,9 +100,7 @@ class RunFolder:
             raise NotFoundError(f"{self.path} has no state {number}: it has {there}, and {self.state} is current.")
         made = self.made().get(number)
         if made is None:
-            raise CorruptError(
-                f"The ledger of {self.path} does not know how state {number} came about. Restore it from a copy."
-            )
+            raise CorruptError(f"The ledger of {self.path} has no entry for state {number}. Restore it from a copy.")
         return StateFolder.open(state_folder(self.path, number), made)
 
     def made(self) -> dict[int, str]:
@@ -134,7 +131,17 @@ class RunFolder:
         """The rows that the run was trained on, from the cache; refused if they are no longer the same."""
         inputs, rows = self.inputs, self.rows()
         if inputs["set"] not in store.sets.digests():
-            _refuse_stale(self, store)
+            meant = store.sets.names().get(inputs["name"])
+            wanted = f"{self.path} was trained on set {inputs['name']} ({inputs['set'][:12]})"
+            if meant is not None:
+                raise MismatchError(
+                    f"{wanted}; in {store.root} that name now means {meant[:12]}. Train again with `force=True`, or "
+                    "extract the set as it was."
+                )
+            raise NotFoundError(
+                f"{wanted}, which is not in {store.root}. Extract it again, bring it with `probekit cache import`, or "
+                "name its cache (`cache`)."
+            )
         found = store.open(inputs["set"])
         found = found if rows is None else found.select(rows)
         if found.digest != inputs["rows"]:
@@ -148,12 +155,7 @@ class RunFolder:
     def lock(self, waiting: Callable[[str], None] | None = None) -> Iterator[None]:
         """Held while the run changes; first puts right what a killed process left. May be nested."""
         with storing(self.path.parent):
-            try:
-                self._lock.acquire(timeout=0)
-            except Timeout:
-                if waiting is not None:
-                    waiting(f"Another process is changing {self.path}; waiting for it to finish.")
-                self._lock.acquire()
+            acquire(self._lock, f"Another process is changing {self.path}; waiting for it to finish.", waiting)
         try:
             if self._lock.lock_counter == 1:
                 self._note = layout.read_note(self.path)
@@ -234,6 +236,23 @@ class RunFolder:
         return True
 
 
+class OpenRun:
+    """A run folder and the cache that its rows are in: what every verb of a run works on."""
+
+    def __init__(self, folder: RunFolder, store: DiskStore) -> None:
+        self.folder, self.store = folder, store
+
+    @property
+    def path(self) -> Path:
+        """The run's folder."""
+        return self.folder.path
+
+    @property
+    def state(self) -> int:
+        """The number of the current state: 1 after training, one more after every request."""
+        return self.folder.state
+
+
 def create(path: Path, material: RunContents, *, force: bool = False) -> RunFolder:
     """Write a new run: it appears whole under its name, or not at all."""
     inputs = {**material.inputs, "partition": material.partition.digest}
@@ -268,17 +287,3 @@ def _appearing(path: Path, *, force: bool = False) -> Iterator[Path]:
             layout.refuse_taken(path, force=force)
             with new_folder(path, aside=path.absolute().parent / f"{ASIDE}{path.name}") as aside:
                 yield aside
-
-
-def _refuse_stale(run: RunFolder, store: DiskStore) -> None:
-    inputs = run.inputs
-    meant = store.sets.names().get(inputs["name"])
-    if meant is not None:
-        raise MismatchError(
-            f"{run.path} was trained on set {inputs['name']} with digest {inputs['set'][:12]}; in {store.root} that "
-            f"name now means {meant[:12]}. Train again with `force=True`, or extract the set as it was."
-        )
-    raise NotFoundError(
-        f"{run.path} was trained on set {inputs['name']} ({inputs['set'][:12]}), which is not in {store.root}. "
-        "Extract it again, bring it with `probekit cache import`, or name its cache (`cache`)."
-    )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -12,12 +11,10 @@ from probekit.errors import InputError
 from probekit.federated.summation import StatisticsTree
 from probekit.models.serving import predict
 from probekit.runs.evaluation import EvaluationSet, find_sets
+from probekit.runs.folder import OpenRun
 from probekit.runs.result import Result
 from probekit.runs.snapshot import Snapshot, snapshot
 from probekit.unlearning.influence import influences
-
-if TYPE_CHECKING:
-    from probekit.runs.run import Run
 
 BOUNDS_ONLY = "the kept gradients: no distances, bounds only"
 
@@ -48,7 +45,7 @@ class InfluenceResult(Result):
     clients: tuple[ClientInfluence, ...]
 
 
-def influence(run: Run, *, test: str | None = None, state: int | None = None) -> InfluenceResult:
+def influence(run: OpenRun, *, test: str | None = None, state: int | None = None) -> InfluenceResult:
     """How far the head would move, and how its accuracy would change, without each client.
 
     test: a set to judge the accuracy on; none: the server's rows.
@@ -62,26 +59,14 @@ def influence(run: Run, *, test: str | None = None, state: int | None = None) ->
     found = influences(trained)
     now, without = _accuracies(here, subject)
     size = float(np.linalg.norm(trained.head.params))
-    return InfluenceResult(
-        run.path,
-        here.number,
-        trained.head.digest,
-        here.source if here.statistics is not None else BOUNDS_ONLY,
-        why if subject is None else f"{len(subject.rows)} rows of {subject.name}: {subject.meaning}",
-        now,
-        tuple(
-            ClientInfluence(
-                one.client,
-                one.rows,
-                one.distance,
-                None if one.distance is None else one.distance / size,
-                one.bound,
-                without.get(one.client),
-                without[one.client] - now if now is not None and one.client in without else None,
-            )
-            for one in found
-        ),
-    )
+    clients = []
+    for one in found:
+        relative, after = None if one.distance is None else one.distance / size, without.get(one.client)
+        change = None if now is None or after is None else after - now
+        clients.append(ClientInfluence(one.client, one.rows, one.distance, relative, one.bound, after, change))
+    source = here.source if here.statistics is not None else BOUNDS_ONLY
+    judged_on = why if subject is None else f"{len(subject.rows)} rows of {subject.name}: {subject.meaning}"
+    return InfluenceResult(run.path, here.number, trained.head.digest, source, judged_on, now, tuple(clients))
 
 
 def _accuracies(here: Snapshot, subject: EvaluationSet | None) -> tuple[float | None, dict[str, float]]:

@@ -104,7 +104,4 @@ def refuse_taken(path: Path, *, force: bool) -> None:
     if not (path / NOTE).is_file():
         raise InputError(f"{path} exists and is not a run folder. Choose another folder, or remove it.")
     if not force:
-        raise InputError(
-            f"{path} holds a finished run. Give `force=True` to train again and replace it, or choose another folder; "
-            f"`probekit evaluate {path}` shows how good it is."
-        )
+        raise InputError(f"{path} holds a finished run. Give `force=True` to replace it, or choose another folder.")

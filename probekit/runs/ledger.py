@@ -110,9 +110,7 @@ def _chain(path: Path) -> Iterator[tuple[LedgerEntry, int]]:
     try:
         lines = path.read_bytes().split(b"\n")[:-1]
     except FileNotFoundError:
-        raise VerificationError(
-            f"{path} is missing: nothing proves what was done in this run. Restore it from a copy or train again."
-        ) from None
+        raise VerificationError(f"{path} is missing: nothing proves what was done in this run. {DISTRUST}") from None
     previous = FIRST
     for number, line in enumerate(lines, start=1):
         try:

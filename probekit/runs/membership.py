@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,15 +19,12 @@ from probekit.models.heads import Head
 from probekit.models.serving import predict
 from probekit.registry import nearest
 from probekit.runs.evaluation import TRAINING, Evaluator
-from probekit.runs.folder import RunFolder
+from probekit.runs.folder import OpenRun, RunFolder
 from probekit.runs.result import Result
 from probekit.runs.rows import UNLEARN, RunRows, requests, rows_at
 from probekit.runs.snapshot import snapshot
 from probekit.unlearning.method import choices_of, method
 from probekit.values import EmbeddingSet
-
-if TYPE_CHECKING:
-    from probekit.runs.run import Run
 
 PARTS, DRAW_STREAM = 16, 61
 RETRAINED = "retrained without"
@@ -88,7 +84,7 @@ class MembershipResult(Result):
 
 
 def membership(
-    run: Run,
+    run: OpenRun,
     *,
     client: str | None = None,
     unseen: str | None = None,
@@ -105,22 +101,13 @@ def membership(
     folder, store = run.folder, run.store
     trained = folder.trained()
     if "statistics" not in trained.problem.traits:
-        raise InputError(
-            "The attack compares with shadow heads in closed form, and a whole network has none. `probekit report` "
-            "tells how far the network is from the retrained one."
-        )
+        raise InputError("The attack compares with heads in closed form; this model has none. See `probekit report`.")
     found = _groups(folder, store, client, unseen=unseen, most=most, seed=seed)
     heads = _heads(folder, store, found, client)
-    return MembershipResult(
-        run.path,
-        found.what,
-        found.unseen_name,
-        {name: len(getattr(found, name)) for name in ("forgotten", "retained", "unseen")},
-        found.purged,
-        found.seen,
-        _attack(found, trained, heads, shadows=shadows, seed=seed),
-        (*MEANS, *([found.note] if found.note else [])),
-    )
+    judged = _attack(found, trained, heads, shadows=shadows, seed=seed)
+    rows = {name: len(getattr(found, name)) for name in ("forgotten", "retained", "unseen")}
+    meaning = (*MEANS, *([found.note] if found.note else []))
+    return MembershipResult(run.path, found.what, found.unseen_name, rows, found.purged, found.seen, judged, meaning)
 
 
 @dataclass(frozen=True, eq=False)
@@ -184,10 +171,7 @@ def _forgotten(run: RunFolder, store: DiskStore, client: str | None) -> tuple[st
             raise NotFoundError(f"{run.path} has no client {client!r}. {nearest(client, list(partition.clients))}")
         return f"client {client}", embeddings.select(partition.clients[client]), ()
     if not asked:
-        raise InputError(
-            f"Nothing was unlearned in {run.path} yet, so there are no forgotten rows. Name a `client` to see how well "
-            "it can be told now."
-        )
+        raise InputError(f"Nothing was unlearned in {run.path} yet. Name a `client` to see how well it is told now.")
     gone = [name for name in partition.clients if name not in counts]
     samples = {(one.sample, one.client) for request in asked for one in request.samples}
     rows = [

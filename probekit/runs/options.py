@@ -64,30 +64,21 @@ class TrainOptions:
         "Default: closed-form; a whole network: cg.",
     )
     ridge: float | str | None = _fit(
-        None,
-        "A number, auto:loo (each row left out), auto:kfold, auto:clients. Default: auto:loo; logistic: 1; a whole "
-        "network: 0.01.",
+        None, "A number, auto:loo (leave-one-out), auto:kfold, auto:clients. Default: auto:loo; logistic 1; jvp 0.01."
     )
     scaling: str = _fit("mean", "mean: penalty = rows x ridge; sum: penalty = ridge.", "mean", "sum")
-    intercept: str | None = _fit(
-        None, "Default: penalised, as in the paper; logistic: free.", "penalised", "free", "none"
-    )
+    intercept: str | None = _fit(None, "Default: penalised; logistic: free.", "penalised", "free", "none")
     view: str = _fit("raw", "Rows as they are, or of norm 1.", "raw", "l2")
-    fit_view: str = _fit(
-        "none", "From the summed statistics, so it is forgotten with them.", "none", "centre", "standardise"
-    )
+    fit_view: str = _fit("none", "By the summed statistics, forgotten with them.", "none", "centre", "standardise")
     class_weight: str | None = _fit(None, "balanced, or one number per class: 1,2,1.")
     normalise_classes: bool = _fit(False, "Each class's column of norm 1.")
     arithmetic: str = _fit("float64", "exact: sums are bit-identical in any order.", "float64", "fast", "exact")
     grid: float | None = _fit(None, "Step of exact arithmetic (default: from the server's rows).")
     keep: str | None = _option(
-        *(None, "What the server keeps of each client (default: statistics; fedavg: gradients)."),
-        *("statistics", "gradients", "nothing"),
+        None, "Kept of each client (default: statistics; fedavg: gradients).", "statistics", "gradients", "nothing"
     )
     objective_noise: float | None = _fit(
-        None,
-        "Sigma of a secret linear term in the objective, which hides what a removal leaves behind: (epsilon, delta) by "
-        "objective perturbation. Closed form, a ridge on everything.",
+        None, "Sigma of a secret linear term in the objective: (epsilon, delta) by perturbation; closed form only."
     )
     rounds: int | None = _rounds(None, "Default: 100.", minimum=1)
     local_steps: int | None = _rounds(None, "Default: 10.", minimum=1)
@@ -109,16 +100,13 @@ class TrainOptions:
     target: int = _attack(0, "Backdoor target class.", minimum=0)
     poison_fraction: float = _attack(1.0, "How much of the client is poisoned.")
     backend: str = _option(
-        "embeddings",
-        "embeddings: a head; jvp: a whole network, linearized around weights pretrained on the server's rows; or a "
-        "plugin's own.",
+        "embeddings", "embeddings: a head; jvp: a whole network, linearized around pretrained weights; a plugin's own."
     )
     network: str = _network("mlp", "mlp, mlp-large, cnn, lenet, resnet, vit, or py:module:factory.")
     split: str | None = _network(None, "Of a data set that is named instead of a set.")
     subset: str | None = _network(None, "Train these parameters only: a pattern of names, or how many last layers.")
     centre: str = _network(
-        *("wp", "What the ridge pulls to: the pretrained weights, or zero as in the paper.", "wp", "zero"),
-        aliases=("center",),
+        "wp", "The ridge pulls to the pretrained weights, or to zero (the paper).", "wp", "zero", aliases=("center",)
     )
     precision: str = _network("float64", "To train in.", "float64", "float32")
     network_weights: str | None = _network(None, "A safetensors file, instead of pretraining.")
@@ -140,15 +128,15 @@ class TrainOptions:
         self._check_values()
         self._check_owners()
         if (self.poison is None) != (self.triggered is None):
-            raise InputError(
-                "Poisoning needs both the client (`poison`) and the same set extracted with a trigger (`triggered`); "
-                f"found {self.poison!r} and {self.triggered!r}."
-            )
+            found = f"{self.poison!r} and {self.triggered!r}"
+            raise InputError(f"Give both `poison`, a client, and `triggered`, the set with a trigger; found {found}.")
         if self.local_steps is not None and self.local_epochs is not None:
-            raise InputError(
-                f"Give `local_steps` or `local_epochs`, one of them; found {self.local_steps} and {self.local_epochs}."
-            )
-        self._refuse_unhidden()
+            found = f"{self.local_steps} and {self.local_epochs}"
+            raise InputError(f"Give `local_steps` or `local_epochs`, one of them; found {found}.")
+        if self.objective_noise is not None:
+            from probekit.linear.objective import refuse_sigma
+
+            refuse_sigma(self.objective_noise)
 
     def _check_values(self) -> None:
         """Every value by itself; a ridge in digits becomes a number."""
@@ -162,26 +150,8 @@ class TrainOptions:
             try:
                 object.__setattr__(self, "ridge", float(self.ridge))
             except ValueError:
-                raise InputError(
-                    f"A ridge is a number, auto, auto:loo, auto:kfold or auto:clients; found {self.ridge!r}."
-                ) from None
-
-    def _refuse_unhidden(self) -> None:
-        if self.objective_noise is None:
-            return
-        from probekit.linear.objective import refuse_sigma, refuse_unhidden
-
-        refuse_sigma(self.objective_noise)
-        refuse_unhidden(
-            method=self.method or "closed-form",
-            ridge=self.number,
-            intercept=self.intercept or "penalised",
-            arithmetic=self.arithmetic,
-            fit_view=self.fit_view,
-            weighted=self.class_weight is not None,
-            normalised=self.normalise_classes,
-            keep=self.keep,
-        )
+                wanted = "a number, auto, auto:loo, auto:kfold or auto:clients"
+                raise InputError(f"A ridge is {wanted}; found {self.ridge!r}.") from None
 
     def _check_owners(self) -> None:
         """Every option belongs to the backend and the training method that were chosen, or to all."""

@@ -5,20 +5,16 @@ from __future__ import annotations
 import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from probekit.cache import DiskStore
 from probekit.errors import InputError
-from probekit.runs.folder import RunFolder
+from probekit.runs.folder import OpenRun, RunFolder
 from probekit.runs.layout import REFERENCES, checkpoint_path, state_folder
 from probekit.runs.ledger import Event
 from probekit.runs.result import Result, to_plain
 from probekit.runs.rows import PURGE, UNLEARN, rows_at
-
-if TYPE_CHECKING:
-    from probekit.runs.run import Run
 
 UNREACHED = (
     "copies of this run, exports and backups",
@@ -52,18 +48,15 @@ class PurgeResult(Result):
     unreached: tuple[str, ...]
 
 
-def purge(run: Run, *, rows: bool = False) -> PurgeResult:
+def purge(run: OpenRun, *, rows: bool = False) -> PurgeResult:
     """Remove earlier states (heads, statistics, gradients, history); with `rows`, forgotten rows in the cache too."""
     folder = run.folder
     with folder.lock():
         actions = [entry.action for entry in folder.entries()]
-        done = PURGE in actions
         last = max((place for place, action in enumerate(actions) if action == PURGE), default=-1)
         if UNLEARN not in actions[last + 1 :]:
-            raise InputError(
-                f"There is nothing to purge in {run.path}: "
-                + ("it was purged already." if done else "nothing was unlearned yet.")
-            )
+            why = "nothing was unlearned yet" if last < 0 else "it was purged already"
+            raise InputError(f"There is nothing to purge in {run.path}: {why}.")
         cached = _purge_cache(folder, run.store) if rows else None
         old = [state_folder(run.path, number) for number in folder.states() if number != run.state]
         removed: list[str] = []
@@ -85,15 +78,13 @@ def _purge_cache(run: RunFolder, store: DiskStore) -> PurgedRows:
     from probekit.cache.removal import purge as erase
 
     whole = run.embeddings(store)
-    left, divided = rows_at(run, store)
-    keep = np.sort(np.concatenate([divided.server, *(divided.clients[name] for name in run.trained().counts)]))
-    stays = {left.ids[row] for row in keep.tolist()}
-    gone = sorted({sample for sample in whole.ids if sample not in stays})
+    (left, divided), counts = rows_at(run, store), run.trained().counts
+    keep = np.sort(np.concatenate([divided.server, *(divided.clients[name] for name in counts)]))
     rest = left.select(keep)
-    held = {name: np.searchsorted(keep, divided.clients[name]) for name in run.trained().counts}
+    gone = sorted({*whole.ids} - {*rest.ids})
+    held = {name: np.searchsorted(keep, divided.clients[name]) for name in counts}
     server = np.searchsorted(keep, divided.server)
-    sealed = store.seal(rest)
-    name = f"{run.path.name}-retained"
+    sealed, name = store.seal(rest), f"{run.path.name}-retained"
     store.sets.give_name(name, sealed.digest)
     run.rebase(sealed, name, replace(run.partition(), clients=held, server=server, rows=len(rest)))
     if not gone:

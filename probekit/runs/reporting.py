@@ -25,11 +25,11 @@ from probekit.report.report import (
     RETRAINED,
     TRAINED,
     Judged,
-    LedgerLine,
     Measured,
     Page,
     Report,
     StateReport,
+    compared,
 )
 from probekit.runs.evaluation import EvaluationSet, find_sets
 from probekit.runs.folder import RunFolder
@@ -57,9 +57,8 @@ class _TestData:
     def measure(self, head: Head) -> Measured:
         """How good a head is on all of them."""
         shares = {one.name: accuracy(predict(head, one.rows), one.rows.labels) for one in self.subjects}
-        if self.triggered is None:
-            return Measured(head.digest, shares)
-        return Measured(head.digest, shares, backdoor_success(head, self.triggered, target=self.target))
+        rows = self.triggered
+        return Measured(head.digest, shares, None if rows is None else backdoor_success(head, rows, target=self.target))
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,17 +87,9 @@ def report(
     if why:
         left_out["evaluation"] = why
     data = _TestData(sets, *_triggered(run, store, triggered, target, left_out))
-    first = last = None
-    states: list[StateReport] = []
-    pages: list[Page] = []
-    for number in run.states():
-        here = snapshot(run, store, number, from_rows=from_rows)
-        last = _examine(here, data, _page(here, [one.rows for one in sets]))
-        first = first or last
-        states.append(last.report)
-        pages += [last.page] if last.page is not None else []
-    assert first is not None
-    assert last is not None
+    heres = (snapshot(run, store, number, from_rows=from_rows) for number in run.states())
+    states = [_examine(here, data, _page(here, [one.rows for one in sets])) for here in heres]
+    first, last = states[0], states[-1]
     gone = [one for one in entries if one.action == UNLEARN and one.state not in run.states()]
     if gone:
         left_out["purged_states"] = f"{len(gone)} states that requests made are purged; the ledger still names them."
@@ -107,11 +98,11 @@ def report(
         inputs=_inputs(run, data, triggered),
         config=run.config,
         environment=read_json(run.path / "environment.json"),
-        stages=states,
+        stages=[one.report for one in states],
         judged=[_judged(one, first, last) for one in data.subjects],
         influence=_influence(first.snapshot, left_out),
         influence_state=first.snapshot.number,
-        pages=pages,
+        pages=[one.page for one in states if one.page is not None],
         ledger=[_ledger_line(entry) for entry in entries],
         left_out=left_out,
     )
@@ -130,10 +121,7 @@ def _triggered(
         raise InputError("Backdoor success needs both: `triggered`, a set, and `target` with the number of its class.")
     rows, _ = usable(store.open(name))
     if rows.spec.trigger is None:
-        raise MismatchError(
-            f"{name} holds pictures without a trigger, on which a backdoor cannot show. Extract the test "
-            "pictures with `trigger`."
-        )
+        raise MismatchError(f"{name} holds pictures without a trigger. Extract the test pictures with `trigger`.")
     return rows, target
 
 
@@ -144,25 +132,15 @@ def _examine(here: Snapshot, data: _TestData, page: Page | None) -> _Examined:
     bound = known.weights if known is not None else None
     if page is not None:
         bound, unbounded = page.certificate.bounds.weights, page.certificate.bounds.why
-    found = StateReport(
-        here.number,
-        trained.method,
-        trained.counts,
-        data.measure(trained.head),
-        bound=bound,
-        why=" ".join(dict.fromkeys(part for part in (missing, unbounded) if part)),
-    )
+    why = " ".join(dict.fromkeys(part for part in (missing, unbounded) if part))
+    now = data.measure(trained.head)
+    found = StateReport(here.number, trained.method, trained.counts, now, bound=bound, why=why)
     if retrained is not None:
         own, _ = _known(here, retrained)
         distance = float(np.linalg.norm(trained.head.params - retrained.params))
-        found = replace(
-            found,
-            retrained=data.measure(retrained),
-            source=here.source,
-            distance=distance,
-            relative=distance / float(np.linalg.norm(retrained.params)),
-            own_bound=own.weights if own is not None else None,
-        )
+        relative = distance / float(np.linalg.norm(retrained.params))
+        found = replace(found, retrained=data.measure(retrained), source=here.source, distance=distance)
+        found = replace(found, relative=relative, own_bound=own.weights if own is not None else None)
     return _Examined(here, retrained, known, found, page)
 
 
@@ -170,48 +148,30 @@ def _known(here: Snapshot, head: Head) -> tuple[Known | None, str]:
     """What is known of the retained loss at a head; or why nothing is."""
     if here.statistics is None and here.clients is None:
         return None, here.why
-    problem = here.trained.problem
+    problem, term = here.trained.problem, here.trained.objective
     try:
         objective = objective_of(here.trained)
     except InputError as error:
         return None, str(error)
-    found = known_at(
-        problem.params(head),
-        objective,
-        problem,
-        statistics=here.statistics,
-        clients=here.clients,
-        term=here.trained.objective,
-    )
+    sums, clients = here.statistics, here.clients
+    found = known_at(problem.params(head), objective, problem, statistics=sums, clients=clients, term=term)
     return (found, "") if found is not None and found.weights is not None else (None, NO_BOUND)
 
 
 def _judged(subject: EvaluationSet, first: _Examined, last: _Examined) -> Judged:
     """The classes by head, and the current head's confusion and margins."""
     rows, head = subject.rows, last.snapshot.trained.head
-    heads: dict[str, Head | None] = {AFTER: head, RETRAINED: last.retrained}
-    if first is not last:
-        heads = {BEFORE: first.snapshot.trained.head, **heads}
-    elif last.snapshot.number == 1:
-        heads = {TRAINED: head, RETRAINED: last.retrained}
+    heads: dict[str, Any] = {BEFORE: first.snapshot.trained.head, AFTER: head, TRAINED: head, RETRAINED: last.retrained}
     found = None
     if last.known is not None:
         found = margins(head, rows, known=last.known, problem=last.snapshot.trained.problem)
-    return Judged(
-        subject.name,
-        rows.digest,
-        subject.meaning,
-        len(rows),
-        subject.left_out,
-        {
-            label: accuracy_by_class(predict(one, rows), rows.labels, classes=head.classes)
-            for label, one in heads.items()
-            if one is not None
-        },
-        confusion(predict(head, rows), rows.labels, classes=head.classes),
-        found,
-        last.report.why if found is None else "",
-    )
+    by_class = {
+        label: accuracy_by_class(predict(heads[label], rows), rows.labels, classes=head.classes)
+        for label in compared([first.report, last.report])
+    }
+    confused = confusion(predict(head, rows), rows.labels, classes=head.classes)
+    about = (subject.name, rows.digest, subject.meaning, len(rows), subject.left_out)
+    return Judged(*about, by_class, confused, found, last.report.why if found is None else "")
 
 
 def _influence(here: Snapshot, left_out: dict[str, str]) -> tuple[Influence, ...]:
@@ -227,7 +187,7 @@ def _influence(here: Snapshot, left_out: dict[str, str]) -> tuple[Influence, ...
 
 def _inputs(run: RunFolder, data: _TestData, triggered: str | None) -> dict[str, Json]:
     """The digests of all that the report was made from."""
-    made = {entry.state: entry.outputs["trained"] for entry in run.entries() if "trained" in entry.outputs}
+    made = run.made()
     found: dict[str, Json] = {
         "run": sha256_file(run.path / NOTE),
         "ledger": run.entries()[-1].digest,
@@ -252,27 +212,26 @@ def _page(here: Snapshot, sets: Sequence[EmbeddingSet]) -> Page | None:
     claims = found.certificate
     wanted = claims.agreement.set_digest if claims.agreement is not None else None
     evaluation = next((one for one in sets if one.digest == wanted), None)
-    evidence = evidence_for(run, here.number, here.trained, claims, rows=here.rows, evaluation=evaluation)
-    told = story_of(run, here.number, claims, store=None)
-    findings = found.check(evidence, story=told).findings
-    failed = [one for one in findings if one.verdict == FALSE]
-    if failed:
-        raise VerificationError(
-            f"The certificate of state {here.number} does not hold: {failed[0].name} is claimed to be "
-            f"{failed[0].claimed}, found {failed[0].found}. `probekit verify {found.path} --run {run.path}` tells more."
-        )
+    evidence = evidence_for(run, here.number, here.trained, claims, here.rows, evaluation)
+    findings = found.check(evidence, story=story_of(run, here.number, claims, store=None)).findings
+    for one in findings:
+        if one.verdict == FALSE:
+            raise VerificationError(
+                f"The certificate of state {here.number} does not hold: {one.name} is claimed to be {one.claimed}, "
+                f"found {one.found}. `probekit verify {found.path} --run {run.path}` tells more."
+            )
     return Page(here.number, claims, found.signature, findings)
 
 
-def _ledger_line(entry: LedgerEntry) -> LedgerLine:
+def _ledger_line(entry: LedgerEntry) -> dict[str, Json]:
     """An entry of the ledger as a line of a table."""
     details: Any = entry.details
-    inputs: Any = entry.inputs
-    what = ""
+    inputs, what = entry.inputs, ""
     if entry.action == "train":
         what = f"set {inputs.get('name')}, {inputs.get('count')} rows"
     elif entry.action == UNLEARN:
         what = f"{asked(details['request'])}, by {details['method']}"
     elif entry.action == PURGE:
         what = f"{len(details['removed'])} files removed" + (", rows in the cache too" if details["cache"] else "")
-    return LedgerLine(entry.number, entry.time, entry.action, entry.state, what, entry.digest, entry.previous)
+    names = ("number", "time", "action", "state", "digest", "previous")
+    return {**{name: getattr(entry, name) for name in names}, "what": what}

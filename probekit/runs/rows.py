@@ -68,35 +68,31 @@ def rows_at(run: RunFolder, store: DiskStore, state: int | None = None) -> RunRo
             continue
         request = request_of(entry)
         if request.by_row:
-            rows_only = UnlearnRequest((), request.samples, request.relabelled)
-            everyone = replace(
-                run.trained(number), counts={name: len(held) for name, held in partition.clients.items()}
-            )
+            counts = {name: len(held) for name, held in partition.clients.items()}
+            everyone, rows_only = replace(run.trained(number), counts=counts), replace(request, clients=(), added=())
             rest = remaining_rows(everyone, rows_only, embeddings, partition)
             embeddings, partition = rest.embeddings, rest.partition
     return RunRows(embeddings, partition)
 
 
 def read_request(
-    clients: Sequence[str] = (),
+    client: str | None = None,
     *,
+    clients: Sequence[str] = (),
     samples: Sequence[str] = (),
-    relabelled: Mapping[str, int] | Sequence[str] = (),
-    added: Sequence[str] = (),
+    relabel: Mapping[str, int] | Sequence[str] = (),
+    add: Sequence[str] = (),
 ) -> UnlearnRequest:
     """The request in these texts: a sample is ID or CLIENT/ID, a relabelled one ID=LABEL or CLIENT/ID=LABEL."""
-    changed = []
-    if isinstance(relabelled, Mapping):
-        relabelled = [f"{name}={label}" for name, label in relabelled.items()]
-    for text in relabelled:
+    changed, names = [], (*clients, *([client] if client is not None else []))
+    if isinstance(relabel, Mapping):
+        relabel = [f"{name}={label}" for name, label in relabel.items()]
+    for text in relabel:
         name, equals, label = text.rpartition("=")
         if not equals or not label.isdecimal():
             raise InputError(f"A relabelled sample is written ID=NUMBER; found {text!r}.")
-        sample, client = _held(name)
-        changed.append(Relabelled(sample, int(label), client))
-    return UnlearnRequest(
-        tuple(clients), tuple(SampleRef(*_held(text)) for text in samples), tuple(changed), tuple(added)
-    )
+        changed.append(Relabelled(_held(name)[0], int(label), _held(name)[1]))
+    return UnlearnRequest(names, tuple(SampleRef(*_held(text)) for text in samples), tuple(changed), tuple(add))
 
 
 def _held(text: str) -> tuple[str, str | None]:
@@ -106,17 +102,15 @@ def _held(text: str) -> tuple[str, str | None]:
 
 def full_ids(request: UnlearnRequest, embeddings: EmbeddingSet) -> UnlearnRequest:
     """The request with beginnings of ids and names of rows made into ids."""
-    known = set(embeddings.ids)
-    named = dict(zip(embeddings.names or (), embeddings.ids, strict=False))
+    known, named = set(embeddings.ids), dict(zip(embeddings.names or (), embeddings.ids, strict=False))
 
     def full(text: str) -> str:
         matches = meant(text, known, named)
         if len(matches) != 1:
-            raise InputError(
-                f"{text!r} means {len(matches)} samples of this run; give a full id (`probekit cache info SET --rows`)."
-            )
+            hint = "give a full id (`probekit cache info SET --rows`)"
+            raise InputError(f"{text!r} means {len(matches)} samples of this run; {hint}.")
         return matches.pop()
 
-    samples = tuple(SampleRef(full(one.sample), one.client) for one in request.samples)
-    changed = tuple(Relabelled(full(one.sample), one.label, one.client) for one in request.relabelled)
-    return UnlearnRequest(request.clients, samples, changed, request.added)
+    samples = tuple(replace(one, sample=full(one.sample)) for one in request.samples)
+    changed = tuple(replace(one, sample=full(one.sample)) for one in request.relabelled)
+    return replace(request, samples=samples, relabelled=changed)

@@ -11,12 +11,10 @@ from probekit.cache import DiskStore
 from probekit.federated.trained import Trained
 from probekit.models.heads import Head
 from probekit.models.serving import save_head
-from probekit.protocols import Progress as Progress
-from probekit.protocols import Watch as Watch
-from probekit.protocols import unwatched
+from probekit.protocols import Watch, unwatched
 from probekit.runs.duplicates import DuplicatesResult, duplicates
 from probekit.runs.evaluation import evaluate
-from probekit.runs.folder import RunFolder
+from probekit.runs.folder import OpenRun, RunFolder
 from probekit.runs.influence import influence
 from probekit.runs.layout import NOTE
 from probekit.runs.options import TrainOptions
@@ -39,7 +37,7 @@ class AuditResult(Result):
     membership: MembershipResult
 
 
-class Run:
+class Run(OpenRun):
     """A run folder and the cache that its rows are in. `training` is what training gave, in the `Run` that trained.
 
     Most verbs are functions in modules of their own, whose first argument is the run.
@@ -49,7 +47,8 @@ class Run:
     evaluate, influence, duplicates = evaluate, influence, duplicates
 
     def __init__(self, folder: RunFolder, store: DiskStore, *, training: TrainResult | None = None) -> None:
-        self.folder, self.store, self.training = folder, store, training
+        super().__init__(folder, store)
+        self.training = training
 
     def __repr__(self) -> str:
         return f"Run({str(self.path)!r}, state {self.state})"
@@ -89,16 +88,6 @@ class Run:
     def list(cls, folder: Path | str, *, store: DiskStore | None = None) -> Sequence[Self]:
         """Every run in a folder, by name."""
         return [cls.open(found.parent, store=store) for found in sorted(Path(folder).glob(f"*/{NOTE}"))]
-
-    @property
-    def path(self) -> Path:
-        """The run's folder."""
-        return self.folder.path
-
-    @property
-    def state(self) -> int:
-        """The number of the current state: 1 after training, one more after every request."""
-        return self.folder.state
 
     def head(self, state: int | None = None) -> Head:
         """The head of a state (None: of the current one)."""

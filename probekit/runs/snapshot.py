@@ -94,16 +94,13 @@ def snapshot(run: RunFolder, store: DiskStore, state: int | None = None, *, from
 
 
 def _statistics(run: RunFolder, trained: Trained, rows: RunRows) -> dict[str, ClientStats]:
-    found = {
-        name: trained.problem.hold(rows.embeddings, rows.partition.clients[name]).statistics
-        for name in trained.counts
-        if name in rows.partition.clients
-    }
+    held = {name: rows.partition.clients[name] for name in trained.counts if name in rows.partition.clients}
+    found = {name: trained.problem.hold(rows.embeddings, own).statistics for name, own in held.items()}
     if {name: one.count for name, one in found.items()} != dict(trained.counts):
         raise CorruptError(
-            f"The rows in the cache are not those that a state of {run.path} stands for: it says "
-            f"{sum(trained.counts.values())} rows of {len(trained.counts)} clients, found "
-            f"{sum(one.count for one in found.values())} of {len(found)}. Restore the run from a copy, or train again."
+            f"The cached rows are not those that a state of {run.path} stands for: it says {trained.rows} rows of "
+            f"{len(trained.counts)} clients, found {sum(one.count for one in found.values())} of {len(found)}. Restore "
+            "the run from a copy, or train again."
         )
     return found
 

@@ -62,7 +62,6 @@ def check(path: Path, stated: str) -> None:
 
 def link(source: Path, target: Path) -> None:
     """The same file in another place, without a copy where the disk allows."""
-    target.parent.mkdir(parents=True, exist_ok=True)
     try:
         os.link(source, target)
     except OSError:
@@ -81,16 +80,13 @@ def take_statistics(path: Path, stated: str, design: Design, *, digest: str, cou
     try:
         found = ClientStats(design, tensors.pop("gram"), tensors.pop("moment"), tensors.pop("class_counts"))
     except (KeyError, InputError) as error:
-        raise VerificationError(
-            f"{path} does not hold statistics of this run's design: {error}. Ask its client for them again."
-        ) from error
+        why = f"{path} does not hold statistics of this run's design: {error}"
+        raise VerificationError(f"{why}. Ask its client for them again.") from error
     why = implausible(found, count)
     if not why and found.digest != digest:
         why = f"their digest is {found.digest[:12]}, not {digest[:12]}"
     if why:
-        raise VerificationError(
-            f"The statistics in {path} cannot be those of {count} rows: {why}. Ask their client for them again."
-        )
+        raise VerificationError(f"The statistics in {path} are not of {count} rows: {why}. Ask their client again.")
     return found, tensors
 
 
@@ -144,12 +140,11 @@ def put_objective(path: Path, objective: NDArray[np.float64]) -> str:
 def take_objective(path: Path, stated: str, design: Design) -> NDArray[np.float64]:
     """The secret linear term as it was written: with another the run's equations do not hold."""
     try:
-        tensors, _ = take(path, stated)
+        found = take(path, stated)[0].get("value")
     except CorruptError as error:
         if path.is_file():
             raise VerificationError(str(error)) from error
         raise
-    found = tensors.get("value")
     if found is None or found.shape != (design.columns, design.classes) or not np.isfinite(found).all():
         raise VerificationError(f"{path} does not hold a linear term of this run's design. Restore it from a copy.")
     return found

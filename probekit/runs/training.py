@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from probekit.cache import DiskStore
-from probekit.errors import InputError
+from probekit.errors import InputError, NotFoundError
 from probekit.evaluation.backdoor import poison
 from probekit.federated.choice import Choice, RidgeChoice
 from probekit.federated.partition import parse_scheme, partition
@@ -21,7 +21,6 @@ from probekit.runs.fitting import fit, timed
 from probekit.runs.folder import RunContents, RunFolder, create
 from probekit.runs.layout import refuse_taken
 from probekit.runs.options import TrainOptions
-from probekit.runs.pictures import pictures
 from probekit.runs.result import Result, to_plain
 from probekit.runs.rows import usable
 from probekit.unlearning.choice import can_unlearn
@@ -107,7 +106,7 @@ def train_run(
     refuse_taken(path, force=force)
     timings: dict[str, float] = {}
     if "split" in backend_named(options.backend).options:
-        name, options = pictures(name, options, store, note=note)
+        name, options = _pictures(name, options, store, note=note)
     with timed(timings, "open"):
         digest = store.sets.resolve(name)
         whole = store.open(digest)
@@ -121,17 +120,11 @@ def train_run(
             whole = embeddings = poisoned(name, options, store, embeddings, triggered, divided)
             digest, rows = whole.digest, None
     checkpoint = TrainingCheckpoint.of(path, options, embeddings)
-    fitted = fit(options, embeddings, divided, timings=timings, watch=watch, checkpoint=checkpoint, note=note)
+    fitted = fit(options, embeddings, divided, checkpoint, timings=timings, watch=watch, note=note)
     trained = _described(fitted.trained, whole, fitted.choice)
-    material = RunContents(
-        config={"embeddings": name, **fitted.options},
-        inputs=_inputs(store, digest, whole, embeddings),
-        partition=divided,
-        trained=trained,
-        rows=rows,
-        timings=timings,
-        details={"backbone": whole.spec.backbone, "source": whole.source},
-    )
+    config, inputs = {"embeddings": name, **fitted.options}, _inputs(store, digest, whole, embeddings)
+    details: dict[str, Json] = {"backbone": whole.spec.backbone, "source": whole.source}
+    material = RunContents(config, inputs, divided, trained, rows, timings, details)
     with timed(timings, "write"):
         run = create(path, material, force=force)
     checkpoint.remove()
@@ -142,11 +135,12 @@ def train_run(
 
 def abilities(trained: Trained, rows: Material) -> dict[str, Ability]:
     """What can be unlearned by which registered method: from what was kept, or with the clients' answers."""
-    asked, found = can_unlearn(trained, rows), {}
-    for name, why in can_unlearn(trained, NOTHING).items():
-        online = "The retained clients must answer, or their cached rows be at hand."
-        found[name] = Ability(not asked[name], asked[name] or (online if why else "From what the server kept."))
-    return found
+    asked, alone = can_unlearn(trained, rows), can_unlearn(trained, NOTHING)
+    how = {
+        True: "The retained clients must answer, or their cached rows be at hand.",
+        False: "From what the server kept.",
+    }
+    return {name: Ability(not why, why or how[bool(alone[name])]) for name, why in asked.items()}
 
 
 def poisoned(
@@ -156,30 +150,54 @@ def poisoned(
     client = options.poison or ""
     if client not in divided.clients:
         raise InputError(f"Cannot poison client {client}: {known_clients(tuple(divided.clients))}.")
-    made = poison(
-        clean,
-        triggered,
-        rows=divided.clients[client],
-        target=options.target,
-        fraction=options.poison_fraction,
-        seed=options.seed,
-    )
+    own, share = divided.clients[client], options.poison_fraction
+    made = poison(clean, triggered, rows=own, target=options.target, fraction=share, seed=options.seed)
     return store.adopt(made, f"{name}-poisoned-{client}"[:120])
 
 
 def divide(options: TrainOptions, embeddings: EmbeddingSet) -> Partition:
     """Who holds which rows, as the options say."""
     counted = parse_scheme(options.partition).counted
-    return partition(
-        embeddings.labels,
-        options.partition,
-        clients=options.clients if options.clients is not None or not counted else DEFAULT_CLIENTS,
-        server_share=options.server_share,
-        server_choice=options.server_choice,
-        seed=options.seed,
-        client_ids=embeddings.clients,
-        embeddings=embeddings.embeddings,
-    )
+    clients = DEFAULT_CLIENTS if options.clients is None and counted else options.clients
+    given: Any = {name: getattr(options, name) for name in ("server_share", "server_choice", "seed")}
+    rows: Any = {"client_ids": embeddings.clients, "embeddings": embeddings.embeddings}
+    return partition(embeddings.labels, options.partition, clients=clients, **given, **rows)
+
+
+def _pictures(
+    name: str, options: TrainOptions, store: DiskStore, *, note: Callable[[str], None] | None = None
+) -> tuple[str, TrainOptions]:
+    """A set of the cache in place of a data set: its pixels, extracted where they are not there yet."""
+    names, known = store.sets.names(), store.sets.digests()
+    if name in names or any(one.startswith(name) for one in known):
+        if options.split is not None:
+            raise InputError(f"`split` is of a data set, and {name} is a set of the cache. Leave it out.")
+        return name, options
+    if ":" not in name:
+        hint = "a data set is written SCHEME:NAME (packaged:mnist, say); `probekit cache ls` shows the sets"
+        raise NotFoundError(f"There is no set {name!r} in {store.root}; {hint}.")
+    from probekit.datasets import dataset
+    from probekit.encoding.extract import extract, set_name
+
+    data = dataset(name, split=options.split)
+    backbone = _pixels_for(data)
+    made = set_name(name, options.split, backbone.replace(":", "-"))
+    if made not in names and note is not None:
+        note(f"Reading the pictures of {name} as {backbone} into the cache, as {made}.")
+    store.sets.give_name(made, extract(backbone, data, store=store).digest)
+    return made, replace(options, split=None)
+
+
+def _pixels_for(data: Any) -> str:
+    """The pixels of pictures of this size and colour; what is not a square is squashed into one of its height."""
+    if data.kind != "image":
+        raise InputError(f"{data.name} holds no pictures. Extract it with a backbone first, and name the set.")
+    first = next(iter(data), None)
+    if first is None:
+        raise InputError(f"{data.name} is empty. Give a data set with pictures in it.")
+    picture = first.content()
+    size, grey = picture.size, picture.mode in ("L", "1", "I", "I;16", "F")
+    return f"pixels:{size[1]}" + ("" if grey else "#rgb")
 
 
 def _described(trained: Trained, embeddings: EmbeddingSet, choice: Choice | None) -> Trained:
@@ -197,11 +215,5 @@ def _described(trained: Trained, embeddings: EmbeddingSet, choice: Choice | None
 def _inputs(store: DiskStore, digest: str, whole: EmbeddingSet, used: EmbeddingSet) -> dict[str, Json]:
     """What the run was trained on; the name is the set's in the cache, where it has one."""
     name = next((name for name, meant in store.sets.names().items() if meant == digest), digest[:12])
-    return {
-        "name": name,
-        "set": digest,
-        "rows": used.digest,
-        "spec": whole.spec.digest,
-        "count": len(used),
-        "left out": len(whole) - len(used),
-    }
+    counts = {"count": len(used), "left out": len(whole) - len(used)}
+    return {"name": name, "set": digest, "rows": used.digest, "spec": whole.spec.digest, **counts}

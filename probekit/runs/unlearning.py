@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from probekit.cache import DiskStore
 from probekit.certificates.certificate import Certificate, certificate_text, read_certificate, signed_bytes
@@ -17,7 +17,7 @@ from probekit.federated.trained import Trained
 from probekit.linear.objective import SIGMA
 from probekit.protocols import Watch, unwatched
 from probekit.runs.fitting import trainer_of
-from probekit.runs.folder import RunFolder
+from probekit.runs.folder import OpenRun, RunFolder
 from probekit.runs.layout import state_folder
 from probekit.runs.ledger import Event
 from probekit.runs.options import TrainOptions, UnlearnOptions
@@ -29,9 +29,6 @@ from probekit.unlearning.method import method as find_method
 from probekit.unlearning.removal import Removal
 from probekit.unlearning.request import UnlearnRequest, asked
 from probekit.values import Json
-
-if TYPE_CHECKING:
-    from probekit.runs.run import Run
 
 CERTIFICATE = "certificate.json"
 
@@ -96,34 +93,27 @@ class UnlearnResult(Result):
 
 
 def plan(
-    run: Run,
-    client: str | None = None,
-    *,
-    clients: Sequence[str] = (),
-    samples: Sequence[str] = (),
-    relabel: Mapping[str, int] | Sequence[str] = (),
-    add: Sequence[str] = (),
-    method: str = "auto",
-    server_only: bool = False,
+    run: OpenRun, client: str | None = None, *, method: str = "auto", server_only: bool = False, **others: Any
 ) -> UnlearnPlan:
-    """What `unlearn` with the same arguments would do, need and change, and why; nothing changes."""
-    request = read_request(_names(client, clients), samples=samples, relabelled=relabel, added=add)
+    """What `unlearn` with the same arguments would do, need and change, and why; nothing changes.
+
+    others: clients, samples, relabel and add, as `unlearn` has them.
+    """
+    request = read_request(client, **others)
     before, rows, request, done = _look(run.folder, run.store, request)
     if done is not None:
         said = done.certificate
         return UnlearnPlan(run.path, done.state, request, True, said.method, "", (), (), tuple(said.retained))
     options = UnlearnOptions(method=method, server_only=server_only)
-    name, why, removal = _prepare(run.folder, before, request, options, rows)
+    name, why, removal = _prepare(run.folder, before, request, options, rows, unwatched)
     unlearner = find_method(name)
-    lacking = missing(unlearner, removal)
-    needs = needs_in_words(unlearner)
-    return UnlearnPlan(
-        run.path, run.state, request, False, name, why, needs, (lacking,) if lacking else (), removal.left
-    )
+    lacking, needs = missing(unlearner, removal), needs_in_words(unlearner)
+    lacks = (lacking,) if lacking else ()
+    return UnlearnPlan(run.path, run.state, request, False, name, why, needs, lacks, removal.left)
 
 
 def unlearn(
-    run: Run,
+    run: OpenRun,
     client: str | None = None,
     *,
     clients: Sequence[str] = (),
@@ -141,35 +131,37 @@ def unlearn(
 
     Doing the same again changes nothing. Interrupted, the run is as it was before.
     """
-    request = read_request(_names(client, clients), samples=samples, relabelled=relabel, added=add)
-    return carry_out(run.folder, run.store, request, UnlearnOptions(**options), watch=watch)
-
-
-def _names(client: str | None, clients: Sequence[str]) -> tuple[str, ...]:
-    return (*clients, *([client] if client is not None else []))
-
-
-def carry_out(
-    run: RunFolder, store: DiskStore, request: UnlearnRequest, options: UnlearnOptions, *, watch: Watch = unwatched
-) -> UnlearnResult:
-    """Make the run's next state and certify it: the run is the old one or the new one."""
-    evaluation = store.open(options.test) if options.test is not None else None
-    with run.lock():
-        before, rows, request, done = _look(run, store, request)
-        _refuse_both(before, options)
+    asked_for = read_request(client, clients=clients, samples=samples, relabel=relabel, add=add)
+    chosen, folder = UnlearnOptions(**options), run.folder
+    evaluation = run.store.open(chosen.test) if chosen.test is not None else None
+    with folder.lock():
+        before, rows, request, done = _look(folder, run.store, asked_for)
+        if before.objective is not None and chosen.sigma is not None:
+            raise InputError(
+                "This run was trained with objective noise, whose guarantee the certificate states; noise on the head "
+                "too (`sigma`) would be another. Leave `sigma` out: the head is released as it is."
+            )
         if done is not None:
             return done
-        name, why, removal = _prepare(run, before, request, options, rows, watch=watch)
+        name, why, removal = _prepare(folder, before, request, chosen, rows, watch)
         unlearned = carried_out(removal, name)
         asked = unlearned.trained_after.statistics is None and removal.online.offers("gradient")
-        clients = removal.online if asked else None
-        certificate = _covered(certify(before, unlearned, clients=clients, evaluation=evaluation), options)
-        signature = None if options.key is None else sign(signed_bytes(certificate), options.key)
-        inputs: Mapping[str, Json] = {"state": run.state, "head": before.head.digest}
-        event = Event(UNLEARN, inputs, _details(request, unlearned, certificate, why))
+        online = removal.online if asked else None
+        certificate = _covered(certify(before, unlearned, clients=online, evaluation=evaluation), chosen)
+        signature = None if chosen.key is None else sign(signed_bytes(certificate), chosen.key)
+        details: Mapping[str, Json] = {
+            "request": request.plain,
+            "request digest": request.digest,
+            "method": unlearned.method,
+            "why": why,
+            "cost": asdict(unlearned.cost),
+            "warnings": list(unlearned.warnings),
+            "certificate": certificate.digest,
+        }
+        event = Event(UNLEARN, {"state": folder.state, "head": before.head.digest}, details)
         text = certificate_text(certificate, signature=signature)
-        number = run.write_state(unlearned.trained_after, event, texts={CERTIFICATE: text})
-        path = certificate_path(run, number)
+        number = folder.write_state(unlearned.trained_after, event, texts={CERTIFICATE: text})
+        path = certificate_path(folder, number)
         return UnlearnResult(run.path, number, request, certificate, path, unlearned.cost, why, unlearned)
 
 
@@ -178,38 +170,29 @@ def _look(
 ) -> tuple[Trained, RunRows | None, UnlearnRequest, UnlearnResult | None]:
     """The run as it is, its rows where they are at hand, the request with full ids, and whether it was done before."""
     before = run.trained()
-    refuse_unable(before)
-    rows = _rows_if_any(run, store)
+    if "quadratic" not in before.problem.traits:
+        why = before.problem.no_unlearning
+        raise InputError(f"{why} Train a ridge head (`method=closed-form`) to be able to unlearn.")
+    try:
+        rows = rows_at(run, store)
+    except (NotFoundError, MismatchError):
+        rows = None
     if rows is not None and request.by_row:
         request = full_ids(request, run.embeddings(store))  # which has those that are forgotten already
     return before, rows, request, _earlier(run, before, request)
 
 
 def _prepare(
-    run: RunFolder,
-    before: Trained,
-    request: UnlearnRequest,
-    options: UnlearnOptions,
-    rows: RunRows | None,
-    *,
-    watch: Watch = unwatched,
+    run: RunFolder, before: Trained, request: UnlearnRequest, how: UnlearnOptions, rows: RunRows | None, watch: Watch
 ) -> tuple[str, str, Removal]:
     """The method, why it is taken, and all that it may use: what was kept, and the cached rows."""
     request.remaining(before)
     trainer = trainer_of(TrainOptions.of({**run.config, "ridge": None, "keep": None}))
     embeddings, partition = rows if rows is not None else (None, None)
-    material = Material(embeddings, partition, options=trainer, ask=not options.server_only, watch=watch)
+    material = Material(embeddings, partition, options=trainer, server_only=how.server_only, watch=watch)
     removal = Removal(before, request, material)
-    name, why = choose(removal, retrain=False) if options.method == "auto" else (options.method, "Asked for.")
+    name, why = choose(removal, retrain=False) if how.method == "auto" else (how.method, "Asked for.")
     return name, why, removal
-
-
-def _refuse_both(before: Trained, options: UnlearnOptions) -> None:
-    if before.objective is not None and options.sigma is not None:
-        raise InputError(
-            "This run was trained with objective noise, whose guarantee the certificate states; noise on the head too "
-            "(`sigma`) would be another. Leave `sigma` out: the head is released as it is."
-        )
 
 
 def _covered(certificate: Certificate, options: UnlearnOptions) -> Certificate:
@@ -225,30 +208,14 @@ def _covered(certificate: Certificate, options: UnlearnOptions) -> Certificate:
     return replace(certificate, privacy=check_budget(bound, options.sigma, **wanted).plain)
 
 
-def refuse_unable(trained: Trained) -> None:
-    """Refuse a head that no method here can take a client out of."""
-    if "quadratic" not in trained.problem.traits:
-        why = trained.problem.no_unlearning
-        raise InputError(f"{why} Train a ridge head (`method=closed-form`) to be able to unlearn.")
-
-
 def certificate_path(run: RunFolder, state: int) -> Path:
     """Where the certificate of a state stands."""
     return state_folder(run.path, state) / CERTIFICATE
 
 
-def _rows_if_any(run: RunFolder, store: DiskStore) -> RunRows | None:
-    try:
-        return rows_at(run, store)
-    except (NotFoundError, MismatchError):
-        return None
-
-
 def _earlier(run: RunFolder, before: Trained, request: UnlearnRequest) -> UnlearnResult | None:
     """The request as it was carried out before, if what it asks for still holds."""
-    undone = any(name in before.counts for name in request.clients) or any(
-        name not in before.counts for name in request.added
-    )
+    undone = not before.counts.keys().isdisjoint(request.clients) or not before.counts.keys() >= {*request.added}
     for entry in reversed(run.entries()):
         if entry.action == UNLEARN and entry.details["request digest"] == request.digest and not undone:
             path = certificate_path(run, entry.state)
@@ -258,15 +225,3 @@ def _earlier(run: RunFolder, before: Trained, request: UnlearnRequest) -> Unlear
             claims, _ = read_certificate(path.read_text())
             return UnlearnResult(run.path, entry.state, request, claims, path, Cost(**cost))
     return None
-
-
-def _details(request: UnlearnRequest, unlearned: Unlearned, certificate: Certificate, why: str) -> dict[str, Json]:
-    return {
-        "request": request.plain,
-        "request digest": request.digest,
-        "method": unlearned.method,
-        "why": why,
-        "cost": asdict(unlearned.cost),
-        "warnings": list(unlearned.warnings),
-        "certificate": certificate.digest,
-    }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from probekit.cache import DiskStore
 from probekit.certificates.certificate import Certificate, read_certificate
@@ -15,16 +15,12 @@ from probekit.certificates.verify import verify as check
 from probekit.errors import CorruptError, InputError, NotFoundError, VerificationError
 from probekit.federated.trained import Trained
 from probekit.models.serving import load_head
-from probekit.runs.folder import RunFolder
+from probekit.runs.folder import OpenRun, RunFolder
 from probekit.runs.result import Result
 from probekit.runs.rows import UNLEARN, RunRows, rows_at
 from probekit.runs.story import NO_RUN, Story, story_of
 from probekit.runs.unlearning import certificate_path
 from probekit.values import EmbeddingSet
-
-if TYPE_CHECKING:
-    from probekit.runs.run import Run
-
 
 MOST_BYTES = 2**24
 """The size of a certificate that is read at all."""
@@ -110,7 +106,7 @@ class CertificateFile:
 
 
 def verify(
-    run: Run,
+    run: OpenRun,
     certificate: Path | str | None = None,
     *,
     rows: bool = False,
@@ -137,7 +133,7 @@ def verify(
     # where a problem has no statistics, all that is to be checked is in the rows
     summed = "statistics" in trained.problem.traits
     held = rows_at(folder, store, number) if rows or not summed else None
-    evidence = evidence_for(folder, number, trained, found.certificate, rows=held, evaluation=evaluation)
+    evidence = evidence_for(folder, number, trained, found.certificate, held, evaluation)
     told = story_of(folder, number, found.certificate, store=store if rows else None, anchors=anchors)
     return found.check(evidence, public_key, story=told, require=require)
 
@@ -175,29 +171,17 @@ def certificate_of(run: RunFolder, state: int) -> CertificateFile | None:
 
 
 def evidence_for(
-    run: RunFolder,
-    number: int,
-    trained: Trained,
-    certificate: Certificate,
-    *,
-    rows: RunRows | None = None,
-    evaluation: EmbeddingSet | None = None,
+    run: RunFolder, number: int, trained: Trained, claims: Certificate, rows: RunRows | None, test: EmbeddingSet | None
 ) -> Evidence:
     """What a run holds to check the certificate of a state by: heads, statistics, rows where given, the test set."""
-    before = run.at(number - 1) if number - 1 in run.states() else None
-    held = None
-    if rows is not None:
-        held = {name: one for name, one in rows.partition.clients.items() if name in certificate.retained}
-    return Evidence(
-        head=trained.head,
-        before=before.head() if before is not None else None,
-        objective=trained.objective,
-        objective_before=before.objective() if before is not None else None,
-        statistics=trained.statistics,
-        embeddings=rows.embeddings if rows is not None else None,
-        rows=held,
-        evaluation=evaluation,
-    )
+    evidence = Evidence(trained.head, statistics=trained.statistics, objective=trained.objective, evaluation=test)
+    if number - 1 in run.states():
+        before = run.at(number - 1)
+        evidence = replace(evidence, before=before.head(), objective_before=before.objective())
+    if rows is None:
+        return evidence
+    held = {name: one for name, one in rows.partition.clients.items() if name in claims.retained}
+    return replace(evidence, embeddings=rows.embeddings, rows=held)
 
 
 def _state_of(run: RunFolder, claims: Certificate) -> int:
@@ -205,6 +189,5 @@ def _state_of(run: RunFolder, claims: Certificate) -> int:
     for entry in run.entries():
         if entry.details.get("certificate") == claims.digest:
             return entry.state
-    raise VerificationError(
-        f"The ledger of {run.path} knows no certificate {claims.digest[:16]}: it was changed, or is another run's."
-    )
+    found = f"certificate {claims.digest[:16]}"
+    raise VerificationError(f"The ledger of {run.path} knows no {found}: it was changed, or is another run's.")

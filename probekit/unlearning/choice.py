@@ -17,7 +17,7 @@ from probekit.unlearning.request import UnlearnRequest
 def choose(removal: Removal, *, retrain: bool = True) -> tuple[str, str]:
     """The name of a method and a sentence that says why; `retrain`: may it be trained anew on rows at hand?"""
     before, by_row = removal.before, removal.request.by_row
-    rows = removal.held is not None and removal.material.ask
+    rows = removal.held is not None and not removal.material.server_only
     if before.statistics is not None and (rows or not by_row):
         return "exact", "Every client's statistics are kept: the rest is summed anew and solved, exactly."
     summed = "statistics" in removal.problem.traits

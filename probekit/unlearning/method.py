@@ -32,16 +32,10 @@ REMEDIES = {
     ("retained", "fit"): "the retained clients online, or their cached rows",
     **{("online", what): ROWS for what in ("gradient", "fit", "scales", "statistics")},
     ("target", "fit"): "the forgotten client online, or its cached rows",
-    ("trainer", "local_steps"): (
-        "FedAvg options, which only a run trained by FedAvg has: train with `method=fedavg`, or use retrain"
-    ),
+    ("trainer", "local_steps"): "FedAvg options, which runs by FedAvg have: train with `method=fedavg`, or use retrain",
     ("problem", "quadratic"): "a ridge loss of a head or of a linearized network",
-    ("problem", "plain"): (
-        "a head without feature scaling, class weights or normalised classes; of others use exact or retrain"
-    ),
-    ("problem", "statistics"): (
-        "a head on embeddings, whose minimum follows from sums; of a network use fedremoval-pcg or retrain"
-    ),
+    ("problem", "plain"): "a head without feature scaling, class weights, normalised classes; or use exact or retrain",
+    ("problem", "statistics"): "a head on embeddings, whose minimum follows from sums; or use fedremoval-pcg, retrain",
 }
 """What methods need, each with where it comes from. A method's own need may bring its remedy as a third entry."""
 
@@ -51,8 +45,8 @@ class Material:
     """What may be used besides what the server kept.
 
     `embeddings` and `partition` are the run's cached rows; `clients` the retained ones, online; `target` the forgotten
-    ones; `options` the run's trainer; `arriving` are statistics of clients that join; `ask`: may anybody be asked at
-    all (else what was kept must do); `watch` is called with progress.
+    ones; `options` the run's trainer; `arriving` are statistics of clients that join; `server_only`: nobody may be
+    asked, what was kept must do; `watch` is called with progress.
     """
 
     embeddings: EmbeddingSet | None = None
@@ -61,11 +55,11 @@ class Material:
     target: Federation | None = None
     options: Any = None
     arriving: Mapping[str, ClientStats] = field(default_factory=dict)
-    ask: bool = True
+    server_only: bool = False
     watch: Watch = unwatched
 
     def __post_init__(self) -> None:
-        if not self.ask:
+        if self.server_only:
             for name in ("clients", "target"):
                 object.__setattr__(self, name, None)
 
@@ -145,8 +139,8 @@ def missing(unlearner: Any, removal: Removal) -> str:
             f"Unlearning by {unlearner.name} does not know the secret linear term of this run's objective. Use exact, "
             "which solves again with the same term."
         )
-    ask = removal.material.ask
-    if removal.request.by_row and removal.material.clients is None and (removal.held is None or not ask):
+    alone = removal.material.server_only
+    if removal.request.by_row and removal.material.clients is None and (removal.held is None or alone):
         return f"Unlearning single samples by {unlearner.name} needs {ROWS}; or give the retained clients online."
     lacking = []
     for need in unlearner.needs:
@@ -160,6 +154,6 @@ def missing(unlearner: Any, removal: Removal) -> str:
                 break  # nothing that is kept or asked would help
     if not lacking:
         return ""
-    alone = "" if ask else " where nobody may be asked (ask=False)"
+    where = " where nobody may be asked (`server_only=True`)" if alone else ""
     wanted = "; ".join(dict.fromkeys(lacking))
-    return f"Unlearning by {unlearner.name} needs what this run does not have{alone}: {wanted}."
+    return f"Unlearning by {unlearner.name} needs what this run does not have{where}: {wanted}."

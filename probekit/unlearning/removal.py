@@ -17,7 +17,7 @@ from probekit.federated.in_process import FirstOf, InProcess
 from probekit.federated.loss import CommonLoss
 from probekit.federated.server import client_weights
 from probekit.federated.summation import StatisticsTree
-from probekit.federated.trained import ServerSet, Trained
+from probekit.federated.trained import Trained
 from probekit.linear.design import ClientStats, Solution
 from probekit.models.heads import Head
 from probekit.protocols import Watch
@@ -27,7 +27,6 @@ from probekit.unlearning.request import UnlearnRequest
 from probekit.unlearning.rows import Remainder, remaining_rows
 from probekit.unlearning.soundness import refuse_unsound
 from probekit.unlearning.sources import kept_clients, online_clients, remaining_server, server_holding
-from probekit.values import Json
 
 Array = NDArray[np.float64]
 
@@ -105,7 +104,7 @@ class Removal:
         joining = frozenset(self.request.added) - self.arriving.keys()
         if self.material.clients is not None and self.request.by_row and self.held is None:
             return frozenset(self.left)  # only they themselves know whose rows change
-        if joining and self.material.clients is None and (self.held is None or not self.material.ask):
+        if joining and self.material.clients is None and (self.held is None or self.material.server_only):
             raise InputError(
                 f"Cannot add client {min(joining)}: it needs its statistics (Material.arriving) or cached rows. Give "
                 "them, or the embedding set and the partition."
@@ -116,6 +115,11 @@ class Removal:
     def online(self) -> Federation:
         """The retained clients themselves: those given, else from their cached rows."""
         return online_clients(self)
+
+    server_set = cached_property(remaining_server)
+    """The server's own rows after the request, with statistics made anew where one of them was forgotten."""
+    server = cached_property(server_holding)
+    """What the server holds itself: from its statistics or, where a problem has none, from its rows."""
 
     @cached_property
     def retained(self) -> Federation:
@@ -128,21 +132,11 @@ class Removal:
         material = self.material
         if material.target is not None:
             return material.target
-        if material.embeddings is None or material.partition is None or not material.ask:
+        if material.embeddings is None or material.partition is None or material.server_only:
             return Nobody()
         known, leaving = material.partition.clients, self.request.clients
         gone = self.rest.gone if self.request.by_row else {name: known[name] for name in leaving if name in known}
         return InProcess.of(self.problem, material.embeddings, gone) if gone else Nobody()
-
-    @cached_property
-    def server_set(self) -> ServerSet | None:
-        """The server's own rows after the request, with statistics made anew where one of them was forgotten."""
-        return remaining_server(self)
-
-    @cached_property
-    def server(self) -> Any:
-        """What the server holds itself: from its statistics or, where a problem has none, from its rows."""
-        return server_holding(self)
 
     @cached_property
     def counts(self) -> dict[str, int]:
@@ -262,7 +256,8 @@ class Removal:
         if head is None:
             if params is None or not np.isfinite(params).all():
                 raise InputError(f"Unlearning by {name} must end in finite parameters. Nothing was changed.")
-            head = self.moved(params, name)
+            recipe = {**self.before.head.recipe, "solver": name, "rows": self.rows, "exact_unlearning": False}
+            head = self.problem.head(params, ridge=self.before.head.ridge, recipe=recipe)
         kept = {"losses": (), "history": None, "gradients": None, "server": self.server_set, **kept}
         if "statistics" not in kept:
             kept["statistics"] = self.statistics
@@ -282,10 +277,3 @@ class Removal:
             **kept,
         )
         return Unlearned(after, self.request, name, solution, cost, note, warnings, loss_change, one_step)
-
-    def moved(self, params: Array, method: str) -> Head:
-        """The run's head at other parameters."""
-        recipe: dict[str, Json] = {**self.before.head.recipe, "solver": method, "rows": self.rows}
-        recipe["exact_unlearning"] = False
-        found: Head = self.problem.head(params, ridge=self.before.head.ridge, recipe=recipe)
-        return found

@@ -57,10 +57,8 @@ class UnlearnRequest:
             if one.sample in gone:
                 raise InputError(f"Sample {one.sample} cannot be forgotten and relabelled at once. Choose one.")
             if labels.setdefault((one.sample, one.client), one.label) != one.label:
-                raise InputError(
-                    f"Sample {one.sample} is given two labels, {labels[one.sample, one.client]} and "
-                    f"{one.label}. Give one."
-                )
+                two = f"{labels[one.sample, one.client]} and {one.label}"
+                raise InputError(f"Sample {one.sample} is given two labels, {two}. Give one.")
 
     @classmethod
     def of(cls, clients: Iterable[str] = (), *, samples: Iterable[str] = ()) -> Self:

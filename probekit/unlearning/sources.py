@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from probekit.errors import InputError, MismatchError
@@ -26,7 +25,7 @@ def online_clients(removal: Removal) -> Federation:
             )
         return material.clients
     embeddings, held = material.embeddings, removal.held
-    if embeddings is None or held is None or not material.ask:
+    if embeddings is None or held is None or material.server_only:
         return Nobody()
     if removal.request.by_row:
         embeddings, held = removal.rest.embeddings, removal.rest.partition.clients
@@ -57,9 +56,8 @@ def remaining_server(removal: Removal) -> ServerSet | None:
     rows = rest.partition.server
     if not len(rows):
         return None
-    if not rest.server_changed or server.statistics is None:
-        return replace(server, rows=rows)
-    return ServerSet(removal.problem.hold(rest.embeddings, rows).statistics, rows)
+    anew = rest.server_changed and server.statistics is not None
+    return ServerSet(removal.problem.hold(rest.embeddings, rows).statistics if anew else server.statistics, rows)
 
 
 def server_holding(removal: Removal) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 import pytest
@@ -30,6 +31,11 @@ from tests.oracles import columns, least_squares, one_hot
 
 Array = NDArray[np.float64]
 Exact = list[list[Fraction]]
+
+
+def objective(ridge: float) -> dict[str, Any]:
+    """What a certificate says of a plain ridge loss."""
+    return {"ridge": ridge, "scaling": "mean", "view": "none", "class_weight": None}
 
 
 def exact(matrix: Array) -> Exact:
@@ -82,7 +88,7 @@ def test_e4_holds_to_the_last_bit_against_rational_arithmetic(intercept: str, ri
     stats = statistics(rows, labels, design)
     X = columns(rows, intercept=intercept)
     wanted = true_minimum(X, one_hot(labels, 2), ridge=ridge, free=intercept == "free")
-    loss = quadratic(stats, ridge)
+    loss = quadratic(stats, objective(ridge))
     solved = fit(stats, ridge).params[: design.columns]
     for params in (solved, solved + 1e-9, solved + random.normal(size=solved.shape)):
         sure = convexity(loss)
@@ -120,7 +126,7 @@ def test_e4_e5_and_the_loss_gap_are_never_violated(seed: int, intercept: str, lo
     design = Design(d, k, intercept=intercept)
     X, Y = columns(rows, intercept=intercept), one_hot(labels, k)
     optimum = least_squares(X, Y, penalty=n * ridge, free=intercept == "free")
-    loss = quadratic(statistics(rows, labels, design), ridge)
+    loss = quadratic(statistics(rows, labels, design), objective(ridge))
     sure = convexity(loss)
     if sure.value <= 0:
         assert intercept == "free"
@@ -152,7 +158,7 @@ def test_e4_e5_and_the_loss_gap_are_never_violated(seed: int, intercept: str, lo
 def test_the_excess_is_tight_with_statistics() -> None:
     random = np.random.default_rng(0)
     rows, labels = random.normal(size=(200, 6)), random.integers(0, 3, 200)
-    loss = quadratic(statistics(rows, labels, Design(6, 3)), 0.1)
+    loss = quadratic(statistics(rows, labels, Design(6, 3)), objective(0.1))
     params = random.normal(size=(7, 3))
     optimum = np.linalg.solve(loss.curvature, loss.linear)
     away = params - optimum
@@ -172,7 +178,7 @@ def test_the_fitted_head_is_the_minimum_of_the_quadratic(view: str, intercept: s
     design = Design(5, 3, intercept=intercept, per_class=weight is not None)
     stats = statistics(rows, labels, design)
     head = fit(stats, 0.2, standardise=view, class_weight=weight)
-    loss = quadratic(stats, 0.2, standardise=view, class_weight=weight)
+    loss = quadratic(stats, {**objective(0.2), "view": view, "class_weight": weight})
     params = head.params[: design.columns]
     found = residual(loss, params)
     assert found.norm <= found.rounding
@@ -195,7 +201,7 @@ def test_the_rounding_of_sums_is_covered(arithmetic: str, offset: float) -> None
     random = np.random.default_rng(3)
     rows = (random.normal(size=(3000, 12)) + offset).astype(np.float32)
     labels = random.integers(0, 4, 3000)
-    loss = quadratic(statistics(rows, labels, Design(12, 4, arithmetic=arithmetic)), 1e-3)
+    loss = quadratic(statistics(rows, labels, Design(12, 4, arithmetic=arithmetic)), objective(1e-3))
     X, Y = columns(rows.astype(np.float64)), one_hot(labels, 4)
     true = X.T @ X / 3000 + 1e-3 * np.eye(13)
     assert np.linalg.norm(loss.curvature - true) <= loss.curvature_error

@@ -116,7 +116,7 @@ def test_objective_perturbation(scaling: str, intercept: str) -> None:
     gradient = X.T @ (X @ trained - Y) + penalty * trained + term
     assert np.linalg.norm(gradient) < 1e-10
     left = X[30:].T @ (X[30:] @ trained - Y[30:]) + (9.0 if scaling == "mean" else 8.0) * trained + term
-    loss = quadratic(rest, ridge, scaling=scaling, term=term)
+    loss = quadratic(rest, {"ridge": ridge, "scaling": scaling, "view": "none", "class_weight": None}, term=term)
     found = 90 * residual(loss, trained).bound
     assert found == pytest.approx(float(np.linalg.norm(left)), rel=1e-9)
     again = fit(rest, ridge, objective=term, scaling=scaling).solution.value

@@ -43,6 +43,7 @@ WRONG = {
     ("unlearn", "run", "--client", "0", "--method", "fedremoval", "--sigma", "1e-9"): (2, "sigma"),
     ("unlearn", "noisy", "--client", "0", "--sigma", "0.1", "--release", "released"): (2, "Leave --sigma out"),
     ("unlearn", "lean", "--client", "0", "--server-only"): (2, "--keep statistics"),
+    ("unlearn", "lean", "--client", "0", "--method", "retrain", "--server-only"): (2, "asked (--server-only)"),
     ("unlearn", "nowhere", "--client", "0"): (3, "not a run folder"),
     ("purge", "run", "--yes"): (2, "nothing was unlearned yet"),
 }

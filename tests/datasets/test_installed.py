@@ -218,7 +218,7 @@ def test_a_damaged_set_is_told_and_replaced(small: Any, tmp_path: Path, damage: 
             _idx(np.zeros((4, 28, 28))),
             "should have the sha256",
         ),
-        ("data/t10k-labels-idx1-ubyte", _idx(np.array([0, 1, 2, 10])), "labels 0 to 9; found 0 to 10"),
+        ("data/t10k-labels-idx1-ubyte", _idx(np.array([0, 1, 2, 10])), "should have the sha256"),
         ("data/t10k-labels-idx1-ubyte", b"short", "not what it should be"),
         ("data/t10k-labels-idx1-ubyte", None, "not what it should be"),
         ("../../escaped", b"out", "cannot be unpacked"),

@@ -14,9 +14,9 @@ from PIL import Image
 import probekit
 from probekit.cache import DiskStore
 from probekit.cache.memory import MemoryStore
+from probekit.datasets.triggers import Square, trigger
 from probekit.encoding.extract import ExtractProgress, extract, spec_of
 from probekit.errors import InputError, MismatchError, NotFoundError, SampleError
-from probekit.evaluation.backdoor import Square, trigger
 from probekit.protocols import Sample
 from tests.conftest import PixelBackbone, pairs, picture
 
@@ -249,7 +249,6 @@ def test_a_store_in_memory_remembers(tmp_path: Path) -> None:
 
 def test_a_set_becomes_what_people_use() -> None:
     found = extract(PixelBackbone(), pairs(4))
-    np.testing.assert_array_equal(found.to_torch().numpy(), found.to_numpy())
     table = found.to_dataset()
     assert table["id"][:] == list(found.ids)
     np.testing.assert_array_equal(np.stack(table.with_format("numpy")["embedding"][:]), found.to_numpy())

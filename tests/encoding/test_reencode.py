@@ -10,10 +10,10 @@ import pytest
 from numpy.typing import NDArray
 
 from probekit.cache import DiskStore
+from probekit.datasets.triggers import Square
 from probekit.encoding.extract import extract
 from probekit.encoding.reencode import reencode, reopen
 from probekit.errors import MismatchError
-from probekit.evaluation.backdoor import Square
 
 
 def colours(samples: list[NDArray[np.float32]]) -> NDArray[np.float64]:

@@ -10,8 +10,9 @@ import pytest
 from numpy.typing import NDArray
 from PIL import Image
 
+from probekit.datasets.triggers import Blended, Square, Sticker, trigger
 from probekit.errors import InputError, MismatchError, NotFoundError, SampleError
-from probekit.evaluation.backdoor import Blended, Square, Sticker, backdoor_success, poison, trigger
+from probekit.evaluation.backdoor import backdoor_success, poison
 from probekit.federated.partition import partition
 from probekit.federated.training import train
 from probekit.models.serving import predict

@@ -12,12 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from probekit.errors import InputError
+from probekit.evaluation import metrics
 from probekit.evaluation.metrics import (
     Interval,
     accuracy,
     accuracy_by_class,
     accuracy_by_client,
-    agreement,
     best_temperature,
     calibration,
     confusion,
@@ -75,11 +75,6 @@ def test_accuracy_in_all_and_by_class_and_client() -> None:
     json.dumps([asdict(one) for one in table], allow_nan=False)
 
 
-def test_agreement_is_the_share_of_equal_predictions() -> None:
-    found = agreement(np.array([0, 1, 2, 2]), np.array([0, 1, 1, 2]))
-    assert (found.name, found.hits, found.value) == ("agreement", 3, 0.75)
-
-
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), max_size=40))
 def test_confusion_counts_every_pair(pairs: list[tuple[int, int]]) -> None:
     labels = np.array([true for true, _ in pairs], np.int64)
@@ -90,12 +85,13 @@ def test_confusion_counts_every_pair(pairs: list[tuple[int, int]]) -> None:
             assert table.counts[true][found] == pairs.count((true, found))
 
 
-def test_calibration_of_a_case_computed_by_hand() -> None:
+def test_calibration_of_a_case_computed_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metrics, "best_temperature", lambda *_: 1.0)
     # two classes; softmax of (log p, log(1-p)) at temperature 1 is (p, 1-p)
     chances = np.array([0.95, 0.9, 0.85, 0.6, 0.55])
     scores = np.log(np.stack([chances, 1 - chances], axis=1))
     labels = np.array([0, 0, 1, 0, 1])
-    found = calibration(scores, labels, bins=5, temperature=1.0)
+    found = calibration(scores, labels, bins=5)
     # bins (0.4, 0.6]: 0.6, 0.55, one right; (0.8, 1]: 0.95, 0.9, 0.85, two right
     assert [one.count for one in found.bins] == [0, 0, 2, 0, 3]
     assert found.bins[2].accuracy == 0.5
@@ -121,12 +117,17 @@ def test_the_best_temperature_is_the_one_that_made_the_labels() -> None:
     assert loss(found) < min(loss(found * 1.01), loss(found / 1.01))
 
 
-def test_a_fitted_temperature_calibrates_and_is_never_fitted_on_the_rows_it_judges() -> None:
+def test_a_fitted_temperature_calibrates_and_is_never_fitted_on_the_rows_it_judges(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     generator = np.random.default_rng(1)
     scores = generator.normal(size=(20_000, 3))
     chances = np.exp(log_probabilities(scores, 0.3))
     labels = (chances.cumsum(axis=1) < generator.random((20_000, 1))).sum(axis=1)
-    fitted, raw = calibration(scores, labels), calibration(scores, labels, temperature=1.0)
+    fitted = calibration(scores, labels)
+    with monkeypatch.context() as patched:
+        patched.setattr(metrics, "best_temperature", lambda *_: 1.0)
+        raw = calibration(scores, labels)
     assert fitted.error < 0.015 < 0.2 < raw.error
     assert len(fitted.temperatures) == 2
     assert fitted.temperatures[0] != fitted.temperatures[1]

@@ -6,14 +6,14 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from probekit.federated.client import answer
 from probekit.federated.message import Ask
 from probekit.linear.design import Design
 from probekit.linear.rows import Picked
-from probekit.models.fitting import FitPlan, shuffled_batches
+from probekit.models.fitting import FitPlan
 from probekit.models.linear_problem import HeadProblem
 from probekit.values import EmbeddingSet
 
@@ -71,9 +71,8 @@ def test_grams_kept_per_class_give_the_same_losses(make_set: MakeSet) -> None:
     seed=st.integers(0, 100),
 )
 def test_every_epoch_takes_every_row_once(count: int, batch: int, epochs: int, drop_last: bool, seed: int) -> None:
-    plan = shuffled_batches(
-        count, np.random.default_rng(seed), batch=batch, steps=None, epochs=epochs, drop_last=drop_last
-    )
+    assume(not drop_last or count >= batch)
+    plan = FitPlan(epochs=epochs, batch=batch, drop_last=drop_last, seed=seed).batches(count, "a")
     width = min(batch, count)
     per_epoch = count // width if drop_last else -(-count // width)
     assert plan.shape == (epochs * per_epoch, width)
@@ -85,7 +84,7 @@ def test_every_epoch_takes_every_row_once(count: int, batch: int, epochs: int, d
 
 
 def test_steps_go_on_into_further_epochs() -> None:
-    plan = shuffled_batches(5, np.random.default_rng(0), batch=2, steps=7, epochs=None)
+    plan = FitPlan(steps=7, batch=2).batches(5, "a")
     assert plan.shape == (7, 2)
     assert sorted(plan[3:6][plan[3:6] >= 0].tolist()) == [0, 1, 2, 3, 4]
     assert FitPlan(steps=2).batches(5, "a").shape == (2, 0)

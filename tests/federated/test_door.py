@@ -80,8 +80,8 @@ def test_a_server_that_may_not_ask_asks_nobody(rows: tuple[EmbeddingSet, Partiti
     left = {name: own for name, own in split.clients.items() if name != "1"}
     online = Deaf(trained.problem, InProcess.of(trained.problem, data, left).holdings)
     target = Deaf(trained.problem, InProcess.of(trained.problem, data, {"1": split.clients["1"]}).holdings)
-    material = Material(data, split, online, target, ask=False)
-    able = {name for name, why in can_unlearn(trained, Material(data, split, ask=False)).items() if not why}
+    material = Material(data, split, online, target, server_only=True)
+    able = {name for name, why in can_unlearn(trained, Material(data, split, server_only=True)).items() if not why}
     expected = {
         "statistics": {"exact", "fedremoval", "fedremoval-line", "fedremoval-pcg"},
         "gradients": {"fedremoval"},

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from mmap import mmap
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -21,7 +22,9 @@ from probekit.federated.rows import design_for, head_problem
 from probekit.federated.trained import RoundState, Trained
 from probekit.federated.training import train
 from probekit.linear.squares import StatsSquares
+from probekit.models.fitting import FitPlan
 from probekit.models.linear_holding import RowHolding
+from probekit.models.linear_problem import HeadProblem
 from probekit.models.optimiser import Optimiser
 from probekit.protocols import Progress
 from probekit.values import EmbeddingSet, Partition
@@ -226,6 +229,34 @@ def test_the_history_replays_the_run_and_knows_its_size(make_set: MakeSet) -> No
     assert np.array_equal(history.end, trained.params)
     assert history.size == (5 * (1 + 2) + 1) * 7 * 3 * 8
     assert len({id(mapped(array)) for one in history.rounds for array in (one.start, one.uploads)}) == 1
+
+
+@dataclass(frozen=True, eq=False)
+class Buffered(HeadProblem):
+    """The bias in the place of a buffer: a client counts its rows there."""
+
+    averaged: ClassVar[tuple[str, ...]] = ("bias",)
+
+    def fit(self, holding: Any, name: str, plan: FitPlan, arrays: Mapping[str, Array]) -> Array:
+        found = np.array(super().fit(holding, name, plan, arrays))
+        found[self.blocks["bias"]] = holding.count / 1000
+        return found
+
+
+def test_buffers_are_averaged_and_never_penalised(make_set: MakeSet) -> None:
+    data = make_set()
+    split = partition(data.labels, "dirichlet:0.5", clients=4, seed=3)
+    options = FedAvg(rounds=5, local_steps=2, participation=0.5, server_learning_rate=0.7, keep_history=True)
+    own = Buffered(design_for(data, intercept="free"), data.class_names, data.spec.digest)
+    trained = train(data, split, ridge=RIDGE, method=options, problem=own)
+    assert trained.history is not None
+    last = trained.history.rounds[-1]
+    change = sum(p * last.update(name) for p, name in zip(last.weights, last.participants, strict=True))
+    np.testing.assert_allclose(trained.params[:-1], (last.start + 0.7 * 4 / 2 * change)[:-1], rtol=0, atol=1e-13)
+    counted = [trained.counts[name] / 1000 for name in last.participants]
+    np.testing.assert_allclose(trained.params[-1], np.average(counted, weights=last.weights), rtol=0, atol=1e-13)
+    assert counted[0] != counted[1]
+    assert own.penalty(RIDGE)[own.blocks["bias"]].tolist() == [[0.0]]
 
 
 def mapped(array: Array) -> object:

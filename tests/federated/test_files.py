@@ -5,9 +5,9 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -23,7 +23,9 @@ from probekit.federated.partition import partition
 from probekit.federated.rows import design_for, head_problem
 from probekit.federated.trained import Trained
 from probekit.federated.training import train
+from probekit.files import write_bytes
 from probekit.models.jvp import WholeNetwork
+from probekit.models.linear_problem import HeadProblem
 from probekit.models.pretraining import Pretraining
 from probekit.unlearning.choice import unlearn
 from probekit.unlearning.method import Material
@@ -332,13 +334,13 @@ def test_a_client_that_is_killed_before_it_answers_does_not_count_twice(
             raise KeyboardInterrupt
         write(path, content)
 
-    write = files.write
+    write = write_bytes
     with pytest.raises(Pending):
         case.federation().ask("add up", {"params": POINT})
-    monkeypatch.setattr(files, "write", killed)
+    monkeypatch.setattr(files, "write_bytes", killed)
     with pytest.raises(KeyboardInterrupt):
         case.serve()
-    monkeypatch.setattr(files, "write", write)
+    monkeypatch.setattr(files, "write_bytes", write)
     case.serve()
     [found] = case.federation().ask("add up", {"params": POINT}).each()
     assert found.values["times"] == 1
@@ -349,6 +351,20 @@ def test_a_client_that_remembers_needs_a_place_for_it(case: Case, monkeypatch: p
     case.clients = {"0": case.client("0")}
     with pytest.raises(InputError, match="memory="):
         case.answering.ask("add up", {"params": POINT})
+
+
+@dataclass(frozen=True, eq=False)
+class Singing(HeadProblem):
+    canary: ClassVar[str | None] = "of other code"
+
+
+def test_clients_with_other_code_do_not_take_part(case: Case) -> None:
+    plain = case.problem
+    case.problem = Singing(plain.design, plain.classes, plain.spec_digest)
+    assert case.problem.plain == plain.plain
+    assert case.problem.digest != plain.digest
+    with pytest.raises(MismatchError, match="is another one here"):
+        case.train(case.answering)
 
 
 def test_one_call_answers_what_is_open(case: Case) -> None:

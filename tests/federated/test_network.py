@@ -149,7 +149,7 @@ def test_minibatches_see_every_row_once_in_an_epoch() -> None:
     plan, client = FitPlan(epochs=1, batch=7, rate=1e-9, ridge=RIDGE), found.client("b")
     start = found.problem.start + np.random.default_rng(0).standard_normal((found.model.size, 1))
     # steps this small do not change the gradient, so an epoch sums the batches' gradients
-    moved = (start - found.problem.fit(client, "b", start, plan)) / 1e-9
+    moved = (start - found.problem.fit(client, "b", plan, {"params": start})) / 1e-9
     batches = plan.batches(20, "b")
     assert sorted(batches[batches >= 0].tolist()) == list(range(20))
     squares = client.squares()

@@ -24,9 +24,7 @@ def test_a_round_with_sampled_clients_is_right_on_average_over_all_samples(
     everyone = start + rate * sum(p * (one - start) for p, one in zip(weights, uploads, strict=True))
     for taking in range(1, clients + 1):
         groups = [list(group) for group in combinations(range(clients), taking)]
-        found = [
-            average(start, uploads[group], weights[group], clients=clients, learning_rate=rate) for group in groups
-        ]
+        found = [average(start, uploads[group], weights[group], clients=clients, rate=rate) for group in groups]
         np.testing.assert_allclose(np.mean(found, axis=0), everyone, rtol=0, atol=1e-12)
 
 

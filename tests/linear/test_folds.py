@@ -8,6 +8,7 @@ import pytest
 from probekit.errors import InputError
 from probekit.linear.design import INTERCEPTS, SCALINGS, ClientStats, Design
 from probekit.linear.folds import client_folds, cross_validate
+from probekit.linear.path import decompose
 from probekit.linear.statistics import statistics
 from tests.linear.conftest import Data, embeddings
 from tests.oracles import columns, least_squares, one_hot
@@ -55,7 +56,8 @@ def test_folds_hold_every_row_once(data: Data) -> None:
 
 
 def test_default_ridges_hold_the_best_between_them() -> None:
-    found = cross_validate(parts_of(embeddings(120, 60, 4, seed=1), Design(60, 4)))
+    data, design = embeddings(120, 60, 4, seed=1), Design(60, 4)
+    found = cross_validate(parts_of(data, design), ridges=decompose(statistics(*data, design)).grid())
     assert found.ridges[0] < found.best() < found.ridges[-1]
 
 
@@ -65,7 +67,7 @@ def test_empty_parts_do_not_count(data: Data) -> None:
     with_empty = cross_validate([parts[0], ClientStats.zero(design), *parts[1:]], ridges=RIDGES)
     assert np.array_equal(with_empty.squared, cross_validate(parts, ridges=RIDGES).squared)
     with pytest.raises(InputError, match="at least two parts"):
-        cross_validate([parts[0], ClientStats.zero(design)])
+        cross_validate([parts[0], ClientStats.zero(design)], ridges=RIDGES)
 
 
 def test_ridges_must_lie_above_zero(data: Data) -> None:

@@ -92,7 +92,7 @@ def test_a_row_that_stands_alone_is_named() -> None:
     rows = np.hstack([rows, np.zeros((30, 1), np.float32)])
     rows[13, 4] = 1e3
     path = decompose(statistics(rows, labels, Design(5, 2)), scaling="sum")
-    with pytest.raises(InputError, match=r"row 13 out has no answer at ridge 1e-07.*larger ridges"):
+    with pytest.raises(InputError, match=r"Row 13 cannot be left out at ridge 1e-07.*larger ridges"):
         leave_one_out(path, rows, labels, ridges=np.array([1.0, 1e-7]))
 
 

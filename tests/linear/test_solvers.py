@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 
 from probekit.errors import InputError, SolverError
 from probekit.linear.design import Solution
-from probekit.linear.solvers import Cholesky, ConjugateGradient, Eigen, Inverse, Matrix, Operator, Solver
+from probekit.linear.solvers import Cholesky, ConjugateGradient, Inverse, Matrix, Operator, Solver
 
 Array = NDArray[np.float64]
-SOLVERS: list[Solver] = [Cholesky(), Eigen(), ConjugateGradient(tolerance=1e-12)]
+SOLVERS: list[Solver] = [Cholesky(), ConjugateGradient(tolerance=1e-12)]
 
 
 def definite(size: int, *, seed: int, condition: float = 1e3) -> Array:
@@ -192,13 +192,12 @@ def test_a_residual_of_its_own_says_when_it_is_done() -> None:
     assert np.array_equal(looks[-1], found.value)
 
 
-@pytest.mark.parametrize("solver", [Cholesky(), Eigen()], ids=repr)
-def test_dense_solvers_refuse_what_they_cannot_take(solver: Solver) -> None:
+def test_a_dense_solver_refuses_what_it_cannot_take() -> None:
     with pytest.raises(InputError, match="Use ConjugateGradient"):
-        solver.solve(Hidden(np.eye(2)), np.ones((2, 1)))
+        Cholesky().solve(Hidden(np.eye(2)), np.ones((2, 1)))
     with pytest.raises(InputError, match="does not fit"):
-        solver.solve(np.eye(3), np.ones((2, 1)))
+        Cholesky().solve(np.eye(3), np.ones((2, 1)))
     with pytest.raises(InputError, match="two dimensions"):
-        solver.solve(np.eye(2), np.ones(2))
+        Cholesky().solve(np.eye(2), np.ones(2))
     with pytest.raises(InputError, match="must be finite"):
-        solver.solve(np.diag([1.0, np.nan]), np.ones((2, 1)))
+        Cholesky().solve(np.diag([1.0, np.nan]), np.ones((2, 1)))

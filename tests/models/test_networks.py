@@ -52,19 +52,19 @@ def test_a_factory_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         "def wrong(shape, classes):\n    return 'network'\n"
         "number = 3\n"
     )
-    (tmp_path / "own_networks.py").write_text(text)
+    (tmp_path / "their_networks.py").write_text(text)
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
-    assert network("py:own_networks:sized", (5,), 2)(torch.rand(1, 5)).shape == (1, 2)
-    assert network("py:own_networks:fixed", (9,), 9)(torch.rand(1, 3)).shape == (1, 2)
+    assert network("py:their_networks:sized", (5,), 2)(torch.rand(1, 5)).shape == (1, 2)
+    assert network("py:their_networks:fixed", (9,), 9)(torch.rand(1, 3)).shape == (1, 2)
     with pytest.raises(InputError, match=r"must make a torch.nn.Module; found str"):
-        network("py:own_networks:wrong", (5,), 2)
+        network("py:their_networks:wrong", (5,), 2)
     with pytest.raises(InputError, match="must be a function"):
-        network("py:own_networks:number", (5,), 2)
+        network("py:their_networks:number", (5,), 2)
     with pytest.raises(NotFoundError, match="cannot be found"):
-        network("py:own_networks:missing", (5,), 2)
+        network("py:their_networks:missing", (5,), 2)
     with pytest.raises(InputError, match="after a second colon"):
-        network("py:own_networks", (5,), 2)
+        network("py:their_networks", (5,), 2)
 
 
 def test_unknown_names_and_small_pictures_are_refused() -> None:

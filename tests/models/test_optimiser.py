@@ -36,7 +36,7 @@ def slow(name: str, curvature: list[list[float]], linear: list[float], start: li
 def minimised(H: Array, b: Array, start: Array, *, rule: Optimiser, rate: float = 0.1, steps: int) -> Array:
     """Where full steps on 1/2 w'Hw - b'w end."""
     plan = FitPlan(steps=steps, optimiser=rule, rate=rate)
-    return local_steps(start, plan.batches(1, "a"), lambda params, _: H @ params - b, plan)
+    return local_steps(plan, {"params": start}, plan.batches(1, "a"), lambda params, _: H @ params - b)
 
 
 @pytest.mark.parametrize("name", ["sgd", "momentum", "adam"])

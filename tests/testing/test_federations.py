@@ -73,7 +73,7 @@ class Silent(InProcess):
 
     def ask(self, *arguments: Any, **options: Any) -> Answers:
         answers = super().ask(*arguments, **options)
-        found = list(Answers(answers._stream, 1, {}, None, at_least=0).each())
+        found = list(Answers(answers.stream, 1, {}, None, at_least=0).each())
         return Answers(found, answers.columns, {}, None)
 
 

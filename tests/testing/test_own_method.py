@@ -132,4 +132,4 @@ def test_without_history_or_clients_it_says_what_to_keep(name: str) -> None:
     with pytest.raises(InputError, match="keep_history=True"):
         unlearn(before, UnlearnRequest(("2",)), method=name, material=Material(data, split))
     with pytest.raises(InputError, match="the forgotten client online"):
-        unlearn(trained("head"), UnlearnRequest(("2",)), method=name, material=Material(data, split, ask=False))
+        unlearn(trained("head"), UnlearnRequest(("2",)), method=name, material=Material(data, split, server_only=True))

@@ -209,22 +209,13 @@ class ToyProblem:
     def hold(self, embeddings: EmbeddingSet, rows: Indices, *, share: float = 1.0, name: str = "") -> ToyHolding:
         return ToyHolding(self, embeddings, rows)
 
-    def fit(
-        self,
-        holding: ToyHolding,
-        name: str,
-        start: Array,
-        plan: FitPlan,
-        *,
-        centre: Array | None = None,
-        away: Array | None = None,
-    ) -> Array:
+    def fit(self, holding: ToyHolding, name: str, plan: FitPlan, arrays: Mapping[str, Array]) -> Array:
         squares = holding.squares()
 
         def gradient(params: Array, some: Indices) -> Array:
             return np.asarray(squares.gradient(params) / squares.count + plan.ridge * params)
 
-        return local_steps(start, plan.batches(holding.count, name), gradient, plan, centre=centre, away=away)
+        return local_steps(plan, arrays, plan.batches(holding.count, name), gradient)
 
     def loss(self, holding: ToyHolding, params: Array) -> float:
         return holding.squares().value(params) / 2

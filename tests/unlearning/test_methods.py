@@ -183,7 +183,7 @@ def test_what_is_said_to_be_possible_is_and_nothing_else(kind: str, given: str) 
         "nothing": Material(),
         "rows": rows,
         "online": Material(clients=clients),
-        "server only": replace(rows, ask=False),
+        "server only": replace(rows, server_only=True),
     }[given]
     for name, why in can_unlearn(trained, material).items():
         removal = Removal(trained, request, material)

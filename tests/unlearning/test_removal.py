@@ -180,7 +180,7 @@ def test_the_forgotten_clients_can_be_asked_where_their_rows_are_at_hand() -> No
 @pytest.mark.parametrize("keep", ["statistics", "gradients"])
 def test_server_only_asks_nobody(keep: str) -> None:
     run = make_run(keep=keep)
-    server = Material(clients=Forbidden(), target=Forbidden(), ask=False)
+    server = Material(clients=Forbidden(), target=Forbidden(), server_only=True)
     both = replace(server, embeddings=run.embeddings, partition=run.partition)
     for material in (server, both):
         done = unlearn(run.trained, FORGET, material=material)

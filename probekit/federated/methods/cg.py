@@ -40,23 +40,14 @@ class FederatedCg:
         if not 0 < training.ridge < np.inf:
             raise InputError(f"Training by conjugate gradients needs a ridge above 0; found {training.ridge}.")
         problem, common = training.problem, CommonLoss(training.clients, training.problem, training.mean_ridge)
-        training.resumed("rounds")
         with training.purpose("rounds"):
             state, scale = self._solve(training, common)
             gradient, loss = common.gradient_and_loss(state.params)
         residual = float(np.linalg.norm(gradient)) / scale
-        rows = sum(training.counts.values())
         solution = Solution(state.params, residual, state.rounds, NAME, NOTE)
-        recipe = training_recipe(training, solution, rows)
-        head = problem.head(state.params, ridge=training.ridge, recipe=recipe)
-        return training.finish(
-            head,
-            solution,
-            method=NAME,
-            rounds=state.rounds,
-            losses=(loss,),
-            gradients=training.kept_gradients(state.params, "gradients at the end"),
-        )
+        head = problem.head(state.params, ridge=training.ridge, recipe=training_recipe(training, solution))
+        kept = training.kept_gradients(state.params, "gradients at the end")
+        return training.finish(head, solution, method=NAME, rounds=state.rounds, losses=(loss,), gradients=kept)
 
     def _solve(self, training: Training, common: CommonLoss) -> tuple[RoundState, float]:
         problem, watch = training.problem, training.watch("rounds")
@@ -87,15 +78,8 @@ class FederatedCg:
         return RoundState(params - away.value, common.rounds), scale
 
 
-def training_recipe(training: Training, solution: Solution, rows: int) -> dict[str, Any]:
+def training_recipe(training: Training, solution: Solution) -> dict[str, Any]:
     """What a head that was trained by rounds says of itself."""
-    return {
-        **training.problem.recipe,
-        "scaling": training.scaling,
-        "solver": solution.method,
-        "note": solution.note,
-        "residual": solution.residual,
-        "rounds": solution.steps,
-        "rows": rows,
-        "exact_unlearning": False,
-    }
+    solved = {"solver": solution.method, "note": solution.note, "residual": solution.residual, "rounds": solution.steps}
+    recipe = {**training.problem.recipe, "scaling": training.scaling, **solved, "rows": training.rows}
+    return {**recipe, "exact_unlearning": False}

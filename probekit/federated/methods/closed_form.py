@@ -36,7 +36,10 @@ class ClosedForm:
         """Ask once, add up, solve."""
         problem = training.problem
         if training.objective_noise is not None:
-            self._refuse_unhidden(training)
+            design = problem.design
+            seen = {"intercept": design.intercept, "arithmetic": design.arithmetic, "fit_view": problem.plain["view"]}
+            others: Any = {"weighted": self.class_weight is not None, "normalised": self.normalise_classes}
+            refuse_unhidden(ridge=training.ridge, keep=training.keep, **seen, **others)
         with training.purpose("statistics"):
             parts = StatisticsTree.of(training.statistics()) if training.keep == "statistics" else None
             total = parts.total if parts else problem.stats(training.clients.ask("statistics").total().arrays)
@@ -47,15 +50,3 @@ class ClosedForm:
             head = replace(head, recipe={**head.recipe, SIGMA: noise})
         gradients = training.kept_gradients(problem.params(head))
         return training.finish(head, solution, method=self.name, statistics=parts, objective=term, gradients=gradients)
-
-    def _refuse_unhidden(self, training: Training) -> None:
-        design = training.problem.design
-        refuse_unhidden(
-            ridge=training.ridge,
-            intercept=design.intercept,
-            arithmetic=design.arithmetic,
-            fit_view=self.standardise if isinstance(self.standardise, str) else self.standardise.name,
-            weighted=self.class_weight is not None,
-            normalised=self.normalise_classes,
-            keep=training.keep,
-        )

@@ -25,7 +25,6 @@ from probekit.values import Array, frozen
 INIT_STREAM = 20
 INITS = ("zeros", "random")
 HISTORY_LIMIT = 4 << 30
-NUMBER_BYTES = 8
 NOTE = "The residual is that of the common loss; FedAvg with several local steps settles elsewhere."
 POSITIVE = (
     *("rounds", "local_steps", "local_epochs", "batch_size"),
@@ -78,11 +77,9 @@ class FedAvg:
             raise InputError(
                 f"Give local_steps or local_epochs, one of them; found {self.local_steps} and {self.local_epochs}."
             )
-        if self.weights not in WEIGHTS or self.init not in INITS:
-            raise InputError(
-                f"weights must be one of {', '.join(WEIGHTS)} and init one of {', '.join(INITS)}; found "
-                f"{self.weights!r} and {self.init!r}."
-            )
+        for name, known in (("weights", WEIGHTS), ("init", INITS)):
+            if getattr(self, name) not in known:
+                raise InputError(f"{name} must be one of {', '.join(known)}; found {getattr(self, name)!r}.")
         if self.optimiser.name == "adam" and self.learning_rate is None:
             raise InputError("Adam needs a learning_rate; none was given. The paper's code uses 1e-4.")
         if self.seed < 0 or self.tolerance < 0:
@@ -115,63 +112,56 @@ class FedAvg:
         with training.purpose("residual"):
             begin, bound = common.gradient_and_loss(problem.start)
         scale = float(np.linalg.norm(begin)) or 1.0
-        training.resumed("rounds")
         with training.purpose("rounds"):
-            outcome = self._rounds(training, rate, bound)
+            watch = LossWatch(rate, problem.start, bound, lambda: self._remedy(training, rate))
+            params, rounds, last, recorder = self._rounds(training, rate, watch)
         with training.purpose("residual"):
-            end, loss = common.gradient_and_loss(outcome.params)
-        outcome.watch.look(outcome.params, loss)
-        outcome.watch.judge()
-        residual = float(np.linalg.norm(end)) / scale
-        solution = Solution(outcome.params, residual, outcome.rounds, self.name, NOTE)
-        recipe = training_recipe(training, solution, sum(training.counts.values()))
-        recipe["learning_rate"] = rate
-        return training.finish(
-            problem.head(outcome.params, ridge=training.ridge, recipe=recipe),
-            solution,
-            method=self.name,
-            weights=self.weights,
-            rounds=outcome.rounds,
-            losses=tuple(outcome.watch.losses),
-            learning_rate=rate,
-            history=None if outcome.recorder is None else outcome.recorder.history(frozen(outcome.params)),
-            **self._kept(training, outcome),
-        )
+            end, loss = common.gradient_and_loss(params)
+        watch.look(params, loss)
+        watch.judge()
+        solution = Solution(params, float(np.linalg.norm(end)) / scale, rounds, self.name, NOTE)
+        recipe = {**training_recipe(training, solution), "learning_rate": rate}
+        head = problem.head(params, ridge=training.ridge, recipe=recipe)
+        kept = self._kept(training, params, last)
+        if recorder is not None:
+            kept["history"] = recorder.history(frozen(params))
+        how: Any = {"method": self.name, "weights": self.weights, "rounds": rounds, "learning_rate": rate}
+        return training.finish(head, solution, **how, losses=tuple(watch.losses), **kept)
 
-    def _rounds(self, training: Training, rate: float, bound: float) -> _Outcome:
-        names, ridge = training.clients.clients, training.mean_ridge
+    def _rounds(
+        self, training: Training, rate: float, watch: LossWatch
+    ) -> tuple[Array, int, dict[str, Array], HistoryRecorder | None]:
+        """Where the rounds ended, after how many, the last uploads, and the history."""
+        names, ridge, problem = training.clients.clients, training.mean_ridge, training.problem
         weights = client_weights(np.array([training.counts[name] for name in names]), self.weights)
-        params = self.initial(training.problem) if training.resume is None else training.resume.params
+        params = self.initial(problem) if training.resume is None else training.resume.params
         first = 0 if training.resume is None else min(training.resume.rounds, self.rounds - 1)
-        penalty = training.problem.penalty(ridge)
-        watch = LossWatch(rate, params, bound, lambda: self._remedy(training, rate))
+        watch.best, penalty, progress = params, problem.penalty(ridge), training.watch("rounds")
+        means = [problem.blocks[name] for name in getattr(problem, "averaged", ())]
         recorder = HistoryRecorder() if self.keep_history else None
-        progress, done = training.watch("rounds"), first
         local = (self.local_steps, self.local_epochs, self.batch_size, self.drop_last, self.optimiser)
         for number in range(first, self.rounds):
             chosen = participants(len(names), self.participation, round_number=number, seed=self.seed)
-            before, done = params, number + 1
+            before, share, many, who = params, weights[chosen], len(weights), [names[c] for c in chosen]
             plan = FitPlan(*local, rate, ridge, seed=self.seed, round=number).plain
             with np.errstate(over="ignore", invalid="ignore"):  # the watch below refuses what is not finite
-                answers = training.clients.ask("fit", {"params": params}, plan, clients=[names[c] for c in chosen])
-                uploads, loss = _received(answers, [names[c] for c in chosen], watch)
+                answers = training.clients.ask("fit", {"params": params}, plan, clients=who)
+                uploads, loss = _received(answers, who, watch)
                 loss += float((penalty * params * params).sum()) / 2
                 watch.look(params, loss)
-                share, every = weights[chosen], len(weights)
-                params = average(before, uploads, share, clients=every, learning_rate=self.server_learning_rate)
+                params = average(before, uploads, share, clients=many, rate=self.server_learning_rate, means=means)
             if recorder is not None:
-                recorder.add(before, tuple(names[c] for c in chosen), tuple(weights[chosen].tolist()), uploads)
-            progress(Progress(done, self.rounds, loss))
-            training.reached(params, done)
+                recorder.add(before, tuple(who), tuple(share.tolist()), uploads)
+            progress(Progress(number + 1, self.rounds, loss))
+            training.reached(params, number + 1)
             if np.linalg.norm(params - before) <= self.tolerance * np.linalg.norm(params):
                 break
-        return _Outcome(params, done, tuple(names[c] for c in chosen), uploads, watch, recorder)
+        return params, number + 1, dict(zip(who, uploads, strict=True)), recorder
 
     def initial(self, problem: Any) -> Array:
         """The first global parameters: the problem's start, or uniform in +-1 / sqrt(columns) as layers usually are."""
         if self.init == "zeros":
-            found: Array = problem.start
-            return found
+            return np.asarray(problem.start)
         generator = np.random.Generator(np.random.PCG64([self.seed, INIT_STREAM]))
         return np.asarray(generator.uniform(-1, 1, problem.shape) / math.sqrt(problem.shape[0]))
 
@@ -192,7 +182,7 @@ class FedAvg:
             return f"it is below the stable {stable:.6g}, so lower server_learning_rate or raise participation"
         return f"rates below {stable:.6g} are stable here"
 
-    def _kept(self, training: Training, outcome: _Outcome) -> dict[str, Any]:
+    def _kept(self, training: Training, params: Array, last: dict[str, Array]) -> dict[str, Any]:
         """What unlearning will need: gradients at the end and at the last uploads, or statistics."""
         if training.keep == "statistics":
             with training.purpose("statistics"):
@@ -200,34 +190,22 @@ class FedAvg:
         if training.keep != "gradients":
             return {}
         with training.purpose("gradients at the head"):
-            at_head = training.gradients(outcome.params)
+            at_head = training.gradients(params)
         extra, own = training.problem.penalty(training.mean_ridge), dict[str, Array]()
         with training.purpose("gradients at local weights"):
-            for name, upload in zip(outcome.participants, outcome.uploads, strict=True):
+            for name, upload in last.items():
                 [answer] = training.clients.ask("gradient", {"params": upload}, clients=[name]).each()
                 own[name] = answer.arrays["gradient"] / answer.count + extra * upload
         return {"gradients": Gradients(at_head, own)}
 
     def _check_history(self, clients: int, shape: tuple[int, int]) -> None:
         many = taking(clients, self.participation)
-        size = self.rounds * (many + 1) * shape[0] * shape[1] * NUMBER_BYTES
+        size = self.rounds * (many + 1) * shape[0] * shape[1] * np.float64().nbytes
         if self.keep_history and size > HISTORY_LIMIT:
             raise InputError(
                 f"The history of {self.rounds} rounds with {many} clients takes {size / 2**30:.1f} GiB, more than "
                 f"{HISTORY_LIMIT / 2**30:.0f}. Ask for fewer rounds, a smaller participation, or no history."
             )
-
-
-@dataclass(frozen=True, eq=False)
-class _Outcome:
-    """What the rounds came to."""
-
-    params: Array
-    rounds: int
-    participants: tuple[str, ...]
-    uploads: Array
-    watch: LossWatch
-    recorder: HistoryRecorder | None
 
 
 def _received(answers: Answers, names: list[str], watch: LossWatch) -> tuple[Array, float]:

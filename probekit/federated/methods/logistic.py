@@ -52,10 +52,7 @@ class Logistic:
 
     def train(self, training: Training) -> Trained:
         """Ask the only client to fit, or all for gradients."""
-        if training.objective_noise is not None:
-            raise InputError("Objective noise belongs to the closed form; found training by logistic.")
-        rows = sum(training.counts.values())
-        penalty = penalty_of(training.ridge, training.scaling, rows)
+        penalty = penalty_of(training.ridge, training.scaling, training.rows)
         if not penalty > 0:
             raise InputError(f"A logistic head needs a ridge above 0; found {training.ridge:g}.")
         common = CommonLoss(training.clients, training.problem, training.mean_ridge)
@@ -72,7 +69,7 @@ class Logistic:
                 "rounds. Take a larger ridge or tolerance.",
                 solution,
             )
-        recipe = logistic_recipe(training.problem.design, c=1 / penalty, rows=rows, residual=residual)
+        recipe = logistic_recipe(training.problem.design, c=1 / penalty, rows=training.rows, residual=residual)
         head = training.problem.head(params, ridge=penalty, recipe=recipe)
         return training.finish(head, solution, method=self.name, rounds=steps, losses=(loss,))
 
@@ -97,9 +94,8 @@ class Logistic:
                 raise StopIteration
 
         options = {"maxiter": self.rounds, "maxfun": 2 * self.rounds, "gtol": 0.0, "ftol": 0.0, "maxcor": MEMORY}
-        found = optimize.minimize(
-            both, problem.start.ravel(), jac=True, method="L-BFGS-B", callback=look, options=options
-        )
+        how: Any = {"jac": True, "method": "L-BFGS-B", "callback": look, "options": options}
+        found = optimize.minimize(both, problem.start.ravel(), **how)
         params = T @ np.asarray(found.x).reshape(problem.shape)
         return params - params.mean(axis=1, keepdims=True), len(left)
 

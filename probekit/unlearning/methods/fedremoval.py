@@ -89,17 +89,17 @@ class FedRemoval:
 
     def unlearn(self, removal: Removal) -> Unlearned:
         """The head after one step."""
-        plan, solution = server_plan(removal), direction(removal, self.solver)
-        squares = removal.server.squares()
-        return removal.finish(
-            self,
-            solution,
-            params=removal.params - solution.value,
-            flops=squares.work(solution.steps, factored=solution.method in FACTORED),
-            note=f"{ONE_STEP} {F2L2_NOTE}" if self.solver == "f2l2" else ONE_STEP,
-            warnings=plan.warnings,
-            one_step=True,
-        )
+        note = f"{ONE_STEP} {F2L2_NOTE}" if self.solver == "f2l2" else ONE_STEP
+        return after_step(self, removal, direction(removal, self.solver), note=note, one_step=True)
+
+
+def after_step(
+    method: Any, removal: Removal, solution: Solution, *, length: float = 1.0, products: int = 0, **more: Any
+) -> Unlearned:
+    """The run after a step of this length against the direction; `products` more were asked of the clients."""
+    work = removal.server.squares().work(solution.steps + products, factored=solution.method in FACTORED)
+    params, warnings = removal.params - length * solution.value, server_plan(removal).warnings
+    return removal.finish(method, solution, params=params, flops=work, warnings=warnings, **more)
 
 
 def direction(removal: Removal, solver: str) -> Solution:

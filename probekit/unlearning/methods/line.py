@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from probekit.unlearning.method import Unlearned
-from probekit.unlearning.methods.fedremoval import FACTORED, FedRemoval, direction, server_plan
+from probekit.unlearning.methods.fedremoval import FedRemoval, after_step, direction
 from probekit.unlearning.removal import Removal
 
 
@@ -27,17 +27,10 @@ class FedRemovalLine:
 
     def unlearn(self, removal: Removal) -> Unlearned:
         """The head at the lowest point of the retained loss along the step."""
-        plan, solution = server_plan(removal), direction(removal, self.solver)
+        solution = direction(removal, self.solver)
         v = solution.value
         along, curvature = float((removal.gradient * v).sum()), removal.loss.form(v)
         length = along / curvature if curvature > 0 else 0.0
-        squares = removal.server.squares()
-        return removal.finish(
-            self,
-            solution,
-            params=removal.params - length * v,
-            flops=squares.work(solution.steps + 1, factored=solution.method in FACTORED),
-            note=f"The best step length along FedRemoval's direction is {length:.6g}; the paper takes 1.",
-            warnings=plan.warnings,
-            loss_change=-length * along / 2,
-        )
+        note = f"The best step length along FedRemoval's direction is {length:.6g}; the paper takes 1."
+        change = -length * along / 2
+        return after_step(self, removal, solution, length=length, products=1, note=note, loss_change=change)

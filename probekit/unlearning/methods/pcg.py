@@ -58,7 +58,7 @@ class FedRemovalPcg:
 
     def unlearn(self, removal: Removal) -> Unlearned:
         """The head after these rounds."""
-        plan, squares, check = server_plan(removal), removal.server.squares(), _Check(removal)
+        squares, check = removal.server.squares(), _Check(removal)
         params, used = self._descend(removal, check)
         left, before = (float(np.linalg.norm(one)) for one in (check.residual(params), removal.gradient))
         solution = Solution(params, left / before if before else left, used, "preconditioned gradient rounds")
@@ -68,7 +68,7 @@ class FedRemovalPcg:
             params=params,
             flops=squares.work(used + 1, factored=squares.dense() is not None),
             note=f"{used} gradient rounds and one to check; the retained gradient fell to {solution.residual:.3g}.",
-            warnings=plan.warnings,
+            warnings=server_plan(removal).warnings,
             gradients=Gradients(check.gradients),
         )
 

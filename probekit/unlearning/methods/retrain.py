@@ -41,16 +41,9 @@ def trained_anew(
     if not clients.clients:
         raise InputError("Cannot retrain on nothing: every sample of every client is to be forgotten.")
     wanted = next((name for name in ("statistics", "gradients") if before.has(name)), "nothing")
-    training = Training(
-        before.problem,
-        clients,
-        before.ridge,
-        before.scaling,
-        wanted if wanted in trainer.keeps else "nothing",
-        server,
-        watch=lambda stage: watch("retraining"),
-    )
-    found: Trained = trainer.train(training)
+    keep = wanted if wanted in trainer.keeps else "nothing"
+    given = (before.problem, clients, before.ridge, before.scaling, keep, server)
+    found: Trained = trainer.train(Training(*given, watch=lambda stage: watch("retraining")))
     return found
 
 
@@ -76,10 +69,8 @@ class Retrain:
             head, solution = before.minimum(tree.total)
             flops, kept = closed_form_work(rows, *problem.shape), None if before.statistics is None else tree
             return removal.finish(self, solution, head=head, flops=flops, note=ANEW, statistics=kept)
-        server = removal.server if removal.available("server", "rows") else None
-        trainer = minimum_trainer(problem)
-        found = trained_anew(before, removal.online, trainer, server=server, watch=removal.watch)
-        own = "trainer" in problem.traits
+        server, own = removal.server if removal.available("server", "rows") else None, "trainer" in problem.traits
+        found = trained_anew(before, removal.online, minimum_trainer(problem), server=server, watch=removal.watch)
         return removal.finish(
             self,
             found.solution,
