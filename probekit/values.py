@@ -15,6 +15,7 @@ from probekit.errors import InputError
 
 if TYPE_CHECKING:
     import datasets
+    import torch
 
 SCHEMA = 1
 """The version of our own rules for identity and storage; raised when equal specs would mean other numbers."""
@@ -227,6 +228,12 @@ class EmbeddingSet:
         array = np.asarray(self.embeddings)
         array.setflags(write=False)
         return array
+
+    def to_torch(self) -> torch.Tensor:
+        """The embeddings as a tensor of their own (torch has no read-only tensors)."""
+        import torch
+
+        return torch.from_numpy(np.array(self.embeddings))
 
     def to_dataset(self) -> datasets.Dataset:
         """A Hugging Face dataset with columns `id`, `embedding`, `label` and, where known, `client_id` and `name`."""

@@ -31,7 +31,7 @@ TORCH_AT_THE_TOP = (
     *("probekit.backbones", "probekit.jacobian", "probekit.federated.networks"),
     *(f"probekit.models.{name}" for name in ("jvp", "network_holding", "network_problem", "networks", "pretraining")),
 )
-TORCH_INSIDE = ("probekit.encoding.loading", "probekit.cli.doctor")
+TORCH_INSIDE = ("probekit.encoding.loading", "probekit.values", "probekit.cli.doctor")
 LOADED_LATE = ("probekit.datasets.hub", "probekit.datasets.huggingface")
 ON_DEMAND = {"torch", "torchvision", "transformers", "datasets", "faiss", "open_clip", "timm"}
 HEAVY = (*sorted(ON_DEMAND), "sklearn", "scipy", "numpy")

@@ -134,7 +134,8 @@ def _network(operator: Operator) -> tuple[Curvature, LinearizedRows]:
     """The curvature and the rows inside an operator."""
     if isinstance(operator, Curvature) and isinstance(rows := getattr(operator.squares, "model", None), LinearizedRows):
         return operator, rows
-    raise InputError(f"This solver is for the curvature of a linearized network; found {type(operator).__name__}.")
+    found = type(operator).__name__
+    raise InputError(f"This solver is for a linearized network's curvature; found {found}. Use ConjugateGradient.")
 
 
 def _refuse_singular(rows: LinearizedRows, ridge: float) -> None:

@@ -35,7 +35,9 @@ REMEDIES = {
     ("trainer", "local_steps"): "FedAvg options, which runs by FedAvg have: train with `method=fedavg`, or use retrain",
     ("problem", "quadratic"): "a ridge loss of a head or of a linearized network",
     ("problem", "plain"): "a head without feature scaling, class weights, normalised classes; or use exact or retrain",
-    ("problem", "statistics"): "a head on embeddings, whose minimum follows from sums; or use fedremoval-pcg, retrain",
+    ("problem", "statistics"): (
+        "a head on embeddings, whose minimum follows from sums; of a network use fedremoval-pcg or retrain"
+    ),
 }
 """What methods need, each with where it comes from. A method's own need may bring its remedy as a third entry."""
 

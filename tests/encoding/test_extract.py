@@ -249,6 +249,7 @@ def test_a_store_in_memory_remembers(tmp_path: Path) -> None:
 
 def test_a_set_becomes_what_people_use() -> None:
     found = extract(PixelBackbone(), pairs(4))
+    np.testing.assert_array_equal(found.to_torch().numpy(), found.to_numpy())
     table = found.to_dataset()
     assert table["id"][:] == list(found.ids)
     np.testing.assert_array_equal(np.stack(table.with_format("numpy")["embedding"][:]), found.to_numpy())

@@ -82,7 +82,7 @@ def test_networks_of_ones_own_that_are_refused(probekit: Probekit, factories: st
 def test_a_batch_of_one_row_has_no_variance(probekit: Probekit, factories: str) -> None:
     base = ("train", "grey", *FIRST, "--network", f"{factories}normed", "--run", "r", "--pretrain-batch")
     code, _, said = probekit(*base, "17")
-    assert (code, "Choose another size" in sentence(said)) == (2, True)
+    assert (code, "Choose another batch size" in sentence(said)) == (2, True)
     assert probekit(*base, "9")[0] == 0
 
 
