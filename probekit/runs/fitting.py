@@ -13,7 +13,6 @@ import numpy as np
 
 from probekit.errors import InputError
 from probekit.federated.choice import Choice, choose
-from probekit.federated.in_process import InProcess
 from probekit.federated.rows import check_rows
 from probekit.federated.summation import StatisticsTree
 from probekit.federated.trained import RoundState, Trained
@@ -25,6 +24,7 @@ from probekit.models.optimiser import Optimiser
 from probekit.models.problem import backend_named
 from probekit.protocols import Watch
 from probekit.runs.checkpoint import TrainingCheckpoint, TrainingState
+from probekit.runs.federation import federation_of
 from probekit.runs.options import RENAMED, TrainOptions
 from probekit.values import EmbeddingSet, Json, Partition
 
@@ -63,7 +63,7 @@ def fit(
     if hasattr(trainer, "configure"):
         problem = trainer.configure(problem)
     check_rows(embeddings, divided, problem)
-    clients = InProcess.of(problem, embeddings, divided.clients)
+    clients = federation_of(problem, embeddings, divided)
     choice, ridge = None, options.number
     if ridge is None and getattr(trainer, "ridge", None) is None:
         ridge = None if options.auto else backend.ridge

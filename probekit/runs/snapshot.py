@@ -11,11 +11,11 @@ from operator import add
 from probekit.cache import DiskStore
 from probekit.errors import CorruptError, InputError, MismatchError, NotFoundError, SolverError
 from probekit.federated.federation import Federation
-from probekit.federated.in_process import InProcess
 from probekit.federated.trained import Trained
 from probekit.linear.design import ClientStats
 from probekit.models.heads import Head
 from probekit.models.serving import load_head, save_head
+from probekit.runs.federation import federation_of
 from probekit.runs.folder import RunFolder
 from probekit.runs.layout import REFERENCES
 from probekit.runs.rows import RunRows, rows_at
@@ -64,8 +64,7 @@ class Snapshot:
         """Clients that answer from the cached rows where a problem has no statistics; None: nobody is there."""
         if self.rows is None or self.statistics is not None:
             return None
-        rows = {name: self.rows.partition.clients[name] for name in self.trained.counts}
-        return InProcess.of(self.trained.problem, self.rows.embeddings, rows)
+        return federation_of(self.trained.problem, *self.rows, self.trained.counts)
 
     @property
     def with_statistics(self) -> Trained:
