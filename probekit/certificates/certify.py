@@ -55,6 +55,11 @@ def certify(
         known = known_at(after.params, objective, problem, **has)
     except InputError as error:  # numbers that float64 cannot bound
         found = Bounds(loss_change=unlearned.loss_change, why=str(error))
+    if known is not None and not math.isfinite(known.residual.bound):
+        known, found = (
+            None,
+            Bounds(loss_change=unlearned.loss_change, why="The residual overflows. Scale the embeddings."),
+        )
     if found is None:
         moved = norm(before.params) + norm(after.params)
         found = bounds_of(known, after.params, unlearned.loss_change, problem=problem, moved=moved)
@@ -65,7 +70,8 @@ def certify(
         chance = concentration(server, after.rows, ridge=ridge, step=before.params - after.params)
     if known is not None and known.weights is not None:
         if evaluation is not None:
-            agreed = agreement(after.head, evaluation, known=known, problem=problem)
+            counted = agreement(after.head, evaluation, known=known, problem=problem)
+            agreed = counted if math.isfinite(counted.largest_bound) else None
         if reference is not None:
             other = problem.params(reference)
             own = known_at(other, objective, problem, **has)

@@ -199,11 +199,13 @@ class SecondLook:
         if self.away is not None:
             high, terms = self.here.norm[1], self.here.value.high * self.away[0]
             size = float(np.linalg.norm(self.away[0])) + float(np.linalg.norm(self.away[1]))
-            strayed = float(np.abs(terms).sum()) * terms.size * ROUNDING + float(np.linalg.norm(self.here.error)) * size
+            strayed = (
+                float(np.abs(terms).sum()) * (terms.size + 8) * ROUNDING + float(np.linalg.norm(self.here.error)) * size
+            )
             # <g, H^-1 e> = <H^-1 g, e>: what is left of the gradient at the minimum meets the distance
             strayed += ROOM * float(np.linalg.norm(self.away[1])) * min(high, size * self.smallest[0])
             value = float(terms.sum()) / 2
-            found = _both(found, range_of((value - strayed) / ROOM, (value + strayed) * ROOM))
+            found = _both(found, range_of(value - strayed, value + strayed))
         return found.times(1 / self.loss.weight)
 
     def outputs(self) -> Range:

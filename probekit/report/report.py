@@ -211,7 +211,7 @@ def _page(one: Page) -> Plain:
     return {
         "state": one.state,
         "digest": one.certificate.digest,
-        "signed_by": one.signature["key"] if one.signature else None,
+        "signed_by": one.signature.get("key") if one.signature else None,
         "certificate": one.certificate.plain,
         "findings": [asdict(finding) for finding in one.findings],
     }

@@ -95,7 +95,7 @@ class CertificateFile:
             claims.digest,
             verdict_of(findings, require),
             findings,
-            self.signature["key"] if self.signature else None,
+            self.signature.get("key") if self.signature else None,
             claims.checkable_by,
             story.state,
             story.current,
@@ -132,7 +132,10 @@ def verify(
     trained = folder.trained(number)
     # where a problem has no statistics, all that is to be checked is in the rows
     summed = "statistics" in trained.problem.traits
-    held = rows_at(folder, store, number) if rows or not summed else None
+    try:
+        held = rows_at(folder, store, number) if rows or not summed else None
+    except InputError as error:
+        raise VerificationError(f"What the ledger says was asked for does not fit the rows. {error}") from error
     evidence = evidence_for(folder, number, trained, found.certificate, held, evaluation)
     told = story_of(folder, number, found.certificate, store=store if rows else None, anchors=anchors)
     return found.check(evidence, public_key, story=told, require=require)
