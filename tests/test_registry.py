@@ -49,7 +49,7 @@ def test_what_cannot_be_read_is_described_by_nothing(monkeypatch: pytest.MonkeyP
         metadata.EntryPoint("taking", "tests.test_registry:Taking", "g"),
         metadata.EntryPoint("function", "tests.test_registry:test_empty_and_unknown_names_are_refused", "g"),
     ]
-    monkeypatch.setattr(registry.metadata, "entry_points", lambda group: points)
+    monkeypatch.setattr(metadata, "entry_points", lambda group: points)
     found = registry.described(SimpleNamespace(group="g"))  # type: ignore[arg-type]
     assert found["gone"] == found["function"] == ""
     assert found["taking"] == "Takes options of several types: steps=3, rate=None, loud=False"
