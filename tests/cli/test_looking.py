@@ -11,6 +11,8 @@ import pytest
 
 from probekit import Run
 from probekit.cache import DiskStore
+from probekit.cli.evaluate import _share
+from probekit.evaluation.metrics import Share
 from tests.cli.conftest import Command, Probekit
 from tests.conftest import spec
 from tests.shelves import Shelve, rows_around_centres
@@ -149,3 +151,28 @@ def test_many_classes_show_what_is_confused_most(command: Command, shelve: Shelv
     assert "the worst 20 of 25" in outcome.out
     assert "few-shot" in outcome.out
     assert "\naccuracy" in outcome.out
+
+
+def test_people_see_what_is_rare(run: Run, command: Command, shelve: Shelve, store: DiskStore) -> None:
+    def shown(*words: str) -> str:
+        outcome = command(*words, "--cache", str(store.root))
+        assert outcome.code == 0, outcome.err
+        return " ".join(outcome.out.split())
+
+    labels = np.arange(70) % 3
+    labels[:5] = -1
+    shelve("gaps", rows=70, seed=5, labels=labels)
+    text = shown("evaluate", "run", "gaps", "--knn", "3")
+    for words in ("5 rows without a label", "3-NN"):
+        assert words in text
+    shelve("few", rows=30, seed=9)
+    Run.train("apart", "few", clients=2, ridge=0.01, store=store)
+    text = shown("audit", "duplicates", "apart")
+    assert "0 pairs of rows" in text
+    assert "per client" not in text
+    assert "flatters" in shown("audit", "duplicates", "apart", "--test", "test")
+    Run.train("untold", "rows", partition="column:client_id", ridge=0.01, keep="nothing", store=store)
+    assert "by loss" in shown("audit", "membership", "run", "--unseen", "test")
+    unlearned = shown("unlearn", "untold", "--client", "a", "--method", "retrain")
+    assert "certificate" in unlearned
+    assert "no rows" in _share(Share("nobody", 0, 0, None, None, None, 0.95, "none"))
