@@ -18,7 +18,7 @@ from probekit.values import EncodingSpec, canonical
 
 
 @dataclass(frozen=True)
-class Finding:
+class Damage:
     """Something in the cache that is not as it was written, and what to do."""
 
     where: str
@@ -81,25 +81,25 @@ def explain(spec: EncodingSpec, others: Sequence[EncodingSpec]) -> list[str]:
     ]
 
 
-def verify(store: DiskStore, *, repair: bool = False) -> tuple[list[Finding], int]:
+def verify(store: DiskStore, *, repair: bool = False) -> tuple[list[Damage], int]:
     """Hash everything again; gives what is wrong and how many files were read.
 
     With `repair`, damaged files of rows are moved to `damaged/`; the next extract encodes what they held.
     """
-    problems: list[Finding] = []
+    problems: list[Damage] = []
     files = 0
     for entry in store.entries():
         for path, problem in _files(entry):
             files += 1
             if problem:
-                problems.append(Finding(str(path.relative_to(store.root)), problem, _REMEDY))
+                problems.append(Damage(str(path.relative_to(store.root)), problem, _REMEDY))
                 if repair:
                     _set_aside(store, entry, path)
     for digest in store.sets.digests():
         files += 1
         problem = _check_set(store, digest)
         if problem:
-            problems.append(Finding(f"sets/{digest}", problem, _REMEDY_OF_SETS))
+            problems.append(Damage(f"sets/{digest}", problem, _REMEDY_OF_SETS))
     return problems, files
 
 

@@ -13,6 +13,7 @@ import click
 import pytest
 
 from probekit.cli import main
+from probekit.cli.verify import EXIT_CODES
 from probekit.errors import ProbekitError
 
 ROOT = Path(__file__).parent.parent
@@ -68,7 +69,7 @@ def test_exit_codes_of_the_readme_are_those_of_the_errors() -> None:
     family = [ProbekitError]
     for kind in family:
         family += kind.__subclasses__()
-    assert {kind.exit_code for kind in family} | {0, 5, main.INTERRUPTED} == stated
+    assert {kind.exit_code for kind in family} | {0, 5, *EXIT_CODES.values(), main.INTERRUPTED} == stated
 
 
 @pytest.mark.parametrize(

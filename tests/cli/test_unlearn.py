@@ -107,9 +107,10 @@ def test_certificates_are_signed_copied_and_checked(run: Run, probekit: Probekit
     code, value, said = probekit("unlearn", "run", "--client", "2", "--key", "key.pem", "--certificate", "copy.json")
     assert code == 0, said
     assert Path("copy.json").read_bytes() == Path(value["certificate"]).read_bytes()
-    assert probekit("verify", "copy.json", "--run", "run", "--public-key", "mine.pub")[0] == 0
+    assert probekit("verify", "copy.json", "--run", "run", "--public-key", "mine.pub")[0] == 7
+    assert probekit("verify", "copy.json", "--run", "run", "--public-key", "mine.pub", "--require", "signature")[0] == 0
     assert probekit("verify", "copy.json", "--run", "run", "--public-key", "other.pub")[0] == 6
-    assert probekit("verify", "copy.json", "--head", "run/states/0002/head")[0] == 0
+    assert probekit("verify", "copy.json", "--head", "run/states/0002/head")[0] == 7
     assert probekit("verify", "copy.json", "--head", "run/states/0001/head")[0] == 6
     sealed = json.loads(Path("copy.json").read_text())
     sealed["certificate"]["residual"]["norm"] = 0.0

@@ -1,0 +1,117 @@
+"""What a verifier has, and what it computes of that once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from probekit.certificates.asked_look import AskedLook
+from probekit.certificates.certificate import Certificate
+from probekit.certificates.second import SecondLoss, Sums
+from probekit.certificates.second_look import SecondLook
+from probekit.errors import VerificationError
+from probekit.federated.federation import Federation
+from probekit.linear.design import ClientStats
+from probekit.linear.objective import SIGMA
+from probekit.models.heads import Head
+from probekit.models.problem import problem_of
+from probekit.values import EmbeddingSet
+
+Array = NDArray[np.float64]
+Look = SecondLook | AskedLook
+
+
+@dataclass(frozen=True, eq=False)
+class Evidence:
+    """What a verifier has. Everything is optional; the more there is, the more is proven.
+
+    `head` and `before` are the heads after and before; `statistics` the retained clients'; `embeddings` with
+    `rows` (row numbers of each retained client) the cached rows themselves; `clients` answer one gradient
+    round; `evaluation` is the set of the certified agreement; `reference` the head compared with;
+    `signature` is the one beside the certificate, `public_key` that of the signer one trusts; `objective` the secret
+    linear term of the loss, and `objective_before` that of the run before.
+    """
+
+    head: Head | None = None
+    before: Head | None = None
+    statistics: Mapping[str, ClientStats] | None = None
+    embeddings: EmbeddingSet | None = None
+    rows: Mapping[str, NDArray[np.int64]] | None = None
+    clients: Federation | None = None
+    evaluation: EmbeddingSet | None = None
+    reference: Head | None = None
+    signature: Mapping[str, str] | None = None
+    public_key: bytes | None = None
+    objective: Array | None = None
+    objective_before: Array | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Computed:
+    """A certificate and the evidence, with what is computed of it once."""
+
+    certificate: Certificate
+    evidence: Evidence
+
+    @cached_property
+    def problem(self) -> Any:
+        """The problem that the head solves with this objective; None without a head."""
+        head, objective = self.evidence.head, self.certificate.objective
+        if head is None:
+            return None
+        problem = problem_of(head, objective)
+        for name in ("ridge", "scaling", *problem.objective):
+            if name not in objective:
+                raise VerificationError(f"The objective has no {name}.")
+        return problem
+
+    @cached_property
+    def term(self) -> Array | None:
+        """The secret linear term, where the loss has one and it is at hand."""
+        return self.evidence.objective if SIGMA in self.certificate.objective else None
+
+    @cached_property
+    def rows(self) -> Mapping[str, NDArray[np.int64]] | None:
+        """The retained clients' rows, where all are at hand."""
+        given = self.evidence.rows
+        if self.evidence.embeddings is None or given is None or set(self.certificate.retained) - set(given):
+            return None
+        return {name: given[name] for name in self.certificate.retained}
+
+    @cached_property
+    def sums(self) -> Sums | None:
+        """Those of the statistics as they are given, else of the rows."""
+        if "statistics" not in self.problem.traits:
+            return None
+        if self.evidence.statistics:
+            return Sums.of_statistics(self.evidence.statistics)
+        held = self.evidence.embeddings
+        if self.rows is None or held is None:
+            return None
+        parts = ((held.embeddings[own], held.labels[own]) for own in self.rows.values() if len(own))
+        return Sums.of_rows(self.problem.design, parts)
+
+    def look(self, params: Array) -> Look | None:
+        """Parameters, seen from the retained loss; None: there is nothing to compute it of."""
+        objective, hint = self.certificate.objective, self.certificate.curvature
+        if self.sums is not None:
+            loss = SecondLoss.of(self.sums, objective, term=self.term)
+            return SecondLook(loss, params, None if hint is None else hint.value)
+        clients = self.clients
+        return None if clients is None else AskedLook.of(params, objective, self.problem, clients, self.term)
+
+    @cached_property
+    def clients(self) -> Federation | None:
+        """Who answers a gradient round: the clients, or their rows."""
+        from probekit.federated.in_process import InProcess
+
+        if "plain" not in self.problem.traits:
+            return None
+        if self.rows is not None and self.evidence.embeddings is not None:
+            return InProcess.of(self.problem, self.evidence.embeddings, self.rows)
+        return self.evidence.clients
