@@ -86,6 +86,18 @@ def _shared(
     """The flags that all commands share."""
 
 
+def private_key(path: Path, *exposed: Path) -> bytes:
+    """A private key (PEM) from a file that does not lie in a folder that is copied and shown around."""
+    from probekit.errors import InputError, NotFoundError
+
+    if not path.is_file():
+        raise NotFoundError(f"There is no key file {path}. `openssl genpkey -algorithm ed25519 -out {path}` makes one.")
+    for folder in exposed:
+        if path.resolve().is_relative_to(folder.resolve()):
+            raise InputError(f"The private key {path} lies in {folder}, which others get to see. Keep it elsewhere.")
+    return path.read_bytes()
+
+
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 

@@ -43,7 +43,7 @@ def unlearn(
     if release is not None and sigma is None:
         raise typer.BadParameter("--release writes a head with noise: give --sigma too.")
     given |= {"clients": client or (), "samples": sample or (), "relabel": relabel or (), "add": add or ()}
-    signed = None if key is None else _key(key)
+    signed = None if key is None else o.private_key(key, run, output.store.root)
     with output.watch() as watch:
         result = opened.unlearn(key=signed, watch=watch, **given)
     if release is not None and sigma is not None:
@@ -53,14 +53,6 @@ def unlearn(
     purged = opened.purge() if purge else None
     value = result.plain | ({"purged": purged.plain} if purged is not None else {})
     output.result(value, lambda console, _: _show(console, result, purged))
-
-
-def _key(path: Path) -> bytes:
-    from probekit.errors import NotFoundError
-
-    if not path.is_file():
-        raise NotFoundError(f"There is no key file {path}. `openssl genpkey -algorithm ed25519 -out {path}` makes one.")
-    return path.read_bytes()
 
 
 def _show(console: Console, result: UnlearnResult, purged: PurgeResult | None) -> None:

@@ -26,6 +26,9 @@ from probekit.values import Json, canonical
 ASIDE = ".aside-"
 """How the names of files begin that are still being written."""
 
+PRIVATE = 0o600
+"""The mode of files that only their owner may read."""
+
 _NAMES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "I64": "<i8", "I32": "<i4", "U8": "|u1"}
 _TAGS = {np.dtype(name): tag for tag, name in _NAMES.items()}
 _FULL = (
@@ -70,12 +73,13 @@ def sync_folder(folder: Path) -> None:
 
 
 @contextmanager
-def _aside(folder: Path) -> Iterator[tuple[IO[bytes], Path]]:
+def _aside(folder: Path, mode: int = 0o666) -> Iterator[tuple[IO[bytes], Path]]:
     """A new file beside its future place; gone again unless `_settle` moves it there."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{ASIDE}{os.getpid()}-{secrets.token_hex(4)}"
     try:
-        with path.open("xb") as handle:
+        path.touch(mode, exist_ok=False)
+        with path.open("r+b") as handle:
             yield handle, path
     finally:
         path.unlink(missing_ok=True)
@@ -90,9 +94,12 @@ def _settle(handle: IO[bytes], path: Path, target: Path) -> None:
 
 
 @contextmanager
-def new_file(target: Path) -> Iterator[IO[bytes]]:
-    """A file to write, which takes its place, whole and safe, when the body ends; nothing is left if it fails."""
-    with storing(target.parent), _aside(target.parent) as (handle, path):
+def new_file(target: Path, *, mode: int = 0o666) -> Iterator[IO[bytes]]:
+    """A file to write, which takes its place, whole and safe, when the body ends; nothing is left if it fails.
+
+    mode: who may read it, from its creation on (`PRIVATE`: its owner only).
+    """
+    with storing(target.parent), _aside(target.parent, mode) as (handle, path):
         yield handle
         _settle(handle, path, target)
 
@@ -140,9 +147,9 @@ def write_text(target: Path, text: str) -> None:
     write_bytes(target, text.encode())
 
 
-def write_bytes(target: Path, content: bytes) -> None:
+def write_bytes(target: Path, content: bytes, *, mode: int = 0o666) -> None:
     """Replace a small file by these bytes, at once."""
-    with new_file(target) as handle:
+    with new_file(target, mode=mode) as handle:
         handle.write(content)
 
 

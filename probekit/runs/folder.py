@@ -2,7 +2,7 @@
 
 run.json               schema, config, digests of the inputs, the current state and the ledger's last entry
 partition.safetensors  who holds which rows, and which rows of the cached set took part
-environment.json       timings.json       ledger.jsonl       states/0001/ ...
+environment.json       timings.json       ledger.jsonl       states/0001/ ...       transitions/0002.json ...
 
 Row numbers count the rows that took part, those with a label and an embedding; `rows` leads back to the cached
 set. A run appears whole, under its name, once everything is written. A new state is written aside, then entered
@@ -14,38 +14,25 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from probekit import __version__
 from probekit.cache import DiskStore
 from probekit.errors import CorruptError, InputError, MismatchError, NotFoundError
 from probekit.federated.trained import Trained
-from probekit.files import ASIDE, acquire, new_folder, replaced, restore_folder, storing, sync_folder, write_json
+from probekit.files import ASIDE, acquire, replaced, restore_folder, storing, sync_folder, write_json
 from probekit.models.heads import Head
 from probekit.registry import nearest
-from probekit.runs import layout, ledger
+from probekit.runs import commitments, layout, ledger
+from probekit.runs.commitments import CommittedStep
 from probekit.runs.layout import LEDGER, NOTE, PARTITION, lock_of, state_folder
 from probekit.runs.ledger import Event, LedgerEntry
 from probekit.runs.states import StateFolder, write_state
 from probekit.values import EmbeddingSet, Json, Partition
-
-
-@dataclass(frozen=True)
-class RunContents:
-    """What a new run is made of. `rows` are the rows of the cached set that took part; None: all of them."""
-
-    config: Mapping[str, Json]
-    inputs: Mapping[str, Json]
-    partition: Partition
-    trained: Trained
-    rows: NDArray[np.int64] | None = None
-    timings: Mapping[str, float] = field(default_factory=dict)
-    details: Mapping[str, Json] = field(default_factory=dict)
 
 
 class RunFolder:
@@ -164,14 +151,34 @@ class RunFolder:
         finally:
             self._lock.release()
 
-    def write_state(self, trained: Trained, event: Event, *, texts: Mapping[str, str] | None = None) -> int:
+    def commit(self, trained: Trained, row_ids: Mapping[str, bytes] | None = None) -> CommittedStep:
+        """What the run would commit to with this as its next state; the ids of clients' rows where they changed."""
+        before = self.at().commitments()
+        contents = commitments.contents_of(trained, row_ids or {}, before)
+        if before is None:
+            return CommittedStep.begin(contents, self.state + 1)
+        return before.following(contents, self.state)
+
+    def write_state(
+        self,
+        trained: Trained,
+        event: Event,
+        *,
+        texts: Mapping[str, str] | None = None,
+        committed: CommittedStep | None = None,
+    ) -> int:
         """Make this the run's state, at once, with further files of it; gives its number."""
         with self.lock(), storing(self.path):
             number, aside = self.state + 1, self.path / "states" / f"{ASIDE}state"
-            outputs = write_state(aside, trained, before=self.at(), texts=texts)
+            step = committed or self.commit(trained)
+            if step.transition is not None:
+                event = replace(event, inputs={**event.inputs, "root": step.transition.before.digest})
+            outputs = write_state(aside, trained, step.commitments, before=self.at(), texts=texts)
             aside.rename(state_folder(self.path, number))
             sync_folder(self.path / "states")
-            self._enter(event, {"state": number, **outputs})
+            if step.transition is not None:
+                commitments.write_transition(self.path, step.transition)
+            self._enter(event, {"state": number, "root": step.root.plain, **outputs})
             return number
 
     def record(self, event: Event, outputs: Mapping[str, Json] | None = None) -> None:
@@ -195,7 +202,7 @@ class RunFolder:
         """A copy of the run as it is now, under another name."""
         if path.absolute() == self.path.absolute():
             raise InputError(f"{path} cannot be copied onto itself. Choose another folder.")
-        with self.lock(), _appearing(path, force=force) as aside:
+        with self.lock(), layout.appearing(path, force=force) as aside:
             shutil.copytree(self.path, aside, dirs_exist_ok=True)
         return RunFolder.open(path)
 
@@ -221,6 +228,9 @@ class RunFolder:
         for path in (self.path / "states").iterdir():
             if not path.name.isdigit() or int(path.name) > self.state:
                 shutil.rmtree(path)
+        for path in (self.path / commitments.TRANSITIONS).glob("*.json"):
+            if int(path.stem) > self.state:
+                path.unlink()
         for path in self.path.glob(f"{ASIDE}*"):
             shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
 
@@ -251,39 +261,3 @@ class OpenRun:
     def state(self) -> int:
         """The number of the current state: 1 after training, one more after every request."""
         return self.folder.state
-
-
-def create(path: Path, material: RunContents, *, force: bool = False) -> RunFolder:
-    """Write a new run: it appears whole under its name, or not at all."""
-    inputs = {**material.inputs, "partition": material.partition.digest}
-    event = Event("train", inputs, {**material.details, "config": dict(material.config)})
-    with _appearing(path, force=force) as aside:
-        state = state_folder(aside, 1)
-        entry = ledger.follow(None, event, {"state": 1, **write_state(state, material.trained)})
-        sync_folder(state.parent)
-        ledger.append(aside / LEDGER, entry)
-        write_json(aside / "environment.json", layout.environment())
-        write_json(aside / "timings.json", dict(material.timings))
-        note: dict[str, Json] = {
-            "schema": layout.SCHEMA,
-            "probekit": __version__,
-            "config": dict(material.config),
-            "inputs": inputs,
-            "partition": layout.write_partition(aside / PARTITION, material.partition, material.rows),
-            "state": 1,
-            "ledger": entry.digest,
-        }
-        write_json(aside / NOTE, note)
-    return RunFolder.open(path)
-
-
-@contextmanager
-def _appearing(path: Path, *, force: bool = False) -> Iterator[Path]:
-    """A folder to fill, which is then the run of that name; under its lock, so that it replaces no other."""
-    with storing(path.parent):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with lock_of(path):
-            restore_folder(path)
-            layout.refuse_taken(path, force=force)
-            with new_folder(path, aside=path.absolute().parent / f"{ASIDE}{path.name}") as aside:
-                yield aside

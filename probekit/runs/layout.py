@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import platform
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,7 @@ from numpy.typing import NDArray
 
 from probekit import __version__
 from probekit.errors import CacheError, CorruptError, InputError
-from probekit.files import read_json
+from probekit.files import ASIDE, new_folder, read_json, restore_folder, storing
 from probekit.runs import tensors
 from probekit.values import Json, Partition
 
@@ -105,3 +107,15 @@ def refuse_taken(path: Path, *, force: bool) -> None:
         raise InputError(f"{path} exists and is not a run folder. Choose another folder, or remove it.")
     if not force:
         raise InputError(f"{path} holds a finished run. Give `force=True` to replace it, or choose another folder.")
+
+
+@contextmanager
+def appearing(path: Path, *, force: bool = False) -> Iterator[Path]:
+    """A folder to fill, which is then the run of that name; under its lock, so that it replaces no other."""
+    with storing(path.parent):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with lock_of(path):
+            restore_folder(path)
+            refuse_taken(path, force=force)
+            with new_folder(path, aside=path.absolute().parent / f"{ASIDE}{path.name}") as aside:
+                yield aside

@@ -11,6 +11,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from probekit.custody.chain import Anchor, link
 from probekit.errors import VerificationError
 from probekit.files import storing, sync_folder
 from probekit.values import Json, canonical, digest
@@ -18,6 +19,8 @@ from probekit.values import Json, canonical, digest
 DISTRUST = "Do not trust this run: restore its ledger from a copy or train again."
 FIRST = "0" * 64
 """What stands for the entry before the first."""
+FORMAT = 2
+"""Format 1, whose digest is that of the whole entry, is still read."""
 
 
 @dataclass(frozen=True)
@@ -40,11 +43,24 @@ class LedgerEntry:
     outputs: Mapping[str, Json]
     details: Mapping[str, Json]
     previous: str
+    format: int = 1
+
+    @property
+    def body(self) -> str:
+        """The sha256 of all that it says itself."""
+        return digest({name: value for name, value in vars(self).items() if name != "previous"})
 
     @property
     def digest(self) -> str:
-        """The sha256 of all of it."""
-        return digest(vars(self))
+        """Its link in the chain: a sha256 of the one before and of the body, so that bodies need not be shown."""
+        if self.format == 1:
+            return digest({name: value for name, value in vars(self).items() if name != "format"})
+        return link(bytes.fromhex(self.previous), bytes.fromhex(self.body)).hex()
+
+    @property
+    def anchor(self) -> Anchor:
+        """What somebody may note of it, to hold the ledger to it later."""
+        return Anchor(self.number, bytes.fromhex(self.digest))
 
     @property
     def state(self) -> int:
@@ -55,14 +71,17 @@ class LedgerEntry:
     @property
     def line(self) -> bytes:
         """The entry as it stands in the file."""
-        return canonical({**vars(self), "digest": self.digest}).encode() + b"\n"
+        said = {**vars(self), "digest": self.digest}
+        if self.format == 1:
+            del said["format"]
+        return canonical(said).encode() + b"\n"
 
 
 def follow(before: LedgerEntry | None, event: Event, outputs: Mapping[str, Json]) -> LedgerEntry:
     """The entry that comes after another one."""
     number, previous = (before.number + 1, before.digest) if before else (1, FIRST)
     now = datetime.now(UTC).isoformat(timespec="seconds")
-    return LedgerEntry(number, now, event.action, event.inputs, outputs, event.details, previous)
+    return LedgerEntry(number, now, event.action, event.inputs, outputs, event.details, previous, FORMAT)
 
 
 def append(path: Path, entry: LedgerEntry) -> None:

@@ -18,6 +18,7 @@ from probekit.runs.folder import OpenRun, RunFolder
 from probekit.runs.influence import influence
 from probekit.runs.layout import NOTE
 from probekit.runs.options import TrainOptions
+from probekit.runs.proving import prove
 from probekit.runs.purging import purge
 from probekit.runs.result import Result
 from probekit.runs.training import TrainResult, train_run
@@ -43,7 +44,7 @@ class Run(OpenRun):
     Most verbs are functions in modules of their own, whose first argument is the run.
     """
 
-    plan, unlearn, verify, purge = plan, unlearn, verify, purge
+    plan, unlearn, prove, verify, purge = plan, unlearn, prove, verify, purge
     evaluate, influence, duplicates = evaluate, influence, duplicates
 
     def __init__(self, folder: RunFolder, store: DiskStore, *, training: TrainResult | None = None) -> None:

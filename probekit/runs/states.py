@@ -4,6 +4,7 @@ head/               config.json, model.safetensors, README.md
 kept/statistics/    one file per client
 kept/               server, gradients, history, objective (secret), solution: what there is of them
 kept/NAME/          whatever else a trainer or a method keeps: common.safetensors, and one file per client
+slots.bin           what the run commits to of every client, closed to others
 trained.json        everything else, and the sha256 of every file above; its own stands in the ledger
 """
 
@@ -20,12 +21,13 @@ from numpy.typing import NDArray
 from probekit.errors import CorruptError
 from probekit.federated.federation import Traffic
 from probekit.federated.trained import Kept, ServerSet, Trained
-from probekit.files import read_json, sha256_file, sync_folder, write_json, write_text
+from probekit.files import PRIVATE, read_json, sha256_file, sync_folder, write_bytes, write_json
 from probekit.linear.design import Design, Solution
 from probekit.models.heads import Head
 from probekit.models.problem import problem_of
 from probekit.models.serving import load_head, save_head
 from probekit.runs import tensors
+from probekit.runs.commitments import SLOTS, Commitments
 from probekit.values import Json
 
 NOTE = "trained.json"
@@ -93,6 +95,13 @@ class StateFolder:
         path, stated = self._path("objective")
         return tensors.take_objective(path, stated, self._design()) if stated else None
 
+    def commitments(self) -> Commitments | None:
+        """What the run commits to of its clients; None in runs of earlier versions."""
+        if (stated := self.files.get(SLOTS)) is None:
+            return None
+        tensors.check(self.folder / SLOTS, stated)
+        return Commitments.of_data((self.folder / SLOTS).read_bytes(), self.folder / SLOTS)
+
     def trained(self) -> Trained:
         """All that training left; statistics are read when asked for, histories mapped."""
         note, head = self.note, self.head()
@@ -141,7 +150,12 @@ class StateFolder:
 
 
 def write_state(
-    folder: Path, trained: Trained, *, before: StateFolder | None = None, texts: Mapping[str, str] | None = None
+    folder: Path,
+    trained: Trained,
+    commitments: Commitments,
+    *,
+    before: StateFolder | None = None,
+    texts: Mapping[str, str] | None = None,
 ) -> dict[str, Json]:
     """Write a state into a new folder; gives what the ledger should say of it.
 
@@ -157,9 +171,10 @@ def write_state(
             files[f"{KEPT}/{what}.safetensors"] = put(folder / KEPT / f"{what}.safetensors", value)
     for name, one in trained.kept.items():
         files |= _write_kept(folder, name, one)
+    write_bytes(folder / SLOTS, commitments.data, mode=PRIVATE)
     for name, text in (texts or {}).items():
-        write_text(folder / name, text)
-        files[name] = sha256_file(folder / name)
+        write_bytes(folder / name, text.encode())
+    files |= {name: sha256_file(folder / name) for name in (SLOTS, *(texts or ()))}
     solution = {name: one for name, one in vars(trained.solution).items() if name != "value"}
     server: Json = None
     if trained.server is not None:
@@ -187,12 +202,7 @@ def write_state(
     write_json(folder / NOTE, note)
     for path in (folder / KEPT, folder):
         sync_folder(path)
-    outputs: dict[str, Json] = {"head": trained.head.digest, "trained": sha256_file(folder / NOTE)}
-    if digests is not None:
-        known = (before.note["statistics"] or {}) if before is not None else {}
-        outputs["statistics"] = {name: digest for name, digest in digests.items() if known.get(name) != digest}
-        outputs["statistics left out"] = [name for name in known if name not in digests]
-    return outputs
+    return {"head": trained.head.digest, "trained": sha256_file(folder / NOTE)}
 
 
 def _write_statistics(

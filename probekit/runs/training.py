@@ -17,8 +17,10 @@ from probekit.federated.training import with_recipe
 from probekit.models.problem import backend_named
 from probekit.protocols import Watch, unwatched
 from probekit.runs.checkpoint import TrainingCheckpoint
+from probekit.runs.commitments import row_ids_of
+from probekit.runs.creation import RunContents, create
 from probekit.runs.fitting import fit, timed
-from probekit.runs.folder import RunContents, RunFolder, create
+from probekit.runs.folder import RunFolder
 from probekit.runs.layout import refuse_taken
 from probekit.runs.options import TrainOptions
 from probekit.runs.result import Result, to_plain
@@ -124,7 +126,8 @@ def train_run(
     trained = _described(fitted.trained, whole, fitted.choice)
     config, inputs = {"embeddings": name, **fitted.options}, _inputs(store, digest, whole, embeddings)
     details: dict[str, Json] = {"backbone": whole.spec.backbone, "source": whole.source}
-    material = RunContents(config, inputs, divided, trained, rows, timings, details)
+    row_ids = row_ids_of(embeddings, divided, trained.counts)
+    material = RunContents(config, inputs, divided, trained, rows, timings, details, row_ids)
     with timed(timings, "write"):
         run = create(path, material, force=force)
     checkpoint.remove()

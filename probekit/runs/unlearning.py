@@ -16,6 +16,7 @@ from probekit.errors import InputError, MismatchError, NotFoundError
 from probekit.federated.trained import Trained
 from probekit.linear.objective import SIGMA
 from probekit.protocols import Watch, unwatched
+from probekit.runs.commitments import row_ids_of
 from probekit.runs.fitting import trainer_of
 from probekit.runs.folder import OpenRun, RunFolder
 from probekit.runs.layout import state_folder
@@ -160,9 +161,20 @@ def unlearn(
         }
         event = Event(UNLEARN, {"state": folder.state, "head": before.head.digest}, details)
         text = certificate_text(certificate, signature=signature)
-        number = folder.write_state(unlearned.trained_after, event, texts={CERTIFICATE: text})
+        committed = folder.commit(unlearned.trained_after, _row_ids(removal))
+        number = folder.write_state(unlearned.trained_after, event, texts={CERTIFICATE: text}, committed=committed)
         path = certificate_path(folder, number)
         return UnlearnResult(run.path, number, request, certificate, path, unlearned.cost, why, unlearned)
+
+
+def _row_ids(removal: Removal) -> dict[str, bytes]:
+    """A digest of the row ids of every client whose rows change, or that joins with rows."""
+    material, request = removal.material, removal.request
+    if request.by_row:
+        return row_ids_of(removal.rest.embeddings, removal.rest.partition, removal.changed)
+    if material.embeddings is None or material.partition is None:
+        return {}
+    return row_ids_of(material.embeddings, material.partition, request.added)
 
 
 def _look(

@@ -175,6 +175,7 @@ def test_anchors_as_text() -> None:
     for text in ("", "3", "3:", ":aa", "x:" + "0" * 64, "3:" + "0" * 63, "3:" + "A" * 64, "²:" + "0" * 64, "9" * 5000):
         with pytest.raises(InputError):
             Anchor.parse(text)
+    wrong: Any
     for wrong in ({}, {"start": BEGINNING.plain, "bodies": ["00"]}, {"start": 1, "bodies": []}, []):
         with pytest.raises(VerificationError):
             Chain.from_plain(wrong)

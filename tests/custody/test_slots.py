@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import secrets
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -180,7 +181,7 @@ def test_row_ids_are_not_glued_together() -> None:
 @pytest.mark.parametrize("width", [0, 31, 33, 64])
 def test_parts_of_another_width_are_refused(part: str, width: int) -> None:
     with pytest.raises(InputError, match="32 bytes"):
-        replace(leaf(1), **{part: bytes(width)})
+        ClientLeaf(**{**vars(leaf(1)), part: bytes(width)})
     with pytest.raises(VerificationError, match="as written"):
         ClientLeaf.from_plain({**leaf(1).plain, part: "00" * width})
 
@@ -204,6 +205,7 @@ def test_plain_leaves_and_roots_come_back() -> None:
     one, root = leaf(3), SlotRoot(RUN, 5, 2, EMPTY)
     assert ClientLeaf.from_plain(one.plain) == one
     assert SlotRoot.from_plain(root.plain) == root
+    wrong: Any
     for wrong in ({}, [], None, {**one.plain, "more": 1}, {"slot": 1}):
         with pytest.raises(VerificationError, match="was wanted"):
             ClientLeaf.from_plain(wrong)

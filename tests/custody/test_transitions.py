@@ -89,8 +89,8 @@ def _node_for_leaf(found: Transition) -> Transition:
     one = found.changes[0]
     old, new = (node(1, leaf, one.siblings[:32]) for leaf in (one.old, one.new))
     half = SlotChange(one.slot >> 1, old, new, one.siblings[32:])
-    roots = [replace(root, slots=root.slots // 2) for root in (found.before, found.after)]
-    return Transition(*roots, (half,))
+    before, after = (replace(root, slots=root.slots // 2) for root in (found.before, found.after))
+    return Transition(before, after, (half,))
 
 
 def _height(found: Transition) -> Transition:

@@ -35,9 +35,10 @@ from probekit.federated.trained import Trained
 from probekit.linear.design import Design
 from probekit.linear.ridge import fit
 from probekit.models.heads import head_of
+from probekit.runs import commitments, ledger
 from probekit.runs import folder as runs_module
-from probekit.runs import ledger
 from probekit.runs import tensors as kept
+from probekit.runs.commitments import read_transition
 from probekit.runs.folder import RunFolder
 from probekit.runs.ledger import Event
 from probekit.runs.options import TrainOptions
@@ -135,7 +136,12 @@ def test_a_run_says_what_it_was_made_of(store: DiskStore, shelve: Shelve, tmp_pa
     assert entry.inputs["set"] == found.digest
     assert entry.outputs["head"] == trained.head.digest
     assert trained.statistics is not None
-    assert entry.outputs["statistics"] == {name: one.digest for name, one in trained.statistics.items()}
+    committed = run.at().commitments()
+    assert committed is not None
+    assert entry.outputs["root"] == committed.root(1).plain
+    assert {name: one.statistics.hex() for name, one in committed.leaves.items()} == {
+        name: one.digest for name, one in trained.statistics.items()
+    }
     assert json.loads((run.path / "environment.json").read_text())["packages"]["numpy"] == np.__version__
     assert json.loads((run.path / "timings.json").read_text())["train"] >= 0
 
@@ -187,8 +193,11 @@ def test_a_new_state_replaces_the_old_one_and_leaves_it_readable(
     assert set(again.trained().statistics or {}) == {"0", "1", "3"}
     assert set(again.trained(1).statistics or {}) == {"0", "1", "2", "3"}
     entry = again.entries()[1]
-    assert entry.outputs["statistics"] == {}
-    assert entry.outputs["statistics left out"] == ["2"]
+    proof, left = read_transition(run.path, 2), run.at(1).commitments()
+    assert proof is not None
+    assert left is not None
+    assert proof.emptied == (left.leaves["2"].slot,)
+    assert (entry.inputs["root"], entry.outputs["root"]) == (proof.before.digest, proof.after.plain)
     assert entry.details == {"client": "2"}
 
 
@@ -226,8 +235,9 @@ def everything(run: RunFolder) -> None:
     """Read all that a run holds."""
     run.entries()
     run.partition()
-    trained = run.trained()
-    assert trained.counts
+    trained, committed = run.trained(), run.at().commitments()
+    assert committed is not None
+    assert committed.leaves.keys() == trained.counts.keys() != set()
     for name in trained.statistics or ():
         assert trained.statistics is not None
         assert trained.statistics[name].count == trained.counts[name]
@@ -241,7 +251,7 @@ def test_every_changed_file_is_noticed(store: DiskStore, shelve: Shelve, tmp_pat
     everything(run)
     files = [path for path in sorted(run.path.rglob("*")) if path.is_file()]
     checked = [path for path in files if path.name not in ("run.json", "environment.json", "timings.json")]
-    assert len(checked) == 13  # statistics make gradients known, so these are not kept besides
+    assert len(checked) == 14  # statistics make gradients known, so these are not kept besides
     for path in checked:
         content = path.read_bytes()
         path.write_bytes(content[:-9] + bytes([content[-9] ^ 1]) + content[-8:])
@@ -349,7 +359,7 @@ def test_a_replacement_killed_in_between_is_undone(store: DiskStore, shelve: She
     assert sorted(path.name for path in tmp_path.iterdir() if path.name != "cache") == [".run.lock", "run"]
 
 
-STEPS = ["write_state", "rename", "follow", "append", "write_json"]
+STEPS = ["write_state", "rename", "write_transition", "follow", "append", "write_json"]
 
 
 @pytest.mark.parametrize("torn", [False, True], ids=["before", "after"])
@@ -360,7 +370,8 @@ def test_stopped_at_any_step_the_run_is_the_old_or_the_new_one(
     shelve("small")
     run, trained = made(store, tmp_path / "run")
     after = forgotten(run, "1")
-    home = {"rename": Path, "follow": ledger, "append": ledger}.get(step, runs_module)
+    home: Any = {"rename": Path, "follow": ledger, "append": ledger, "write_transition": commitments}
+    home = home.get(step, runs_module)
     real = getattr(home, step)
 
     def dies(*arguments: Any, **named: Any) -> Any:
@@ -385,6 +396,7 @@ def test_stopped_at_any_step_the_run_is_the_old_or_the_new_one(
     assert found.head().digest == (after if entered else trained).head.digest
     assert len(found.entries()) == found.state
     assert sorted(path.name for path in (run.path / "states").iterdir()) == ["0001", "0002"][: found.state]
+    assert (read_transition(run.path, 2) is not None) == (found.state == 2)
     everything(RunFolder.open(run.path))
     assert found.write_state(forgotten(found, "0"), Event("unlearn")) == found.state
 

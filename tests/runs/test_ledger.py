@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from probekit.custody.chain import Chain
 from probekit.errors import VerificationError
 from probekit.runs import ledger
 from probekit.runs.ledger import FIRST, Event, LedgerEntry
@@ -64,11 +65,32 @@ def test_the_chain_is_sha256_of_canonical_json(tmp_path: Path) -> None:
     previous = FIRST
     for line in path.read_text().splitlines():
         fields = json.loads(line)
-        stated = fields.pop("digest")
+        stated, before = fields.pop("digest"), fields.pop("previous")
         text = json.dumps(fields, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-        assert hashlib.sha256(text.encode()).hexdigest() == stated
-        assert fields["previous"] == previous
+        body = hashlib.sha256(text.encode()).digest()
+        assert hashlib.sha256(b"probekit.link.v1" + bytes.fromhex(before) + body).hexdigest() == stated
+        assert before == previous
         previous = stated
+
+
+def test_the_chain_is_shown_without_its_entries(tmp_path: Path) -> None:
+    """Whoever noted an entry sees that the tip follows from it, and nothing of what other entries say."""
+    entries = written(tmp_path / "ledger.jsonl", [Event("train"), Event("unlearn"), Event("purge")])
+    chain = Chain(entries[0].anchor, tuple(bytes.fromhex(one.body) for one in entries[1:]))
+    assert chain.tip == entries[-1].anchor
+    chain.demand([entries[1].anchor])
+
+
+def test_entries_of_format_1_are_read_and_followed(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.jsonl"
+    old = LedgerEntry(1, "2026-01-01T00:00:00+00:00", "train", {}, {"state": 1}, {}, FIRST)
+    assert "format" not in json.loads(old.line)
+    text = {name: value for name, value in json.loads(old.line).items() if name != "digest"}
+    assert old.digest == hashlib.sha256(json.dumps(text, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+    ledger.append(path, old)
+    new = ledger.follow(old, Event("unlearn"), {"state": 2})
+    ledger.append(path, new)
+    assert ledger.read(path, new.digest) == [old, new]
 
 
 def test_a_missing_last_entry_is_noticed(tmp_path: Path) -> None:

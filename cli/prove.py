@@ -1,0 +1,48 @@
+"""`probekit prove`: a client's receipt."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from probekit.cli import options as o
+from probekit.cli.output import Console, Output, facts, remarks
+
+if TYPE_CHECKING:
+    from probekit.runs.proving import ProveResult
+
+
+@o.common
+def prove(
+    output: Output,
+    run: o.RunFolder,
+    client: Annotated[str, typer.Option(help="The client that the receipt is for.")],
+    receipt: Annotated[Path, typer.Option(help="The file to write; an existing one is replaced.")] = Path(
+        "receipt.json"
+    ),
+    key: Annotated[Path | None, typer.Option(help="Sign it with this Ed25519 private key (PEM).")] = None,
+) -> None:
+    """Write a receipt for a client: its leaf, the leaf's salt and the way to the root that the run commits to.
+
+    The client keeps it, and nobody else should. After the client was forgotten,
+    `probekit verify --receipt FILE --run RUN` shows that its leaf was emptied.
+    """
+    signed = None if key is None else o.private_key(key, run, output.store.root)
+    output.result(output.open(run).prove(client, receipt, key=signed), _show)
+
+
+def _show(console: Console, result: ProveResult) -> None:
+    said = result.receipt
+    facts(
+        console,
+        {
+            "receipt": result.path,
+            "slot": f"{said.leaf.slot} of {said.root.slots}, {said.leaf.rows} rows, in state {said.root.state}",
+            "root": said.root.digest,
+            "anchor": f"{said.anchor}",
+            "signed by": said.signature["key"] if said.signature else "nobody",
+        },
+    )
+    remarks(console, result.not_shown)

@@ -1,0 +1,174 @@
+"""A client's receipt from a run, and what became of the leaf that a receipt is of."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from probekit.custody.receipts import MOST_BYTES, Receipt
+from probekit.custody.slots import SlotRoot
+from probekit.custody.transitions import Transition
+from probekit.errors import InputError, NotFoundError, VerificationError
+from probekit.files import PRIVATE, write_bytes
+from probekit.runs.commitments import Commitments, read_transition
+from probekit.runs.folder import OpenRun, RunFolder
+from probekit.runs.ledger import LedgerEntry
+from probekit.runs.result import Result
+from probekit.unlearning.request import known_clients
+
+NOTHING_COMMITTED = (
+    "it was made by an earlier probekit. Train again; or unlearn something, then the state after it commits to its "
+    "clients."
+)
+NOT_SHOWN = (
+    "that the same rows are in no other slot, and that no copies exist elsewhere",
+    "that the head was made from what the run commits to",
+    "a run that was rolled back or written anew, unless somebody else holds a receipt or an anchor of it",
+)
+
+
+@dataclass(frozen=True)
+class ProveResult(Result):
+    """A receipt, where it was written, and what it does not show."""
+
+    path: Path
+    receipt: Receipt
+    not_shown: tuple[str, ...] = NOT_SHOWN
+
+    @property
+    def plain(self) -> dict[str, Any]:
+        """All of it but the salt, which is for the client alone."""
+        said = self.receipt
+        return {
+            "path": str(self.path),
+            "slot": said.leaf.slot,
+            "rows": said.leaf.rows,
+            "state": said.root.state,
+            "root": said.root.digest,
+            "anchor": str(said.anchor),
+            "signed_by": said.signature["key"] if said.signature else None,
+            "not_shown": list(self.not_shown),
+        }
+
+
+def prove(run: OpenRun, client: str, path: Path | str, *, key: bytes | None = None) -> ProveResult:
+    """Write a client's receipt, to be kept by the client: its leaf in the current state, and the ledger's tip.
+
+    key: the operator's private key, to sign it with (PEM).
+    """
+    found, path = receipt_of(run, client, key=key), Path(path)
+    write_bytes(path, found.text.encode(), mode=PRIVATE)
+    return ProveResult(path, found)
+
+
+def receipt_of(run: OpenRun, client: str, *, key: bytes | None = None) -> Receipt:
+    """A client's receipt: its leaf in the current state, opened."""
+    folder = run.folder
+    with folder.lock():
+        committed, entries = committed_in(folder), folder.entries()
+        if client not in committed.leaves:
+            raise InputError(f"Cannot prove anything to client {client}: {known_clients(tuple(committed.leaves))}.")
+        leaf, root = committed.leaves[client], committed.root(folder.state)
+        if root_of(entries, folder.state) != root:
+            raise VerificationError(f"The leaves of {run.path} are not those that its ledger commits to.")
+        found = Receipt(leaf, root, committed.tree.siblings(leaf.slot), entries[-1].anchor)
+        return (found if key is None else found.signed(key)).check(name=client)
+
+
+def committed_in(run: RunFolder) -> Commitments:
+    """What the current state commits to; runs that commit to nothing are refused."""
+    found = run.at().commitments()
+    if found is None:
+        raise InputError(f"{run.path} commits to nothing: {NOTHING_COMMITTED}")
+    return found
+
+
+def root_of(entries: list[LedgerEntry], state: int) -> SlotRoot | None:
+    """The root of a state, as the ledger has it; None: the state was made by an earlier version."""
+    for one in entries:
+        if one.outputs.get("trained") is not None and one.state == state:
+            plain: Any = one.outputs.get("root")
+            return None if plain is None else SlotRoot.from_plain(plain)
+    return None
+
+
+@dataclass(frozen=True)
+class ReceiptResult(Result):
+    """What became of a receipt's leaf: the state that emptied it and when, by the operator's clock; None: not shown.
+
+    `missing` is the first state whose transition is not there. `anchor` is the ledger's tip, to be noted for later.
+    """
+
+    receipt: Path
+    slot: int
+    state: int
+    emptied: int | None
+    when: str | None
+    missing: int | None
+    anchor: str
+    signed_by: str | None
+    not_shown: tuple[str, ...] = NOT_SHOWN
+
+    @property
+    def proven(self) -> bool:
+        """Whether the leaf was emptied since."""
+        return self.emptied is not None
+
+
+def check_receipt(
+    run: OpenRun, path: Path | str, *, client: str | None = None, public_key: bytes | None = None
+) -> ReceiptResult:
+    """Whether the leaf of a receipt was emptied since; refused if the run is not the one that the receipt is of.
+
+    client: the name that the receipt must be of. public_key: the operator's, from the operator (PEM).
+    """
+    folder, path = run.folder, Path(path)
+    if not path.is_file():
+        raise NotFoundError(f"There is no receipt {path}. `probekit prove` writes one.")
+    with path.open("rb") as handle:
+        receipt = Receipt.read(handle.read(MOST_BYTES + 1)).check(name=client, public_key=public_key)
+    entries = folder.entries()
+    _demand(receipt, entries, folder.path)
+    steps, missing = _transitions(folder, entries, receipt.root.state)
+    found = receipt.history(steps)
+    made = [one for one in entries if "root" in one.outputs and one.state == found.emptied]
+    return ReceiptResult(
+        path,
+        receipt.leaf.slot,
+        receipt.root.state,
+        found.emptied,
+        made[0].time if made else None,
+        None if made else missing,
+        str(entries[-1].anchor),
+        receipt.signature["key"] if receipt.signature else None,
+    )
+
+
+def _demand(receipt: Receipt, entries: list[LedgerEntry], path: Path) -> None:
+    """Refuse a run whose ledger does not run through a receipt's anchor, or had another root then."""
+    noted, root = receipt.anchor, receipt.root
+    if not 0 < noted.number <= len(entries) or entries[noted.number - 1].anchor != noted:
+        raise VerificationError(
+            f"The ledger of {path} does not run through entry {noted.number} as the receipt has it: it was written "
+            "anew, rolled back, or is another run's."
+        )
+    if root_of(entries[: noted.number], root.state) != root:
+        raise VerificationError(
+            f"In state {root.state} the ledger of {path} committed to another root than the receipt's."
+        )
+
+
+def _transitions(run: RunFolder, entries: list[LedgerEntry], state: int) -> tuple[list[Transition], int | None]:
+    """Every transition after a state, up to the first that is missing, each between roots that the ledger has."""
+    found: list[Transition] = []
+    for number in range(state + 1, run.state + 1):
+        one = read_transition(run.path, number)
+        if one is None:
+            return found, number
+        if (one.before, one.after) != (root_of(entries, number - 1), root_of(entries, number)):
+            raise VerificationError(
+                f"The transition to state {number} of {run.path} is not between its ledger's roots."
+            )
+        found.append(one)
+    return found, None
