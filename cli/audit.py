@@ -139,8 +139,7 @@ def _show_membership(console: Console, result: MembershipResult) -> None:
         "unseen": f"{result.rows['unseen']} rows of {result.unseen}",
     }
     if result.purged:
-        gone = ", ".join(result.purged)
-        seen["not available"] = f"the rows of client {gone} were purged: nobody can attack them from here"
+        seen["not available"] = f"the rows of {result.purged} requests were purged: nobody can attack them from here"
     if result.seen:
         seen["left out"] = f"{result.seen} unseen rows that are samples of the run"
     facts(console, seen)

@@ -3,6 +3,7 @@
 run.json               schema, config, digests of the inputs, the current state and the ledger's last entry
 partition.safetensors  who holds which rows, and which rows of the cached set took part
 environment.json       timings.json       ledger.jsonl       states/0001/ ...       transitions/0002.json ...
+openings/000001.json   what stands sealed in the ledger, closed to others; purge erases what the forgotten were in
 
 Row numbers count the rows that took part, those with a label and an embedding; `rows` leads back to the cached
 set. A run appears whole, under its name, once everything is written. A new state is written aside, then entered
@@ -31,6 +32,7 @@ from probekit.runs import commitments, layout, ledger
 from probekit.runs.commitments import CommittedStep
 from probekit.runs.layout import LEDGER, NOTE, PARTITION, lock_of, state_folder
 from probekit.runs.ledger import Event, LedgerEntry
+from probekit.runs.openings import OPENINGS, opened
 from probekit.runs.states import StateFolder, write_state
 from probekit.values import EmbeddingSet, Json, Partition
 
@@ -85,14 +87,18 @@ class RunFolder:
         if number not in self.states():
             there = ", ".join(map(str, self.states()))
             raise NotFoundError(f"{self.path} has no state {number}: it has {there}, and {self.state} is current.")
-        made = self.made().get(number)
-        if made is None:
-            raise CorruptError(f"The ledger of {self.path} has no entry for state {number}. Restore it from a copy.")
-        return StateFolder.open(state_folder(self.path, number), made)
+        stated = self.made().get(number)
+        if stated is None:
+            raise CorruptError(
+                f"The ledger of {self.path} has no entry for state {number}, or its file in {OPENINGS}/ is missing. "
+                "Restore it from a copy."
+            )
+        return StateFolder.open(state_folder(self.path, number), stated)
 
     def made(self) -> dict[int, str]:
-        """The sha256 of what was trained, by the number of its state, as the ledger has them."""
-        return {one.state: str(one.outputs["trained"]) for one in self.entries() if "trained" in one.outputs}
+        """The sha256 of what was trained, by the number of its state, as the ledger has them; unless erased."""
+        entries = [one for one in self.entries() if "trained" in one.outputs]
+        return {one.state: str(one.outputs["trained"]) for one in entries if opened(one.outputs["trained"])}
 
     def trained(self, state: int | None = None) -> Trained:
         """All that training (or the last unlearning) left; clients' statistics are read when asked for."""
@@ -197,6 +203,17 @@ class RunFolder:
             for path in self.path.glob("partition*.safetensors"):
                 if path.name != f"partition-{written}.safetensors":
                     path.unlink()
+
+    def erase_openings(self, *, rows: bool) -> None:
+        """Erase the salts of digests of what is gone: earlier states and, where `rows` are, requests and their sets."""
+        stay = () if rows else ("inputs.set", "inputs.rows", "inputs.partition", "details.request")
+
+        def keep(entry: LedgerEntry, place: str) -> bool:
+            current = "trained" in entry.outputs and entry.state == self.state
+            return place.startswith(("outputs.", *stay) if current else stay)
+
+        with self.lock():
+            ledger.erase(self.path / LEDGER, self.entries(), keep)
 
     def fork(self, path: Path, *, force: bool = False) -> RunFolder:
         """A copy of the run as it is now, under another name."""

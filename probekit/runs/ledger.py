@@ -1,10 +1,13 @@
-"""A run's ledger: JSON lines that are only ever added, each holding the digest of the one before."""
+"""A run's ledger: JSON lines that are only ever added, each holding the digest of the one before.
+
+What could give somebody forgotten away stands there sealed; the openings are files of their own, which purge erases.
+"""
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import islice
@@ -14,6 +17,17 @@ from typing import Any
 from probekit.custody.chain import Anchor, link
 from probekit.errors import VerificationError
 from probekit.files import storing, sync_folder
+from probekit.runs.openings import (
+    Openings,
+    drop_openings,
+    erase_openings,
+    new_openings,
+    openings_path,
+    read_openings,
+    sealed,
+    unsealed,
+    write_openings,
+)
 from probekit.values import Json, canonical, digest
 
 DISTRUST = "Do not trust this run: restore its ledger from a copy or train again."
@@ -44,17 +58,26 @@ class LedgerEntry:
     details: Mapping[str, Json]
     previous: str
     format: int = 1
+    openings: Openings = field(default_factory=dict)
+
+    @property
+    def stored(self) -> dict[str, Any]:
+        """All that it says, as it stands in the file: sealed where it is to be."""
+        said = sealed(vars(self), self.openings)
+        for name in ("openings", *(["format"] if self.format == 1 else [])):
+            del said[name]
+        return said
 
     @property
     def body(self) -> str:
         """The sha256 of all that it says itself."""
-        return digest({name: value for name, value in vars(self).items() if name != "previous"})
+        return digest({name: value for name, value in self.stored.items() if name != "previous"})
 
     @property
     def digest(self) -> str:
         """Its link in the chain: a sha256 of the one before and of the body, so that bodies need not be shown."""
         if self.format == 1:
-            return digest({name: value for name, value in vars(self).items() if name != "format"})
+            return digest(self.stored)
         return link(bytes.fromhex(self.previous), bytes.fromhex(self.body)).hex()
 
     @property
@@ -71,22 +94,21 @@ class LedgerEntry:
     @property
     def line(self) -> bytes:
         """The entry as it stands in the file."""
-        said = {**vars(self), "digest": self.digest}
-        if self.format == 1:
-            del said["format"]
-        return canonical(said).encode() + b"\n"
+        return canonical({**self.stored, "digest": self.digest}).encode() + b"\n"
 
 
 def follow(before: LedgerEntry | None, event: Event, outputs: Mapping[str, Json]) -> LedgerEntry:
     """The entry that comes after another one."""
     number, previous = (before.number + 1, before.digest) if before else (1, FIRST)
     now = datetime.now(UTC).isoformat(timespec="seconds")
-    return LedgerEntry(number, now, event.action, event.inputs, outputs, event.details, previous, FORMAT)
+    openings = new_openings({"inputs": event.inputs, "outputs": outputs, "details": event.details})
+    return LedgerEntry(number, now, event.action, event.inputs, outputs, event.details, previous, FORMAT, openings)
 
 
 def append(path: Path, entry: LedgerEntry) -> None:
     """Add a line; after this returns, no crash loses it."""
     with storing(path.parent):
+        write_openings(path, entry.number, entry.openings)
         with path.open("ab") as handle:
             handle.write(entry.line)
             handle.flush()
@@ -117,11 +139,19 @@ def beyond(path: Path, tip: str) -> LedgerEntry | None:
 
 def cut(path: Path, tip: str) -> None:
     """Drop what a killed process left after the entry with this digest."""
-    length = sum(size for _, size in islice(_chain(path), len(read(path, tip))))
+    known = len(read(path, tip))
+    drop_openings(path, known)
+    length = sum(size for _, size in islice(_chain(path), known))
     if path.stat().st_size > length:
         with storing(path.parent), path.open("r+b") as handle:
             handle.truncate(length)
             os.fsync(handle.fileno())
+
+
+def erase(path: Path, entries: list[LedgerEntry], keep: Callable[[LedgerEntry, str], bool]) -> None:
+    """Erase the openings of entries but those to keep, for good; the chain holds without them."""
+    for entry in entries:
+        erase_openings(path, entry.number, lambda place, entry=entry: keep(entry, place))  # type: ignore[misc]
 
 
 def _chain(path: Path) -> Iterator[tuple[LedgerEntry, int]]:
@@ -134,9 +164,11 @@ def _chain(path: Path) -> Iterator[tuple[LedgerEntry, int]]:
     for number, line in enumerate(lines, start=1):
         try:
             fields = json.loads(line)
-            stated, entry = fields.pop("digest"), LedgerEntry(**fields)
-            written = (entry.digest, entry.number, entry.previous) == (stated, number, previous)
-        except (ValueError, TypeError, KeyError, AttributeError):
+            del fields["digest"]
+            openings = read_openings(path, number)
+            entry = LedgerEntry(**unsealed(fields, openings, openings_path(path, number)), openings=openings)
+            written = (entry.line, entry.number, entry.previous) == (line + b"\n", number, previous)
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
             written = False
         if not written:
             raise VerificationError(

@@ -70,14 +70,14 @@ class HeadMembership:
 @dataclass(frozen=True)
 class MembershipResult(Result):
     """Every head of a run under attack. `forgotten` and `unseen` say what these rows are, `rows` how many there are of
-    each kind. `purged`: clients whose rows are no longer there to be looked for; `seen`: how many unseen rows were left
-    out because they were trained on."""
+    each kind. `purged`: requests whose rows are not there to be looked for; `seen`: how many unseen rows were left out
+    because they were trained on."""
 
     run: Path
     forgotten: str
     unseen: str
     rows: Mapping[str, int]
-    purged: tuple[str, ...]
+    purged: int
     seen: int
     heads: tuple[HeadMembership, ...]
     meaning: tuple[str, ...]
@@ -114,7 +114,7 @@ def membership(
 class _Groups:
     """The rows that are looked for, rows that are certainly in, and rows that are certainly not.
 
-    `purged`: clients whose rows are no longer there to be looked for. `seen`: how many unseen rows were left out
+    `purged`: requests whose rows are no longer there to be looked for. `seen`: how many unseen rows were left out
     because they were trained on. `note` says what is wrong with the unseen rows.
     """
 
@@ -123,7 +123,7 @@ class _Groups:
     retained: EmbeddingSet
     unseen: EmbeddingSet
     unseen_name: str
-    purged: tuple[str, ...] = ()
+    purged: int = 0
     seen: int = 0
     note: str = ""
 
@@ -158,19 +158,18 @@ def _uses_server(name: str) -> bool:
     return any(one[:2] == ("server", "rows") for need in needs for one in choices_of(need))
 
 
-def _forgotten(run: RunFolder, store: DiskStore, client: str | None) -> tuple[str, EmbeddingSet, tuple[str, ...]]:
-    """The rows of a client or, where none is named, of all that was forgotten; and whose are purged."""
+def _forgotten(run: RunFolder, store: DiskStore, client: str | None) -> tuple[str, EmbeddingSet, int]:
+    """The rows of a client or, where none is named, of all that was forgotten; and how many requests' are purged."""
     embeddings, partition, counts = run.embeddings(store), run.partition(), run.trained().counts
     asked = requests(run)
-    named = {name for one in asked for name in one.clients}
-    purged = tuple(sorted(name for name in named if name not in partition.clients))
+    done = sum(one.action == UNLEARN for one in run.entries())
+    purged = done - sum(all(name in partition.clients for name in one.clients) for one in asked)
     if client is not None:
-        if client in purged:
-            raise NotFoundError(f"The rows of client {client} were purged: they are not available to be looked for.")
         if client not in partition.clients:
-            raise NotFoundError(f"{run.path} has no client {client!r}. {nearest(client, list(partition.clients))}")
-        return f"client {client}", embeddings.select(partition.clients[client]), ()
-    if not asked:
+            why = "The rows of forgotten clients were purged. " if purged else ""
+            raise NotFoundError(f"{run.path} has no client {client!r}. {why}{nearest(client, list(partition.clients))}")
+        return f"client {client}", embeddings.select(partition.clients[client]), 0
+    if not done:
         raise InputError(f"Nothing was unlearned in {run.path} yet. Name a `client` to see how well it is told now.")
     gone = [name for name in partition.clients if name not in counts]
     samples = {(one.sample, one.client) for request in asked for one in request.samples}
@@ -182,7 +181,7 @@ def _forgotten(run: RunFolder, store: DiskStore, client: str | None) -> tuple[st
     ]
     every = np.array(sorted(rows), np.int64)
     if not len(every):
-        why = f"those of client {', '.join(purged)} were purged" if purged else "no request took any out"
+        why = f"those of {purged} requests were purged" if purged else "no request took any out"
         raise NotFoundError(f"The forgotten rows are not available: {why}. Name a `client` that is still there.")
     what = [f"client {name}" for name in gone] + (["single samples"] if samples else [])
     return " and ".join(what), embeddings.select(every), purged

@@ -21,7 +21,14 @@ UNREACHED = (
     "heads and certificates that were handed out before",
     "the data set itself, and the clients' own files",
     "blocks of the disk that were freed but not yet overwritten",
-    "the ledger and the certificate, which name what was forgotten by client and sample id",
+    "the certificate, which names what was forgotten by client and sample id",
+)
+REQUESTS_STAY = (
+    "the ledger's openings, which name what was forgotten while its rows are in the cache: purge the rows too"
+)
+OLD_LEDGER = (
+    "entries of the ledger that an earlier version wrote: they name what was forgotten, and hold unsealed digests by "
+    "which a candidate can be tried"
 )
 TERM_STAYS = (
     "the secret linear term of the objective (kept/objective.safetensors), which later removals need; it "
@@ -58,9 +65,9 @@ def purge(run: OpenRun, *, rows: bool = False) -> PurgeResult:
             why = "nothing was unlearned yet" if last < 0 else "it was purged already"
             raise InputError(f"There is nothing to purge in {run.path}: {why}.")
         cached = _purge_cache(folder, run.store) if rows else None
-        old = [state_folder(run.path, number) for number in folder.states() if number != run.state]
+        earlier = [state_folder(run.path, number) for number in folder.states() if number != run.state]
         removed: list[str] = []
-        for place in (*old, run.path / "report", run.path / REFERENCES):
+        for place in (*earlier, run.path / "report", run.path / REFERENCES):
             if place.exists():
                 removed += sorted(str(path.relative_to(run.path)) for path in place.rglob("*") if path.is_file())
                 shutil.rmtree(place)
@@ -68,8 +75,12 @@ def purge(run: OpenRun, *, rows: bool = False) -> PurgeResult:
         if unfinished.exists():
             removed.append(unfinished.name)
             unfinished.unlink()
-        folder.record(Event(PURGE, {"state": run.state}, {"removed": removed, "cache": to_plain(cached)}))
-        stays = [TERM_STAYS] if folder.at().objective() is not None else []
+        folder.erase_openings(rows=rows)
+        # how many only: names of files are names of clients
+        folder.record(Event(PURGE, {"state": run.state}, {"removed": len(removed), "cache": to_plain(cached)}))
+        old = any(entry.format == 1 for entry in folder.entries())
+        why = ((folder.at().objective() is not None, TERM_STAYS), (not rows, REQUESTS_STAY), (old, OLD_LEDGER))
+        stays = [text for holds, text in why if holds]
         return PurgeResult(run.path, tuple(removed), cached, (*UNREACHED, *stays))
 
 

@@ -35,6 +35,7 @@ from probekit.runs.evaluation import EvaluationSet, find_sets
 from probekit.runs.folder import RunFolder
 from probekit.runs.layout import NOTE
 from probekit.runs.ledger import LedgerEntry
+from probekit.runs.openings import opened
 from probekit.runs.rows import PURGE, UNLEARN, usable
 from probekit.runs.snapshot import Snapshot, snapshot
 from probekit.runs.story import story_of
@@ -230,8 +231,11 @@ def _ledger_line(entry: LedgerEntry) -> dict[str, Json]:
     if entry.action == "train":
         what = f"set {inputs.get('name')}, {inputs.get('count')} rows"
     elif entry.action == UNLEARN:
-        what = f"{asked(details['request'])}, by {details['method']}"
+        request = details["request"]
+        what = f"{asked(request) if opened(request) else 'erased since'}, by {details['method']}"
     elif entry.action == PURGE:
-        what = f"{len(details['removed'])} files removed" + (", rows in the cache too" if details["cache"] else "")
+        removed = details["removed"]  # names, in runs of earlier versions
+        count = removed if isinstance(removed, int) else len(removed)
+        what = f"{count} files removed" + (", rows in the cache too" if details["cache"] else "")
     names = ("number", "time", "action", "state", "digest", "previous")
     return {**{name: getattr(entry, name) for name in names}, "what": what}

@@ -14,6 +14,7 @@ from probekit.cache.ids import meant
 from probekit.errors import InputError
 from probekit.runs.folder import RunFolder
 from probekit.runs.ledger import LedgerEntry
+from probekit.runs.openings import opened
 from probekit.unlearning.request import Relabelled, SampleRef, UnlearnRequest
 from probekit.unlearning.rows import remaining_rows
 from probekit.values import UNLABELLED, EmbeddingSet, Partition
@@ -47,12 +48,15 @@ def usable(embeddings: EmbeddingSet) -> tuple[EmbeddingSet, NDArray[np.int64] | 
 def request_of(entry: LedgerEntry) -> UnlearnRequest:
     """What a ledger entry says was asked for."""
     plain: Any = entry.details["request"]
+    if not opened(plain):
+        raise InputError(f"What was asked for in entry {entry.number} of the ledger was erased by a purge of its rows.")
     return UnlearnRequest.from_plain(plain)
 
 
 def requests(run: RunFolder) -> list[UnlearnRequest]:
-    """Everything that was ever asked for, in order."""
-    return [request_of(entry) for entry in run.entries() if entry.action == UNLEARN]
+    """Everything that was ever asked for and not erased since, in order."""
+    asked = [entry for entry in run.entries() if entry.action == UNLEARN]
+    return [request_of(entry) for entry in asked if opened(entry.details["request"])]
 
 
 def rows_at(run: RunFolder, store: DiskStore, state: int | None = None) -> RunRows:

@@ -1,0 +1,132 @@
+"""What stands sealed in a ledger, opened: salts and values in files that are closed to others and can be erased.
+
+Digests of heads, sets and partitions that contained somebody forgotten, and the ids in a request, would let whoever has
+a candidate try it: sealed, H(salt, value) tells nothing once the salt is gone. The chain still holds.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import secrets
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from probekit.errors import CacheError, VerificationError
+from probekit.files import PRIVATE, read_json, sync_folder, write_bytes
+from probekit.values import Json, canonical
+
+OPENINGS = "openings"
+KIND = b"probekit.seal.v1"
+SEALED: Mapping[str, tuple[str, ...]] = {
+    "inputs": ("set", "rows", "partition", "head"),
+    "outputs": ("head", "trained"),
+    "details": ("request", "request digest"),
+}
+"""What an entry says in sealed form only, where it says it."""
+_SALT = re.compile(r"[0-9a-f]{64}")
+
+Places = Mapping[str, Mapping[str, Json]]
+
+
+@dataclass(frozen=True)
+class Opening:
+    """A value and the salt that it is sealed with."""
+
+    salt: str
+    value: Json
+
+    @property
+    def seal(self) -> dict[str, Json]:
+        """What stands in the value's place."""
+        text = KIND + bytes.fromhex(self.salt) + canonical(self.value).encode()
+        return {"sealed": hashlib.sha256(text).hexdigest()}
+
+
+Openings = Mapping[str, Opening]
+"""By part and name, as in "inputs.head"."""
+
+
+def opened(value: Any) -> bool:
+    """Whether a value of an entry can be read: it is not sealed, or its salt is there."""
+    return not (isinstance(value, Mapping) and set(value) == {"sealed"})
+
+
+def new_openings(entry: Places) -> dict[str, Opening]:
+    """Fresh salts for all that an entry should seal."""
+    return {
+        f"{part}.{name}": Opening(secrets.token_hex(32), entry[part][name])
+        for part, names in SEALED.items()
+        for name in names
+        if name in entry[part]
+    }
+
+
+def sealed(entry: Mapping[str, Any], openings: Openings) -> dict[str, Any]:
+    """An entry with seals in place of what is opened."""
+    return _put(entry, {place: one.seal for place, one in openings.items()})
+
+
+def unsealed(entry: Mapping[str, Any], openings: Openings, where: Path) -> dict[str, Any]:
+    """An entry with what is opened in place of its seals; an opening of something else is refused."""
+    for place, one in openings.items():
+        part, _, name = place.partition(".")
+        if part not in SEALED or entry[part].get(name) != one.seal:
+            raise VerificationError(f"{where} opens {place}, and not as it was sealed. Restore it from a copy.")
+    return _put(entry, {place: one.value for place, one in openings.items()})
+
+
+def _put(entry: Mapping[str, Any], values: Mapping[str, Json]) -> dict[str, Any]:
+    found: dict[str, Any] = {**entry, **{part: dict(entry[part]) for part in SEALED}}
+    for place, value in values.items():
+        part, _, name = place.partition(".")
+        found[part][name] = value
+    return found
+
+
+def write_openings(ledger: Path, number: int, openings: Openings) -> None:
+    """Keep the openings of an entry; none: remove what is kept."""
+    path = openings_path(ledger, number)
+    if openings:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        said: Json = {place: [one.salt, one.value] for place, one in openings.items()}
+        write_bytes(path, canonical(said).encode() + b"\n", mode=PRIVATE)
+    elif path.exists():
+        path.unlink()
+        sync_folder(path.parent)
+
+
+def read_openings(ledger: Path, number: int) -> dict[str, Opening]:
+    """The openings that are left of an entry."""
+    path = openings_path(ledger, number)
+    if not path.exists():
+        return {}
+    try:
+        said = read_json(path)
+        if any(not _SALT.fullmatch(salt) for salt, _ in said.values()):
+            raise ValueError("a salt has 64 hex digits")
+        return {place: Opening(*one) for place, one in said.items()}
+    except (CacheError, ValueError, TypeError, AttributeError, RecursionError) as error:
+        raise VerificationError(f"{path} is damaged ({error}). Restore it from a copy.") from error
+
+
+def erase_openings(ledger: Path, number: int, keep: Callable[[str], bool]) -> None:
+    """Erase the salts and values of an entry but those to keep. Doing it again changes nothing."""
+    there = read_openings(ledger, number)
+    left = {place: one for place, one in there.items() if keep(place)}
+    if left != there:
+        write_openings(ledger, number, left)
+
+
+def drop_openings(ledger: Path, last: int) -> None:
+    """Remove what a killed process left of entries after the last one."""
+    for path in (ledger.parent / OPENINGS).glob("*.json"):
+        if int(path.stem) > last:
+            path.unlink()
+
+
+def openings_path(ledger: Path, number: int) -> Path:
+    """Where the openings of an entry stand."""
+    return ledger.parent / OPENINGS / f"{number:06d}.json"
