@@ -79,8 +79,8 @@ def purge(run: OpenRun, *, rows: bool = False) -> PurgeResult:
         # how many only: names of files are names of clients
         folder.record(Event(PURGE, {"state": run.state}, {"removed": len(removed), "cache": to_plain(cached)}))
         old = any(entry.format == 1 for entry in folder.entries())
-        why = ((folder.at().objective() is not None, TERM_STAYS), (not rows, REQUESTS_STAY), (old, OLD_LEDGER))
-        stays = [text for holds, text in why if holds]
+        notes = ((folder.at().objective() is not None, TERM_STAYS), (not rows, REQUESTS_STAY), (old, OLD_LEDGER))
+        stays = [text for holds, text in notes if holds]
         return PurgeResult(run.path, tuple(removed), cached, (*UNREACHED, *stays))
 
 
