@@ -11,7 +11,7 @@ from probekit.cli import options as o
 from probekit.cli.output import Console, Output, facts, remarks
 
 if TYPE_CHECKING:
-    from probekit.runs.proving import ProveResult
+    from probekit.runs.proving import ProveResult, ReceiptResult
 
 
 @o.common
@@ -45,4 +45,25 @@ def _show(console: Console, result: ProveResult) -> None:
             "signed by": said.signature["key"] if said.signature else "nobody",
         },
     )
-    remarks(console, result.not_shown)
+    remarks(console, (f"not shown: {what}" for what in result.not_shown))
+
+
+def show_receipt(console: Console, result: ReceiptResult) -> None:
+    """What became of a receipt's leaf."""
+    if result.emptied is not None:
+        text = f"Emptied in state {result.emptied}, at {result.when} by the operator's clock"
+    elif result.missing is not None:
+        text = f"Not shown: the transition to state {result.missing} is missing from the run"
+    else:
+        text = "Still there: nothing emptied this leaf"
+    facts(
+        console,
+        {
+            "receipt": result.receipt,
+            "leaf": f"slot {result.slot}, in state {result.state}",
+            "now": text,
+            "signed by": result.signed_by or "nobody",
+            "anchor": f"{result.anchor}: the ledger's last entry, to be noted for later",
+        },
+    )
+    remarks(console, (f"not shown: {what}" for what in result.not_shown))

@@ -20,7 +20,7 @@ COLOURS = {"proven": "green", "not proven": "yellow", "false": "red"}
 @o.common
 def verify(
     output: Output,
-    certificate: Annotated[Path, typer.Argument(help="A certificate.json.")],
+    certificate: Annotated[Path | None, typer.Argument(help="A certificate.json.", show_default=False)] = None,
     run: Annotated[Path | None, typer.Option(help="The run it is about.")] = None,
     head: Annotated[Path | None, typer.Option(help="The head it is about, where there is no run.")] = None,
     rows: o.Rows = False,
@@ -30,11 +30,15 @@ def verify(
         list[str] | None,
         typer.Option(help="A ledger digest noted earlier, by somebody else; may be given more than once."),
     ] = None,
+    receipt: Annotated[
+        Path | None, typer.Option(help="Instead of a certificate: a client's receipt. Was its leaf emptied since?")
+    ] = None,
+    client: Annotated[str | None, typer.Option(help="The client that the receipt must be of.")] = None,
     require: Annotated[
         str | None, typer.Option(help="The claims that must be proven, with commas; left out: all of them.")
     ] = None,
 ) -> int:
-    """Hold every claim of a certificate against what can be computed again.
+    """Hold every claim of a certificate against what can be computed again; or a client's receipt against a run.
 
     Exits 0 when all (or all required) are proven, 7 when nothing is false but something is not proven, 6 when
     something is false.
@@ -42,11 +46,22 @@ def verify(
     from probekit.errors import InputError, NotFoundError
     from probekit.runs.verification import verify_head
 
+    if (certificate is None) == (receipt is None):
+        raise InputError("Say what to check: a certificate, or --receipt FILE with --run FOLDER.")
     if (run is None) == (head is None):
         raise InputError("Say what the certificate is about: --run FOLDER, or --head FOLDER for the head alone.")
     if public_key is not None and not public_key.is_file():
         raise NotFoundError(f"There is no key file {public_key}.")
     key = public_key.read_bytes() if public_key is not None else None
+    if run is not None and receipt is not None:
+        from probekit.cli.prove import show_receipt
+        from probekit.runs.proving import check_receipt
+
+        found = check_receipt(output.open(run), receipt, client=client, public_key=key)
+        output.result(found, show_receipt)
+        return EXIT_CODES["proven" if found.proven else "not proven"]
+    if certificate is None:
+        raise InputError("A receipt is checked against a run: --run FOLDER.")
     wanted = [one.strip() for one in (require or "").split(",") if one.strip()]
     with output.busy("computing again what it says ..."):
         if run is not None:

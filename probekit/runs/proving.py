@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from probekit.certificates.verdicts import FALSE, PROVEN, Finding, unproven
 from probekit.custody.receipts import MOST_BYTES, Receipt
 from probekit.custody.slots import SlotRoot
 from probekit.custody.transitions import Transition
@@ -14,13 +15,16 @@ from probekit.files import PRIVATE, write_bytes
 from probekit.runs.commitments import Commitments, read_transition
 from probekit.runs.folder import OpenRun, RunFolder
 from probekit.runs.ledger import LedgerEntry
+from probekit.runs.openings import opened
 from probekit.runs.result import Result
+from probekit.runs.rows import request_of
 from probekit.unlearning.request import known_clients
 
 NOTHING_COMMITTED = (
     "it was made by an earlier probekit. Train again; or unlearn something, then the state after it commits to its "
     "clients."
 )
+SHOWN = 8
 NOT_SHOWN = (
     "that the same rows are in no other slot, and that no copies exist elsewhere",
     "that the head was made from what the run commits to",
@@ -172,3 +176,43 @@ def _transitions(run: RunFolder, entries: list[LedgerEntry], state: int) -> tupl
             )
         found.append(one)
     return found, None
+
+
+def judge_transition(run: RunFolder, entry: LedgerEntry, entries: list[LedgerEntry]) -> Finding:
+    """Whether exactly the slots that a request is about changed between the roots of two states."""
+    claimed, state = f"from state {entry.state - 1} to {entry.state}", entry.state
+    before, after = root_of(entries, state - 1), root_of(entries, state)
+    if before is None or after is None:
+        return unproven("transition", claimed, "a run that commits to its clients: train again with this version")
+    try:
+        proof = read_transition(run.path, state)
+        if proof is None:
+            return unproven("transition", claimed, f"the transition to state {state}, as the run wrote it")
+        if (proof.before, proof.after) != (before, after):
+            raise VerificationError("it is not between the roots that the ledger has")
+        _demand_slots(run, entry, proof)
+    except (VerificationError, InputError) as error:
+        return Finding("transition", FALSE, claimed, str(error))
+    joined = sum(one.joined for one in proof.changes)
+    counts = {"emptied": len(proof.emptied), "joined": joined}
+    counts["changed"] = len(proof.changes) - sum(counts.values())
+    said = ", ".join(f"{number} {what}" for what, number in counts.items() if number) or "none changed"
+    slots = " ".join(str(one.slot) for one in proof.changes[:SHOWN]) + (" ..." if len(proof.changes) > SHOWN else "")
+    return Finding("transition", PROVEN, claimed, f"slots {slots}: {said}; no other of {after.slots}")
+
+
+def _demand_slots(run: RunFolder, entry: LedgerEntry, proof: Transition) -> None:
+    """Refuse a transition of other clients than were asked about, as far as requests and leaves are still there."""
+    joined, named = sum(one.joined for one in proof.changes), entry.details.get("request")
+    if named is None or not opened(named):
+        return
+    request = request_of(entry)
+    fewest = len(request.clients)  # a client whose every sample is forgotten goes too
+    if joined != len(request.added) or len(proof.emptied) < fewest or (not request.by_row and proof.emptied[fewest:]):
+        raise VerificationError(f"{len(proof.emptied)} slots emptied and {joined} joined, which is not what was asked")
+    held = run.at(entry.state - 1).commitments() if entry.state - 1 in run.states() else None
+    if held is None:
+        return
+    for name in request.clients:
+        if name not in held.leaves or held.leaves[name].slot not in proof.emptied:
+            raise VerificationError(f"the slot of client {name} was not emptied")

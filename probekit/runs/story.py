@@ -16,6 +16,8 @@ from probekit.certificates.verdicts import FALSE, INTACT, PROVEN, Finding, unpro
 from probekit.errors import ProbekitError
 from probekit.runs.folder import RunFolder
 from probekit.runs.ledger import LedgerEntry
+from probekit.runs.openings import opened
+from probekit.runs.proving import judge_transition
 from probekit.runs.rows import PURGE, UNLEARN, request_of, rows_at
 from probekit.unlearning.request import UnlearnRequest, asked
 
@@ -68,14 +70,17 @@ def story_of(
             Finding(name, verdict, claimed, wrong or "as the ledger says", wanted if verdict == INTACT else "")
         )
     current = number == run.state
-    return Story((*found, _current(run, entry, entries)), number, current, entries[-1].digest)
+    found += [judge_transition(run, entry, entries), _current(run, entry, entries)]
+    return Story(tuple(found), number, current, str(entries[-1].anchor))
 
 
 def _anchored(entries: Sequence[LedgerEntry], anchors: Sequence[str]) -> tuple[list[int], list[Finding]]:
     """The numbers of the entries that anchors name; one that the ledger does not run through shows another history."""
     numbers, found = [], []
     for anchor in anchors:
-        here = [one.number for one in entries if len(anchor) >= SHORTEST and one.digest.startswith(anchor.lower())]
+        number, _, noted = anchor.lower().rpartition(":")
+        meant = [one for one in entries if number in ("", str(one.number))]
+        here = [one.number for one in meant if len(noted) >= SHORTEST and one.digest.startswith(noted)]
         numbers += here
         if not here:
             said = "the ledger does not run through it: it was written anew, rolled back, or is another run's"
@@ -88,6 +93,8 @@ def _anchored(entries: Sequence[LedgerEntry], anchors: Sequence[str]) -> tuple[l
 def _request(run: RunFolder, entry: LedgerEntry, certificate: Certificate, store: DiskStore | None) -> str:
     """What contradicts the request, in words; nothing where all fits."""
     request = UnlearnRequest.from_plain(certificate.request)
+    if not opened(entry.details["request"]):
+        return ""  # erased since, with the rows
     if request_of(entry).plain != request.plain:
         return f"the ledger says {asked(request_of(entry).plain)}"
     if entry.state - 1 not in run.states():
@@ -160,8 +167,9 @@ def _partition(run: RunFolder, entries: Sequence[LedgerEntry]) -> str:
 
 def _current(run: RunFolder, entry: LedgerEntry, entries: Sequence[LedgerEntry]) -> Finding:
     """Whether the state is the run's, and whether somebody forgotten was taken back since."""
-    forgotten = set(request_of(entry).clients)
-    later = [one for one in entries if one.action == UNLEARN and one.number > entry.number]
+    every = [one for one in entries if one.action == UNLEARN and opened(one.details["request"])]
+    forgotten = set(request_of(entry).clients) if entry in every else set()
+    later = [one for one in every if one.number > entry.number]
     back = {name: one.state for one in later for name in request_of(one).added if name in forgotten}
     claimed = f"state {entry.state}"
     if back:

@@ -20,7 +20,7 @@ from probekit.errors import CorruptError, InputError, NotFoundError, Verificatio
 from probekit.runs import ledger
 from probekit.runs.commitments import Commitments, LeafContent, read_transition, transition_path, write_transition
 from probekit.runs.folder import RunFolder
-from probekit.runs.proving import check_receipt, prove
+from probekit.runs.proving import check_receipt, judge_transition, prove
 from tests.runs.conftest import Opened
 from tests.shelves import Shelve
 from tests.shelves import shelve as shelve
@@ -259,6 +259,59 @@ def test_a_forged_transition_is_not_between_the_ledgers_roots(trained: Path, ope
     transition_path(trained, 2).unlink()
     found = check_receipt(run, made.path)
     assert (found.proven, found.missing) == (False, 2)
+
+
+def transition(run: Run) -> tuple[str, str]:
+    """What the current certificate's verification says of the transition."""
+    [found] = [one for one in run.verify().findings if one.name == "transition"]
+    return found.verdict, found.found
+
+
+def test_a_certificate_is_verified_with_its_transition(trained: Path, opened: Opened) -> None:
+    run, slot = opened(trained), committed(trained).leaves["2"].slot
+    run.unlearn("2")
+    assert transition(run) == ("proven", f"slots {slot}: 1 emptied; no other of 4")
+    assert run.verify(require=["transition"]).verdict == "proven"
+    run.purge()
+    assert transition(opened(trained))[0] == "proven"
+    run.unlearn(add=["2"])
+    assert transition(run) == ("proven", "slots 4: 1 joined; no other of 5")
+
+
+@pytest.mark.parametrize(
+    ("clients", "why"),
+    [((), "not what was asked"), (("2", "3"), "not what was asked"), (("3",), "slot of client 2 was not emptied")],
+)
+def test_a_transition_that_was_not_asked_for_is_called_false(
+    trained: Path, opened: Opened, clients: tuple[str, ...], why: str
+) -> None:
+    """C2: the request says client 2, and something else was done."""
+    run, before = opened(trained), committed(trained)
+    contents = {
+        name: LeafContent(one.rows, one.row_ids, one.statistics)
+        for name, one in before.leaves.items()
+        if name not in clients
+    }
+    request = {"clients": ["2"], "samples": [], "relabelled": [], "added": []}
+    event = ledger.Event("unlearn", {}, {"request": request})
+    run.folder.write_state(run.trained(), event, committed=before.following(contents, 1))
+    entries = run.folder.entries()
+    found = judge_transition(run.folder, entries[-1], entries)
+    assert found.verdict == "false"
+    assert why in found.found
+
+
+def test_a_missing_or_forged_transition_is_told(trained: Path, opened: Opened) -> None:
+    run, before = opened(trained), committed(trained)
+    run.unlearn("2")
+    whole = transition_path(trained, 2).read_text()
+    _, forged = change(before.tree, before.root(1), {before.leaves["3"].slot: EMPTY})
+    write_transition(trained, forged)
+    assert transition(run) == ("false", "it is not between the roots that the ledger has")
+    transition_path(trained, 2).write_text(whole.replace('"slot":', '"slot":1'))
+    assert transition(run)[0] == "false"
+    transition_path(trained, 2).unlink()
+    assert transition(run)[0] == "not proven"
 
 
 def test_leaves_changed_behind_the_ledgers_back_are_noticed(trained: Path, opened: Opened, tmp_path: Path) -> None:
