@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from probekit.cache import DiskStore
+from probekit.custody.seals import opened
 from probekit.errors import CorruptError, InputError, MismatchError, NotFoundError
 from probekit.federated.trained import Trained
 from probekit.files import ASIDE, acquire, replaced, restore_folder, storing, sync_folder, write_json
@@ -32,7 +33,7 @@ from probekit.runs import commitments, layout, ledger
 from probekit.runs.commitments import CommittedStep
 from probekit.runs.layout import LEDGER, NOTE, PARTITION, lock_of, state_folder
 from probekit.runs.ledger import Event, LedgerEntry
-from probekit.runs.openings import OPENINGS, opened
+from probekit.runs.openings import OPENINGS
 from probekit.runs.states import StateFolder, write_state
 from probekit.values import EmbeddingSet, Json, Partition
 

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from probekit.custody.chain import Anchor, link
+from probekit.custody.seals import Openings
 from probekit.errors import VerificationError
 from probekit.files import storing, sync_folder
 from probekit.runs.openings import (
-    Openings,
     drop_openings,
     erase_openings,
     new_openings,

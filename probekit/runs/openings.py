@@ -6,58 +6,30 @@ a candidate try it: sealed, H(salt, value) tells nothing once the salt is gone. 
 
 from __future__ import annotations
 
-import hashlib
-import re
-import secrets
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from probekit.custody.seals import Opening, Openings, openings_of, openings_text
 from probekit.errors import CacheError, VerificationError
 from probekit.files import PRIVATE, read_json, sync_folder, write_bytes
-from probekit.values import Json, canonical
+from probekit.values import Json
 
 OPENINGS = "openings"
-KIND = b"probekit.seal.v1"
 SEALED: Mapping[str, tuple[str, ...]] = {
     "inputs": ("set", "rows", "partition", "head"),
     "outputs": ("head", "trained"),
     "details": ("request", "request digest"),
 }
 """What an entry says in sealed form only, where it says it."""
-_SALT = re.compile(r"[0-9a-f]{64}")
 
 Places = Mapping[str, Mapping[str, Json]]
-
-
-@dataclass(frozen=True)
-class Opening:
-    """A value and the salt that it is sealed with."""
-
-    salt: str
-    value: Json
-
-    @property
-    def seal(self) -> dict[str, Json]:
-        """What stands in the value's place."""
-        text = KIND + bytes.fromhex(self.salt) + canonical(self.value).encode()
-        return {"sealed": hashlib.sha256(text).hexdigest()}
-
-
-Openings = Mapping[str, Opening]
-"""By part and name, as in "inputs.head"."""
-
-
-def opened(value: Any) -> bool:
-    """Whether a value of an entry can be read: it is not sealed, or its salt is there."""
-    return not (isinstance(value, Mapping) and set(value) == {"sealed"})
 
 
 def new_openings(entry: Places) -> dict[str, Opening]:
     """Fresh salts for all that an entry should seal."""
     return {
-        f"{part}.{name}": Opening(secrets.token_hex(32), entry[part][name])
+        f"{part}.{name}": Opening.of(entry[part][name])
         for part, names in SEALED.items()
         for name in names
         if name in entry[part]
@@ -91,8 +63,7 @@ def write_openings(ledger: Path, number: int, openings: Openings) -> None:
     path = openings_path(ledger, number)
     if openings:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        said: Json = {place: [one.salt, one.value] for place, one in openings.items()}
-        write_bytes(path, canonical(said).encode() + b"\n", mode=PRIVATE)
+        write_bytes(path, openings_text(openings).encode(), mode=PRIVATE)
     elif path.exists():
         path.unlink()
         sync_folder(path.parent)
@@ -104,11 +75,8 @@ def read_openings(ledger: Path, number: int) -> dict[str, Opening]:
     if not path.exists():
         return {}
     try:
-        said = read_json(path)
-        if any(not _SALT.fullmatch(salt) for salt, _ in said.values()):
-            raise ValueError("a salt has 64 hex digits")
-        return {place: Opening(*one) for place, one in said.items()}
-    except (CacheError, ValueError, TypeError, AttributeError, RecursionError) as error:
+        return openings_of(read_json(path))
+    except (CacheError, VerificationError, RecursionError) as error:
         raise VerificationError(f"{path} is damaged ({error}). Restore it from a copy.") from error
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from probekit.certificates.verdicts import FALSE, PROVEN, Finding, unproven
 from probekit.custody.receipts import MOST_BYTES, Receipt
+from probekit.custody.seals import opened
 from probekit.custody.slots import SlotRoot
 from probekit.custody.transitions import Transition
 from probekit.errors import InputError, NotFoundError, VerificationError
@@ -15,7 +16,6 @@ from probekit.files import PRIVATE, write_bytes
 from probekit.runs.commitments import Commitments, read_transition
 from probekit.runs.folder import OpenRun, RunFolder
 from probekit.runs.ledger import LedgerEntry
-from probekit.runs.openings import opened
 from probekit.runs.result import Result
 from probekit.runs.rows import request_of
 from probekit.unlearning.request import known_clients

@@ -13,6 +13,7 @@ from probekit.certificates.agreement import margins
 from probekit.certificates.bounds import Known
 from probekit.certificates.certify import known_at, objective_of
 from probekit.certificates.verdicts import FALSE
+from probekit.custody.seals import opened
 from probekit.errors import InputError, MismatchError, VerificationError
 from probekit.evaluation.backdoor import backdoor_success
 from probekit.evaluation.metrics import accuracy, accuracy_by_class, confusion
@@ -35,7 +36,6 @@ from probekit.runs.evaluation import EvaluationSet, find_sets
 from probekit.runs.folder import RunFolder
 from probekit.runs.layout import NOTE
 from probekit.runs.ledger import LedgerEntry
-from probekit.runs.openings import opened
 from probekit.runs.rows import PURGE, UNLEARN, usable
 from probekit.runs.snapshot import Snapshot, snapshot
 from probekit.runs.story import story_of

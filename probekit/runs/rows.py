@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 
 from probekit.cache import DiskStore
 from probekit.cache.ids import meant
+from probekit.custody.seals import opened
 from probekit.errors import InputError
 from probekit.runs.folder import RunFolder
 from probekit.runs.ledger import LedgerEntry
-from probekit.runs.openings import opened
 from probekit.unlearning.request import Relabelled, SampleRef, UnlearnRequest
 from probekit.unlearning.rows import remaining_rows
 from probekit.values import UNLABELLED, EmbeddingSet, Partition

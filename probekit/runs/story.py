@@ -13,10 +13,10 @@ from typing import Any
 from probekit.cache import DiskStore
 from probekit.certificates.certificate import Certificate
 from probekit.certificates.verdicts import FALSE, INTACT, PROVEN, Finding, unproven
+from probekit.custody.seals import opened
 from probekit.errors import ProbekitError
 from probekit.runs.folder import RunFolder
 from probekit.runs.ledger import LedgerEntry
-from probekit.runs.openings import opened
 from probekit.runs.proving import judge_transition
 from probekit.runs.rows import PURGE, UNLEARN, request_of, rows_at
 from probekit.unlearning.request import UnlearnRequest, asked

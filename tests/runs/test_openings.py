@@ -12,11 +12,11 @@ import pytest
 
 from probekit import Run
 from probekit.cache import DiskStore
+from probekit.custody.seals import opened as is_open
 from probekit.errors import CorruptError, InputError, VerificationError
 from probekit.runs import ledger
 from probekit.runs.folder import RunFolder
 from probekit.runs.ledger import Event
-from probekit.runs.openings import opened as is_open
 from probekit.runs.rows import request_of
 from probekit.values import canonical
 from tests.runs.conftest import Opened
