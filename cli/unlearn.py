@@ -62,7 +62,7 @@ def _show(console: Console, result: UnlearnResult, purged: PurgeResult | None) -
         "run": f"{result.run}, now in state {result.state}{' (this was done before)' * result.already_done}",
         "request": result.asked,
         "method": f"{claims.method}. {result.why}",
-        "retained": f"{len(claims.retained)} clients, {sum(claims.retained.values())} rows",
+        "retained": "{} clients, {} rows".format(*claims.retained_numbers),
     }
     if claims.warnings:
         seen["warning"] = " ".join(claims.warnings)

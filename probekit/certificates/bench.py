@@ -24,6 +24,7 @@ from probekit.certificates.verdicts import (
     stated,
     unproven,
 )
+from probekit.custody.seals import opened
 from probekit.errors import ProbekitError
 from probekit.linear.design import ClientStats
 from probekit.linear.objective import SIGMA
@@ -61,6 +62,9 @@ class Bench(Computed):
             ("head", self.evidence.head, self.certificate.after),
             ("before", self.evidence.before, self.certificate.before),
         ):
+            if not opened(said):
+                found.append(unproven(name, "sealed", "the opening, unless it was erased"))
+                continue
             claimed = str(said.get("head", "none"))
             wanted = HEAD if name == "head" else "the head before"
             found.append(same(name, claimed, head.digest) if head is not None else unproven(name, claimed[:16], wanted))
@@ -81,7 +85,8 @@ class Bench(Computed):
 
     def _retained(self) -> list[Finding]:
         """Who is retained, with how many rows, and whether the statistics are theirs."""
-        claimed = f"{len(self.certificate.retained)} clients, {sum(self.certificate.retained.values())} rows"
+        numbers = self.certificate.retained_numbers
+        claimed = "{} clients, {} rows".format(*numbers)
         given, found = self.evidence.statistics, []
         counts: Mapping[str, int] | None = None
         if given is not None:
@@ -95,9 +100,10 @@ class Bench(Computed):
             found.append(unproven("retained", claimed, ROWS))
         else:
             seen = f"{len(counts)} clients, {sum(counts.values())} rows"
-            verdict = (
-                FALSE if counts != dict(self.certificate.retained) else PROVEN if self.rows is not None else INTACT
-            )
+            named = self.certificate.counted is None
+            same_numbers = (len(counts), sum(counts.values())) == numbers
+            wrong = counts != dict(self.certificate.retained) if named else not same_numbers
+            verdict = FALSE if wrong else PROVEN if self.rows is not None and named else INTACT
             found.append(Finding("retained", verdict, claimed, seen, ROWS if verdict == INTACT else ""))
         return found + self._statistics()
 

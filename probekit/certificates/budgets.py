@@ -36,7 +36,7 @@ def check_privacy(certificate: Certificate) -> list[Finding]:
 
 
 def _wrong(certificate: Certificate, said: Any) -> str:
-    hidden, rows = certificate.objective.get(SIGMA), sum(certificate.retained.values())
+    hidden, rows = certificate.objective.get(SIGMA), certificate.retained_numbers[1]
     sigma, epsilon, delta, bound = (float(said[name]) for name in ("sigma", "epsilon", "delta", "bound"))
     if not (sigma > 0 and epsilon > 0 and 0 < delta < 1 and bound >= 0):
         return "not a budget: sigma, epsilon and delta are above 0"

@@ -9,12 +9,14 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Self
 
 from probekit.certificates.agreement import Agreement
 from probekit.certificates.bounds import Residual, SmallestCurvature
 from probekit.certificates.published import Concentration, Term
+from probekit.certificates.sealing import LOSS_CHANGE, RETAINED, unsealed
+from probekit.custody.seals import Openings, opened
 from probekit.errors import VerificationError
 from probekit.linear.objective import SIGMA
 from probekit.values import Json, canonical, digest
@@ -85,7 +87,11 @@ class ReferenceHead:
 
 @dataclass(frozen=True)
 class Certificate:
-    """What was removed, how, and what is proven about the result."""
+    """What was removed, how, and what is proven about the result.
+
+    What could give somebody away is written sealed where it has an opening. Read without it, `request`, `before` and
+    `concentration` are seals, `retained` is empty and `counted` has its numbers.
+    """
 
     request: Mapping[str, Json]
     method: str
@@ -107,6 +113,14 @@ class Certificate:
     caveats: tuple[str, ...] = CAVEATS
     format: int = FORMAT
     unknown: tuple[Mapping[str, Json], ...] = ()
+    counted: Mapping[str, Json] | None = None
+    openings: Openings = field(default_factory=dict)
+
+    @property
+    def retained_numbers(self) -> tuple[int, int]:
+        """How many clients are retained, and how many rows; their names may be sealed."""
+        found: Any = self.counted
+        return (found["clients"], found["rows"]) if found else (len(self.retained), sum(self.retained.values()))
 
     @property
     def statements(self) -> tuple[str, ...]:
@@ -116,7 +130,9 @@ class Certificate:
     @property
     def plain(self) -> dict[str, Json]:
         """All that it says, in plain values."""
-        found: dict[str, Json] = json.loads(canonical(_finite(asdict(self))))
+        said = asdict(replace(self, openings={}))
+        del said["openings"]  # salts are for nobody
+        found: dict[str, Json] = json.loads(canonical(_finite(said)))
         return found
 
     @property
@@ -125,16 +141,24 @@ class Certificate:
         said: dict[str, Any] = self.plain
         if self.format == 1:
             said["bounds"].pop("loss_rounding")
-            said.pop("unknown")
-            return said
-        bounds = said.pop("bounds")
+            return {name: value for name, value in said.items() if name not in ("unknown", "counted")}
+        bounds, counted = said.pop("bounds"), said.pop("counted")
         claims = [{"kind": kind, "value": bounds[kind]} for kind in BOUNDS if bounds[kind] is not None]
         if bounds["loss_change"] is not None:  # the last of them
             claims[-1]["rounding"] = bounds["loss_rounding"]
         claims += [{"kind": kind, **value} for kind in CLAIMS if (value := said.pop(kind)) is not None]
         context = {"why": bounds["why"], **{name: said.pop(name) for name in CONTEXT}}
+        seals = {place: one.seal for place, one in self.openings.items()}
+        if LOSS_CHANGE in seals:  # after those that everybody may read
+            claims = [one for one in claims if one["kind"] != LOSS_CHANGE]
+            claims.append({"kind": LOSS_CHANGE, **seals.pop(LOSS_CHANGE)})
         claims += said.pop("unknown")
-        return {**said, "claims": claims, "context": context}
+        context |= {name: seals.pop(name) for name in CONTEXT if name in seals}
+        if RETAINED in seals:
+            clients, rows = self.retained_numbers
+            counted = {"clients": clients, "rows": rows, **seals.pop(RETAINED)}
+        retained = {RETAINED: counted} if counted else {}
+        return {**said, **seals, **retained, "claims": claims, "context": context}
 
     @property
     def digest(self) -> str:
@@ -142,12 +166,13 @@ class Certificate:
         return digest(self.stored)
 
     @classmethod
-    def from_stored(cls, stored: Mapping[str, Any]) -> Self:
-        """The certificate that was written so; what is no certificate is refused."""
+    def from_stored(cls, stored: Mapping[str, Any], openings: Openings | None = None) -> Self:
+        """The certificate that was written so, opened where openings fit; what is no certificate is refused."""
         try:
             said = dict(stored)
             if said["format"] == FORMAT:
-                said = _opened(said)
+                said, fitting = unsealed(said, openings or {})
+                said = {**_opened(said), "openings": fitting}
             elif said["format"] != 1:
                 raise ValueError(f"format {said['format']!r} is of another version of probekit")
             return cls(**{name: _PARTS.get(name, _same)(value) for name, value in said.items()})
@@ -165,7 +190,9 @@ def _opened(said: dict[str, Any]) -> dict[str, Any]:
     del found["why"]
     for claim in found.pop("claims"):
         kind, rest = claim["kind"], {name: value for name, value in claim.items() if name != "kind"}
-        if kind in BOUNDS and kind not in bounds:
+        if "sealed" in rest:
+            unknown.append(claim)
+        elif kind in BOUNDS and kind not in bounds:
             bounds |= {kind: rest.pop("value")}
             bounds |= {"loss_rounding": rest.pop("rounding")} if kind == "loss_change" else {}
             if rest:
@@ -189,8 +216,11 @@ def certificate_text(certificate: Certificate, *, signature: Mapping[str, str] |
     return json.dumps(sealed, sort_keys=True, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 
 
-def read_certificate(text: str) -> tuple[Certificate, Mapping[str, str] | None]:
-    """The certificate and signature in a text; one that differs in any byte from what was written is refused."""
+def read_certificate(text: str, openings: Openings | None = None) -> tuple[Certificate, Mapping[str, str] | None]:
+    """The certificate and signature in a text, opened where openings fit.
+
+    One that differs in any byte from what was written is refused.
+    """
     try:
         sealed = json.loads(text)
         plain, signature = sealed["certificate"], sealed["signature"]
@@ -199,7 +229,7 @@ def read_certificate(text: str) -> tuple[Certificate, Mapping[str, str] | None]:
         text.encode()
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise VerificationError(f"This is not a certificate: {error}. Take the file as written.") from error
-    found = Certificate.from_stored(plain)
+    found = Certificate.from_stored(plain, openings)
     if certificate_text(found, signature=signature) != text:
         raise VerificationError(
             f"The certificate was changed after it was written: its digest says {str(sealed.get('digest'))[:16]}, "
@@ -257,6 +287,6 @@ _PARTS: Mapping[str, Any] = {
     "agreement": _typed(Agreement),
     "reference": _typed(ReferenceHead),
     "paper": lambda value: tuple(map(_typed(Term), value)),
-    "concentration": _typed(Concentration),
+    "concentration": lambda value: _typed(Concentration)(value) if opened(value) else value,
     **dict.fromkeys(("warnings", "assumptions", "caveats", "unknown"), tuple),
 }

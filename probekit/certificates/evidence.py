@@ -81,7 +81,7 @@ class Computed:
         given = self.evidence.rows
         if self.evidence.embeddings is None or given is None or set(self.certificate.retained) - set(given):
             return None
-        return {name: given[name] for name in self.certificate.retained}
+        return {name: given[name] for name in self.certificate.retained or given}
 
     @cached_property
     def sums(self) -> Sums | None:

@@ -153,7 +153,7 @@ def guarantee(certificate: Certificate, *, epsilon: float = 1.0, delta: float = 
 
 def sum_bound(certificate: Certificate, residual: Residual) -> float:
     """What a residual of the mean loss, rounding included, is in sum scaling."""
-    return sum(certificate.retained.values()) * residual.bound
+    return certificate.retained_numbers[1] * residual.bound
 
 
 def _budget(epsilon: float, delta: float) -> None:

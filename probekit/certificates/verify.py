@@ -21,6 +21,7 @@ from probekit.certificates.verdicts import (
     stated,
     unproven,
 )
+from probekit.custody.seals import opened
 from probekit.custody.signatures import check_signature
 from probekit.errors import ProbekitError, VerificationError
 from probekit.unlearning.request import UnlearnRequest
@@ -38,7 +39,8 @@ def verify(certificate: Certificate, evidence: Evidence) -> tuple[Finding, ...]:
 def _read(certificate: Certificate) -> list[Finding]:
     """What a certificate must say to be one: a request that does not contradict it, and its caveats."""
     try:
-        forgotten = UnlearnRequest.from_plain(certificate.request).clients
+        asked = certificate.request
+        forgotten = UnlearnRequest.from_plain(asked).clients if opened(asked) else ()
     except (ProbekitError, KeyError, TypeError, ValueError) as error:
         return [Finding("request", FALSE, "a request", str(error))]
     still = [name for name in forgotten if name in certificate.retained]
@@ -51,7 +53,10 @@ def _read(certificate: Certificate) -> list[Finding]:
     missing = [one for one in required_statements(certificate) if one not in certificate.statements]
     found.append(stated("statements", not missing, "assumptions and caveats", missing[0] if missing else "all there"))
     found += [
-        unproven(str(one.get("kind")), "unknown kind of claim", "a newer probekit") for one in certificate.unknown
+        unproven(str(one.get("kind")).replace("_", "-"), "sealed", "the opening, unless it was erased")
+        if "sealed" in one
+        else unproven(str(one.get("kind")), "unknown kind of claim", "a newer probekit")
+        for one in certificate.unknown
     ]
     return found
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from probekit.custody.seals import opened
 from probekit.report.markdown import code, interval, number, percent, section, table, text
 from probekit.unlearning.request import asked
 
@@ -157,11 +158,13 @@ def _certificate(page: Plain, run: str) -> str:
     said = page["certificate"]
     bounds, residual, agreed = said["bounds"], said["residual"], said["agreement"]
     private = dict(said["privacy"] or {})
+    named = said["retained"]
+    counted = said["counted"] or {"clients": len(named), "rows": sum(named.values())}
     caveats = private.pop("caveats", ())
     facts = [
-        ("removed", text(asked(said["request"]))),
+        ("removed", text(asked(said["request"]) if opened(said["request"]) else "sealed, and erased since")),
         ("method", said["method"]),
-        ("retained", f"{len(said['retained'])} clients, {sum(said['retained'].values())} rows"),
+        ("retained", f"{counted['clients']} clients, {counted['rows']} rows"),
         *((f"{name} {when}", code(value)) for when in ("before", "after") for name, value in said[when].items()),
         ("residual", _known(residual, "{norm} (rounding hides at most {rounding})")),
         ("smallest curvature", _known(said["curvature"], "{value}, by the {source}")),
@@ -184,7 +187,7 @@ def _certificate(page: Plain, run: str) -> str:
         "\n".join(f"> {text(one)}" for one in said["warnings"]),
         "The published three-term bound beside it, which is no certificate:",
         table(("term", "value", "remark"), paper),
-        _concentration(said["concentration"]),
+        _concentration(said["concentration"] if opened(said["concentration"]) else None),
         "Assumptions:\n\n" + _list(said["assumptions"]),
         "Caveats:\n\n" + _list([*said["caveats"], *caveats]),
         "Checked while this report was written:",

@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from probekit.cache import DiskStore
-from probekit.custody.seals import opened
+from probekit.custody.seals import Openings, opened
 from probekit.errors import CorruptError, InputError, MismatchError, NotFoundError
 from probekit.federated.trained import Trained
 from probekit.files import ASIDE, acquire, replaced, restore_folder, storing, sync_folder, write_json
@@ -33,7 +33,14 @@ from probekit.runs import commitments, layout, ledger
 from probekit.runs.commitments import CommittedStep
 from probekit.runs.layout import LEDGER, NOTE, PARTITION, lock_of, state_folder
 from probekit.runs.ledger import Event, LedgerEntry
-from probekit.runs.openings import OPENINGS
+from probekit.runs.openings import (
+    CERTIFICATES,
+    OPENINGS,
+    certificate_openings,
+    drop_numbers,
+    erase_openings,
+    write_openings,
+)
 from probekit.runs.states import StateFolder, write_state
 from probekit.values import EmbeddingSet, Json, Partition
 
@@ -173,8 +180,12 @@ class RunFolder:
         *,
         texts: Mapping[str, str] | None = None,
         committed: CommittedStep | None = None,
+        openings: Openings | None = None,
     ) -> int:
-        """Make this the run's state, at once, with further files of it; gives its number."""
+        """Make this the run's state, at once, with further files of it; gives its number.
+
+        openings: of what stands sealed in its certificate.
+        """
         with self.lock(), storing(self.path):
             number, aside = self.state + 1, self.path / "states" / f"{ASIDE}state"
             step = committed or self.commit(trained)
@@ -185,6 +196,7 @@ class RunFolder:
             sync_folder(self.path / "states")
             if step.transition is not None:
                 commitments.write_transition(self.path, step.transition)
+            write_openings(certificate_openings(self.path, number), openings or {})
             self._enter(event, {"state": number, "root": step.root.plain, **outputs})
             return number
 
@@ -213,7 +225,10 @@ class RunFolder:
             current = "trained" in entry.outputs and entry.state == self.state
             return place.startswith(("outputs.", *stay) if current else stay)
 
+        kept = ("retained",) if rows else ("retained", "request")
         with self.lock():
+            for path in (self.path / OPENINGS / CERTIFICATES).glob("*.json"):
+                erase_openings(path, (kept if int(path.stem) == self.state else ()).__contains__)
             ledger.erase(self.path / LEDGER, self.entries(), keep)
 
     def fork(self, path: Path, *, force: bool = False) -> RunFolder:
@@ -246,9 +261,8 @@ class RunFolder:
         for path in (self.path / "states").iterdir():
             if not path.name.isdigit() or int(path.name) > self.state:
                 shutil.rmtree(path)
-        for path in (self.path / commitments.TRANSITIONS).glob("*.json"):
-            if int(path.stem) > self.state:
-                path.unlink()
+        for folder in (commitments.TRANSITIONS, f"{OPENINGS}/{CERTIFICATES}"):
+            drop_numbers(self.path / folder, self.state)
         for path in self.path.glob(f"{ASIDE}*"):
             shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
 

@@ -10,6 +10,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,8 @@ from probekit.custody.seals import Openings
 from probekit.errors import VerificationError
 from probekit.files import storing, sync_folder
 from probekit.runs.openings import (
-    drop_openings,
+    OPENINGS,
+    drop_numbers,
     erase_openings,
     new_openings,
     openings_path,
@@ -108,7 +110,7 @@ def follow(before: LedgerEntry | None, event: Event, outputs: Mapping[str, Json]
 def append(path: Path, entry: LedgerEntry) -> None:
     """Add a line; after this returns, no crash loses it."""
     with storing(path.parent):
-        write_openings(path, entry.number, entry.openings)
+        write_openings(openings_path(path.parent, entry.number), entry.openings)
         with path.open("ab") as handle:
             handle.write(entry.line)
             handle.flush()
@@ -140,7 +142,7 @@ def beyond(path: Path, tip: str) -> LedgerEntry | None:
 def cut(path: Path, tip: str) -> None:
     """Drop what a killed process left after the entry with this digest."""
     known = len(read(path, tip))
-    drop_openings(path, known)
+    drop_numbers(path.parent / OPENINGS, known)
     length = sum(size for _, size in islice(_chain(path), known))
     if path.stat().st_size > length:
         with storing(path.parent), path.open("r+b") as handle:
@@ -151,7 +153,7 @@ def cut(path: Path, tip: str) -> None:
 def erase(path: Path, entries: list[LedgerEntry], keep: Callable[[LedgerEntry, str], bool]) -> None:
     """Erase the openings of entries but those to keep, for good; the chain holds without them."""
     for entry in entries:
-        erase_openings(path, entry.number, lambda place, entry=entry: keep(entry, place))  # type: ignore[misc]
+        erase_openings(openings_path(path.parent, entry.number), partial(keep, entry))
 
 
 def _chain(path: Path) -> Iterator[tuple[LedgerEntry, int]]:
@@ -165,8 +167,9 @@ def _chain(path: Path) -> Iterator[tuple[LedgerEntry, int]]:
         try:
             fields = json.loads(line)
             del fields["digest"]
-            openings = read_openings(path, number)
-            entry = LedgerEntry(**unsealed(fields, openings, openings_path(path, number)), openings=openings)
+            where = openings_path(path.parent, number)
+            openings = read_openings(where)
+            entry = LedgerEntry(**unsealed(fields, openings, where), openings=openings)
             written = (entry.line, entry.number, entry.previous) == (line + b"\n", number, previous)
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
             written = False

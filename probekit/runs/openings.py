@@ -1,4 +1,4 @@
-"""What stands sealed in a ledger, opened: salts and values in files that are closed to others and can be erased.
+"""What stands sealed in a ledger or a certificate: salts and values in files that are closed to others, to be erased.
 
 Digests of heads, sets and partitions that contained somebody forgotten, and the ids in a request, would let whoever has
 a candidate try it: sealed, H(salt, value) tells nothing once the salt is gone. The chain still holds.
@@ -15,7 +15,7 @@ from probekit.errors import CacheError, VerificationError
 from probekit.files import PRIVATE, read_json, sync_folder, write_bytes
 from probekit.values import Json
 
-OPENINGS = "openings"
+OPENINGS, CERTIFICATES = "openings", "certificates"
 SEALED: Mapping[str, tuple[str, ...]] = {
     "inputs": ("set", "rows", "partition", "head"),
     "outputs": ("head", "trained"),
@@ -58,20 +58,19 @@ def _put(entry: Mapping[str, Any], values: Mapping[str, Json]) -> dict[str, Any]
     return found
 
 
-def write_openings(ledger: Path, number: int, openings: Openings) -> None:
-    """Keep the openings of an entry; none: remove what is kept."""
-    path = openings_path(ledger, number)
+def write_openings(path: Path, openings: Openings) -> None:
+    """Keep openings; none: remove what is kept."""
     if openings:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for folder in (path.parent.parent, path.parent):
+            folder.mkdir(mode=0o700, exist_ok=True)
         write_bytes(path, openings_text(openings).encode(), mode=PRIVATE)
     elif path.exists():
         path.unlink()
         sync_folder(path.parent)
 
 
-def read_openings(ledger: Path, number: int) -> dict[str, Opening]:
-    """The openings that are left of an entry."""
-    path = openings_path(ledger, number)
+def read_openings(path: Path) -> dict[str, Opening]:
+    """The openings that are left."""
     if not path.exists():
         return {}
     try:
@@ -80,21 +79,26 @@ def read_openings(ledger: Path, number: int) -> dict[str, Opening]:
         raise VerificationError(f"{path} is damaged ({error}). Restore it from a copy.") from error
 
 
-def erase_openings(ledger: Path, number: int, keep: Callable[[str], bool]) -> None:
-    """Erase the salts and values of an entry but those to keep. Doing it again changes nothing."""
-    there = read_openings(ledger, number)
+def erase_openings(path: Path, keep: Callable[[str], bool]) -> None:
+    """Erase salts and values but those to keep. Doing it again changes nothing."""
+    there = read_openings(path)
     left = {place: one for place, one in there.items() if keep(place)}
     if left != there:
-        write_openings(ledger, number, left)
+        write_openings(path, left)
 
 
-def drop_openings(ledger: Path, last: int) -> None:
-    """Remove what a killed process left of entries after the last one."""
-    for path in (ledger.parent / OPENINGS).glob("*.json"):
+def drop_numbers(folder: Path, last: int) -> None:
+    """Remove the numbered files that a killed process left after the last one."""
+    for path in folder.glob("*.json"):
         if int(path.stem) > last:
             path.unlink()
 
 
-def openings_path(ledger: Path, number: int) -> Path:
-    """Where the openings of an entry stand."""
-    return ledger.parent / OPENINGS / f"{number:06d}.json"
+def openings_path(run: Path, entry: int) -> Path:
+    """Where the openings of an entry of the ledger stand."""
+    return run / OPENINGS / f"{entry:06d}.json"
+
+
+def certificate_openings(run: Path, state: int) -> Path:
+    """Where the openings of a state's certificate stand."""
+    return run / OPENINGS / CERTIFICATES / f"{state:04d}.json"

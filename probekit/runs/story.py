@@ -54,6 +54,9 @@ def story_of(
             "" if entry.details["method"] == certificate.method else f"the ledger says {entry.details['method']}",
         ),
     ):
+        if name == "request" and not opened(certificate.request):
+            found.append(unproven(name, "sealed", "the request, which was erased with its rows"))
+            continue
         claimed = (
             asked(certificate.request)
             if name == "request"
@@ -92,9 +95,9 @@ def _anchored(entries: Sequence[LedgerEntry], anchors: Sequence[str]) -> tuple[l
 
 def _request(run: RunFolder, entry: LedgerEntry, certificate: Certificate, store: DiskStore | None) -> str:
     """What contradicts the request, in words; nothing where all fits."""
-    request = UnlearnRequest.from_plain(certificate.request)
-    if not opened(entry.details["request"]):
+    if not opened(entry.details["request"]) or not opened(certificate.request):
         return ""  # erased since, with the rows
+    request = UnlearnRequest.from_plain(certificate.request)
     if request_of(entry).plain != request.plain:
         return f"the ledger says {asked(request_of(entry).plain)}"
     if entry.state - 1 not in run.states():
@@ -105,12 +108,13 @@ def _request(run: RunFolder, entry: LedgerEntry, certificate: Certificate, store
         return f"client {gone[0]} was not there to be forgotten"
     for name in request.clients:
         counts.pop(name)
-    others = set(certificate.retained) - set(request.added)
+    retained = certificate.retained or run.trained(entry.state).counts  # names may be sealed
+    others = set(retained) - set(request.added)
     if others != set(counts):
         return f"client {min(others ^ set(counts))} came or went unasked"
-    moved = [name for name in sorted(others) if certificate.retained[name] != counts[name]]
+    moved = [name for name in sorted(others) if retained[name] != counts[name]]
     if moved and not request.by_row:
-        return f"client {moved[0]} has {certificate.retained[moved[0]]} rows, before it had {counts[moved[0]]}"
+        return f"client {moved[0]} has {retained[moved[0]]} rows, before it had {counts[moved[0]]}"
     return _samples(run, entry, request, certificate, counts, store) if request.by_row and store is not None else ""
 
 
@@ -128,7 +132,7 @@ def _samples(
     held: list[dict[tuple[str, str], int]] = []
     for state in (entry.state - 1, entry.state):
         embeddings, partition = rows_at(run, store, state)
-        names = [name for name in partition.clients if name in certificate.retained]
+        names = [name for name in partition.clients if name in (certificate.retained or counts)]
         held.append(
             {
                 (name, embeddings.ids[row]): int(embeddings.labels[row])

@@ -11,6 +11,7 @@ from probekit.cache import DiskStore
 from probekit.certificates.certificate import Certificate, certificate_text, read_certificate, signed_bytes
 from probekit.certificates.certify import certify
 from probekit.certificates.privacy import check_budget, guarantee
+from probekit.certificates.sealing import sealed
 from probekit.custody.signatures import sign
 from probekit.errors import InputError, MismatchError, NotFoundError
 from probekit.federated.trained import Trained
@@ -21,6 +22,7 @@ from probekit.runs.fitting import trainer_of
 from probekit.runs.folder import OpenRun, RunFolder
 from probekit.runs.layout import state_folder
 from probekit.runs.ledger import Event
+from probekit.runs.openings import certificate_openings, read_openings
 from probekit.runs.options import TrainOptions, UnlearnOptions
 from probekit.runs.result import Result, to_plain
 from probekit.runs.rows import UNLEARN, RunRows, full_ids, read_request, rows_at
@@ -148,7 +150,7 @@ def unlearn(
         unlearned = carried_out(removal, name)
         asked = unlearned.trained_after.statistics is None and removal.online.offers("gradient")
         online = removal.online if asked else None
-        certificate = _covered(certify(before, unlearned, clients=online, evaluation=evaluation), chosen)
+        certificate = sealed(_covered(certify(before, unlearned, clients=online, evaluation=evaluation), chosen))
         signature = None if chosen.key is None else sign(signed_bytes(certificate), chosen.key)
         details: Mapping[str, Json] = {
             "request": request.plain,
@@ -162,7 +164,8 @@ def unlearn(
         event = Event(UNLEARN, {"state": folder.state, "head": before.head.digest}, details)
         text = certificate_text(certificate, signature=signature)
         committed = folder.commit(unlearned.trained_after, _row_ids(removal))
-        number = folder.write_state(unlearned.trained_after, event, texts={CERTIFICATE: text}, committed=committed)
+        given: Any = {"committed": committed, "openings": certificate.openings}
+        number = folder.write_state(unlearned.trained_after, event, texts={CERTIFICATE: text}, **given)
         path = certificate_path(folder, number)
         return UnlearnResult(run.path, number, request, certificate, path, unlearned.cost, why, unlearned)
 
@@ -234,6 +237,7 @@ def _earlier(run: RunFolder, before: Trained, request: UnlearnRequest) -> Unlear
             if not path.exists():
                 raise InputError(f"This was done in state {entry.state}, which was purged since. The ledger says so.")
             cost: Any = entry.details["cost"]
-            claims, _ = read_certificate(path.read_text())
+            openings = read_openings(certificate_openings(run.path, entry.state))
+            claims, _ = read_certificate(path.read_text(), openings)
             return UnlearnResult(run.path, entry.state, request, claims, path, Cost(**cost))
     return None

@@ -16,6 +16,7 @@ from probekit.errors import CorruptError, InputError, NotFoundError, Verificatio
 from probekit.federated.trained import Trained
 from probekit.models.serving import load_head
 from probekit.runs.folder import OpenRun, RunFolder
+from probekit.runs.openings import certificate_openings, read_openings
 from probekit.runs.result import Result
 from probekit.runs.rows import UNLEARN, RunRows, rows_at
 from probekit.runs.story import NO_RUN, Story, story_of
@@ -77,6 +78,11 @@ class CertificateFile:
             raise VerificationError(f"{path} is not a certificate: {error}. Take it as written.") from error
         return cls(path, *read_certificate(text))
 
+    def opened(self, run: RunFolder, state: int) -> CertificateFile:
+        """The same with all that the run can still open of it."""
+        openings = read_openings(certificate_openings(run.path, state))
+        return replace(self, certificate=Certificate.from_stored(self.certificate.stored, openings))
+
     def check(
         self,
         evidence: Evidence,
@@ -129,6 +135,7 @@ def verify(
     if found is None:
         raise InputError(f"Nothing was unlearned in state {run.state} of {run.path}: there is no certificate.")
     number = _state_of(folder, found.certificate)
+    found = found.opened(folder, number)
     trained = folder.trained(number)
     # where a problem has no statistics, all that is to be checked is in the rows
     summed = "statistics" in trained.problem.traits
@@ -170,7 +177,7 @@ def certificate_of(run: RunFolder, state: int) -> CertificateFile | None:
             f"{path} is not the certificate that the ledger says was given for state {state}: it was changed, or "
             "is another run's. Restore it from a copy."
         )
-    return found
+    return found.opened(run, state)
 
 
 def evidence_for(
@@ -183,7 +190,7 @@ def evidence_for(
         evidence = replace(evidence, before=before.head(), objective_before=before.objective())
     if rows is None:
         return evidence
-    held = {name: one for name, one in rows.partition.clients.items() if name in claims.retained}
+    held = {name: one for name, one in rows.partition.clients.items() if name in (claims.retained or trained.counts)}
     return replace(evidence, embeddings=rows.embeddings, rows=held)
 
 

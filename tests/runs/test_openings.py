@@ -3,25 +3,37 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
+from functools import reduce
+from operator import add
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from probekit import Run
 from probekit.cache import DiskStore
+from probekit.certificates.certificate import certificate_text, read_certificate
+from probekit.custody.seals import Opening
 from probekit.custody.seals import opened as is_open
+from probekit.custody.slots import row_ids_digest
 from probekit.errors import CorruptError, InputError, VerificationError
 from probekit.runs import ledger
 from probekit.runs.folder import RunFolder
 from probekit.runs.ledger import Event
+from probekit.runs.openings import certificate_openings, read_openings, write_openings
 from probekit.runs.rows import request_of
-from probekit.values import canonical
+from probekit.runs.verification import verify_head
+from probekit.unlearning.request import SampleRef, UnlearnRequest
+from probekit.values import EmbeddingSet, canonical
 from tests.runs.conftest import Opened
 from tests.shelves import Shelve
 from tests.shelves import shelve as shelve
+from tests.verdicts import STORY, unproven
 
 SECRET = Event("unlearn", {"head": "a" * 64, "state": 1}, {"request": {"clients": ["Ann"]}, "method": "exact"})
 
@@ -170,10 +182,7 @@ def test_purge_erases_what_earlier_states_were(trained: Path, opened: Opened) ->
     assert not is_open(entries[1].inputs["head"])
     assert is_open(entries[1].outputs["trained"])
     assert request_of(entries[1]).clients == ("2",)  # its rows are in the cache still
-    lines = (trained / "ledger.jsonl").read_text() + "".join(
-        path.read_text() for path in (trained / "openings").iterdir()
-    )
-    assert [one for one in digests if one in lines] == []
+    assert [one for one in digests if one in texts(trained)] == []
     assert run.unlearn("1").state == 3
 
 
@@ -185,12 +194,148 @@ def test_purge_of_rows_erases_requests_and_sets(trained: Path, opened: Opened, s
     digests = [sample, embeddings.digest, run.folder.partition().digest, run.head().digest]
     run.unlearn(samples=[sample])
     run.purge(rows=True)
-    lines = (trained / "ledger.jsonl").read_text() + "".join(
-        path.read_text() for path in (trained / "openings").iterdir()
-    )
-    assert [one for one in digests if one in lines] == []
+    assert [one for one in digests if one in texts(trained)] == []
     again = opened(trained)
     again.unlearn("2")
     again.purge(rows=True)
     assert len(again.trained().counts) == 3
     assert '"sealed"' in texts(trained)
+
+
+def test_certificates_name_nobody(trained: Path, opened: Opened) -> None:
+    """C20: whoever gets one learns how many others there are, and neither who asked nor who stays."""
+    run = opened(trained)
+    made = run.unlearn(clients=["2", "3"], method="fedremoval-line")
+    text = made.path.read_text()
+    said = json.loads(text)["certificate"]
+    assert said["retained"].keys() == {"clients", "rows", "sealed"}
+    assert (said["retained"]["clients"], said["retained"]["rows"]) == (2, sum(made.certificate.retained.values()))
+    assert said["request"].keys() == said["before"].keys() == {"sealed"}
+    changed = next(one for one in said["claims"] if one["kind"] == "loss_change")
+    assert changed.keys() == {"kind", "sealed"}
+    stranger, _ = read_certificate(text)
+    assert (stranger.retained, stranger.retained_numbers) == ({}, made.certificate.retained_numbers)
+    assert stranger.digest == made.certificate.digest
+    assert certificate_text(stranger) == text
+    assert not any(one.salt in text for one in made.certificate.openings.values())
+    assert set(made.certificate.openings) >= {"request", "before", "retained", "loss_change"}
+
+
+def test_a_certificate_of_many_clients_is_small(shelve: Shelve, tmp_path: Path, store: DiskStore) -> None:
+    """C20: 220 kB at 10,000 clients, before."""
+    shelve("many", rows=600)
+    run = Run.train(tmp_path / "run", "many", clients=300, ridge=0.01, store=store)
+    few = len(run.unlearn("7").path.read_bytes())
+    assert few < 8_000
+    assert run.verify(rows=True).intact
+
+
+def test_a_stranger_and_the_run_verify_the_same_certificate(
+    trained: Path, opened: Opened, tmp_path: Path, store: DiskStore
+) -> None:
+    run = opened(trained)
+    made = run.unlearn("2")
+    (tmp_path / "copy.json").write_bytes(made.path.read_bytes())
+    assert unproven(run.verify(tmp_path / "copy.json", rows=True)) == STORY
+    alone = {
+        one.name: one for one in verify_head(tmp_path / "copy.json", made.path.parent / "head", store=store).findings
+    }
+    assert (alone["before"].verdict, alone["before"].claimed) == ("not proven", "sealed")
+    assert alone["head"].verdict == "proven"
+    assert alone["retained"].claimed == f"3 clients, {sum(made.certificate.retained.values())} rows"
+
+
+def test_a_forged_opening_of_a_certificate_opens_nothing(trained: Path, opened: Opened) -> None:
+    run = opened(trained)
+    run.unlearn("2")
+    path = certificate_openings(trained, 2)
+    whole = read_openings(path)
+    said: Any = whole["request"].value
+    forged = replace(whole["request"], value={**said, "clients": ["3"]})
+    write_openings(path, {**whole, "request": forged})
+    found = run.verify(rows=True)
+    assert next(one for one in found.findings if one.name == "request").claimed == "sealed"
+    assert not found.proven
+    write_openings(path, {**whole, "retained": replace(whole["retained"], value={"0": 1})})
+    assert "retained" in unproven(run.verify(rows=True))
+    path.write_text("[]")
+    with pytest.raises(VerificationError, match="is damaged"):
+        run.verify()
+
+
+def test_after_a_purge_of_rows_the_certificate_still_verifies(trained: Path, opened: Opened, store: DiskStore) -> None:
+    run = opened(trained)
+    sample = run.folder.embeddings(store).ids[run.folder.partition().clients["1"][0]]
+    run.unlearn("2", samples=[sample])
+    run.purge(rows=True)
+    found = opened(trained).verify(rows=True)
+    assert unproven(found) == STORY | {"before"}
+    assert next(one for one in found.findings if one.name == "request").claimed == "sealed"
+    assert opened(trained).report().write(trained / "report") is not None
+
+
+HEX = re.compile(rb"[0-9a-f]{64}")
+
+
+def matches(run: Path, retained: EmbeddingSet, rows: np.ndarray[Any, Any], candidate: tuple[Any, int, str]) -> set[str]:
+    """What in a run's folder fits a candidate that client 1 may have held: every digest that anybody could compute."""
+    vector, label, sample = candidate
+    folder = RunFolder.open(run)
+    after, committed = folder.trained(), folder.at().commitments()
+    assert after.statistics is not None
+    assert committed is not None
+    ids = [retained.ids[row] for row in rows] + [sample]
+    own = replace(
+        retained,
+        embeddings=np.concatenate([retained.to_numpy()[rows], vector[None]]),
+        labels=np.append(retained.labels[rows], label),
+        ids=ids,
+    )
+    statistics = after.problem.hold(own, np.arange(len(ids))).statistics
+    total = reduce(add, [statistics, *(one for name, one in after.statistics.items() if name != "1")])
+    request = UnlearnRequest(samples=(SampleRef(sample),))
+    values: dict[str, Any] = {
+        "id": sample,
+        "head": after.minimum(total)[0].digest,
+        "statistics": statistics.digest,
+        "ids": row_ids_digest(ids).hex(),
+        "request": request.digest,
+    }
+    data = b"".join(path.read_bytes() for path in sorted(run.rglob("*")) if path.is_file())
+    known = {one.decode() for one in HEX.findall(data)}
+    every = [folder.at(state).commitments() for state in folder.states()]
+    binary = {bytes.fromhex(one) for one in known}
+    binary |= {leaf.salt for one in every if one is not None for leaf in one.leaves.values()}
+    found = {name for name, value in values.items() if value in known}
+    for salt in binary:  # anything of 32 bytes may be a salt
+        for name, value in (*values.items(), ("request itself", request.plain)):
+            if Opening(salt.hex(), value).seal["sealed"] in known:
+                found.add(f"sealed {name}")
+        leaf = replace(
+            committed.leaves["1"],
+            salt=salt,
+            rows=len(ids),
+            row_ids=row_ids_digest(ids),
+            statistics=bytes.fromhex(statistics.digest),
+        )
+        if leaf.digest.hex() in known:
+            found.add("leaf")
+    return found
+
+
+def test_the_forgotten_picture_is_not_told_from_two_hundred(shelve: Shelve, tmp_path: Path, store: DiskStore) -> None:
+    """C13, C19: in exact arithmetic, by somebody who owns the run, the retained rows and 200 candidates."""
+    shelve("rows", rows=90)
+    others = shelve("others", rows=199, seed=8)
+    run = Run.train(tmp_path / "run", "rows", clients=3, ridge=0.01, arithmetic="exact", grid=2.0**-10, store=store)
+    embeddings, held = run.folder.embeddings(store), run.folder.partition().clients["1"]
+    row = int(held[4])
+    gone = (embeddings.to_numpy()[row], int(embeddings.labels[row]), embeddings.ids[row])
+    candidates = [(others.to_numpy()[n], int(others.labels[n]), others.ids[n]) for n in range(199)]
+    retained, rows = embeddings, np.delete(held, 4)
+    run.unlearn(samples=[gone[2]])
+    there = {"id", "head", "statistics", "request", "sealed head", "sealed request itself", "leaf"}
+    assert matches(run.path, retained, rows, gone) >= there  # before the purge
+    run.purge(rows=True)
+    found = [matches(run.path, retained, rows, one) for one in (gone, *candidates)]
+    assert found == [set()] * 200

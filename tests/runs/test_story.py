@@ -14,12 +14,20 @@ import pytest
 from probekit import Run
 from probekit.cache import DiskStore
 from probekit.certificates.certificate import Certificate, certificate_text, read_certificate, signed_bytes
+from probekit.certificates.sealing import sealed
 from probekit.cli.main import run as command
 from probekit.custody.signatures import new_private_key, public_key_of, sign
 from probekit.errors import VerificationError
 from probekit.runs import ledger
 from probekit.runs.folder import RunFolder
 from probekit.runs.layout import read_partition, write_partition
+from probekit.runs.openings import (
+    certificate_openings,
+    new_openings,
+    openings_path,
+    read_openings,
+    write_openings,
+)
 from probekit.runs.verification import verify_head
 from probekit.values import Json
 from tests.runs.conftest import Opened
@@ -45,7 +53,11 @@ def rewrite(run: Path, number: int, change: Callable[[dict[str, Any]], dict[str,
     """Write the ledger anew with one entry changed: every digest after it, and what run.json says, fits."""
     entries, before = [], None
     for entry in RunFolder.open(run).entries():
-        fields = change(dict(vars(entry))) if entry.number == number else dict(vars(entry))
+        fields = dict(vars(entry))
+        if entry.number == number:
+            fields = change(fields)
+            fields["openings"] = new_openings(fields)
+            write_openings(openings_path(run, number), fields["openings"])
         before = ledger.LedgerEntry(**{**fields, "previous": before.digest if before else ledger.FIRST})
         entries.append(before)
     (run / "ledger.jsonl").write_bytes(b"".join(one.line for one in entries))
@@ -53,11 +65,18 @@ def rewrite(run: Path, number: int, change: Callable[[dict[str, Any]], dict[str,
     (run / "run.json").write_text(json.dumps({**note, "ledger": entries[-1].digest}))
 
 
+def whole(run: Path, state: int = 2) -> Certificate:
+    """The certificate of a state with all that stands sealed in it opened."""
+    openings = read_openings(certificate_openings(run, state))
+    return read_certificate(certificate(run, state).read_text(), openings)[0]
+
+
 def forge(run: Path, change: Callable[[Certificate], Certificate], details: Mapping[str, Json] | None = None) -> Path:
     """Change the certificate of state 2, and let the ledger say what it says."""
     path = certificate(run)
-    forged = change(read_certificate(path.read_text())[0])
+    forged = sealed(change(replace(whole(run), openings={})))
     path.write_text(certificate_text(forged))
+    write_openings(certificate_openings(run, 2), forged.openings)
     more = {"certificate": forged.digest, "request": dict(forged.request), **(details or {})}
     rewrite(run, 2, lambda fields: {**fields, "details": {**fields["details"], **more}})
     return path
