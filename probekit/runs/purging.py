@@ -21,7 +21,6 @@ UNREACHED = (
     "heads and certificates that were handed out before",
     "the data set itself, and the clients' own files",
     "blocks of the disk that were freed but not yet overwritten",
-    "the certificate, which names what was forgotten by client and sample id",
 )
 REQUESTS_STAY = (
     "the ledger's openings, which name what was forgotten while its rows are in the cache: purge the rows too"

@@ -22,6 +22,7 @@ from probekit.custody.seals import Opening
 from probekit.custody.seals import opened as is_open
 from probekit.custody.slots import row_ids_digest
 from probekit.errors import CorruptError, InputError, VerificationError
+from probekit.federated.partition import partition
 from probekit.runs import ledger
 from probekit.runs.folder import RunFolder
 from probekit.runs.ledger import Event
@@ -31,7 +32,7 @@ from probekit.runs.verification import verify_head
 from probekit.unlearning.request import SampleRef, UnlearnRequest
 from probekit.values import EmbeddingSet, canonical
 from tests.runs.conftest import Opened
-from tests.shelves import Shelve
+from tests.shelves import Shelve, rows_around_centres
 from tests.shelves import shelve as shelve
 from tests.verdicts import STORY, unproven
 
@@ -339,3 +340,65 @@ def test_the_forgotten_picture_is_not_told_from_two_hundred(shelve: Shelve, tmp_
     run.purge(rows=True)
     found = [matches(run.path, retained, rows, one) for one in (gone, *candidates)]
     assert found == [set()] * 200
+
+
+RANDOM = re.compile(
+    r"(openings/.*|transitions/.*|.*\.sealed|ledger\.jsonl \d+\.(digest|previous|time|inputs\.root|outputs\.root\.\w+)"
+    r"|ledger\.jsonl \d+\.details\.(certificate|cost\.seconds|cache\.searched)|run\.json \.ledger|timings\.json .*"
+    r"|states/\d+/certificate\.json \.digest|states/\d+/trained\.json \.files\.(certificate\.json|slots\.bin))"
+)
+"""What is drawn anew, or is a digest of that, or a time, or how large the cache was."""
+
+
+def leaves_of(value: Any, place: str) -> dict[str, Any]:
+    """Every single value in plain values, by its place."""
+    if not isinstance(value, dict | list):
+        return {place: value}
+    items = value.items() if isinstance(value, dict) else enumerate(value)
+    return {name: leaf for key, one in items for name, leaf in leaves_of(one, f"{place}.{key}").items()}
+
+
+def what_stays(run: Path) -> dict[str, Any]:
+    """All that a run's folder says, in the clear, that is neither random nor a time."""
+    found: dict[str, Any] = {}
+    for path in sorted(run.rglob("*")):
+        name = str(path.relative_to(run))
+        if path.suffix == ".json":
+            found |= leaves_of(json.loads(path.read_bytes()), f"{name} ")
+        elif path.suffix == ".jsonl":
+            for number, line in enumerate(path.read_text().splitlines()):
+                found |= leaves_of(json.loads(line), f"{name} {number}")
+        elif path.is_file() and path.name != "slots.bin":
+            found[name] = path.read_bytes()
+    return {name: value for name, value in found.items() if not RANDOM.fullmatch(name)}
+
+
+@pytest.mark.parametrize("arithmetic", ["exact", "float64"])
+@pytest.mark.parametrize("kind", ["sample", "client"])
+def test_the_same_stays_whoever_was_forgotten(
+    shelve: Shelve, tmp_path: Path, store: DiskStore, arithmetic: str, kind: str
+) -> None:
+    """C13, C19: two runs that differ only in what was forgotten are equal after the purge, but for salts and times."""
+    vectors, _ = rows_around_centres(90, 5, 3, seed=0)
+    first = shelve("first", rows=90, embeddings=vectors)
+    held = partition(first.labels, "iid", clients=3, server_share=0.2, seed=0).clients["1"]
+    rows = held if kind == "client" else held[4:5]
+    vectors = vectors.copy()
+    vectors[rows] = np.random.default_rng(5).normal(size=(len(rows), 5))
+    shelve("second", rows=90, embeddings=vectors)
+    stays = []
+    for name in ("first", "second"):
+        run = Run.train(
+            tmp_path / name / "run", name, clients=3, ridge=0.01, server_share=0.2, arithmetic=arithmetic, store=store
+        )
+        ids = run.folder.embeddings(store).ids
+        run.unlearn("1") if kind == "client" else run.unlearn(samples=[ids[int(rows[0])]])
+        before = run.folder.entries()[1].inputs["head"]
+        run.purge(rows=True)
+        stays.append((before, what_stays(run.path)))
+    assert stays[0][0] != stays[1][0]
+    one, other = stays[0][1], stays[1][1]
+    assert one.keys() == other.keys()
+    different = {name for name in one if one[name] != other[name]}
+    assert {name for name in different if "first" not in str(one[name])} == set()
+    assert len(one) > 100
