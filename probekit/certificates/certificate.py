@@ -15,7 +15,7 @@ from typing import Any, Self
 from probekit.certificates.agreement import Agreement
 from probekit.certificates.bounds import Residual, SmallestCurvature
 from probekit.certificates.published import Concentration, Term
-from probekit.certificates.sealing import LOSS_CHANGE, RETAINED, unsealed
+from probekit.certificates.sealing import LOSS_CHANGE, REQUEST, RETAINED, unsealed
 from probekit.custody.seals import Openings, opened
 from probekit.errors import VerificationError
 from probekit.linear.objective import SIGMA
@@ -157,8 +157,11 @@ class Certificate:
         if RETAINED in seals:
             clients, rows = self.retained_numbers
             counted = {"clients": clients, "rows": rows, **seals.pop(RETAINED)}
-        retained = {RETAINED: counted} if counted else {}
-        return {**said, **seals, **retained, "claims": claims, "context": context}
+        said |= {RETAINED: counted} if counted else {}
+        for place in [one for one in seals if one.startswith(f"{REQUEST}.")]:
+            _, kind, number = place.split(".")
+            said[REQUEST][kind][int(number)] = seals.pop(place)
+        return {**said, **seals, "claims": claims, "context": context}
 
     @property
     def digest(self) -> str:
@@ -239,8 +242,9 @@ def read_certificate(text: str, openings: Openings | None = None) -> tuple[Certi
 
 
 def signed_bytes(certificate: Certificate) -> bytes:
-    """What a signature covers: the canonical JSON of all that the certificate says."""
-    return canonical(certificate.stored).encode()
+    """What a signature covers: its kind, so that it fits nothing else, and the canonical JSON of all that it says."""
+    kind = b"" if certificate.format == 1 else f"probekit certificate {certificate.format}\n".encode()
+    return kind + canonical(certificate.stored).encode()
 
 
 def _finite(value: Any) -> Any:

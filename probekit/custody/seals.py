@@ -40,8 +40,10 @@ Openings = Mapping[str, Opening]
 
 
 def opened(value: Any) -> bool:
-    """Whether a value can be read: it is not a seal."""
-    return not (isinstance(value, Mapping) and set(value) == {"sealed"})
+    """Whether all of a value can be read: there is no seal in it."""
+    if isinstance(value, Mapping):
+        return set(value) != {"sealed"} and all(map(opened, value.values()))
+    return all(map(opened, value)) if isinstance(value, list | tuple) else True
 
 
 def openings_text(openings: Openings) -> str:

@@ -162,7 +162,7 @@ def _certificate(page: Plain, run: str) -> str:
     counted = said["counted"] or {"clients": len(named), "rows": sum(named.values())}
     caveats = private.pop("caveats", ())
     facts = [
-        ("removed", text(asked(said["request"]) if opened(said["request"]) else "sealed, and erased since")),
+        ("removed", text(asked(said["request"]))),
         ("method", said["method"]),
         ("retained", f"{counted['clients']} clients, {counted['rows']} rows"),
         *((f"{name} {when}", code(value)) for when in ("before", "after") for name, value in said[when].items()),

@@ -228,7 +228,8 @@ class RunFolder:
         kept = ("retained",) if rows else ("retained", "request")
         with self.lock():
             for path in (self.path / OPENINGS / CERTIFICATES).glob("*.json"):
-                erase_openings(path, (kept if int(path.stem) == self.state else ()).__contains__)
+                own = kept if int(path.stem) == self.state else ()
+                erase_openings(path, lambda place, own=own: place.startswith(own))  # type: ignore[misc]
             ledger.erase(self.path / LEDGER, self.entries(), keep)
 
     def fork(self, path: Path, *, force: bool = False) -> RunFolder:

@@ -55,7 +55,7 @@ def story_of(
         ),
     ):
         if name == "request" and not opened(certificate.request):
-            found.append(unproven(name, "sealed", "the request, which was erased with its rows"))
+            found.append(unproven(name, asked(certificate.request), "the request, which was erased with its rows"))
             continue
         claimed = (
             asked(certificate.request)

@@ -123,11 +123,15 @@ def known_clients(names: Sequence[str]) -> str:
 
 
 def asked(request: Any) -> str:
-    """A request in words."""
-    parts = [f"client {name}" for name in request["clients"]]
+    """A request in words; clients whose names are sealed in a certificate are not named."""
+
+    def client(name: Any) -> str:
+        return f"client {name}" if isinstance(name, str) else "a client (sealed)"
+
+    parts = [client(name) for name in request["clients"]]
     for kind, word in (("samples", "forgotten"), ("relabelled", "relabelled")):
         parts += [f"{len(request[kind])} samples {word}"] if request[kind] else []
-    return ", ".join(parts + [f"client {name} taken back in" for name in request["added"]])
+    return ", ".join(parts + [f"{client(name)} taken back in" for name in request["added"]])
 
 
 def _order(value: Any) -> tuple[str, ...]:

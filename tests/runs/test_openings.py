@@ -29,7 +29,7 @@ from probekit.runs.ledger import Event
 from probekit.runs.openings import certificate_openings, read_openings, write_openings
 from probekit.runs.rows import request_of
 from probekit.runs.verification import verify_head
-from probekit.unlearning.request import SampleRef, UnlearnRequest
+from probekit.unlearning.request import SampleRef, UnlearnRequest, asked
 from probekit.values import EmbeddingSet, canonical
 from tests.runs.conftest import Opened
 from tests.shelves import Shelve, rows_around_centres
@@ -211,7 +211,8 @@ def test_certificates_name_nobody(trained: Path, opened: Opened) -> None:
     said = json.loads(text)["certificate"]
     assert said["retained"].keys() == {"clients", "rows", "sealed"}
     assert (said["retained"]["clients"], said["retained"]["rows"]) == (2, sum(made.certificate.retained.values()))
-    assert said["request"].keys() == said["before"].keys() == {"sealed"}
+    assert said["before"].keys() == {"sealed"}
+    assert [one.keys() for one in said["request"]["clients"]] == [{"sealed"}] * 2
     changed = next(one for one in said["claims"] if one["kind"] == "loss_change")
     assert changed.keys() == {"kind", "sealed"}
     stranger, _ = read_certificate(text)
@@ -219,7 +220,12 @@ def test_certificates_name_nobody(trained: Path, opened: Opened) -> None:
     assert stranger.digest == made.certificate.digest
     assert certificate_text(stranger) == text
     assert not any(one.salt in text for one in made.certificate.openings.values())
-    assert set(made.certificate.openings) >= {"request", "before", "retained", "loss_change"}
+    openings = made.certificate.openings
+    assert set(openings) == {"request.clients.0", "request.clients.1", "before", "retained", "loss_change"}
+    one, _ = read_certificate(text, {"request.clients.1": openings["request.clients.1"]})
+    assert one.request["clients"] == [openings["request.clients.0"].seal, "3"]  # who asked sees itself alone
+    assert asked(one.request) == "a client (sealed), client 3"
+    assert one.digest == made.certificate.digest
 
 
 def test_a_certificate_of_many_clients_is_small(shelve: Shelve, tmp_path: Path, store: DiskStore) -> None:
@@ -251,11 +257,12 @@ def test_a_forged_opening_of_a_certificate_opens_nothing(trained: Path, opened: 
     run.unlearn("2")
     path = certificate_openings(trained, 2)
     whole = read_openings(path)
-    said: Any = whole["request"].value
-    forged = replace(whole["request"], value={**said, "clients": ["3"]})
-    write_openings(path, {**whole, "request": forged})
+    for place in ("request.clients.0", "request.clients.7", "request.others.0"):
+        write_openings(path, {**whole, place: replace(whole["request.clients.0"], value="3")})
+        opened(trained).verify(rows=True)
+    write_openings(path, {**whole, "request.clients.0": replace(whole["request.clients.0"], value="3")})
     found = run.verify(rows=True)
-    assert next(one for one in found.findings if one.name == "request").claimed == "sealed"
+    assert next(one for one in found.findings if one.name == "request").claimed == "a client (sealed)"
     assert not found.proven
     write_openings(path, {**whole, "retained": replace(whole["retained"], value={"0": 1})})
     assert "retained" in unproven(run.verify(rows=True))
@@ -271,7 +278,8 @@ def test_after_a_purge_of_rows_the_certificate_still_verifies(trained: Path, ope
     run.purge(rows=True)
     found = opened(trained).verify(rows=True)
     assert unproven(found) == STORY | {"before"}
-    assert next(one for one in found.findings if one.name == "request").claimed == "sealed"
+    claimed = next(one for one in found.findings if one.name == "request").claimed
+    assert claimed == "a client (sealed), 1 samples forgotten"
     assert opened(trained).report().write(trained / "report") is not None
 
 
