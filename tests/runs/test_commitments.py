@@ -92,10 +92,11 @@ def test_salts_are_closed_to_others_from_the_start(
         receipt = run.prove("0", tmp_path / "receipt.json").path
     finally:
         os.umask(old)
-    files = [*run.path.glob("states/*/slots.bin"), *run.path.glob("openings/*.json"), receipt]
-    assert [path.stat().st_mode & 0o777 for path in files] == [0o600] * 5
-    assert modes.count(0o600) == 5
-    assert (run.path / "openings").stat().st_mode & 0o777 == 0o700
+    files = [*run.path.glob("states/*/slots.bin"), *run.path.rglob("openings/**/*.json"), receipt]
+    assert [path.stat().st_mode & 0o777 for path in files] == [0o600] * 6
+    assert modes.count(0o600) == 6
+    for folder in ("openings", "openings/certificates"):
+        assert (run.path / folder).stat().st_mode & 0o777 == 0o700
 
 
 def test_forgetting_a_client_empties_its_slot_and_no_other(trained: Path, opened: Opened) -> None:

@@ -24,6 +24,7 @@ from probekit.report import pictures
 from probekit.report.pages import markdown
 from probekit.runs import unlearning
 from probekit.runs.folder import RunFolder
+from probekit.runs.openings import certificate_openings, read_openings
 from tests.conftest import spec, tree
 from tests.oracles import columns, least_squares, one_hot
 from tests.runs.conftest import Opened
@@ -108,7 +109,8 @@ def test_the_page_holds_every_part_and_its_pictures(run: Path, opened: Opened) -
     assert len(shown) == 6
     for state, said in ((2, value["certificates"][0]), (3, value["certificates"][1])):
         written = json.loads((run / f"states/{state:04d}/certificate.json").read_text())
-        claims = Certificate.from_stored(written["certificate"])
+        openings = read_openings(certificate_openings(run, state))
+        claims = Certificate.from_stored(written["certificate"], openings)
         assert (said["digest"], said["certificate"]) == (written["digest"], claims.plain)
         assert written["digest"] in page
         verdicts = {one["name"]: one["verdict"] for one in said["findings"]}
