@@ -31,6 +31,7 @@ from probekit.models.heads import Head
 from probekit.registry import nearest
 from probekit.runs import commitments, layout, ledger
 from probekit.runs.commitments import CommittedStep
+from probekit.runs.erasure import erase_purged
 from probekit.runs.layout import LEDGER, NOTE, PARTITION, lock_of, state_folder
 from probekit.runs.ledger import Event, LedgerEntry
 from probekit.runs.openings import (
@@ -38,7 +39,6 @@ from probekit.runs.openings import (
     OPENINGS,
     certificate_openings,
     drop_numbers,
-    erase_openings,
     write_openings,
 )
 from probekit.runs.states import StateFolder, write_state
@@ -217,21 +217,6 @@ class RunFolder:
                 if path.name != f"partition-{written}.safetensors":
                     path.unlink()
 
-    def erase_openings(self, *, rows: bool) -> None:
-        """Erase the salts of digests of what is gone: earlier states and, where `rows` are, requests and their sets."""
-        stay = () if rows else ("inputs.set", "inputs.rows", "inputs.partition", "details.request")
-
-        def keep(entry: LedgerEntry, place: str) -> bool:
-            current = "trained" in entry.outputs and entry.state == self.state
-            return place.startswith(("outputs.", *stay) if current else stay)
-
-        kept = ("retained",) if rows else ("retained", "request")
-        with self.lock():
-            for path in (self.path / OPENINGS / CERTIFICATES).glob("*.json"):
-                own = kept if int(path.stem) == self.state else ()
-                erase_openings(path, lambda place, own=own: place.startswith(own))  # type: ignore[misc]
-            ledger.erase(self.path / LEDGER, self.entries(), keep)
-
     def fork(self, path: Path, *, force: bool = False) -> RunFolder:
         """A copy of the run as it is now, under another name."""
         if path.absolute() == self.path.absolute():
@@ -264,6 +249,7 @@ class RunFolder:
                 shutil.rmtree(path)
         for folder in (commitments.TRANSITIONS, f"{OPENINGS}/{CERTIFICATES}"):
             drop_numbers(self.path / folder, self.state)
+        erase_purged(self.path, self.entries())
         for path in self.path.glob(f"{ASIDE}*"):
             shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
 

@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,6 @@ from probekit.files import storing, sync_folder
 from probekit.runs.openings import (
     OPENINGS,
     drop_numbers,
-    erase_openings,
     new_openings,
     openings_path,
     read_openings,
@@ -35,6 +33,7 @@ from probekit.values import Json, canonical, digest
 DISTRUST = "Do not trust this run: restore its ledger from a copy or train again."
 FIRST = "0" * 64
 """What stands for the entry before the first."""
+UNLEARN, PURGE = "unlearn", "purge"
 FORMAT = 2
 """Format 1, whose digest is that of the whole entry, is still read."""
 
@@ -148,12 +147,6 @@ def cut(path: Path, tip: str) -> None:
         with storing(path.parent), path.open("r+b") as handle:
             handle.truncate(length)
             os.fsync(handle.fileno())
-
-
-def erase(path: Path, entries: list[LedgerEntry], keep: Callable[[LedgerEntry, str], bool]) -> None:
-    """Erase the openings of entries but those to keep, for good; the chain holds without them."""
-    for entry in entries:
-        erase_openings(openings_path(path.parent, entry.number), partial(keep, entry))
 
 
 def _chain(path: Path) -> Iterator[tuple[LedgerEntry, int]]:

@@ -10,6 +10,7 @@ import numpy as np
 
 from probekit.cache import DiskStore
 from probekit.errors import InputError
+from probekit.runs.erasure import erase_purged
 from probekit.runs.folder import OpenRun, RunFolder
 from probekit.runs.layout import REFERENCES, checkpoint_path, state_folder
 from probekit.runs.ledger import Event
@@ -74,9 +75,9 @@ def purge(run: OpenRun, *, rows: bool = False) -> PurgeResult:
         if unfinished.exists():
             removed.append(unfinished.name)
             unfinished.unlink()
-        folder.erase_openings(rows=rows)
         # how many only: names of files are names of clients
         folder.record(Event(PURGE, {"state": run.state}, {"removed": len(removed), "cache": to_plain(cached)}))
+        erase_purged(run.path, folder.entries())
         old = any(entry.format == 1 for entry in folder.entries())
         notes = ((folder.at().objective() is not None, TERM_STAYS), (not rows, REQUESTS_STAY), (old, OLD_LEDGER))
         stays = [text for holds, text in notes if holds]

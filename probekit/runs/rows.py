@@ -14,12 +14,12 @@ from probekit.cache.ids import meant
 from probekit.custody.seals import opened
 from probekit.errors import InputError
 from probekit.runs.folder import RunFolder
+from probekit.runs.ledger import PURGE as PURGE
+from probekit.runs.ledger import UNLEARN as UNLEARN
 from probekit.runs.ledger import LedgerEntry
 from probekit.unlearning.request import Relabelled, SampleRef, UnlearnRequest
 from probekit.unlearning.rows import remaining_rows
 from probekit.values import UNLABELLED, EmbeddingSet, Partition
-
-UNLEARN, PURGE = "unlearn", "purge"
 
 
 class RunRows(NamedTuple):

@@ -23,10 +23,10 @@ from probekit.custody.seals import opened as is_open
 from probekit.custody.slots import row_ids_digest
 from probekit.errors import CorruptError, InputError, VerificationError
 from probekit.federated.partition import partition
-from probekit.runs import ledger
+from probekit.runs import ledger, purging
 from probekit.runs.folder import RunFolder
 from probekit.runs.ledger import Event
-from probekit.runs.openings import certificate_openings, read_openings, write_openings
+from probekit.runs.openings import certificate_openings, erase_openings, openings_path, read_openings, write_openings
 from probekit.runs.rows import request_of
 from probekit.runs.verification import verify_head
 from probekit.unlearning.request import SampleRef, UnlearnRequest, asked
@@ -79,7 +79,8 @@ def test_the_chain_holds_without_openings(tmp_path: Path) -> None:
     ledger.append(path, first)
     second = ledger.follow(first, SECRET, {"state": 3})
     ledger.append(path, second)
-    ledger.erase(path, [first, second], lambda entry, place: entry.number == 2 and place == "inputs.head")
+    erase_openings(openings_path(tmp_path, 1), lambda place: False)
+    erase_openings(openings_path(tmp_path, 2), lambda place: place == "inputs.head")
     found = ledger.read(path, second.digest)
     assert [one.digest for one in found] == [first.digest, second.digest]
     assert [is_open(one.inputs["head"]) for one in found] == [False, True]
@@ -87,8 +88,8 @@ def test_the_chain_holds_without_openings(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="erased by a purge"):
         request_of(found[0])
     assert [path.name for path in (tmp_path / "openings").iterdir()] == ["000002.json"]
-    ledger.erase(path, found, lambda *_: False)
-    ledger.erase(path, found, lambda *_: False)
+    for number in (1, 2, 2):
+        erase_openings(openings_path(tmp_path, number), lambda place: False)
     assert list((tmp_path / "openings").iterdir()) == []
 
 
@@ -410,3 +411,34 @@ def test_the_same_stays_whoever_was_forgotten(
     different = {name for name in one if one[name] != other[name]}
     assert {name for name in different if "first" not in str(one[name])} == set()
     assert len(one) > 100
+
+
+@pytest.mark.parametrize("rows", [False, True])
+def test_a_purge_killed_before_the_salts_are_erased_is_finished(
+    trained: Path, opened: Opened, rows: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """C15, of salts: once the ledger says purged, whoever locks the run next erases what is left."""
+    run = opened(trained)
+    run.unlearn("1")
+    run.unlearn("2")
+
+    def killed(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(purging, "erase_purged", killed)
+    with pytest.raises(KeyboardInterrupt):
+        run.purge(rows=rows)
+    monkeypatch.undo()
+    assert is_open(RunFolder.open(trained).entries()[0].outputs["head"])
+    with pytest.raises(InputError, match="purged already"):
+        opened(trained).purge(rows=rows)
+    first, _, last = RunFolder.open(trained).entries()[:3]
+    assert not is_open(first.outputs["head"])
+    assert not is_open(last.inputs["head"])
+    assert is_open(last.details["request"]) != rows
+    assert set(read_openings(certificate_openings(trained, 2))) == set()
+    left = {"retained"} if rows else {"retained", "request.clients.0"}
+    assert set(read_openings(certificate_openings(trained, 3))) == left
+    assert opened(trained).unlearn("0").state == 4
+    assert "before" in read_openings(certificate_openings(trained, 4))
+    assert is_open(RunFolder.open(trained).entries()[-1].inputs["head"])
