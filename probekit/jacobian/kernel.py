@@ -13,10 +13,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.nn import functional
 
 from probekit.jacobian.linearize import Linearized, LinearizedRows, tensor_of
@@ -139,17 +140,28 @@ def _structured(model: Linearized, inputs: Tensor) -> dict[str, nn.Module]:
             found[name] = layer
     with torch.no_grad(), differentiable(), _listening(found) as heard:
         model.forward(model.base, inputs)
-    calls = Counter(name for name, _, _ in heard)
+    calls = Counter(call.name for call in heard)
     return {name: layer for name, layer in found.items() if calls[name] == 1}
 
 
+class _Call(NamedTuple):
+    """A layer's name and input, where its output stands in the graph (None: nowhere), and zeros like that output."""
+
+    name: str
+    given: Tensor
+    edge: GradientEdge | None
+    zeros: Tensor
+
+
 @contextmanager
-def _listening(layers: dict[str, nn.Module]) -> Iterator[list[tuple[str, Tensor, Tensor]]]:
-    """Notes the name, input and output of each call of a layer."""
-    calls: list[tuple[str, Tensor, Tensor]] = []
+def _listening(layers: dict[str, nn.Module]) -> Iterator[list[_Call]]:
+    """Notes each call of a layer."""
+    calls: list[_Call] = []
 
     def note(name: str, _: nn.Module, given: Tensors, out: Tensor) -> None:
-        calls.append((name, given[0], out))
+        # the edge, not the tensor: an operation in place (ReLU(inplace=True)) makes the tensor its own output
+        edge = get_gradient_edge(out) if out.requires_grad else None
+        calls.append(_Call(name, given[0], edge, out.new_zeros(()).expand(out.shape)))
 
     hooks = [layer.register_forward_hook(partial(note, name)) for name, layer in layers.items()]
     try:
@@ -166,17 +178,17 @@ def _factors(model: Linearized, inputs: Tensor, classes: int, layers: dict[str, 
     if layers:
         with torch.enable_grad(), differentiable(), _listening(layers) as heard:
             outputs = model.forward(leaves, inputs)
-            outs = [out for _, _, out in heard]
+            calls = {call.edge: call for call in heard if call.edge is not None}
             sums = outputs.sum(0)  # rows do not mix, so the gradient of a sum over rows holds each row's own
             each = [
-                torch.autograd.grad(sums[k], outs, retain_graph=True, allow_unused=True, materialize_grads=True)
-                for k in range(classes)
+                torch.autograd.grad(sums[k], [*calls], retain_graph=True, allow_unused=True) for k in range(classes)
             ]
-        for (name, given, _), *parts in zip(heard, *each, strict=True):
-            names = [f"{name}.{key}".removeprefix(".") for key in ("weight", "bias")]
+        for call, *parts in zip(calls.values(), *each, strict=True):
+            names = [f"{call.name}.{key}".removeprefix(".") for key in ("weight", "bias")]
             covered.update(names)
-            gradients = torch.stack(parts, dim=1).detach()
-            found.append(_layer(layers[name], given.detach(), gradients, *(one in model.names for one in names)))
+            gradients = torch.stack([call.zeros if one is None else one for one in parts], dim=1).detach()
+            moving = (one in model.names for one in names)
+            found.append(_layer(layers[call.name], call.given.detach(), gradients, *moving))
     rest = [place for place, name in enumerate(model.names) if name not in covered]
     if rest:
         found.append(Layer(_explicit(model, inputs, classes, rest)))

@@ -85,6 +85,20 @@ class Twice(nn.Module):
         return found
 
 
+class Spare(nn.Module):
+    """A layer whose output is not used."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.spare, self.last = nn.Linear(4, 4), nn.Linear(4, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Scores."""
+        self.spare(x)
+        found: Tensor = self.last(x)
+        return found
+
+
 class Tied(nn.Module):
     """Two layers with one weight."""
 
@@ -104,13 +118,54 @@ class Tied(nn.Module):
     [
         Twice(),
         Tied(),
+        Spare(),
         nn.Sequential(nn.Linear(4, 6), nn.ReLU(inplace=True), nn.Linear(6, 2)),
         nn.Sequential(nn.Unflatten(1, (2, 2, 1)), nn.Conv2d(2, 4, 1, groups=2), nn.Flatten(), nn.Linear(8, 2)),
     ],
-    ids=["twice", "tied", "in place", "groups"],
+    ids=["twice", "tied", "spare", "in place", "groups"],
 )
 def test_layers_that_cannot_be_trusted_get_explicit_rows(module: nn.Module) -> None:
     check_kernel(rows_of(module, torch.randn(4, 4)))
+
+
+def in_place(kind: str, activation: type[nn.Module]) -> LinearizedRows:
+    """Twelve rows of a network with a layer whose output is changed in place, which the first three do not show."""
+    torch.manual_seed(0)
+    layer = nn.Conv2d(2, 3, 3, padding=1) if kind == "conv" else nn.Linear(32, 48)
+    changed = activation(inplace=True)
+    first = [layer, changed, nn.Flatten()] if kind == "conv" else [nn.Flatten(), layer, changed]
+    inputs = torch.randn(12, 2, 4, 4) * 0.1
+    with torch.no_grad():
+        layer.weight.uniform_(0.0, 0.2)
+        nn.init.constant_(layer.get_parameter("bias"), 2.5 if activation is nn.Hardswish else 0.0)
+        inputs[:3].abs_().add_(5)
+        last = nn.Linear(48, 3)
+        last.weight.mul_(100)
+    return rows_of(nn.Sequential(*first, last), inputs)
+
+
+@pytest.mark.parametrize("activation", [nn.ReLU, nn.Hardswish])
+@pytest.mark.parametrize("kind", ["conv", "linear"])
+def test_an_operation_in_place_after_a_layer_leaves_the_kernel_right(kind: str, activation: type[nn.Module]) -> None:
+    """C18: the rows that the layers are tried on show nothing of it, and the layers keep their structure."""
+    rows = in_place(kind, activation)
+    check_kernel(rows)
+    assert len(factors(rows).layers) == 2
+
+
+@pytest.mark.parametrize("kind", ["conv", "linear"])
+def test_certain_rows_of_a_network_with_operations_in_place_do_not_flip(kind: str) -> None:
+    """C18: as far as the kernel calls a row certain, no move of the weights flips it; hardswish is steeper than 1."""
+    rows = in_place(kind, nn.Hardswish)
+    dense = jacobian(rows).reshape(rows.count, rows.classes, -1)
+    scores = rows.model.forward(rows.model.base, rows.inputs).detach().numpy()
+    for number, blocks in enumerate(factors(rows).blocks().numpy()):
+        best = int(scores[number].argmax())
+        for other in {*range(rows.classes)} - {best}:
+            lead = scores[number, best] - scores[number, other]
+            apart = np.sqrt(blocks[best, best] + blocks[other, other] - 2 * blocks[best, other])
+            certain = 0.999 * lead / apart  # a move of the weights up to which the kernel calls the row certain
+            assert lead > certain * np.linalg.norm(dense[number, best] - dense[number, other])
 
 
 @pytest.mark.parametrize("ridge", [1e-1, 1e-3])
