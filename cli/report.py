@@ -53,7 +53,8 @@ def _show(console: Console, value: dict[str, Any]) -> None:
         seen[one["measure"]] = ", ".join(f"{label} {share['value']:.2%}" for label, share in shares if share["count"])
     if last["distance"] is not None:
         bound = "no bound" if last["bound"] is None else f"proven at most {last['bound']:.3g}"
-        seen["distance"] = f"{last['distance']:.3g} to retraining, {bound}"
+        before = "" if last["distance_before"] is None else f" ({last['distance_before']:.3g} before the last request)"
+        seen["distance"] = f"{last['distance']:.3g} to retraining{before}, {bound}"
     for judged in value["judged"]:
         if judged["margins"] is not None:
             found = judged["margins"]

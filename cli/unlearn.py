@@ -31,9 +31,10 @@ def unlearn(
     purge: Annotated[bool, typer.Option("--purge", help="Then remove what was derived from the forgotten.")] = False,
     **given: Any,
 ) -> None:
-    """Forget clients or samples: exactly where the statistics were kept, else by FedRemoval; always with a certificate.
+    """Forget clients or samples, always with a certificate: exactly where the statistics were kept, else by retraining.
 
-    Of a whole network (train --backend jvp) by rounds of FedRemoval, or by retraining from the same pretrained weights.
+    Retraining is on the cached rows, of a whole network (train --backend jvp) from the same pretrained weights. Where
+    they are not at hand: by rounds of FedRemoval; by one step only where it helps, or when asked for by name.
 
     Doing the same again changes nothing. Interrupted, the run is as it was before.
     """
@@ -76,6 +77,10 @@ def _show(console: Console, result: UnlearnResult, purged: PurgeResult | None) -
             f"to retraining at most {bounds.weights:.3g} in weights, {bounds.excess_loss:.3g} in retained loss, "
             f"{bounds.outputs:.3g} in a score of a row of norm 1"
         )
+    if result.distance is not None:
+        moved = result.distance
+        harm = ": further from it than before" * moved.harmed
+        seen["before and after"] = f"{moved.before:.3g} from retraining before, {moved.after:.3g} after{harm}"
     if bounds.loss_change is not None:
         seen["loss"] = f"the retained loss changed by {bounds.loss_change:.4g}, exactly"
     if claims.agreement is not None:

@@ -58,7 +58,9 @@ def _top(report: Plain) -> str:
         said.append("Nothing was unlearned in this run yet: there is no certificate, and no before and after.")
     if last["distance"] is not None:
         proven = "" if last["bound"] is None else f", proven to be at most {number(last['bound'])}"
-        said.append(f"**The head lies {number(last['distance'])} from the retrained one{proven}.**")
+        earlier = last["distance_before"]
+        before = "" if earlier is None else f"; before the last request the head lay {number(earlier)} from it"
+        said.append(f"**The head lies {number(last['distance'])} from the retrained one{proven}{before}.**")
     measures = [f"- {text(one['measure'])}: {_shares(one)}" for one in report["comparison"]]
     return "\n\n".join([*said, "\n".join(measures)]).rstrip()
 
@@ -95,7 +97,7 @@ def _comparison(report: Plain) -> str:
 
 def _distances(report: Plain) -> str:
     stages = report["stages"]
-    headers = ("state", "method", "clients", "rows", "distance", "relative", *BOUNDS.values())
+    headers = ("state", "method", "clients", "rows", "before", "distance", "relative", *BOUNDS.values())
     rows = [
         [one["state"], one["method"], len(one["counts"]), sum(one["counts"].values()), *_numbers(one)] for one in stages
     ]
@@ -106,7 +108,7 @@ def _distances(report: Plain) -> str:
 
 
 def _numbers(stage: Plain) -> list[str]:
-    return [number(stage[name]) for name in ("distance", "relative", *BOUNDS)]
+    return [number(stage[name]) for name in ("distance_before", "distance", "relative", *BOUNDS)]
 
 
 def _margins(report: Plain) -> str:

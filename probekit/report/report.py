@@ -45,7 +45,8 @@ class StateReport:
     """A state of the run beside the head that retraining on the same rows gives.
 
     `distance` is measured (Frobenius); `bound` is proven, against the minimum of the retained loss, and `own_bound` is
-    the retrained head's: distance <= bound + own_bound. `why` says why something is missing.
+    the retrained head's: distance <= bound + own_bound. `distance_before` is how far the head of the state before lies
+    from the same retrained one. `why` says why something is missing.
     """
 
     state: int
@@ -54,6 +55,7 @@ class StateReport:
     now: Measured
     retrained: Measured | None = None
     source: str = ""
+    distance_before: float | None = None
     distance: float | None = None
     relative: float | None = None
     bound: float | None = None

@@ -89,7 +89,10 @@ def report(
         left_out["evaluation"] = why
     data = _TestData(sets, *_triggered(run, store, triggered, target, left_out))
     heres = (snapshot(run, store, number, from_rows=from_rows) for number in run.states())
-    states = [_examine(here, data, _page(here, [one.rows for one in sets])) for here in heres]
+    states: list[_Examined] = []
+    for here in heres:
+        before = states[-1].snapshot.trained.head if states and states[-1].snapshot.number == here.number - 1 else None
+        states.append(_examine(here, data, _page(here, [one.rows for one in sets]), before))
     first, last = states[0], states[-1]
     gone = [one for one in entries if one.action == UNLEARN and one.state not in run.states()]
     if gone:
@@ -126,8 +129,8 @@ def _triggered(
     return rows, target
 
 
-def _examine(here: Snapshot, data: _TestData, page: Page | None) -> _Examined:
-    """A state beside the head that retraining on its rows gives."""
+def _examine(here: Snapshot, data: _TestData, page: Page | None, before: Head | None) -> _Examined:
+    """A state beside the head that retraining on its rows gives; `before`: the head of the state before, if there."""
     trained, (retrained, missing) = here.trained, here.retrained()
     known, unbounded = _known(here, trained.head)
     bound = known.weights if known is not None else None
@@ -139,8 +142,10 @@ def _examine(here: Snapshot, data: _TestData, page: Page | None) -> _Examined:
     if retrained is not None:
         own, _ = _known(here, retrained)
         distance = float(np.linalg.norm(trained.head.params - retrained.params))
+        earlier = None if before is None else float(np.linalg.norm(before.params - retrained.params))
         relative = distance / float(np.linalg.norm(retrained.params))
         found = replace(found, retrained=data.measure(retrained), source=here.source, distance=distance)
+        found = replace(found, distance_before=earlier)
         found = replace(found, relative=relative, own_bound=own.weights if own is not None else None)
     return _Examined(here, retrained, known, found, page)
 

@@ -27,6 +27,7 @@ from probekit.runs.options import TrainOptions, UnlearnOptions
 from probekit.runs.result import Result, to_plain
 from probekit.runs.rows import UNLEARN, RunRows, full_ids, read_request, rows_at
 from probekit.unlearning.choice import carried_out, choose
+from probekit.unlearning.distance import Distance, distance_to_retraining
 from probekit.unlearning.method import Cost, Material, Unlearned, missing, needs_in_words
 from probekit.unlearning.method import method as find_method
 from probekit.unlearning.removal import Removal
@@ -53,7 +54,11 @@ class UnlearnPlan(Result):
 
 @dataclass(frozen=True, eq=False)
 class UnlearnResult(Result):
-    """A request that was carried out, now or earlier: then nothing was `unlearned` and nothing changed."""
+    """A request that was carried out, now or earlier: then nothing was `unlearned` and nothing changed.
+
+    `distance` to retraining, before and after, is told and not kept: whoever has the retained rows could look for the
+    forgotten ones by it.
+    """
 
     run: Path
     state: int
@@ -63,6 +68,7 @@ class UnlearnResult(Result):
     cost: Cost
     why: str = ""
     unlearned: Unlearned | None = None
+    distance: Distance | None = None
 
     @property
     def asked(self) -> str:
@@ -90,6 +96,7 @@ class UnlearnResult(Result):
             "certificate_digest": self.certificate.digest,
             "head": self.certificate.after["head"],
             "cost": to_plain(self.cost),
+            "distance": to_plain(self.distance),
             "note": "" if self.unlearned is None else self.unlearned.note,
         }
         return value
@@ -151,6 +158,7 @@ def unlearn(
         asked = unlearned.trained_after.statistics is None and removal.online.offers("gradient")
         online = removal.online if asked else None
         certificate = sealed(_covered(certify(before, unlearned, clients=online, evaluation=evaluation), chosen))
+        distance = distance_to_retraining(removal, unlearned, certificate.bounds.weights)
         signature = None if chosen.key is None else sign(signed_bytes(certificate), chosen.key)
         details: Mapping[str, Json] = {
             "request": request.plain,
@@ -166,8 +174,8 @@ def unlearn(
         committed = folder.commit(unlearned.trained_after, _row_ids(removal))
         given: Any = {"committed": committed, "openings": certificate.openings}
         number = folder.write_state(unlearned.trained_after, event, texts={CERTIFICATE: text}, **given)
-        path = certificate_path(folder, number)
-        return UnlearnResult(run.path, number, request, certificate, path, unlearned.cost, why, unlearned)
+        path, cost = certificate_path(folder, number), unlearned.cost
+        return UnlearnResult(run.path, number, request, certificate, path, cost, why, unlearned, distance)
 
 
 def _row_ids(removal: Removal) -> dict[str, bytes]:
@@ -206,7 +214,7 @@ def _prepare(
     embeddings, partition = rows if rows is not None else (None, None)
     material = Material(embeddings, partition, options=trainer, server_only=how.server_only, watch=watch)
     removal = Removal(before, request, material)
-    name, why = choose(removal, retrain=False) if how.method == "auto" else (how.method, "Asked for.")
+    name, why = choose(removal) if how.method == "auto" else (how.method, "Asked for.")
     return name, why, removal
 
 

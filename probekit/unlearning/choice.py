@@ -8,20 +8,24 @@ from probekit.errors import InputError
 from probekit.federated.trained import Trained
 from probekit.registry import methods
 from probekit.unlearning.method import NOTHING, REMEDIES, ROWS, Material, Unlearned, method, missing
-from probekit.unlearning.methods.fedremoval import FedRemoval
+from probekit.unlearning.methods.fedremoval import FedRemoval, server_plan
+from probekit.unlearning.methods.line import FedRemovalLine
 from probekit.unlearning.methods.pcg import DEFAULT_ROUNDS, FedRemovalPcg
 from probekit.unlearning.removal import Removal
 from probekit.unlearning.request import UnlearnRequest
 
 
-def choose(removal: Removal, *, retrain: bool = True) -> tuple[str, str]:
-    """The name of a method and a sentence that says why; `retrain`: may it be trained anew on rows at hand?"""
+def choose(removal: Removal) -> tuple[str, str]:
+    """The name of a method and a sentence that says why: of those that are possible, the one that comes nearest.
+
+    One step with the server's curvature is only taken where its own rule says that it helps.
+    """
     before, by_row = removal.before, removal.request.by_row
     rows = removal.held is not None and not removal.material.server_only
     if before.statistics is not None and (rows or not by_row):
         return "exact", "Every client's statistics are kept: the rest is summed anew and solved, exactly."
     summed = "statistics" in removal.problem.traits
-    if rows and (retrain or by_row):
+    if rows:
         why = "The cached rows are at hand: training on the rest from the same w_p finds its minimum."
         if summed:
             why = "No statistics are kept, but the cached rows are at hand: closed-form training on the rest is exact."
@@ -33,14 +37,26 @@ def choose(removal: Removal, *, retrain: bool = True) -> tuple[str, str]:
             "No statistics are kept, but the server has rows of its own and the retained clients answer: a "
             "gradient round each brings the head as near to retraining as wanted."
         )
-    lacking = missing(FedRemoval(), removal)
-    if not lacking:
-        return "fedremoval", (
-            "No statistics are kept and no client answers: one step with the server's curvature is what "
-            "the kept gradients allow. It is not exact; how far off it is takes a gradient round to know."
+    if not missing(FedRemovalLine(), removal):
+        return "fedremoval-line", (
+            "The retained clients answer with one number each: along FedRemoval's step their loss falls to its lowest."
         )
-    exact = f" For exact removal keep {REMEDIES['kept', 'statistics']}." if summed else ""
-    raise InputError(f"Nothing that this run kept allows unlearning. {lacking}{exact} Or give {ROWS}.")
+    lacking, exact = missing(FedRemoval(), removal), ""
+    if summed:
+        exact = f" For exact removal keep {REMEDIES['kept', 'statistics']}."
+    if lacking:
+        raise InputError(f"Nothing that this run kept allows unlearning. {lacking}{exact} Or give {ROWS}.")
+    plan = server_plan(removal)
+    if plan.warnings:
+        raise InputError(
+            f"All that this run kept allows is one step with the server's curvature, which may do harm, so that it is "
+            f"only taken when asked for by name (`method=fedremoval`). {' '.join(plan.warnings)}{exact} Or give {ROWS}."
+        )
+    return "fedremoval", (
+        f"No statistics are kept and no client answers: one step with the server's curvature is what the kept "
+        f"gradients allow, and its {plan.server_rows} rows are enough for it to help. It is not exact; how far off it "
+        "is takes a gradient round to know."
+    )
 
 
 def unlearn(

@@ -145,16 +145,39 @@ def test_auto_takes_what_was_kept_and_says_why(
     opened: Opened, shelve: Shelve, tmp_path: Path, store: DiskStore
 ) -> None:
     shelve("rows", rows=160)
-    for keep, share, method in (("gradients", 0.2, "fedremoval-pcg:10"), ("statistics", 0.0, "exact")):
+    for keep, share, method in (("gradients", 0.2, "retrain"), ("statistics", 0.0, "exact"), ("nothing", 0, "retrain")):
         run = str(tmp_path / keep)
         Run.train(run, "rows", clients=4, ridge=0.01, keep=keep, server_share=share, store=store)
         value = opened(run).unlearn("0").plain
         assert value["method"] == method
         assert len(value["why"]) > 20
-    run = str(tmp_path / "nothing")
-    Run.train(run, "rows", clients=4, ridge=0.01, keep="nothing", store=store)
     with pytest.raises(InputError, match='keep="statistics"'):
-        opened(run).unlearn("0")
+        opened(run).unlearn("1", server_only=True)
+
+
+def test_auto_never_leads_away_from_retraining(
+    opened: Opened, shelve: Shelve, tmp_path: Path, store: DiskStore
+) -> None:
+    """C17: a FedAvg run with few rows of the server's own, where one step does harm and the rows are at hand."""
+    shelve("rows", rows=160)
+    options: dict[str, Any] = {"clients": 4, "ridge": 0.01, "server_share": 0.05, "partition": "dirichlet:0.3"}
+    for name in ("auto", "step"):
+        run = tmp_path / name
+        Run.train(str(run), "rows", method="fedavg", rounds=5, keep="gradients", store=store, **options)
+        first = load_head(run / "states" / "0001" / "head").params
+        wanted = retrained(run, store, without={"1"}).params
+        with pytest.raises(InputError, match="only taken when asked for by name"):
+            opened(str(run)).unlearn("1", server_only=True)
+        done = opened(str(run)).unlearn("1", method="auto" if name == "auto" else "fedremoval")
+        found = load_head(run / "states" / "0002" / "head").params
+        assert done.distance is not None
+        assert done.distance.before == pytest.approx(np.linalg.norm(first - wanted), rel=1e-6)
+        assert done.distance.after == pytest.approx(np.linalg.norm(found - wanted), rel=1e-6, abs=1e-8)
+        assert done.distance.harmed is (name == "step")
+        assert done.plain["distance"] == {"before": done.distance.before, "after": done.distance.after}
+        stage = opened(str(run)).report().plain["stages"][-1]
+        assert stage["distance_before"] == pytest.approx(done.distance.before, rel=1e-6)
+        assert stage["distance"] == pytest.approx(done.distance.after, rel=1e-6, abs=1e-8)
 
 
 def test_server_only_certifies_nothing_and_says_so(

@@ -56,7 +56,6 @@ def test_the_best_that_the_material_allows() -> None:
     assert "not exact" in choose(Removal(by_gradients.trained, FORGET))[1]
     assert choose(Removal(by_gradients.trained, FORGET, answering(by_gradients)))[0] == "fedremoval-pcg:10"
     assert choose(Removal(by_gradients.trained, FORGET, by_gradients.material))[0] == "retrain"
-    assert choose(Removal(by_gradients.trained, FORGET, by_gradients.material), retrain=False)[0] == "fedremoval-pcg:10"
     assert choose(Removal(by_nothing.trained, FORGET, by_nothing.material))[0] == "retrain"
     assert choose(Removal(by_nothing.trained, FORGET, answering(by_nothing)))[0] == "fedremoval-pcg:10"
     with pytest.raises(InputError, match='keep="statistics"'):
@@ -65,6 +64,17 @@ def test_the_best_that_the_material_allows() -> None:
         choose(Removal(replace(by_gradients.trained, server=None), FORGET))
     with pytest.raises(InputError, match="single samples"):
         choose(Removal(by_statistics.trained, sample))
+
+
+def test_one_step_is_chosen_only_where_its_rule_says_that_it_helps() -> None:
+    """C17: what was kept allows nothing else, and the server's rows are too few; asked for by name it is taken."""
+    few = make_run(keep="gradients", server=0.02)
+    with pytest.raises(InputError, match=r"only taken when asked for by name.*fewer than 4 times"):
+        choose(Removal(few.trained, FORGET))
+    assert unlearn(few.trained, FORGET, method="fedremoval").warnings
+    enough = choose(Removal(make_run(keep="gradients").trained, FORGET))
+    assert enough[0] == "fedremoval"
+    assert "enough for it to help" in enough[1]
 
 
 def test_every_entry_point_is_an_unlearner(monkeypatch: pytest.MonkeyPatch) -> None:
