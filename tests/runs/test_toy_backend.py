@@ -90,7 +90,7 @@ def test_the_command_line_serves_it_without_a_word_of_it(command: Command, store
     trained = command(*train, *cache)
     assert (trained.code, trained.value["kind"]) == (0, "toy head")
     forgotten = command("unlearn", "run", "--client", "2", "--test", "test", *cache)
-    assert (forgotten.code, forgotten.value["method"]) == (0, "fedremoval-pcg:10"), forgotten.err
+    assert (forgotten.code, forgotten.value["method"]) == (0, "retrain"), forgotten.err
     assert command("verify", forgotten.value["certificate"], "--run", "run", *cache).code == 7
     assert command("evaluate", "run", "test", *cache).code == 0
     assert command("report", "run", "--test", "test", *cache).code == 0

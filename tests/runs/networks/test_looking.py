@@ -49,7 +49,7 @@ def test_few_shot_curves_are_of_heads(trained: Path, opened: Opened) -> None:
 
 
 def test_the_report_tells_margins_and_bounds(poisoned: Path, opened: Opened, shop: Shop) -> None:
-    opened(poisoned).unlearn("0")
+    opened(poisoned).unlearn("0", method="fedremoval-pcg:10")
     value = opened(poisoned).report(["test"], triggered="test-triggered").write(Path(poisoned) / "report")
     page = (poisoned / "report" / "report.md").read_text()
     assert len(value["pictures"]) >= 4

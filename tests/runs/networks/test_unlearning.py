@@ -44,13 +44,14 @@ OPTIONS: dict[str, Any] = {
 }
 
 
-def test_auto_asks_the_clients_and_the_certificate_holds(trained: Path, opened: Opened, shop: Shop) -> None:
+def test_auto_retrains_and_the_certificate_holds(trained: Path, opened: Opened, shop: Shop) -> None:
     value = opened(trained).unlearn("1", test="test").plain
-    assert (value.get("state"), value.get("method")) == (2, "fedremoval-pcg:10")
+    assert (value.get("state"), value.get("method")) == (2, "retrain")
     assert value["retained"] == {"0": 24, "2": 24}
     gap = np.linalg.norm(network_head(trained, 2).params - minimum(trained, shop.store, 2))
     before = np.linalg.norm(network_head(trained, 1).params - minimum(trained, shop.store, 2))
     assert gap <= value["bounds"]["weights"] < 0.1 * before
+    assert value["distance"] == {"before": pytest.approx(before, rel=1e-3), "after": value["bounds"]["weights"]}
     assert value["agreement"]["certified"] == 45
     checked = opened(trained).verify(certificate(trained), test="test")
     assert unproven(checked) == {*STORY, "agreement"}
@@ -126,7 +127,10 @@ def test_what_w_p_was_pretrained_on_cannot_be_taken_out(trained: Path, opened: O
 
 
 def test_the_server_alone_certifies_nothing(trained: Path, opened: Opened) -> None:
-    value = opened(trained).unlearn("1", server_only=True).plain
+    with pytest.raises(InputError, match="only taken when asked for by name"):
+        opened(trained).unlearn("1", server_only=True)
+    value = opened(trained).unlearn("1", method="fedremoval", server_only=True).plain
+    assert value["distance"] is None
     assert (value.get("method"), value["bounds"]["weights"]) == ("fedremoval", None)
     assert (value["checkable_by"], value["cost"]["rounds"]) == ("server alone", 0)
     assert opened(trained).verify(certificate(trained)).intact
@@ -139,7 +143,7 @@ def test_nothing_kept_needs_the_rows(opened: Opened, shop: Shop) -> None:
     with pytest.raises(InputError, match=re.escape("Nothing that this run kept")):
         opened("r").unlearn("0", server_only=True)
     value = opened("r").unlearn("0").plain
-    assert value.get("method") == "fedremoval-pcg:10"
+    assert value.get("method") == "retrain"
 
 
 def test_a_released_network_has_noise(trained: Path, opened: Opened, shop: Shop) -> None:
