@@ -23,6 +23,8 @@ from numpy.typing import NDArray
 from probekit.errors import CorruptError, StorageError
 from probekit.values import Json, canonical
 
+DEEPEST = 64
+"""How deep values may be nested in a text that `parsed` reads."""
 ASIDE = ".aside-"
 """How the names of files begin that are still being written."""
 
@@ -158,11 +160,45 @@ def write_json(target: Path, value: Json) -> None:
     write_text(target, json.dumps(value, sort_keys=True, indent=1, ensure_ascii=False) + "\n")
 
 
+def parsed(content: bytes) -> Any:
+    """The value of a JSON text; a ValueError where it is not UTF-8, says a key twice, is nested too deep, ..."""
+
+    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found = dict(pairs)
+        if len(found) != len(pairs):
+            raise ValueError("a key stands there twice")
+        return found
+
+    def check(value: Any, room: int) -> None:
+        if not room:
+            raise ValueError(f"it is nested deeper than {DEEPEST}")
+        if isinstance(value, str):
+            value.encode()  # refuses half a character
+        elif isinstance(value, dict | list):
+            for part in (*value, *value.values()) if isinstance(value, dict) else value:
+                check(part, room - 1)
+
+    try:
+        found = json.loads(content.decode(), object_pairs_hook=once)
+    except RecursionError:
+        raise ValueError(f"it is nested deeper than {DEEPEST}") from None
+    check(found, DEEPEST)
+    return found
+
+
+def read_limited(path: Path, most: int) -> bytes:
+    """The bytes of a file; a ValueError, before any is read, where there are more."""
+    size = path.stat().st_size
+    if size > most:
+        raise ValueError(f"it has {size} bytes, more than the {most} that are read")
+    return path.read_bytes()
+
+
 def read_json(path: Path) -> Any:
     """The value in a JSON file."""
     try:
-        return json.loads(path.read_text())
-    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+        return json.loads(path.read_bytes().decode())
+    except (ValueError, RecursionError) as error:
         raise CorruptError(f"{path} is not readable JSON ({error}). Run `probekit cache verify`.") from error
 
 

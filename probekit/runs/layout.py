@@ -15,8 +15,8 @@ from filelock import FileLock
 from numpy.typing import NDArray
 
 from probekit import __version__
-from probekit.errors import CacheError, CorruptError, InputError
-from probekit.files import ASIDE, new_folder, read_json, restore_folder, storing
+from probekit.errors import CacheError, CorruptError, InputError, VerificationError
+from probekit.files import ASIDE, new_folder, parsed, read_limited, restore_folder, storing
 from probekit.runs import tensors
 from probekit.values import Json, Partition
 
@@ -25,7 +25,9 @@ NOTE, LEDGER, PARTITION = "run.json", "ledger.jsonl", "partition.safetensors"
 REFERENCES = "references"
 PACKAGES = ("numpy", "scipy", "scikit-learn", "safetensors", "faiss-cpu", "torch")
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
-FIELDS = ("config", "inputs", "partition", "state", "ledger")
+FIELDS = {"config": dict, "inputs": dict, "partition": str, "state": int, "ledger": str}
+MOST_BYTES = 2**24
+"""The size of a run.json that is read at all."""
 
 
 def environment() -> dict[str, Json]:
@@ -49,14 +51,20 @@ def environment() -> dict[str, Json]:
 
 def read_note(path: Path) -> dict[str, Any]:
     """What run.json says, if it is of our schema."""
-    note: dict[str, Any] = read_json(path / NOTE)
+    try:
+        note = parsed(read_limited(path / NOTE, MOST_BYTES))
+        if not isinstance(note, dict):
+            raise ValueError("it is no JSON object")
+    except ValueError as error:
+        why = f"{path / NOTE} is not one that was written: {error}"
+        raise VerificationError(f"{why}. Restore it from a copy, or train again.") from error
     if note.get("schema") != SCHEMA:
         raise CacheError(
             f"{path} was written by probekit {note.get('probekit', 'of another time')} with run schema "
             f"{note.get('schema')}; this one reads {SCHEMA}. Use that version, or train again."
         )
-    for name in FIELDS:
-        if name not in note:
+    for name, kind in FIELDS.items():
+        if not isinstance(note.get(name), kind):
             raise CorruptError(f"{path / NOTE} does not say its {name}. Restore it from a copy, or train again.")
     return note
 

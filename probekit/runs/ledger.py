@@ -5,7 +5,6 @@ What could give somebody forgotten away stands there sealed; the openings are fi
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -16,8 +15,8 @@ from typing import Any
 
 from probekit.custody.chain import Anchor, link
 from probekit.custody.seals import Openings
-from probekit.errors import VerificationError
-from probekit.files import storing, sync_folder
+from probekit.errors import InputError, VerificationError
+from probekit.files import parsed, read_limited, storing, sync_folder
 from probekit.runs.openings import (
     OPENINGS,
     drop_numbers,
@@ -31,6 +30,8 @@ from probekit.runs.openings import (
 from probekit.values import Json, canonical, digest
 
 DISTRUST = "Do not trust this run: restore its ledger from a copy or train again."
+MOST_BYTES = 2**26
+"""The size of a ledger that is read at all."""
 FIRST = "0" * 64
 """What stands for the entry before the first."""
 UNLEARN, PURGE = "unlearn", "purge"
@@ -108,10 +109,13 @@ def follow(before: LedgerEntry | None, event: Event, outputs: Mapping[str, Json]
 
 def append(path: Path, entry: LedgerEntry) -> None:
     """Add a line; after this returns, no crash loses it."""
+    line = entry.line
+    if path.exists() and path.stat().st_size + len(line) > MOST_BYTES:
+        raise InputError(f"{path} would exceed the {MOST_BYTES} bytes that are read. Train a new run from here on.")
     with storing(path.parent):
         write_openings(openings_path(path.parent, entry.number), entry.openings)
         with path.open("ab") as handle:
-            handle.write(entry.line)
+            handle.write(line)
             handle.flush()
             os.fsync(handle.fileno())
         sync_folder(path.parent)
@@ -152,18 +156,21 @@ def cut(path: Path, tip: str) -> None:
 def _chain(path: Path) -> Iterator[tuple[LedgerEntry, int]]:
     """Each entry and the bytes that its line takes; a last line cut short is left out."""
     try:
-        lines = path.read_bytes().split(b"\n")[:-1]
+        lines = read_limited(path, MOST_BYTES).split(b"\n")[:-1]
+    except ValueError as error:
+        raise VerificationError(f"{path} is no ledger of a run: {error}. {DISTRUST}") from None
     except FileNotFoundError:
         raise VerificationError(f"{path} is missing: nothing proves what was done in this run. {DISTRUST}") from None
     previous = FIRST
     for number, line in enumerate(lines, start=1):
         try:
-            fields = json.loads(line)
+            fields = parsed(line)
             del fields["digest"]
             where = openings_path(path.parent, number)
             openings = read_openings(where)
             entry = LedgerEntry(**unsealed(fields, openings, where), openings=openings)
-            written = (entry.line, entry.number, entry.previous) == (line + b"\n", number, previous)
+            # the very bytes: other spellings of the same entry (spaces, escapes) are not those that were written
+            written = (entry.line, entry.number, entry.previous) == (line + b"\n", number, previous) and _typed(entry)
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
             written = False
         if not written:
@@ -172,3 +179,11 @@ def _chain(path: Path) -> Iterator[tuple[LedgerEntry, int]]:
             )
         previous = entry.digest
         yield entry, len(line) + 1
+
+
+def _typed(entry: LedgerEntry) -> bool:
+    """Whether an entry says what entries say."""
+    parts = (entry.inputs, entry.outputs, entry.details)
+    texts = (entry.time, entry.action)
+    stated = all(isinstance(one, dict) for one in parts) and all(isinstance(one, str) for one in texts)
+    return stated and type(entry.outputs.get("state")) is int

@@ -10,6 +10,7 @@ import shutil
 import signal
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -299,6 +300,31 @@ def test_a_run_json_that_says_too_little_is_refused(store: DiskStore, shelve: Sh
     (run.path / "run.json").write_text('{"schema": 1}')
     with pytest.raises(CorruptError, match="does not say its config"):
         RunFolder.open(run.path)
+
+
+HOSTILE: dict[str, Callable[[bytes], bytes]] = {
+    "nested": lambda note: note.replace(b'"config":', b'"more":' + b"[" * 100_000 + b"]" * 100_000 + b',"config":', 1),
+    "nested less": lambda note: note.replace(b'"config":', b'"more":' + b"[" * 100 + b"]" * 100 + b',"config":', 1),
+    "a key twice": lambda note: note.replace(b'"state":', b'"state": 7, "state":', 1),
+    "no text": lambda note: note.replace(b'"config"', b'"conf\xffig"', 1),
+    "half a character": lambda note: note.replace(b'"config":', b'"more": "\\udc00", "config":', 1),
+    "a list": lambda note: b"[" + note + b"]",
+    "100 MB": lambda note: note + b" " * 100 * 2**20,
+}
+
+
+@pytest.mark.parametrize("how", HOSTILE)
+def test_a_hostile_run_json_is_refused(store: DiskStore, shelve: Shelve, tmp_path: Path, how: str) -> None:
+    """C12: a sentence and exit 6, whatever somebody made of it."""
+    shelve("small")
+    run, _ = made(store, tmp_path / "run")
+    note = (run.path / "run.json").read_bytes()
+    hostile = HOSTILE[how](note)
+    assert hostile != note
+    (run.path / "run.json").write_bytes(hostile)
+    with pytest.raises(VerificationError, match=r"run\.json is not one that was written") as refused:
+        RunFolder.open(run.path)
+    assert refused.value.exit_code == 6
 
 
 def test_what_is_no_run_is_not_opened_and_not_replaced(store: DiskStore, shelve: Shelve, tmp_path: Path) -> None:

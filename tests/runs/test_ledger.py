@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from probekit.custody.chain import Chain
-from probekit.errors import VerificationError
+from probekit.errors import InputError, VerificationError
 from probekit.runs import ledger
 from probekit.runs.ledger import FIRST, Event, LedgerEntry
+from probekit.values import canonical, digest
 
 EVENTS = st.builds(
     Event,
@@ -133,3 +137,65 @@ def test_an_entry_beyond_the_known_one_is_found(tmp_path: Path) -> None:
     assert ledger.beyond(path, entries[0].digest) == entries[1]
     ledger.cut(path, entries[0].digest)
     assert path.read_bytes() == entries[0].line
+
+
+def sealed(**changes: Any) -> tuple[bytes, str]:
+    """A first line of somebody who recomputes every digest, and its digest."""
+    made = ledger.follow(None, Event("train"), {"state": 1})
+    fields = {name: one for name, one in vars(made).items() if name not in ("format", "openings")} | changes
+    return canonical({**fields, "digest": digest(fields)}).encode(), digest(fields)
+
+
+SPELT: dict[str, Callable[[bytes], bytes]] = {
+    "a key twice": lambda line: line.replace(b'{"action":', b'{"action":"purge","action":', 1),
+    "a key twice inside": lambda line: line.replace(b'{"state":1', b'{"state":2,"state":1', 1),
+    "spaces": lambda line: line.replace(b'":', b'": '),
+    "escapes": lambda line: line.replace(b"train", b"tra\\u0069n"),
+    "a further line": lambda line: line + b"\r",
+    "another digest": lambda line: re.sub(rb'"digest":"[0-9a-f]+"', b'"digest":1', line),
+}
+
+
+@pytest.mark.parametrize("how", SPELT)
+def test_an_entry_in_other_bytes_is_not_the_one_that_was_written(tmp_path: Path, how: str) -> None:
+    """C12: whoever reads the first of two keys sees another entry than the one that the chain holds."""
+    path = tmp_path / "ledger.jsonl"
+    entry = written(path, [Event("train")])[0]
+    line = path.read_bytes().removesuffix(b"\n")
+    path.write_bytes(SPELT[how](line) + b"\n")
+    assert path.read_bytes() != line + b"\n"
+    with pytest.raises(VerificationError, match="not the one that was written"):
+        ledger.read(path, entry.digest)
+
+
+def test_hostile_lines_are_refused(tmp_path: Path) -> None:
+    """C12: nesting, bytes that are no text, half a character, and fields of another kind."""
+    path = tmp_path / "ledger.jsonl"
+    nested: Any = []
+    for _ in range(100):
+        nested = [nested]
+    kinds: list[dict[str, Any]] = [
+        {"details": nested},
+        {"outputs": []},
+        {"outputs": {"state": "1"}},
+        {"inputs": None},
+        {"action": 1},
+    ]
+    garbage = (b"[" * 200_000, b'{"a":' * 50_000, b"\xff\xfe{}", b'{"action":"\\ud800"}', b"1" * 10_000, b"NaN", b"[]")
+    lines = dict.fromkeys(garbage, "") | dict(sealed(**one) for one in kinds)
+    for line, tip in lines.items():
+        path.write_bytes(line + b"\n")
+        with pytest.raises(VerificationError):
+            ledger.read(path, tip)
+
+
+def test_a_ledger_beyond_all_sizes_is_refused_before_it_is_read(tmp_path: Path) -> None:
+    """C12: a file of 100 MB takes no half a minute; and no entry is added that could not be read again."""
+    path = tmp_path / "ledger.jsonl"
+    entry = written(path, [Event("train")])[0]
+    with path.open("r+b") as handle:
+        handle.truncate(100 * 2**20)
+    with pytest.raises(VerificationError, match="104857600 bytes"):
+        ledger.read(path, entry.digest)
+    with pytest.raises(InputError, match="Train a new run"):
+        ledger.append(path, ledger.follow(entry, Event("unlearn"), {"state": 2}))
