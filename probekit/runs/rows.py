@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -13,6 +13,7 @@ from probekit.cache import DiskStore
 from probekit.cache.ids import meant
 from probekit.custody.seals import opened
 from probekit.errors import InputError
+from probekit.federated.server_share import drawn_from_clients, returned
 from probekit.runs.folder import RunFolder
 from probekit.runs.ledger import PURGE as PURGE
 from probekit.runs.ledger import UNLEARN as UNLEARN
@@ -59,10 +60,11 @@ def requests(run: RunFolder) -> list[UnlearnRequest]:
     return [request_of(entry) for entry in asked if opened(entry.details["request"])]
 
 
-def rows_at(run: RunFolder, store: DiskStore, state: int | None = None) -> RunRows:
+def rows_at(run: RunFolder, store: DiskStore, state: int | None = None, *, joining: Collection[str] = ()) -> RunRows:
     """The run's rows as they stood in a state: the cached set without the samples that were taken out until then.
 
-    A client that was forgotten still holds its rows there: a state's `counts` say whose it was trained on.
+    A client that was forgotten still holds its rows there: a state's `counts` say whose it was trained on. Rows of it
+    that the server's share was drawn from are its own again, unless it is `joining`.
     """
     number = run.state if state is None else state
     embeddings, partition, entries = run.embeddings(store), run.partition(), run.entries()
@@ -76,6 +78,8 @@ def rows_at(run: RunFolder, store: DiskStore, state: int | None = None) -> RunRo
             everyone, rows_only = replace(run.trained(number), counts=counts), replace(request, clients=(), added=())
             rest = remaining_rows(everyone, rows_only, embeddings, partition)
             embeddings, partition = rest.embeddings, rest.partition
+    if drawn_from_clients(partition):
+        partition = returned(embeddings, partition, {*run.trained(number).counts, *joining})
     return RunRows(embeddings, partition)
 
 

@@ -197,7 +197,7 @@ def _look(
         why = before.problem.no_unlearning
         raise InputError(f"{why} Train a ridge head (`method=closed-form`) to be able to unlearn.")
     try:
-        rows = rows_at(run, store)
+        rows = rows_at(run, store, joining=request.added)
     except (NotFoundError, MismatchError):
         rows = None
     if rows is not None and request.by_row:
@@ -211,7 +211,7 @@ def _prepare(
     """The method, why it is taken, and all that it may use: what was kept, and the cached rows."""
     request.remaining(before)
     trainer = trainer_of(TrainOptions.of({**run.config, "ridge": None, "keep": None}))
-    embeddings, partition = rows if rows is not None else (None, None)
+    embeddings, partition = rows if rows is not None else (None, run.partition())
     material = Material(embeddings, partition, options=trainer, server_only=how.server_only, watch=watch)
     removal = Removal(before, request, material)
     name, why = choose(removal) if how.method == "auto" else (how.method, "Asked for.")

@@ -141,6 +141,8 @@ def missing(unlearner: Any, removal: Removal) -> str:
             f"Unlearning by {unlearner.name} does not know the secret linear term of this run's objective. Use exact, "
             "which solves again with the same term."
         )
+    if removal.pretrained_on:
+        return removal.pretrained_on
     alone = removal.material.server_only
     if removal.request.by_row and removal.material.clients is None and (removal.held is None or alone):
         return f"Unlearning single samples by {unlearner.name} needs {ROWS}; or give the retained clients online."

@@ -26,7 +26,13 @@ from probekit.unlearning.method import NOTHING, ROWS, Cost, Material, Unlearned
 from probekit.unlearning.request import UnlearnRequest
 from probekit.unlearning.rows import Remainder, remaining_rows
 from probekit.unlearning.soundness import refuse_unsound
-from probekit.unlearning.sources import kept_clients, online_clients, remaining_server, server_holding
+from probekit.unlearning.sources import (
+    kept_clients,
+    online_clients,
+    pretrained_on,
+    remaining_server,
+    server_holding,
+)
 
 Array = NDArray[np.float64]
 
@@ -117,7 +123,9 @@ class Removal:
         return online_clients(self)
 
     server_set = cached_property(remaining_server)
-    """The server's own rows after the request, with statistics made anew where one of them was forgotten."""
+    """The server's own rows after the request; those that were a client's leave with it."""
+    pretrained_on = cached_property(pretrained_on)
+    """Why nothing takes these clients out of a network, or empty."""
     server = cached_property(server_holding)
     """What the server holds itself: from its statistics or, where a problem has none, from its rows."""
 

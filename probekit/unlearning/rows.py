@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from probekit.errors import InputError, MismatchError
+from probekit.federated.server_share import server_rows, sources
 from probekit.federated.trained import Trained
 from probekit.linear.rows import Picked
 from probekit.unlearning.request import Relabelled, SampleRef, UnlearnRequest
@@ -33,6 +34,8 @@ def remaining_rows(
 ) -> Remainder:
     """The rows of the clients that stay and of the server, without forgotten samples, labels put right.
 
+    Rows that the server's share was given from a client's own leave it with that client.
+
     Without a request, of all clients of the run.
     """
     if partition.rows != len(embeddings):
@@ -42,10 +45,11 @@ def remaining_rows(
         )
     left = tuple(trained.counts) if request is None else request.remaining(trained)
     wanted: list[SampleRef | Relabelled] = [] if request is None else [*request.samples, *request.relabelled]
-    owner, found = _owners(partition, left), _found(embeddings, {one.sample for one in wanted})
+    whose, server = sources(embeddings, partition), server_rows(embeddings, partition, left)
+    owner, found = _owners(partition, left, server), _found(embeddings, {one.sample for one in wanted})
     labels, gone, changed = embeddings.labels.copy(), np.zeros(len(owner), bool), set()
     for one in wanted:
-        rows = _meant(one, found, owner=owner, left=left)
+        rows = _meant(one, found, owner=owner, left=left, whose=whose)
         if len(left) in owner[rows] and trained.problem.knows_server:
             raise InputError(
                 f"Sample {one.sample} is the server's own, and the network was pretrained on it: its weights w_p would "
@@ -69,7 +73,7 @@ def remaining_rows(
         rest,
         _renumbered(partition, owner[kept], left),
         frozenset(left[number] for number in changed if number < len(left)),
-        len(left) in changed,
+        len(left) in changed or len(server) < len(partition.server),
         forgotten,
     )
 
@@ -82,7 +86,7 @@ def _found(embeddings: EmbeddingSet, wanted: set[str]) -> dict[str, list[int]]:
     return found
 
 
-def _owners(partition: Partition, left: tuple[str, ...]) -> Indices:
+def _owners(partition: Partition, left: tuple[str, ...], server: Indices) -> Indices:
     """The number of each row's client among those that stay, one more for the server, -1 for nobody."""
     owner = np.full(partition.rows, -1)
     for number, name in enumerate(left):
@@ -91,16 +95,22 @@ def _owners(partition: Partition, left: tuple[str, ...]) -> Indices:
                 f"Client {name} of this run holds no rows in the partition given. Use the run's own partition."
             )
         owner[partition.clients[name]] = number
-    owner[partition.server] = len(left)
+    owner[server] = len(left)
     return owner
 
 
 def _meant(
-    asked: SampleRef | Relabelled, found: Mapping[str, list[int]], *, owner: Indices, left: tuple[str, ...]
+    asked: SampleRef | Relabelled,
+    found: Mapping[str, list[int]],
+    *,
+    owner: Indices,
+    left: tuple[str, ...],
+    whose: Mapping[int, str],
 ) -> list[int]:
-    """The rows of a sample that one client holds, or anybody."""
+    """The rows of a sample that one client holds, or the server of it; or anybody."""
     names = (*left, None)  # the server comes last
-    rows = [row for row in found[asked.sample] if owner[row] >= 0 and asked.client in (None, names[owner[row]])]
+    held = [row for row in found[asked.sample] if owner[row] >= 0]
+    rows = [row for row in held if asked.client in (None, whose.get(row, names[owner[row]]))]
     if not rows:
         who = f"client {asked.client} does not hold it" if asked.client else "nobody in this run holds it"
         verb = "relabel" if isinstance(asked, Relabelled) else "forget"

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from probekit.errors import InputError, MismatchError
 from probekit.federated.federation import Federation, Nobody
 from probekit.federated.in_process import InProcess, KeptGradients
+from probekit.federated.server_share import drawn_from_clients, server_rows, sources
 from probekit.federated.trained import ServerSet
 from probekit.unlearning.method import REMEDIES
 
@@ -48,16 +49,41 @@ def kept_clients(removal: Removal) -> list[Federation]:
 
 
 def remaining_server(removal: Removal) -> ServerSet | None:
-    """The server's own rows after the request, with statistics made anew where one of them was forgotten."""
-    server = removal.before.server
-    if server is None or not removal.request.by_row or removal.held is None:
+    """The server's own rows after the request; its statistics are made anew where one was forgotten or left.
+
+    None: there are none, or it cannot be told which of them are to leave.
+    """
+    server, material, request = removal.before.server, removal.material, removal.request
+    partition, embeddings = material.partition, material.embeddings
+    if server is None or partition is None:
         return server
-    rest = removal.rest
-    rows = rest.partition.server
+    follows, leaves = drawn_from_clients(partition), bool(request.clients or request.added)
+    if embeddings is None or removal.held is None:
+        return None if follows and leaves else server
+    if not request.by_row and not (follows and leaves):
+        return server
+    rows, anew = server_rows(embeddings, partition, removal.left), follows and leaves
+    if request.by_row:
+        rest = removal.rest
+        embeddings, rows, anew = rest.embeddings, rest.partition.server, anew or rest.server_changed
     if not len(rows):
         return None
-    anew = rest.server_changed and server.statistics is not None
-    return ServerSet(removal.problem.hold(rest.embeddings, rows).statistics if anew else server.statistics, rows)
+    anew = anew and server.statistics is not None
+    return ServerSet(removal.problem.hold(embeddings, rows).statistics if anew else server.statistics, rows)
+
+
+def pretrained_on(removal: Removal) -> str:
+    """Why nothing takes these clients out of a network: it was pretrained on rows of theirs; empty where it was not."""
+    partition, embeddings = removal.material.partition, removal.material.embeddings
+    if not removal.problem.knows_server or partition is None or embeddings is None:
+        return ""
+    known = sorted({*removal.request.clients} & {*sources(embeddings, partition).values()})
+    if not known:
+        return ""
+    return (
+        f"The server's share holds rows of client {known[0]}, and the network was pretrained on them: its weights w_p "
+        "would still know them. Train again without that client, or with weights of your own (`network_weights`)."
+    )
 
 
 def server_holding(removal: Removal) -> Any:
@@ -67,7 +93,8 @@ def server_holding(removal: Removal) -> Any:
         return removal.problem.hold_statistics(found.statistics)
     if found is None or material.embeddings is None or material.partition is None:
         raise InputError(f"The server's curvature needs {REMEDIES['server', 'rows']}.")
-    embeddings, rows = material.embeddings, material.partition.server
+    rows = server_rows(material.embeddings, material.partition, removal.left)
+    embeddings = material.embeddings
     if removal.request.by_row:
         embeddings, rows = removal.rest.embeddings, found.rows
     return removal.problem.hold(embeddings, rows, share=0.5, name="the server")

@@ -126,6 +126,15 @@ def test_what_w_p_was_pretrained_on_cannot_be_taken_out(trained: Path, opened: O
     assert RunFolder.open(trained).states() == [1]
 
 
+def test_a_client_whose_rows_w_p_was_pretrained_on_cannot_be_taken_out(opened: Opened, shop: Shop) -> None:
+    """C8: by class the server's rows are drawn from the clients' own, and the weights they gave stay."""
+    Run.train("r", "grey", **{**OPTIONS, "partition": "classes", "clients": None}, store=shop.store)
+    for method in ("auto", "fedremoval-pcg:3"):
+        with pytest.raises(InputError, match="server's share holds rows of client 1, and the network was pretrained"):
+            opened("r").unlearn("1", method=method)
+    assert RunFolder.open(Path("r")).states() == [1]
+
+
 def test_the_server_alone_certifies_nothing(trained: Path, opened: Opened) -> None:
     with pytest.raises(InputError, match="only taken when asked for by name"):
         opened(trained).unlearn("1", server_only=True)
