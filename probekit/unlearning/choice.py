@@ -11,6 +11,7 @@ from probekit.unlearning.method import NOTHING, REMEDIES, ROWS, Material, Unlear
 from probekit.unlearning.methods.fedremoval import FedRemoval, server_plan
 from probekit.unlearning.methods.line import FedRemovalLine
 from probekit.unlearning.methods.pcg import DEFAULT_ROUNDS, FedRemovalPcg
+from probekit.unlearning.methods.retrain import Retrain
 from probekit.unlearning.removal import Removal
 from probekit.unlearning.request import UnlearnRequest
 
@@ -20,17 +21,19 @@ def choose(removal: Removal) -> tuple[str, str]:
 
     One step with the server's curvature is only taken where its own rule says that it helps.
     """
+    if removal.pretrained_on:
+        raise InputError(removal.pretrained_on)
     before, by_row = removal.before, removal.request.by_row
     rows = removal.held is not None and not removal.material.server_only
     if before.statistics is not None and (rows or not by_row):
         return "exact", "Every client's statistics are kept: the rest is summed anew and solved, exactly."
     summed = "statistics" in removal.problem.traits
-    if rows:
+    if rows and not missing(Retrain(), removal):
         why = "The cached rows are at hand: training on the rest from the same w_p finds its minimum."
         if summed:
             why = "No statistics are kept, but the cached rows are at hand: closed-form training on the rest is exact."
         return "retrain", why
-    if by_row and removal.material.clients is None:
+    if by_row and removal.material.clients is None and not rows:
         raise InputError(f"Forgetting single samples needs {ROWS}.")
     if not missing(FedRemovalPcg(), removal):
         return f"fedremoval-pcg:{DEFAULT_ROUNDS}", (
@@ -41,9 +44,12 @@ def choose(removal: Removal) -> tuple[str, str]:
         return "fedremoval-line", (
             "The retained clients answer with one number each: along FedRemoval's step their loss falls to its lowest."
         )
-    lacking, exact = missing(FedRemoval(), removal), ""
-    if summed:
-        exact = f" For exact removal keep {REMEDIES['kept', 'statistics']}."
+    return "fedremoval", _one_step(removal, f" For exact removal keep {REMEDIES['kept', 'statistics']}." * summed)
+
+
+def _one_step(removal: Removal, exact: str) -> str:
+    """Why one step with the server's curvature is taken: its own rule says that it helps; else it is refused."""
+    lacking = missing(FedRemoval(), removal)
     if lacking:
         raise InputError(f"Nothing that this run kept allows unlearning. {lacking}{exact} Or give {ROWS}.")
     plan = server_plan(removal)
@@ -52,7 +58,7 @@ def choose(removal: Removal) -> tuple[str, str]:
             f"All that this run kept allows is one step with the server's curvature, which may do harm, so that it is "
             f"only taken when asked for by name (`method=fedremoval`). {' '.join(plan.warnings)}{exact} Or give {ROWS}."
         )
-    return "fedremoval", (
+    return (
         f"No statistics are kept and no client answers: one step with the server's curvature is what the kept "
         f"gradients allow, and its {plan.server_rows} rows are enough for it to help. It is not exact; how far off it "
         "is takes a gradient round to know."
