@@ -46,8 +46,9 @@ def _show(console: Console, value: dict[str, Any]) -> None:
         "ledger": f"{len(value['ledger'])} entries, the chain holds",
     }
     if value["certificates"]:
-        checks = sum(len(one["checks"]) for one in value["certificates"])
-        seen["certificates"] = f"{len(value['certificates'])}, all {checks} checks hold"
+        found = [one["verdict"] for page in value["certificates"] for one in page["findings"]]
+        proven = f"{found.count('proven')} of {len(found)} claims proven, none false"
+        seen["certificates"] = f"{len(value['certificates'])}, {proven}"
     for one in value["comparison"]:
         shares = ((label, share) for label, share in one["heads"].items() if share is not None)
         seen[one["measure"]] = ", ".join(f"{label} {share['value']:.2%}" for label, share in shares if share["count"])
@@ -57,7 +58,7 @@ def _show(console: Console, value: dict[str, Any]) -> None:
         seen["distance"] = f"{last['distance']:.3g} to retraining{before}, {bound}"
     for judged in value["judged"]:
         if judged["margins"] is not None:
-            found = judged["margins"]
-            seen[f"certain on {judged['name']}"] = f"{found['certified']} of {found['rows']} rows keep their class"
+            margins = judged["margins"]
+            seen[f"certain on {judged['name']}"] = f"{margins['certified']} of {margins['rows']} rows keep their class"
     facts(console, seen)
     remarks(console, (f"left out, {part.replace('_', ' ')}: {why}" for part, why in value["left_out"].items()))
