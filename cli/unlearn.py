@@ -73,10 +73,9 @@ def _show(console: Console, result: UnlearnResult, purged: PurgeResult | None) -
         seen["residual"] = f"|gradient| {residual.norm:.3g}, rounding at most {residual.rounding:.2g}"
     seen["distance"] = f"not certified: {bounds.why}"
     if bounds.weights is not None:
-        seen["distance"] = (
-            f"to retraining at most {bounds.weights:.3g} in weights, {bounds.excess_loss:.3g} in retained loss, "
-            f"{bounds.outputs:.3g} in a score of a row of norm 1"
-        )
+        scores = "" if bounds.outputs is None else f", {bounds.outputs:.3g} in a score of a row of norm 1"
+        most = f"at most {bounds.weights:.3g} in weights, {bounds.excess_loss:.3g} in retained loss"
+        seen["distance"] = f"to retraining {most}{scores}"
     if result.distance is not None:
         moved = result.distance
         harm = ": further from it than before" * moved.harmed
