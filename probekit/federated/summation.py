@@ -117,6 +117,8 @@ class StatisticsTree(Mapping[str, ClientStats]):
     design: Design
     root: Node | None = None
     parts: Mapping[str, ClientStats] = field(default_factory=dict)
+    changed: bool = False
+    """Whether clients came or went: partial sums are worth their memory from then on, not before."""
 
     @classmethod
     def of(cls, statistics: Mapping[str, ClientStats]) -> StatisticsTree:
@@ -148,7 +150,12 @@ class StatisticsTree(Mapping[str, ClientStats]):
     @property
     def total(self) -> ClientStats:
         """The statistics of all clients together."""
-        return ClientStats.zero(self.design) if self.root is None else _total(self.root, self.least)
+        if self.root is None:
+            return ClientStats.zero(self.design)
+        if isinstance(self.root, Branch) and not self.root.known and not self.changed:
+            whole = fold(self.root, self.least, lambda name: _sum_of(self.parts[name]))
+            self.root.known.append(_stats_of(whole, self.design))
+        return _total(self.root, self.least)
 
     def without(self, *names: str) -> Self:
         """The tree without these clients."""
@@ -158,7 +165,7 @@ class StatisticsTree(Mapping[str, ClientStats]):
                 raise InputError(f"Cannot take client {name} out: these sums do not hold it.")
             root = _removed(root, key_of(name))
             del parts[name]
-        return type(self)(self.design, root, parts)
+        return type(self)(self.design, root, parts, changed=True)
 
     def including(self, name: str, statistics: ClientStats) -> Self:
         """The tree with this client, whose statistics replace any it had."""
@@ -166,7 +173,7 @@ class StatisticsTree(Mapping[str, ClientStats]):
         tree = self.without(name) if name in self.parts else self
         leaf = Leaf(name, key_of(name), statistics.count, statistics)
         root: Node = leaf if tree.root is None else _inserted(tree.root, leaf)
-        return type(self)(self.design, root, {**tree.parts, name: statistics})
+        return type(self)(self.design, root, {**tree.parts, name: statistics}, changed=True)
 
     def complements(self) -> Iterator[tuple[str, ClientStats]]:
         """For every client the sum of all others, with about two additions per client."""
@@ -205,8 +212,7 @@ def _summed(node: Branch, least: int) -> ClientStats:
     found = _sum_of(parts[0])
     for part in [*parts[1:], *reversed(beside)]:
         found.add(_sum_of(part))
-    sums: Any = found.arrays
-    return ClientStats(parts[0].design, **sums)
+    return _stats_of(found, parts[0].design)
 
 
 def _missing(node: Branch) -> Branch | None:
@@ -217,6 +223,11 @@ def _missing(node: Branch) -> Branch | None:
 
 def _sum_of(stats: ClientStats) -> Sum:
     return Sum({"gram": stats.gram, "moment": stats.moment, "class_counts": stats.class_counts}, {}, stats.count)
+
+
+def _stats_of(found: Sum, design: Design) -> ClientStats:
+    sums: Any = found.arrays
+    return ClientStats(design, **sums)
 
 
 def _is_bucket(node: Branch, least: int) -> bool:

@@ -79,6 +79,7 @@ def added(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 def test_a_removal_adds_few_matrices_and_changes_no_other_tree(added: list[int]) -> None:
     tree = StatisticsTree.of({str(number): stats_of(number, rows=20) for number in range(256)})
     before = tree.total.digest
+    assert len(list(tree.complements())) == 256  # makes the partial sums, as a first removal does
     added.clear()
     smaller = tree.without("17")
     assert smaller.total.count == 255 * 20
@@ -87,9 +88,19 @@ def test_a_removal_adds_few_matrices_and_changes_no_other_tree(added: list[int])
     assert smaller.including("17", stats_of(17, rows=20)).total.digest == before
 
 
+def test_a_total_alone_takes_no_more_additions_than_clients_and_keeps_no_partial_sum(added: list[int]) -> None:
+    tree = StatisticsTree.of({str(number): stats_of(number, rows=20) for number in range(256)})
+    assert tree.total.count == 256 * 20
+    assert len(added) == 255
+    assert isinstance(tree.root, Branch)
+    for side in (tree.root.low, tree.root.high):
+        assert isinstance(side, Branch)
+        assert side.known == []
+
+
 def test_a_removal_adds_its_bucket_anew_and_the_sums_on_the_way_up(added: list[int]) -> None:
     tree = StatisticsTree.of({str(number): stats_of(number) for number in range(256)})
-    assert tree.total.count == 256 * 5
+    assert len(list(tree.complements())) == 256
     bucket = [leaf.name for leaf in bucket_of(tree, "17")]
     added.clear()
     assert tree.without("17").total.count == 255 * 5
