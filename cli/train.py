@@ -26,6 +26,9 @@ def train(
     embeddings: Annotated[str, typer.Argument(help="A set's name, or how its digest begins; for jvp also a data set.")],
     run: Annotated[Path | None, typer.Option(help="The run folder (default: runs/SET-METHOD).")] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace a finished run.")] = False,
+    client_keys: Annotated[
+        Path | None, typer.Option(help="A folder with public keys CLIENT.pem, by which clients ask to leave.")
+    ] = None,
     **given: Any,
 ) -> None:
     """Train a head, or a whole network, across clients, and keep in a run folder what unlearning will need.
@@ -34,11 +37,14 @@ def train(
     """
     options = TrainOptions(**given)
     with output.busy("loading ..."):
+        from probekit.runs.asking import client_keys as read_keys
         from probekit.runs.run import Run
 
+    keys = None if client_keys is None else read_keys(client_keys)
     path = run or default_run(embeddings, options.label)
     with output.watch() as watch:
-        made = Run.train(path, embeddings, options, store=output.store, force=force, watch=watch, note=output.note)
+        how: Any = {"store": output.store, "force": force, "watch": watch, "note": output.note}
+        made = Run.train(path, embeddings, options, client_keys=keys, **how)
     result = made.training
     assert result is not None
     if result.left_out:

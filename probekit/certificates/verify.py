@@ -21,6 +21,7 @@ from probekit.certificates.verdicts import (
     stated,
     unproven,
 )
+from probekit.custody.petitions import OPERATOR
 from probekit.custody.seals import opened
 from probekit.custody.signatures import check_signature
 from probekit.errors import ProbekitError, VerificationError
@@ -39,12 +40,12 @@ def verify(certificate: Certificate, evidence: Evidence) -> tuple[Finding, ...]:
 def _read(certificate: Certificate) -> list[Finding]:
     """What a certificate must say to be one: a request that does not contradict it, and its caveats."""
     try:
-        asked = certificate.request
-        forgotten = UnlearnRequest.from_plain(asked).clients if opened(asked) else ()
+        said = certificate.request
+        asked = UnlearnRequest.from_plain(said) if opened(said) else None
     except (ProbekitError, KeyError, TypeError, ValueError) as error:
         return [Finding("request", FALSE, "a request", str(error))]
-    still = [name for name in forgotten if name in certificate.retained]
-    found = []
+    still = [name for name in (asked.clients if asked else ()) if name in certificate.retained]
+    found = [] if asked is None else _asked(asked)
     if still:
         found.append(Finding("retained", FALSE, "without the forgotten", f"client {still[0]}"))
     if certificate.format < 2:
@@ -58,6 +59,17 @@ def _read(certificate: Certificate) -> list[Finding]:
         else unproven(str(one.get("kind")), "unknown kind of claim", "a newer probekit")
         for one in certificate.unknown
     ]
+    return found
+
+
+def _asked(request: UnlearnRequest) -> list[Finding]:
+    """Whether those who are said to have asked, and signed, did."""
+    found = []
+    for one in (each for each in request.asked if each.signature is not None or each.by != OPERATOR):
+        try:
+            found.append(Finding("asked", PROVEN, one.words, f"signed by key {one.check().signature_key[:16]}"))
+        except VerificationError as error:
+            found.append(Finding("asked", FALSE, one.words, str(error)))
     return found
 
 

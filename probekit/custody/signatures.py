@@ -54,6 +54,13 @@ def public_key_of(private_key: bytes, *, password: bytes | None = None) -> bytes
     return found
 
 
+def raw_public_key(key: bytes, *, private: bool = False) -> bytes:
+    """The 32 bytes of a public key, from the public key or from the private one that it belongs to."""
+    found = _key("private", key, None).public_key() if private else _key("public", key)
+    raw: bytes = found.public_bytes_raw()
+    return raw
+
+
 def _keys() -> Any:
     try:
         from cryptography.hazmat.primitives.asymmetric import ed25519

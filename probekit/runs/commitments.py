@@ -47,11 +47,12 @@ class Commitments:
     leaves: Mapping[str, ClientLeaf]
 
     @classmethod
-    def first(cls, contents: Mapping[str, LeafContent]) -> Self:
-        """Slots in random order, so that their numbers tell nothing."""
+    def first(cls, contents: Mapping[str, LeafContent], keys: Mapping[str, bytes] | None = None) -> Self:
+        """Slots in random order, so that their numbers tell nothing. keys: the public keys of clients that have one."""
         run, order = secrets.token_bytes(WIDTH), list(range(len(contents)))
         random.SystemRandom().shuffle(order)
-        leaves = {name: _leaf(run, slot, name, one) for slot, (name, one) in zip(order, contents.items(), strict=True)}
+        known, pairs = keys or {}, zip(order, contents.items(), strict=True)
+        leaves = {name: _leaf(run, slot, name, one, key=known.get(name, NONE)) for slot, (name, one) in pairs}
         return cls(run, len(order), leaves)
 
     @cached_property
@@ -116,9 +117,9 @@ class CommittedStep:
     transition: Transition | None = None
 
     @classmethod
-    def begin(cls, contents: Mapping[str, LeafContent], state: int) -> Self:
+    def begin(cls, contents: Mapping[str, LeafContent], state: int, keys: Mapping[str, bytes] | None = None) -> Self:
         """Of a run that committed to nothing before."""
-        made = Commitments.first(contents)
+        made = Commitments.first(contents, keys)
         return cls(made, made.root(state))
 
 

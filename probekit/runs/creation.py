@@ -25,7 +25,8 @@ from probekit.values import Json, Partition
 class RunContents:
     """What a new run is made of.
 
-    `rows` are the rows of the cached set that took part (None: all of them), `row_ids` a digest of each client's.
+    `rows` are the rows of the cached set that took part (None: all of them), `row_ids` a digest of each client's,
+    `keys` the public keys of those who have one.
     """
 
     config: Mapping[str, Json]
@@ -36,6 +37,7 @@ class RunContents:
     timings: Mapping[str, float] = field(default_factory=dict)
     details: Mapping[str, Json] = field(default_factory=dict)
     row_ids: Mapping[str, bytes] = field(default_factory=dict)
+    keys: Mapping[str, bytes] = field(default_factory=dict)
 
 
 def create(path: Path, material: RunContents, *, force: bool = False) -> RunFolder:
@@ -44,7 +46,7 @@ def create(path: Path, material: RunContents, *, force: bool = False) -> RunFold
     event = Event("train", inputs, {**material.details, "config": dict(material.config)})
     with layout.appearing(path, force=force) as aside:
         state = state_folder(aside, 1)
-        step = CommittedStep.begin(contents_of(material.trained, material.row_ids), 1)
+        step = CommittedStep.begin(contents_of(material.trained, material.row_ids), 1, material.keys)
         outputs = write_state(state, material.trained, step.commitments)
         entry = ledger.follow(None, event, {"state": 1, "root": step.root.plain, **outputs})
         sync_folder(state.parent)

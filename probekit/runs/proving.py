@@ -128,10 +128,7 @@ def check_receipt(
     client: the name that the receipt must be of. public_key: the operator's, from the operator (PEM).
     """
     folder, path = run.folder, Path(path)
-    if not path.is_file():
-        raise NotFoundError(f"There is no receipt {path}. `probekit prove` writes one.")
-    with path.open("rb") as handle:
-        receipt = Receipt.read(handle.read(MOST_BYTES + 1)).check(name=client, public_key=public_key)
+    receipt = read_receipt(path).check(name=client, public_key=public_key)
     entries = folder.entries()
     _demand(receipt, entries, folder.path)
     steps, missing = _transitions(folder, entries, receipt.root.state)
@@ -147,6 +144,14 @@ def check_receipt(
         str(entries[-1].anchor),
         receipt.signature["key"] if receipt.signature else None,
     )
+
+
+def read_receipt(path: Path) -> Receipt:
+    """The receipt in a file."""
+    if not path.is_file():
+        raise NotFoundError(f"There is no receipt {path}. `probekit prove` writes one.")
+    with path.open("rb") as handle:
+        return Receipt.read(handle.read(MOST_BYTES + 1))
 
 
 def _demand(receipt: Receipt, entries: list[LedgerEntry], path: Path) -> None:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from probekit.cache import DiskStore
 from probekit.cache.ids import meant
+from probekit.custody.petitions import Petition
 from probekit.custody.seals import opened
 from probekit.errors import InputError
 from probekit.federated.server_share import drawn_from_clients, returned
@@ -90,6 +91,7 @@ def read_request(
     samples: Sequence[str] = (),
     relabel: Mapping[str, int] | Sequence[str] = (),
     add: Sequence[str] = (),
+    asked: Sequence[Petition] = (),
 ) -> UnlearnRequest:
     """The request in these texts: a sample is ID or CLIENT/ID, a relabelled one ID=LABEL or CLIENT/ID=LABEL."""
     changed, names = [], (*clients, *([client] if client is not None else []))
@@ -100,7 +102,8 @@ def read_request(
         if not equals or not label.isdecimal():
             raise InputError(f"A relabelled sample is written ID=NUMBER; found {text!r}.")
         changed.append(Relabelled(_held(name)[0], int(label), _held(name)[1]))
-    return UnlearnRequest(names, tuple(SampleRef(*_held(text)) for text in samples), tuple(changed), tuple(add))
+    refs, by = tuple(SampleRef(*_held(text)) for text in samples), tuple(asked) or (Petition(),)
+    return UnlearnRequest(names, refs, tuple(changed), tuple(add), by)
 
 
 def _held(text: str) -> tuple[str, str | None]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -65,6 +65,7 @@ class Run(OpenRun):
         force: bool = False,
         watch: Watch = unwatched,
         note: Callable[[str], None] | None = None,
+        client_keys: Mapping[str, bytes] | None = None,
         **more: Any,
     ) -> Self:
         """Train on a set of the cache and keep everything in a new run folder.
@@ -74,10 +75,12 @@ class Run(OpenRun):
         store: the cache; the user's own where none is given.
         force: replace a finished run in that folder.
         watch, note: told of progress, and of remarks on the way.
+        client_keys: the 32 bytes of the public keys of clients that have one, by which they ask to leave.
         """
         chosen = TrainOptions(**more) if options is None else options
         store = store or DiskStore()
-        result = train_run(Path(path), embeddings, chosen, store=store, force=force, watch=watch, note=note)
+        how: Any = {"store": store, "force": force, "watch": watch, "note": note, "client_keys": client_keys}
+        result = train_run(Path(path), embeddings, chosen, **how)
         return cls(result.folder, store, training=result)
 
     @classmethod

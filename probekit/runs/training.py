@@ -16,6 +16,7 @@ from probekit.federated.trained import Trained
 from probekit.federated.training import with_recipe
 from probekit.models.problem import backend_named
 from probekit.protocols import Watch, unwatched
+from probekit.runs.asking import refuse_keys
 from probekit.runs.checkpoint import TrainingCheckpoint
 from probekit.runs.commitments import row_ids_of
 from probekit.runs.creation import RunContents, create
@@ -103,6 +104,7 @@ def train_run(
     force: bool = False,
     watch: Watch = unwatched,
     note: Callable[[str], None] | None = None,
+    client_keys: Mapping[str, bytes] | None = None,
 ) -> TrainResult:
     """Train on a set of the cache (a network: or on a data set) and keep everything in a run folder."""
     refuse_taken(path, force=force)
@@ -115,6 +117,7 @@ def train_run(
         embeddings, rows = usable(whole)
     with timed(timings, "partition"):
         divided = divide(options, embeddings)
+    refuse_keys(client_keys or {}, divided.clients)
     if options.poison is not None:
         with timed(timings, "poison"):
             triggered = store.open(options.triggered or "")
@@ -127,7 +130,7 @@ def train_run(
     config, inputs = {"embeddings": name, **fitted.options}, _inputs(store, digest, whole, embeddings)
     details: dict[str, Json] = {"backbone": whole.spec.backbone, "source": whole.source}
     row_ids = row_ids_of(embeddings, divided, trained.counts)
-    material = RunContents(config, inputs, divided, trained, rows, timings, details, row_ids)
+    material = RunContents(config, inputs, divided, trained, rows, timings, details, row_ids, client_keys or {})
     with timed(timings, "write"):
         run = create(path, material, force=force)
     checkpoint.remove()

@@ -12,11 +12,13 @@ from probekit.certificates.certificate import Certificate, certificate_text, rea
 from probekit.certificates.certify import certify
 from probekit.certificates.privacy import check_budget, guarantee
 from probekit.certificates.sealing import sealed
+from probekit.custody.petitions import Petition
 from probekit.custody.signatures import sign
 from probekit.errors import InputError, MismatchError, NotFoundError
 from probekit.federated.trained import Trained
 from probekit.linear.objective import SIGMA
 from probekit.protocols import Watch, unwatched
+from probekit.runs.asking import refuse_strangers
 from probekit.runs.commitments import row_ids_of
 from probekit.runs.fitting import trainer_of
 from probekit.runs.folder import OpenRun, RunFolder
@@ -130,6 +132,8 @@ def unlearn(
     samples: Sequence[str] = (),
     relabel: Mapping[str, int] | Sequence[str] = (),
     add: Sequence[str] = (),
+    asked: Sequence[Petition] = (),
+    reference: str | None = None,
     watch: Watch = unwatched,
     **options: Any,
 ) -> UnlearnResult:
@@ -137,11 +141,13 @@ def unlearn(
 
     samples: ids, beginnings of ids or names of rows, wherever they are held; or CLIENT/ID.
     relabel: class numbers by sample, or texts ID=NUMBER.
+    asked: petitions of clients who asked for it themselves; none: the operator asks.
+    reference: the operator's for the request, which the ledger keeps; not a name.
     options: the fields of `UnlearnOptions`: method, server_only, test, key, sigma, epsilon, delta.
 
     Doing the same again changes nothing. Interrupted, the run is as it was before.
     """
-    asked_for = read_request(client, clients=clients, samples=samples, relabel=relabel, add=add)
+    asked_for = read_request(client, clients=clients, samples=samples, relabel=relabel, add=add, asked=asked)
     chosen, folder = UnlearnOptions(**options), run.folder
     evaluation = run.store.open(chosen.test) if chosen.test is not None else None
     with folder.lock():
@@ -153,10 +159,11 @@ def unlearn(
             )
         if done is not None:
             return done
+        refuse_strangers(folder, request)
         name, why, removal = _prepare(folder, before, request, chosen, rows, watch)
         unlearned = carried_out(removal, name)
-        asked = unlearned.trained_after.statistics is None and removal.online.offers("gradient")
-        online = removal.online if asked else None
+        answering = unlearned.trained_after.statistics is None and removal.online.offers("gradient")
+        online = removal.online if answering else None
         certificate = sealed(_covered(certify(before, unlearned, clients=online, evaluation=evaluation), chosen))
         distance = distance_to_retraining(removal, unlearned, certificate.bounds.weights)
         signature = None if chosen.key is None else sign(signed_bytes(certificate), chosen.key)
@@ -168,6 +175,7 @@ def unlearn(
             "cost": asdict(unlearned.cost),
             "warnings": list(unlearned.warnings),
             "certificate": certificate.digest,
+            **({} if reference is None else {"reference": reference}),
         }
         event = Event(UNLEARN, {"state": folder.state, "head": before.head.digest}, details)
         text = certificate_text(certificate, signature=signature)

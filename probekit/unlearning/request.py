@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
+from probekit.custody.petitions import Petition
 from probekit.errors import InputError
 from probekit.federated.trained import Trained
 from probekit.values import Json, digest
@@ -30,15 +31,17 @@ class Relabelled:
 
 @dataclass(frozen=True)
 class UnlearnRequest:
-    """Clients to forget, samples to forget, labels to put right, clients that join (again).
+    """Clients to forget, samples to forget, labels to put right, clients that join (again); and who asked for it.
 
-    Order and repetition do not matter: equal requests have equal digests, by which a ledger knows them again.
+    Order and repetition do not matter: equal requests have equal digests, by which a ledger knows them again, whoever
+    asked.
     """
 
     clients: tuple[str, ...] = ()
     samples: tuple[SampleRef, ...] = ()
     relabelled: tuple[Relabelled, ...] = ()
     added: tuple[str, ...] = ()
+    asked: tuple[Petition, ...] = (Petition(),)
 
     def __post_init__(self) -> None:
         for name in ("clients", "samples", "relabelled", "added"):
@@ -78,6 +81,7 @@ class UnlearnRequest:
             "samples": [[one.sample, one.client] for one in self.samples],
             "relabelled": [[one.sample, one.label, one.client] for one in self.relabelled],
             "added": list(self.added),
+            "asked": [one.plain for one in self.asked],
         }
 
     @classmethod
@@ -88,12 +92,13 @@ class UnlearnRequest:
             tuple(SampleRef(*one) for one in plain["samples"]),
             tuple(Relabelled(*one) for one in plain["relabelled"]),
             tuple(plain["added"]),
+            tuple(map(Petition.from_plain, plain.get("asked", ()))),
         )
 
     @property
     def digest(self) -> str:
         """The sha256 that names this request."""
-        return digest(self.plain)
+        return digest({name: value for name, value in self.plain.items() if name != "asked"})
 
     def remaining(self, trained: Trained) -> tuple[str, ...]:
         """The clients that stay, in the run's order, then those that join; unknown ones are refused."""

@@ -86,6 +86,7 @@ def test_samples_labels_and_returning_clients_by_flags(run: Run, probekit: Probe
         "samples": [[first, "1"]],
         "relabelled": [[second, 2, None]],
         "added": [],
+        "asked": [["operator", {}, None]],
     }
     assert probekit("unlearn", "run", *words)[1]["already_done"] is True
     assert probekit("unlearn", "run", "--add", "3")[1]["request"]["added"] == ["3"]

@@ -222,7 +222,14 @@ def test_certificates_name_nobody(trained: Path, opened: Opened) -> None:
     assert certificate_text(stranger) == text
     assert not any(one.salt in text for one in made.certificate.openings.values())
     openings = made.certificate.openings
-    assert set(openings) == {"request.clients.0", "request.clients.1", "before", "retained", "loss_change"}
+    assert set(openings) == {
+        "request.clients.0",
+        "request.clients.1",
+        "request.asked.0",
+        "before",
+        "retained",
+        "loss_change",
+    }
     one, _ = read_certificate(text, {"request.clients.1": openings["request.clients.1"]})
     assert one.request["clients"] == [openings["request.clients.0"].seal, "3"]  # who asked sees itself alone
     assert asked(one.request) == "a client (sealed), client 3"
@@ -437,7 +444,7 @@ def test_a_purge_killed_before_the_salts_are_erased_is_finished(
     assert not is_open(last.inputs["head"])
     assert is_open(last.details["request"]) != rows
     assert set(read_openings(certificate_openings(trained, 2))) == set()
-    left = {"retained"} if rows else {"retained", "request.clients.0"}
+    left = {"retained"} if rows else {"retained", "request.clients.0", "request.asked.0"}
     assert set(read_openings(certificate_openings(trained, 3))) == left
     assert opened(trained).unlearn("0").state == 4
     assert "before" in read_openings(certificate_openings(trained, 4))
