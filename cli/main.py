@@ -23,6 +23,7 @@ COMMANDS = {
     "evaluate": ("probekit.cli.evaluate:evaluate", "Judge the head of a run: accuracy, calibration, confusion."),
     "unlearn": ("probekit.cli.unlearn:unlearn", "Forget clients or samples, with a certificate."),
     "prove": ("probekit.cli.prove:prove", "Give a client a receipt for what the run commits to."),
+    "bundle": ("probekit.cli.bundle:bundle", "Write one file by which a stranger checks what was unlearned."),
     "petition": ("probekit.cli.petition:petition", "As a client, ask to leave a run, signed."),
     "verify": ("probekit.cli.verify:verify", "Check a certificate by computing everything again."),
     "report": ("probekit.cli.report:report", "Write a report of a run: Markdown, JSON and pictures."),

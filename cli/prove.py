@@ -11,6 +11,7 @@ from probekit.cli import options as o
 from probekit.cli.output import Console, Output, facts, remarks
 
 if TYPE_CHECKING:
+    from probekit.runs.bundle_check import AnswerResult
     from probekit.runs.proving import ProveResult, ReceiptResult
 
 
@@ -67,3 +68,17 @@ def show_receipt(console: Console, result: ReceiptResult) -> None:
         },
     )
     remarks(console, (f"not shown: {what}" for what in result.not_shown))
+
+
+def show_answer(console: Console, result: AnswerResult) -> None:
+    """What an answer opens of a bundle."""
+    facts(
+        console,
+        {
+            "answer": f"{result.answer}, reference {result.reference}",
+            "asked for": f"{len(result.opened)} in state {', '.join(map(str, result.states))}, as certified",
+            "signed by": result.signed_by or "nobody",
+            "anchor": f"{result.anchor}: the ledger's last entry, to be noted for later",
+        },
+    )
+    remarks(console, (*(f"opened: {what}" for what in result.opened), *(f"not shown: {x}" for x in result.not_shown)))

@@ -34,7 +34,8 @@ class Evidence:
     `rows` (row numbers of each retained client) the cached rows themselves; `clients` answer one gradient
     round; `evaluation` is the set of the certified agreement; `reference` the head compared with;
     `signature` is the one beside the certificate, `public_key` that of the signer one trusts; `objective` the secret
-    linear term of the loss, and `objective_before` that of the run before.
+    linear term of the loss, and `objective_before` that of the run before; `sums` are those over all retained clients,
+    where these are not told apart.
     """
 
     head: Head | None = None
@@ -49,6 +50,7 @@ class Evidence:
     public_key: bytes | None = None
     objective: Array | None = None
     objective_before: Array | None = None
+    sums: Sums | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,6 +90,8 @@ class Computed:
         """Those of the statistics as they are given, else of the rows."""
         if "statistics" not in self.problem.traits:
             return None
+        if self.evidence.sums is not None:
+            return self.evidence.sums
         if self.evidence.statistics:
             return Sums.of_statistics(self.evidence.statistics)
         held = self.evidence.embeddings

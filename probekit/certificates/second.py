@@ -64,6 +64,29 @@ class Sums:
         return _added(design, (part for rows, labels in held for part in _blocks(design, rows, labels)), error=error)
 
     @property
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """As they are handed to an auditor."""
+        parts = {"gram": self.gram.high, "gram_rest": self.gram.low, "moment": self.moment.high}
+        whole = {"counts": self.counts.astype("<i8"), "half": np.array([self.half], "<i8")}
+        return {**parts, "moment_rest": self.moment.low, **whole}
+
+    @classmethod
+    def of_arrays(cls, design: Design, arrays: Mapping[str, NDArray[Any]]) -> Sums:
+        """Sums that somebody handed out, taken as they are; what cannot be sums of such rows is refused."""
+        width, classes = design.columns, design.classes
+        gram, moment = ((classes,) if design.per_class else ()) + (width, width), (width, classes)
+        shapes = {"gram": gram, "gram_rest": gram, "moment": moment, "moment_rest": moment, "counts": (classes,)}
+        found = {name: one.shape for name, one in arrays.items()}
+        if found != {**shapes, "half": (1,)} or not all(np.isfinite(one).all() for one in arrays.values()):
+            raise InputError(f"Sums of rows with {width} columns and {classes} classes were wanted; found others.")
+        counts, half = arrays["counts"].astype(np.int64), int(arrays["half"][0])
+        if (counts < 0).any() or abs(half) > -math.log2(SMALLEST):
+            raise InputError("Sums of rows have counts from 0 on, and a scale that float64 has.")
+        pairs = ((np.asarray(arrays[name], np.float64), arrays[f"{name}_rest"]) for name in ("gram", "moment"))
+        gram_sum, moment_sum = (Doubled.of(high) + Doubled.of(low) for high, low in pairs)
+        return cls(design, gram_sum, moment_sum, counts, 0.0, half)
+
+    @property
     def total(self) -> Doubled:
         """The products of columns over all classes."""
         return self.gram.sum(0) if self.design.per_class else self.gram

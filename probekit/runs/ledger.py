@@ -181,6 +181,18 @@ def _chain(path: Path) -> Iterator[tuple[LedgerEntry, int]]:
         yield entry, len(line) + 1
 
 
+def entry_of(stored: Any) -> LedgerEntry:
+    """The entry that stood so in a ledger, with its seals; what is no entry is refused."""
+    try:
+        entry = LedgerEntry(**stored)
+        if entry.format != FORMAT or entry.stored != stored or not _typed(entry) or type(entry.number) is not int:
+            raise ValueError("something is missing, or of another kind")
+        bytes.fromhex(entry.digest)
+    except (ValueError, TypeError, KeyError, AttributeError, InputError) as error:
+        raise VerificationError(f"This is no entry of a ledger: {error}. Take the bundle as written.") from error
+    return entry
+
+
 def _typed(entry: LedgerEntry) -> bool:
     """Whether an entry says what entries say."""
     parts = (entry.inputs, entry.outputs, entry.details)

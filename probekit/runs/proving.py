@@ -198,12 +198,16 @@ def judge_transition(run: RunFolder, entry: LedgerEntry, entries: list[LedgerEnt
         _demand_slots(run, entry, proof)
     except (VerificationError, InputError) as error:
         return Finding("transition", FALSE, claimed, str(error))
-    joined = sum(one.joined for one in proof.changes)
-    counts = {"emptied": len(proof.emptied), "joined": joined}
+    return Finding("transition", PROVEN, claimed, changes_in_words(proof))
+
+
+def changes_in_words(proof: Transition) -> str:
+    """Which slots a transition changed, and how."""
+    counts = {"emptied": len(proof.emptied), "joined": sum(one.joined for one in proof.changes)}
     counts["changed"] = len(proof.changes) - sum(counts.values())
     said = ", ".join(f"{number} {what}" for what, number in counts.items() if number) or "none changed"
     slots = " ".join(str(one.slot) for one in proof.changes[:SHOWN]) + (" ..." if len(proof.changes) > SHOWN else "")
-    return Finding("transition", PROVEN, claimed, f"slots {slots}: {said}; no other of {after.slots}")
+    return f"slots {slots}: {said}; no other of {proof.after.slots}"
 
 
 def _demand_slots(run: RunFolder, entry: LedgerEntry, proof: Transition) -> None:

@@ -12,6 +12,7 @@ from probekit.federated.trained import Trained
 from probekit.models.heads import Head
 from probekit.models.serving import save_head
 from probekit.protocols import Watch, unwatched
+from probekit.runs.bundling import bundle
 from probekit.runs.duplicates import DuplicatesResult, duplicates
 from probekit.runs.evaluation import evaluate
 from probekit.runs.folder import OpenRun, RunFolder
@@ -44,7 +45,7 @@ class Run(OpenRun):
     Most verbs are functions in modules of their own, whose first argument is the run.
     """
 
-    plan, unlearn, prove, verify, purge = plan, unlearn, prove, verify, purge
+    plan, unlearn, prove, verify, purge, bundle = plan, unlearn, prove, verify, purge, bundle
     evaluate, influence, duplicates = evaluate, influence, duplicates
 
     def __init__(self, folder: RunFolder, store: DiskStore, *, training: TrainResult | None = None) -> None:
