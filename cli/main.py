@@ -26,6 +26,7 @@ COMMANDS = {
     "bundle": ("probekit.cli.bundle:bundle", "Write one file by which a stranger checks what was unlearned."),
     "petition": ("probekit.cli.petition:petition", "As a client, ask to leave a run, signed."),
     "verify": ("probekit.cli.verify:verify", "Check a certificate by computing everything again."),
+    "export": ("probekit.cli.export:export", "Write a head elsewhere, with the run's noise, and record it."),
     "report": ("probekit.cli.report:report", "Write a report of a run: Markdown, JSON and pictures."),
     "purge": ("probekit.cli.purge:purge", "Remove from a run, and the cache, data derived from forgotten clients."),
     "audit": ("probekit.cli.audit:app", "Look closer: duplicates, influence of clients, membership."),

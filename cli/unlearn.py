@@ -9,7 +9,7 @@ import typer
 
 from probekit.cli import options as o
 from probekit.cli.output import Console, Output, facts, size
-from probekit.runs.options import NOISE, UnlearnOptions
+from probekit.runs.options import UnlearnOptions
 
 if TYPE_CHECKING:
     from probekit.runs.purging import PurgeResult
@@ -26,7 +26,6 @@ def unlearn(
     relabel: Annotated[list[str] | None, typer.Option(help="Put a label right: ID=CLASS-NUMBER. Repeatable.")] = None,
     add: Annotated[list[str] | None, typer.Option(help="Take a client back in. May be repeated.")] = None,
     key: Annotated[Path | None, typer.Option(help="Sign the certificate with this Ed25519 private key (PEM).")] = None,
-    release: Annotated[Path | None, typer.Option(help="Write the head with noise here.", rich_help_panel=NOISE)] = None,
     certificate: Annotated[Path | None, typer.Option(help="Also write the certificate here.")] = None,
     purge: Annotated[bool, typer.Option("--purge", help="Then remove what was derived from the forgotten.")] = False,
     **given: Any,
@@ -40,15 +39,11 @@ def unlearn(
     """
     from probekit.files import write_text
 
-    opened, sigma = output.open(run), given["sigma"]
-    if release is not None and sigma is None:
-        raise typer.BadParameter("--release writes a head with noise: give --sigma too.")
+    opened = output.open(run)
     given |= {"clients": client or (), "samples": sample or (), "relabel": relabel or (), "add": add or ()}
     signed = None if key is None else o.private_key(key, run, output.store.root)
     with output.watch() as watch:
         result = opened.unlearn(key=signed, watch=watch, **given)
-    if release is not None and sigma is not None:
-        opened.release(release, sigma=sigma, state=result.state)
     if certificate is not None:
         write_text(certificate, result.path.read_text())
     purged = opened.purge() if purge else None
@@ -86,11 +81,12 @@ def _show(console: Console, result: UnlearnResult, purged: PurgeResult | None) -
         agreed = claims.agreement
         seen["agreement"] = f"{agreed.certified} of {agreed.rows} rows provably get the retrained head's class"
     if privacy is not None:
-        covers = "a distance" if privacy["mechanism"] == "output perturbation" else "a residual (of sums)"
+        covers = "a residual (of sums)" if privacy["mechanism"] == "objective perturbation" else "a distance"
         seen["privacy"] = (
             f"(epsilon {privacy['epsilon']:g}, delta {privacy['delta']:g}) by {privacy['mechanism']} of sigma "
             f"{privacy['sigma']:g}, which covers {covers} of up to {privacy['largest_bound']:.3g}; found "
-            f"{privacy['bound']:.3g}. Its caveats stand in the certificate"
+            f"{privacy['bound']:.3g}. Not differential privacy of training; earlier heads still know the forgotten. "
+            "More caveats stand in the certificate"
         )
     cost, sent = result.cost, f"{size(result.cost.up)} up, {size(result.cost.down)} down"
     seen["cost"] = f"{cost.rounds} rounds, {sent}, {cost.flops / 1e9:.3g} GFLOP, {cost.seconds:.3f} s"

@@ -13,7 +13,7 @@ import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Literal
 
 import numpy as np
 import platformdirs
@@ -74,14 +74,26 @@ def sync_folder(folder: Path) -> None:
         os.close(handle)
 
 
+def make_folder(folder: Path, *, closed: bool = False) -> None:
+    """Make a folder, and those above it, as closed to others as what they stand in; or closed to all others."""
+    if not folder.is_dir():
+        make_folder(folder.parent)
+        folder.mkdir(mode=0o700 | (0 if closed else folder.parent.stat().st_mode & 0o077), exist_ok=True)
+
+
+def open_in(folder: Path, path: Path, how: Literal["xb", "ab"], *, mode: int = 0o666) -> IO[bytes]:
+    """A file to write which, if it is new, has this mode, and is at least as closed to others as its folder."""
+    mode &= PRIVATE | folder.stat().st_mode & 0o066
+    return open(path, how, opener=lambda name, flags: os.open(name, flags, mode))
+
+
 @contextmanager
 def _aside(folder: Path, mode: int = 0o666) -> Iterator[tuple[IO[bytes], Path]]:
-    """A new file beside its future place; gone again unless `_settle` moves it there."""
-    folder.mkdir(parents=True, exist_ok=True)
+    """A new file beside its future place, as closed as its folder; gone again unless `_settle` moves it there."""
+    make_folder(folder)
     path = folder / f"{ASIDE}{os.getpid()}-{secrets.token_hex(4)}"
     try:
-        path.touch(mode, exist_ok=False)
-        with path.open("r+b") as handle:
+        with open_in(folder, path, "xb", mode=mode) as handle:
             yield handle, path
     finally:
         path.unlink(missing_ok=True)
@@ -107,18 +119,19 @@ def new_file(target: Path, *, mode: int = 0o666) -> Iterator[IO[bytes]]:
 
 
 @contextmanager
-def new_folder(target: Path, *, aside: Path | None = None) -> Iterator[Path]:
+def new_folder(target: Path, *, aside: Path | None = None, closed: bool = False) -> Iterator[Path]:
     """A folder to write files into, which takes its place, whole, when the body ends; nothing is left if it fails.
 
     target: its place; a folder that stands there is replaced.
     aside: where it is written, on the same disk; if not given, beside its place under a name of its own. Who holds a
     lock gives one, so that what a killed process left there goes.
+    closed: to other users, from its creation.
     """
     target = target.absolute()
     made = aside or target.parent / f".new-{target.name}-{secrets.token_hex(4)}"
     restore_folder(target)
     shutil.rmtree(made, ignore_errors=True)
-    made.mkdir(parents=True)
+    make_folder(made, closed=closed)
     try:
         yield made
         sync_folder(made)
@@ -216,14 +229,18 @@ def _header(tensors: Mapping[str, tuple[np.dtype[Any], tuple[int, ...]]], note: 
 
 
 def write_tensors(
-    folder: Path, tensors: Mapping[str, tuple[tuple[int, ...], np.dtype[Any], Iterable[NDArray[Any]]]], note: Json
+    folder: Path,
+    tensors: Mapping[str, tuple[tuple[int, ...], np.dtype[Any], Iterable[NDArray[Any]]]],
+    note: Json,
+    *,
+    closed: bool = False,
 ) -> str:
-    """Write a safetensors file named by the sha256 of its bytes; gives that sha256.
+    """Write a safetensors file named by the sha256 of its bytes; gives that sha256. `closed`: to other users.
 
     Each tensor is its shape, its dtype and its rows in blocks, so that nothing larger than a block is held in memory.
     """
     hasher = hashlib.sha256()
-    with storing(folder), _aside(folder) as (handle, path):
+    with storing(folder), _aside(folder, PRIVATE if closed else 0o666) as (handle, path):
 
         def put(data: bytes | memoryview) -> None:
             hasher.update(data)

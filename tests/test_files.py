@@ -13,7 +13,16 @@ import pytest
 from safetensors.numpy import load_file
 
 from probekit.errors import CorruptError, StorageError
-from probekit.files import ASIDE, map_tensors, new_file, new_folder, restore_folder, write_json, write_tensors
+from probekit.files import (
+    ASIDE,
+    make_folder,
+    map_tensors,
+    new_file,
+    new_folder,
+    restore_folder,
+    write_json,
+    write_tensors,
+)
 
 
 def _write(folder: Path, rows: Any) -> Path:
@@ -60,7 +69,7 @@ def test_a_read_only_folder_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     def refuse(*_: Any, **__: Any) -> Any:
         raise OSError(errno.EROFS, os.strerror(errno.EROFS))
 
-    monkeypatch.setattr(Path, "open", refuse)
+    monkeypatch.setattr("builtins.open", refuse)
     with pytest.raises(StorageError, match="read-only"):
         write_json(tmp_path / "a.json", {})
 
@@ -141,3 +150,22 @@ def test_a_killed_replacement_is_undone_or_finished(tmp_path: Path) -> None:
     old.mkdir()
     restore_folder(place)
     assert [path.name for path in tmp_path.iterdir()] == ["a"]
+
+
+@pytest.mark.skipif(os.name != "posix", reason="modes are POSIX's")
+def test_files_and_folders_are_as_closed_as_what_they_stand_in(tmp_path: Path) -> None:
+    """C10: by the mode that they are made with, whatever the umask is."""
+    before = os.umask(0)
+    try:
+        for name, mode in (("open", 0o777), ("team", 0o770), ("own", 0o700)):
+            (tmp_path / name).mkdir(mode)
+            make_folder(tmp_path / name / "in" / "side")
+            write_json(tmp_path / name / "in" / "side" / "file", {})
+            with new_folder(tmp_path / name / "closed", closed=True) as aside:
+                assert aside.stat().st_mode & 0o777 == 0o700
+                write_json(aside / "file", {})
+            modes = {path.name: path.stat().st_mode & 0o777 for path in (tmp_path / name / "in").rglob("*")}
+            assert modes == {"side": mode, "file": mode & 0o666}
+            assert (tmp_path / name / "closed" / "file").stat().st_mode & 0o777 == 0o600
+    finally:
+        os.umask(before)

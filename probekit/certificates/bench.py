@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from probekit.certificates.budgets import check_term
+from probekit.certificates.budgets import check_release, check_term
 from probekit.certificates.claimed_rows import judge_rows
 from probekit.certificates.evidence import Computed, Look
+from probekit.certificates.privacy import NOISE_RECIPE
 from probekit.certificates.second import SecondLoss, Sums
 from probekit.certificates.second_look import Range, SecondLook
 from probekit.certificates.verdicts import (
@@ -62,6 +63,9 @@ class Bench(Computed):
             ("head", self.evidence.head, self.certificate.after),
             ("before", self.evidence.before, self.certificate.before),
         ):
+            if name == "head" and head is not None and NOISE_RECIPE[0] in head.recipe:
+                found.append(check_release(self.certificate, head))
+                continue
             if not opened(said):
                 found.append(unproven(name, "sealed", "the opening, unless it was erased"))
                 continue

@@ -1,9 +1,9 @@
 """(epsilon, delta): when a released head cannot be told from a retrained one.
 
-Output perturbation: heads are released with noise N(0, sigma^2) on every parameter, at training and at removal
-alike. sigma is fixed in advance; a removal whose distance to retraining is bounded by `bound` is then covered
-as far as the Gaussian mechanism says, or refused. Objective perturbation (Guo et al., ICML 2020): a random
-linear term <B, W>, drawn once and kept secret, hides the gradient that a removal leaves behind.
+Output perturbation: heads leave a run rounded to a grid and with discrete Gaussian noise, fixed before it was trained;
+a removal whose distance to retraining is bounded is then covered as far as `custody.accounting` says, or refused.
+Objective perturbation (Guo et al., ICML 2020): a random linear term <B, W>, drawn once and kept secret, hides the
+gradient that a removal leaves behind.
 """
 
 from __future__ import annotations
@@ -15,18 +15,25 @@ import numpy as np
 
 from probekit.certificates.bounds import Residual
 from probekit.certificates.certificate import Certificate
+from probekit.custody.accounting import DISCRETE, ReleaseNoise, check_budget
+from probekit.custody.discrete_gaussian import draw
 from probekit.errors import InputError
-from probekit.linear.lapack import optimize, special
 from probekit.linear.objective import SIGMA, refuse_sigma
 from probekit.models.heads import Head
 from probekit.models.problem import problem_of
 from probekit.values import Json
 
-NOISE_STREAM = 40
+NOT_TRAINING = (
+    "This is not differential privacy of training: it hides how far a removal is from retraining, and no more."
+)
+EARLIER = "Heads that were released before a removal still know the forgotten."
 CAVEATS = (
-    "The guarantee concerns the released head only, and only if the head before was released with the same noise.",
-    "The noise must be drawn afresh for every release, unknown to anybody; a seed that is told undoes it.",
-    "Embeddings, logs, statistics of the forgotten and heads without noise must be deleted.",
+    NOT_TRAINING,
+    EARLIER,
+    "It covers what the ledger says was released, in all. Copies of the run that release heads of their own, and heads "
+    "without noise in other hands, undo it.",
+    "Residuals, changes of the loss, digests and reports of heads without noise are not covered: keep them, as "
+    "embeddings, logs and statistics of the forgotten, from those who get the head.",
     "Requests that depend on what was released before are not covered.",
     "Ridge, classes, centring and scaling chosen with the forgotten rows' help are a leak.",
 )
@@ -39,49 +46,22 @@ OBJECTIVE_CAVEATS = (
     "Embeddings, logs, statistics of the forgotten and heads without the term must be deleted.",
     *CAVEATS[-2:],
 )
-OUTPUT, OBJECTIVE = "output perturbation", "objective perturbation"
-
-
-def gaussian_delta(bound: float, *, sigma: float, epsilon: float) -> float:
-    """The smallest delta of the Gaussian mechanism (Balle and Wang, ICML 2018, theorem 8).
-
-    Phi(bound / 2 sigma - epsilon sigma / bound) - e^epsilon Phi(-bound / 2 sigma - epsilon sigma / bound).
-    """
-    refuse_sigma(sigma)
-    if bound < 0 or epsilon < 0:
-        raise InputError(f"A bound and an epsilon are 0 or more; found {bound} and {epsilon}.")
-    if bound == 0:
-        return 0.0
-    half, cost = bound / (2 * sigma), epsilon * sigma / bound
-    first, second = float(special.log_ndtr(half - cost)), epsilon + float(special.log_ndtr(-half - cost))
-    return max(-math.exp(first) * math.expm1(min(second - first, 0.0)), 0.0)
-
-
-def analytic_sigma(bound: float, *, epsilon: float, delta: float) -> float:
-    """The smallest sigma that gives (epsilon, delta) at this bound, from above."""
-    _budget(epsilon, delta)
-
-    def excess(log_sigma: float) -> float:
-        return gaussian_delta(1.0, sigma=math.exp(log_sigma), epsilon=epsilon) - delta
-
-    high = 0.0
-    while excess(high) > 0:
-        high += 1.0
-    found = optimize.brentq(excess, -30.0, high, xtol=1e-15)
-    while excess(found) > 0:  # the root is met from either side
-        found += 1e-15 * max(1.0, abs(found))
-    return bound * math.exp(found)
-
-
-def largest_bound(sigma: float, *, epsilon: float, delta: float) -> float:
-    """The largest bound that noise of this sigma covers."""
-    refuse_sigma(sigma)
-    return sigma / analytic_sigma(1.0, epsilon=epsilon, delta=delta)
+OBJECTIVE = "objective perturbation"
+SERVED = (
+    *("head", "intercept", "fit_view", "normalise_classes", "scaling", "centre", "backbone", "dataset", "spec"),
+    *("pretraining", "weights"),
+)
+"""What the recipe of a released head says; the rest (rows, residual, how the ridge was chosen) no noise covers."""
+NOISE_RECIPE = ("noise_sigma", "noise_grid")
+LARGEST_STEPS = 2.0**62
 
 
 @dataclass(frozen=True)
 class Budget:
-    """A guarantee that was checked: noise, its (epsilon, delta), the bound it covers and the largest it could."""
+    """A guarantee that was checked: noise, its (epsilon, delta), the bound it covers and the largest it could.
+
+    Of noise on the head also its grid, for how many parameters, and the rho that this release costs.
+    """
 
     mechanism: str
     sigma: float
@@ -90,33 +70,50 @@ class Budget:
     bound: float
     largest_bound: float
     caveats: tuple[str, ...] = CAVEATS
+    grid: float | None = None
+    parameters: int | None = None
+    rho: float | None = None
 
     @property
     def plain(self) -> dict[str, Json]:
         """For a certificate."""
-        return asdict(self)
+        return {name: value for name, value in asdict(self).items() if value is not None}
 
 
-def check_budget(bound: float, sigma: float, *, epsilon: float, delta: float) -> Budget:
-    """The guarantee of noise fixed in advance; a bound too large for it is refused."""
-    largest = largest_bound(sigma, epsilon=epsilon, delta=delta)
-    if not bound <= largest:
+def release_budget(bound: float, noise: ReleaseNoise, *, parameters: int, spent: float = 0.0) -> Budget:
+    """The guarantee of releasing a head with noise fixed in advance; too far from retraining for it, it is refused."""
+    rho = noise.cost(bound, parameters)
+    if not spent + rho <= noise.budget:
         raise InputError(
-            f"Noise of sigma {sigma:g} covers a distance to retraining of at most {largest:.6g} at epsilon "
-            f"{epsilon:g}, delta {delta:g}; this removal is certified to {bound:.6g} only. Remove exactly or by "
-            "more gradient rounds (fedremoval-pcg); do not raise sigma after the fact: that would depend on the data."
+            f"Noise of sigma {noise.sigma:g}, fixed before training, covers a distance to retraining of at most "
+            f"{noise.largest_bound(parameters, spent=spent):.6g} at epsilon {noise.epsilon:g}, delta {noise.delta:g} "
+            f"({spent / noise.budget:.0%} of that budget is spent); this removal is certified to {bound:.6g} only. "
+            "Remove exactly or by more gradient rounds (fedremoval-pcg); or give `unreleased=True`: the state is then "
+            "never released. Do not raise sigma after the fact: that would depend on the data."
         )
-    return Budget(OUTPUT, sigma, epsilon, delta, bound, largest)
+    guaranteed = (noise.epsilon, noise.delta, bound, noise.largest_bound(parameters), CAVEATS)
+    return Budget(DISCRETE, noise.sigma, *guaranteed, noise.grid, parameters, rho)
 
 
-def release(head: Head, sigma: float, *, seed: int | None = None) -> Head:
-    """The head with fresh noise on every parameter it has; None: noise that nobody can draw again."""
-    refuse_sigma(sigma)
+def release(head: Head, noise: ReleaseNoise) -> Head:
+    """The head rounded to the grid, with a fresh draw of noise on every parameter it has."""
     problem = problem_of(head)
-    source = np.random.PCG64(None if seed is None else [seed, NOISE_STREAM])
-    noise = np.random.Generator(source).normal(0.0, sigma, problem.shape)
-    recipe: dict[str, Json] = {**head.recipe, "noise_sigma": sigma, "exact_unlearning": False}
-    found: Head = problem.head(problem.params(head) + noise, ridge=head.ridge, recipe=recipe)
+    params, recipe = problem.params(head), {name: head.recipe[name] for name in SERVED if name in head.recipe}
+    if not np.array_equal(problem.head(params, ridge=head.ridge, recipe=recipe).params, head.params):
+        raise InputError(
+            "This head has a bias that is no parameter of its problem (centred rows, no intercept), so no noise covers "
+            "it. Train with `intercept=penalised`, or without centring."
+        )
+    steps = params / noise.grid  # exact: the grid is a power of two
+    if not np.abs(steps).max(initial=0.0) < LARGEST_STEPS:
+        raise InputError(
+            f"Noise of sigma {noise.sigma:g} is too small for parameters of up to {np.abs(params).max():.3g}: they "
+            "have no whole number of its steps. Train with a larger one."
+        )
+    noisy = np.rint(steps).astype(np.int64) + draw(noise.scale, params.size).reshape(params.shape)
+    told = zip(NOISE_RECIPE, (noise.sigma, noise.grid), strict=True)
+    said: dict[str, Json] = {**recipe, **dict(told), "exact_unlearning": False}
+    found: Head = problem.head(noisy.astype(np.float64) * noise.grid, ridge=head.ridge, recipe=said)
     return found
 
 
@@ -134,7 +131,7 @@ def removal_budget(residual: float, sigma: float, *, epsilon: float, delta: floa
 
 def largest_residual(sigma: float, *, epsilon: float, delta: float) -> float:
     """The largest residual (sum scaling) that a linear term of this sigma hides; proven for epsilon up to 1."""
-    _budget(epsilon, delta)
+    check_budget(epsilon, delta)
     refuse_sigma(sigma)
     if epsilon > 1:
         raise InputError(f"Objective perturbation is proven for epsilon up to 1; found {epsilon}. Ask for 1 or less.")
@@ -154,8 +151,3 @@ def guarantee(certificate: Certificate, *, epsilon: float = 1.0, delta: float = 
 def sum_bound(certificate: Certificate, residual: Residual) -> float:
     """What a residual of the mean loss, rounding included, is in sum scaling."""
     return certificate.retained_numbers[1] * residual.bound
-
-
-def _budget(epsilon: float, delta: float) -> None:
-    if not (0 < epsilon < math.inf and 0 < delta < 1):
-        raise InputError(f"A budget needs epsilon above 0 and delta in (0, 1); found {epsilon} and {delta}.")

@@ -31,7 +31,7 @@ from probekit.unlearning.request import UnlearnRequest
 def verify(certificate: Certificate, evidence: Evidence) -> tuple[Finding, ...]:
     """What the evidence says of each claim of a certificate."""
     with np.errstate(all="ignore"):
-        found = [*_read(certificate), *_signed(certificate, evidence), *check_privacy(certificate)]
+        found = [*_read(certificate), *_signed(certificate, evidence), *check_privacy(certificate, evidence.head)]
         if any(one.verdict == FALSE for one in found if one.name == "request"):
             return tuple(found)
         return (*found, *Bench(certificate, evidence).findings())

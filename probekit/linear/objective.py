@@ -6,23 +6,25 @@ minimise 1/2 |X W - Y|^2 + penalty/2 |W|^2 + <B, W>, B of independent N(0, sigma
 from __future__ import annotations
 
 import math
+import secrets
 
 import numpy as np
 from numpy.typing import NDArray
 
 from probekit.errors import InputError
 from probekit.linear.design import ClientStats
+from probekit.linear.lapack import special
 
-OBJECTIVE_STREAM = 41
 SIGMA = "objective_sigma"
 """What a head's recipe, and a certificate, call the size of the term."""
 
 
-def draw_objective(stats: ClientStats, sigma: float, *, seed: int | None = None) -> NDArray[np.float64]:
-    """The secret linear term; None: from the operating system's randomness, so that nobody can draw it again."""
+def draw_objective(stats: ClientStats, sigma: float) -> NDArray[np.float64]:
+    """The secret linear term, of the operating system's randomness: nobody can draw it again."""
     refuse_sigma(sigma)
-    source = np.random.PCG64(None if seed is None else [seed, OBJECTIVE_STREAM])
-    return np.random.Generator(source).normal(0.0, sigma, (stats.design.columns, stats.design.classes))
+    shape = (stats.design.columns, stats.design.classes)
+    words = np.frombuffer(secrets.token_bytes(8 * shape[0] * shape[1]), "<u8") >> np.uint64(12)
+    return np.asarray(sigma * special.ndtri((words + 0.5) / 2.0**52)).reshape(shape)
 
 
 def refuse_sigma(sigma: float) -> None:

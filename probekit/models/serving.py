@@ -49,8 +49,7 @@ def predict(head: Head, embeddings: EmbeddingSet | Rows) -> Indices:
 def save_head(head: Head, folder: str | Path) -> Path:
     """Write a head to a folder, whole or not at all. It replaces a head that stands there, nothing else."""
     folder = Path(folder)
-    if folder.exists() and not (folder / CONFIG).is_file() and (not folder.is_dir() or any(folder.iterdir())):
-        raise StorageError(f"{folder} exists and holds no head. Choose another folder or empty this one.")
+    refuse_other(folder)
     try:
         with new_folder(folder) as aside:
             for name, content in _files(head).items():
@@ -58,6 +57,12 @@ def save_head(head: Head, folder: str | Path) -> Path:
     except OSError as error:
         raise StorageError(f"The head cannot be written to {folder}: {error}.") from error
     return folder
+
+
+def refuse_other(folder: Path) -> None:
+    """Refuse a place where something stands that is no head."""
+    if folder.exists() and not (folder / CONFIG).is_file() and (not folder.is_dir() or any(folder.iterdir())):
+        raise StorageError(f"{folder} exists and holds no head. Choose another folder or empty this one.")
 
 
 def load_head(folder: str | Path) -> Head:

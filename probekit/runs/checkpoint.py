@@ -76,7 +76,7 @@ class TrainingCheckpoint:
             arrays[PARAMS] = reached.params
             note |= {"rounds": reached.rounds, "sent": list(asdict(reached.sent).values())}
         with storing(self.path.parent):
-            tensors.put(self.path, arrays, note)
+            tensors.put(self.path, arrays, note, closed=True)
         self._written = time.monotonic()
 
     def remove(self) -> None:

@@ -16,7 +16,7 @@ from probekit.runs import layout, ledger
 from probekit.runs.commitments import CommittedStep, contents_of
 from probekit.runs.folder import RunFolder
 from probekit.runs.layout import LEDGER, NOTE, PARTITION, state_folder
-from probekit.runs.ledger import Event
+from probekit.runs.ledger import Event, LedgerEntry
 from probekit.runs.states import write_state
 from probekit.values import Json, Partition
 
@@ -40,15 +40,17 @@ class RunContents:
     keys: Mapping[str, bytes] = field(default_factory=dict)
 
 
-def create(path: Path, material: RunContents, *, force: bool = False) -> RunFolder:
-    """Write a new run: it appears whole under its name, or not at all."""
+def create(path: Path, material: RunContents, *, force: bool = False, begun: LedgerEntry | None = None) -> RunFolder:
+    """Write a new run: it appears whole under its name, or not at all. `begun` is what its ledger begins with."""
     inputs = {**material.inputs, "partition": material.partition.digest}
     event = Event("train", inputs, {**material.details, "config": dict(material.config)})
     with layout.appearing(path, force=force) as aside:
         state = state_folder(aside, 1)
         step = CommittedStep.begin(contents_of(material.trained, material.row_ids), 1, material.keys)
         outputs = write_state(state, material.trained, step.commitments)
-        entry = ledger.follow(None, event, {"state": 1, "root": step.root.plain, **outputs})
+        if begun is not None:
+            ledger.append(aside / LEDGER, begun)
+        entry = ledger.follow(begun, event, {"state": 1, "root": step.root.plain, **outputs})
         sync_folder(state.parent)
         ledger.append(aside / LEDGER, entry)
         write_json(aside / "environment.json", layout.environment())

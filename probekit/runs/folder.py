@@ -223,6 +223,7 @@ class RunFolder:
             raise InputError(f"{path} cannot be copied onto itself. Choose another folder.")
         with self.lock(), layout.appearing(path, force=force) as aside:
             shutil.copytree(self.path, aside, dirs_exist_ok=True)
+            aside.chmod(0o700)  # an earlier version's run may be open to others
         return RunFolder.open(path)
 
     def _enter(self, event: Event, outputs: Mapping[str, Json]) -> None:

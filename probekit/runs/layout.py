@@ -107,6 +107,11 @@ def checkpoint_path(path: Path) -> Path:
     return path.absolute().parent / f".{path.name}.training"
 
 
+def noise_path(path: Path) -> Path:
+    """Where the ledger of a run that is not trained yet fixes its noise."""
+    return path.absolute().parent / f".{path.name}.noise"
+
+
 def refuse_taken(path: Path, *, force: bool) -> None:
     """Refuse a folder that holds a finished run (unless it may be replaced) or anything that is not a run."""
     if not path.exists() or (path.is_dir() and not any(path.iterdir())):
@@ -125,5 +130,5 @@ def appearing(path: Path, *, force: bool = False) -> Iterator[Path]:
         with lock_of(path):
             restore_folder(path)
             refuse_taken(path, force=force)
-            with new_folder(path, aside=path.absolute().parent / f"{ASIDE}{path.name}") as aside:
+            with new_folder(path, aside=path.absolute().parent / f"{ASIDE}{path.name}", closed=True) as aside:
                 yield aside

@@ -16,7 +16,7 @@ from typing import Any
 from probekit.custody.chain import Anchor, link
 from probekit.custody.seals import Openings
 from probekit.errors import InputError, VerificationError
-from probekit.files import parsed, read_limited, storing, sync_folder
+from probekit.files import open_in, parsed, read_limited, storing, sync_folder
 from probekit.runs.openings import (
     OPENINGS,
     drop_numbers,
@@ -114,7 +114,7 @@ def append(path: Path, entry: LedgerEntry) -> None:
         raise InputError(f"{path} would exceed the {MOST_BYTES} bytes that are read. Train a new run from here on.")
     with storing(path.parent):
         write_openings(openings_path(path.parent, entry.number), entry.openings)
-        with path.open("ab") as handle:
+        with open_in(path.parent, path, "ab") as handle:
             handle.write(line)
             handle.flush()
             os.fsync(handle.fileno())
@@ -131,6 +131,13 @@ def read(path: Path, tip: str) -> list[LedgerEntry]:
     raise VerificationError(
         f"{path} has {len(entries)} entries and none is {tip[:12]}, the last one that this run knows of. {DISTRUST}"
     )
+
+
+def first(path: Path) -> LedgerEntry:
+    """The first entry."""
+    for entry, _ in _chain(path):
+        return entry
+    raise VerificationError(f"{path} has no entry. {DISTRUST}")
 
 
 def beyond(path: Path, tip: str) -> LedgerEntry | None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 from probekit.errors import InputError
 
 if TYPE_CHECKING:
+    from probekit.custody.accounting import ReleaseNoise
     from probekit.values import Json
 
 WHO, FIT, ROUNDS = "Who holds what", "The head", "FedAvg (with --method fedavg)"
@@ -80,6 +81,11 @@ class TrainOptions:
     objective_noise: float | None = _fit(
         None, "Sigma of a secret linear term in the objective: (epsilon, delta) by perturbation; closed form only."
     )
+    release: float | None = _noise(
+        None, "Heads leave this run (`probekit export`) only with discrete Gaussian noise of this sigma."
+    )
+    epsilon: float | None = _noise(None, "The guarantee of all releases together (default: 1).")
+    delta: float | None = _noise(None, "Default: 1e-5.")
     rounds: int | None = _rounds(None, "Default: 100.", minimum=1)
     local_steps: int | None = _rounds(None, "Default: 10.", minimum=1)
     local_epochs: int | None = _rounds(None, "Instead of steps.", minimum=1)
@@ -137,6 +143,11 @@ class TrainOptions:
             from probekit.linear.objective import refuse_sigma
 
             refuse_sigma(self.objective_noise)
+            if self.release is not None:
+                raise InputError("Noise is in the objective (`objective_noise`) or on what is released, not in both.")
+        if self.release is None and (self.epsilon, self.delta) != (None, None):
+            raise InputError("`epsilon` and `delta` are what noise on released heads guarantees: give `release` too.")
+        _ = self.noise  # which refuses what is no budget
 
     def _check_values(self) -> None:
         """Every value by itself; a ridge in digits becomes a number."""
@@ -201,6 +212,16 @@ class TrainOptions:
         return None if self.ridge is None or self.auto else float(self.ridge)
 
     @property
+    def noise(self) -> ReleaseNoise | None:
+        """The noise on released heads."""
+        if self.release is None:
+            return None
+        from probekit.custody.accounting import ReleaseNoise
+
+        given = {"epsilon": self.epsilon, "delta": self.delta}
+        return ReleaseNoise.of(self.release, **{name: value for name, value in given.items() if value is not None})
+
+    @property
     def plain(self) -> dict[str, Json]:
         """All of it in plain values."""
         return dict(asdict(self))
@@ -231,7 +252,7 @@ class UnlearnOptions:
     )
     server_only: bool = _option(False, "Ask no client, not even for a gradient to certify the result.")
     test: str | None = _option(None, "A set on which to count the certified agreement.")
-    sigma: float | None = _noise(None, "Noise, fixed in advance, on every released parameter.")
-    epsilon: float = _noise(1.0, "The guarantee that the noise is to give.")
-    delta: float = _noise(1e-5)
+    epsilon: float | None = _noise(None, "What objective noise is to guarantee of this head (default: 1).")
+    delta: float | None = _noise(None, "Default: 1e-5.")
+    unreleased: bool = _noise(False, "Forget even where the noise covers it not: the state is never released.")
     key: bytes | None = None

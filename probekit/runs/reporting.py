@@ -36,6 +36,7 @@ from probekit.runs.evaluation import EvaluationSet, find_sets
 from probekit.runs.folder import RunFolder
 from probekit.runs.layout import NOTE
 from probekit.runs.ledger import LedgerEntry
+from probekit.runs.noise import EXPORT, NOISE
 from probekit.runs.rows import PURGE, UNLEARN, usable
 from probekit.runs.snapshot import Snapshot, snapshot
 from probekit.runs.story import story_of
@@ -242,5 +243,11 @@ def _ledger_line(entry: LedgerEntry) -> dict[str, Json]:
         removed = details["removed"]  # names, in runs of earlier versions
         count = removed if isinstance(removed, int) else len(removed)
         what = f"{count} files removed" + (", rows in the cache too" if details["cache"] else "")
+    elif entry.action == NOISE:
+        what = "noise on all releases, fixed before training"
+    elif entry.action == EXPORT:
+        what = (
+            f"head of state {details['state']}{' with noise' * details['noise']}, for {details['to'] or 'nobody named'}"
+        )
     names = ("number", "time", "action", "state", "digest", "previous")
     return {**{name: getattr(entry, name) for name in names}, "what": what}

@@ -10,14 +10,15 @@ from typing import TYPE_CHECKING, Any, Self
 from probekit.cache import DiskStore
 from probekit.federated.trained import Trained
 from probekit.models.heads import Head
-from probekit.models.serving import save_head
 from probekit.protocols import Watch, unwatched
 from probekit.runs.bundling import bundle
 from probekit.runs.duplicates import DuplicatesResult, duplicates
 from probekit.runs.evaluation import evaluate
+from probekit.runs.exporting import export
 from probekit.runs.folder import OpenRun, RunFolder
 from probekit.runs.influence import influence
 from probekit.runs.layout import NOTE
+from probekit.runs.noise import refuse_copies
 from probekit.runs.options import TrainOptions
 from probekit.runs.proving import prove
 from probekit.runs.purging import purge
@@ -45,7 +46,8 @@ class Run(OpenRun):
     Most verbs are functions in modules of their own, whose first argument is the run.
     """
 
-    plan, unlearn, prove, verify, purge, bundle = plan, unlearn, prove, verify, purge, bundle
+    plan, unlearn, prove, verify, purge = plan, unlearn, prove, verify, purge
+    bundle, export = bundle, export
     evaluate, influence, duplicates = evaluate, influence, duplicates
 
     def __init__(self, folder: RunFolder, store: DiskStore, *, training: TrainResult | None = None) -> None:
@@ -102,12 +104,6 @@ class Run(OpenRun):
         """The head of a state with all that the server kept."""
         return self.folder.trained(state)
 
-    def release(self, folder: Path | str, *, sigma: float, state: int | None = None) -> None:
-        """Write a head with noise of this size on every parameter: what an (epsilon, delta) guarantee is of."""
-        from probekit.certificates.privacy import release
-
-        save_head(release(self.head(state), sigma), Path(folder))
-
     def membership(self, **options: Any) -> MembershipResult:
         """Attack every head: are a client's rows (none named: all forgotten ones) told from unseen ones?
 
@@ -133,5 +129,9 @@ class Run(OpenRun):
         return report(self.folder, self.store, tests, **options)
 
     def fork(self, path: Path | str, *, force: bool = False) -> Self:
-        """A copy of the run as it is now, under another name; with `force` it replaces a run of that name."""
+        """A copy of the run as it is now, under another name; with `force` it replaces a run of that name.
+
+        A run that releases its heads with noise is not copied.
+        """
+        refuse_copies(self.folder)
         return type(self)(self.folder.fork(Path(path), force=force), self.store)

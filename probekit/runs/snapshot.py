@@ -12,6 +12,7 @@ from probekit.cache import DiskStore
 from probekit.errors import CorruptError, InputError, MismatchError, NotFoundError, SolverError
 from probekit.federated.federation import Federation
 from probekit.federated.trained import Trained
+from probekit.files import make_folder
 from probekit.linear.design import ClientStats
 from probekit.models.heads import Head
 from probekit.models.serving import load_head, save_head
@@ -121,7 +122,7 @@ def _retrained(here: Snapshot) -> Head:
     anew = trained_anew(trained, here.clients, minimum_trainer(problem), server=server)
     recipe = {**trained.head.recipe, "solver": "retrain", "rows": anew.rows, "exact_unlearning": False}
     made: Head = problem.head(anew.params, ridge=trained.head.ridge, recipe=recipe)
-    folder.parent.mkdir(exist_ok=True)
+    make_folder(folder.parent, closed=True)
     save_head(made, folder)
     return made
 

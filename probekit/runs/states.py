@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from probekit.errors import CorruptError
 from probekit.federated.federation import Traffic
 from probekit.federated.trained import Kept, ServerSet, Trained
-from probekit.files import PRIVATE, read_json, sha256_file, sync_folder, write_bytes, write_json
+from probekit.files import PRIVATE, make_folder, read_json, sha256_file, sync_folder, write_bytes, write_json
 from probekit.linear.design import Design, Solution
 from probekit.models.heads import Head
 from probekit.models.problem import problem_of
@@ -162,7 +162,8 @@ def write_state(
     Statistics that already stand in the state before are linked, not written again. `texts` are further small
     files that belong to it, by name.
     """
-    (folder / KEPT).mkdir(parents=True)
+    make_folder(folder, closed=True)
+    make_folder(folder / KEPT)
     save_head(trained.head, folder / HEAD)
     files = {f"{HEAD}/{path.name}": sha256_file(path) for path in sorted((folder / HEAD).iterdir())}
     digests = _write_statistics(folder, trained, files, before=before)
@@ -211,7 +212,7 @@ def _write_statistics(
     """Write or link the clients' statistics, add their hashes to `files`; gives their digests."""
     if trained.statistics is None:
         return None
-    (folder / STATISTICS).mkdir(parents=True)
+    make_folder(folder / STATISTICS)
     there = before.note["statistics"] or {} if before is not None else {}
     digests = {client: one.digest for client, one in trained.statistics.items()}
     for client, one in trained.statistics.items():
@@ -248,7 +249,7 @@ PUT: dict[str, Callable[[Path, Any], str]] = {
 
 def _write_kept(folder: Path, name: str, kept: Kept) -> dict[str, str]:
     """Write what a trainer or method keeps besides; gives the files' hashes."""
-    (folder / KEPT / name).mkdir()
+    make_folder(folder / KEPT / name)
     written = {COMMON: kept.arrays} if kept.arrays else {}
     written |= {tensors.file_of(client): arrays for client, arrays in kept.parts.items()}
     place = folder / KEPT / name

@@ -17,6 +17,7 @@ from probekit.custody.seals import opened
 from probekit.errors import ProbekitError
 from probekit.runs.folder import RunFolder
 from probekit.runs.ledger import LedgerEntry
+from probekit.runs.noise import release_finding
 from probekit.runs.proving import judge_transition
 from probekit.runs.rows import PURGE, UNLEARN, request_of, rows_at
 from probekit.unlearning.request import UnlearnRequest, asked
@@ -73,6 +74,7 @@ def story_of(
             Finding(name, verdict, claimed, wrong or "as the ledger says", wanted if verdict == INTACT else "")
         )
     current = number == run.state
+    found += release_finding(entries, certificate, anchored)
     found += [judge_transition(run, entry, entries), _current(run, entry, entries)]
     return Story(tuple(found), number, current, str(entries[-1].anchor))
 
@@ -159,7 +161,7 @@ def _samples(
 
 def _partition(run: RunFolder, entries: Sequence[LedgerEntry]) -> str:
     """Whether who holds which rows is what the ledger says it was at training (or at the last purge of rows)."""
-    fixed: Any = entries[0].inputs["partition"]
+    fixed: Any = next(one.inputs["partition"] for one in entries if "partition" in one.inputs)
     if any(one.action == PURGE and one.details["cache"] for one in entries):
         fixed = run.inputs["partition"]
     try:

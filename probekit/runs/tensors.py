@@ -34,10 +34,10 @@ def file_of(client: str) -> str:
     return f"{readable}-{hashlib.sha256(client.encode()).hexdigest()[:16]}.safetensors"
 
 
-def put(path: Path, tensors: Mapping[str, NDArray[Any] | Blocks], note: Json = None) -> str:
-    """Write a safetensors file; gives its sha256."""
+def put(path: Path, tensors: Mapping[str, NDArray[Any] | Blocks], note: Json = None, *, closed: bool = False) -> str:
+    """Write a safetensors file; gives its sha256. `closed`: to other users, whatever its folder is."""
     whole = {name: one if isinstance(one, tuple) else (one.shape, one.dtype, [one]) for name, one in tensors.items()}
-    found = write_tensors(path.parent, whole, note)
+    found = write_tensors(path.parent, whole, note, closed=closed)
     (path.parent / f"{found}.safetensors").rename(path)
     return found
 
@@ -132,9 +132,7 @@ def take_gradients(path: Path, stated: str) -> Gradients:
 
 def put_objective(path: Path, objective: NDArray[np.float64]) -> str:
     """Write a secret linear term, for its owner's eyes only; gives the file's sha256."""
-    found = put(path, {"value": np.ascontiguousarray(objective, DOUBLE)})
-    path.chmod(0o600)
-    return found
+    return put(path, {"value": np.ascontiguousarray(objective, DOUBLE)}, closed=True)
 
 
 def take_objective(path: Path, stated: str, design: Design) -> NDArray[np.float64]:

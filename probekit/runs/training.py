@@ -22,7 +22,8 @@ from probekit.runs.commitments import row_ids_of
 from probekit.runs.creation import RunContents, create
 from probekit.runs.fitting import fit, timed
 from probekit.runs.folder import RunFolder
-from probekit.runs.layout import refuse_taken
+from probekit.runs.layout import noise_path, refuse_taken
+from probekit.runs.noise import fix_noise, releases_of
 from probekit.runs.options import TrainOptions
 from probekit.runs.result import Result, to_plain
 from probekit.runs.rows import usable
@@ -64,6 +65,12 @@ class TrainResult(Result):
         return str(self.trained.problem.kind)
 
     @property
+    def release(self) -> dict[str, Json] | None:
+        """The noise on released heads, and the ledger entry that fixed it before fitting."""
+        found = releases_of(self.folder.entries())
+        return None if found is None else {**found.noise.plain, "entry": found.fixed.digest}
+
+    @property
     def plain(self) -> dict[str, Any]:
         """All of it as JSON has it."""
         trained, partition, inputs = self.trained, self.folder.partition(), self.folder.inputs
@@ -91,6 +98,7 @@ class TrainResult(Result):
             "traffic": to_plain(trained.traffic),
             "history_bytes": trained.history.size if trained.history else 0,
             "head": trained.head.digest,
+            "release": self.release,
             **{name: to_plain(value) for name, value in vars(self).items() if name not in ("folder", "trained")},
         }
 
@@ -124,6 +132,7 @@ def train_run(
             triggered = triggered if rows is None else triggered.select(rows)
             whole = embeddings = poisoned(name, options, store, embeddings, triggered, divided)
             digest, rows = whole.digest, None
+    begun = fix_noise(path, options, force=force, note=note)
     checkpoint = TrainingCheckpoint.of(path, options, embeddings)
     fitted = fit(options, embeddings, divided, checkpoint, timings=timings, watch=watch, note=note)
     trained = _described(fitted.trained, whole, fitted.choice)
@@ -132,8 +141,9 @@ def train_run(
     row_ids = row_ids_of(embeddings, divided, trained.counts)
     material = RunContents(config, inputs, divided, trained, rows, timings, details, row_ids, client_keys or {})
     with timed(timings, "write"):
-        run = create(path, material, force=force)
+        run = create(path, material, force=force, begun=begun)
     checkpoint.remove()
+    noise_path(path).unlink(missing_ok=True)
     chosen = None if fitted.choice is None else fitted.choice.summary
     left_out, able = len(whole) - len(embeddings), abilities(trained, Material(embeddings, divided))
     return TrainResult(run, trained, left_out, chosen, fitted.condition, fitted.effective_dimension, timings, able)

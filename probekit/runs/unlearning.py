@@ -10,7 +10,7 @@ from typing import Any
 from probekit.cache import DiskStore
 from probekit.certificates.certificate import Certificate, certificate_text, read_certificate, signed_bytes
 from probekit.certificates.certify import certify
-from probekit.certificates.privacy import check_budget, guarantee
+from probekit.certificates.privacy import guarantee
 from probekit.certificates.sealing import sealed
 from probekit.custody.petitions import Petition
 from probekit.custody.signatures import sign
@@ -24,6 +24,7 @@ from probekit.runs.fitting import trainer_of
 from probekit.runs.folder import OpenRun, RunFolder
 from probekit.runs.layout import state_folder
 from probekit.runs.ledger import Event
+from probekit.runs.noise import covered
 from probekit.runs.openings import certificate_openings, read_openings
 from probekit.runs.options import TrainOptions, UnlearnOptions
 from probekit.runs.result import Result, to_plain
@@ -143,7 +144,7 @@ def unlearn(
     relabel: class numbers by sample, or texts ID=NUMBER.
     asked: petitions of clients who asked for it themselves; none: the operator asks.
     reference: the operator's for the request, which the ledger keeps; not a name.
-    options: the fields of `UnlearnOptions`: method, server_only, test, key, sigma, epsilon, delta.
+    options: the fields of `UnlearnOptions`: method, server_only, test, key, epsilon, delta, unreleased.
 
     Doing the same again changes nothing. Interrupted, the run is as it was before.
     """
@@ -152,10 +153,10 @@ def unlearn(
     evaluation = run.store.open(chosen.test) if chosen.test is not None else None
     with folder.lock():
         before, rows, request, done = _look(folder, run.store, asked_for)
-        if before.objective is not None and chosen.sigma is not None:
+        if before.objective is None and (chosen.epsilon, chosen.delta) != (None, None):
             raise InputError(
-                "This run was trained with objective noise, whose guarantee the certificate states; noise on the head "
-                "too (`sigma`) would be another. Leave `sigma` out: the head is released as it is."
+                "`epsilon` and `delta` are asked of objective noise, and this run has none. Leave them out: noise on "
+                "released heads has the budget that was fixed when it was trained."
             )
         if done is not None:
             return done
@@ -164,7 +165,8 @@ def unlearn(
         unlearned = carried_out(removal, name)
         answering = unlearned.trained_after.statistics is None and removal.online.offers("gradient")
         online = removal.online if answering else None
-        certificate = sealed(_covered(certify(before, unlearned, clients=online, evaluation=evaluation), chosen))
+        certificate = certify(before, unlearned, clients=online, evaluation=evaluation)
+        certificate = sealed(_covered(folder, certificate, unlearned, chosen))
         distance = distance_to_retraining(removal, unlearned, certificate.bounds.weights)
         signature = None if chosen.key is None else sign(signed_bytes(certificate), chosen.key)
         details: Mapping[str, Json] = {
@@ -226,17 +228,14 @@ def _prepare(
     return name, why, removal
 
 
-def _covered(certificate: Certificate, options: UnlearnOptions) -> Certificate:
+def _covered(run: RunFolder, found: Certificate, unlearned: Unlearned, options: UnlearnOptions) -> Certificate:
     """The certificate with its (epsilon, delta); what is too large for the noise is refused, and nothing changes."""
-    wanted = {"epsilon": options.epsilon, "delta": options.delta}
-    if SIGMA in certificate.objective:
-        return replace(certificate, privacy=guarantee(certificate, **wanted).plain)
-    if options.sigma is None:
-        return certificate
-    bound = certificate.bounds.weights
-    if bound is None:
-        raise InputError(f"(epsilon, delta) needs a certified distance, and there is none. {certificate.bounds.why}")
-    return replace(certificate, privacy=check_budget(bound, options.sigma, **wanted).plain)
+    if SIGMA in found.objective and not options.unreleased:
+        asked = {"epsilon": options.epsilon, "delta": options.delta}
+        wanted = {name: value for name, value in asked.items() if value is not None}
+        return replace(found, privacy=guarantee(found, **wanted).plain)
+    parameters = unlearned.trained_after.head.params.size
+    return covered(run, found, parameters=parameters, unreleased=options.unreleased)
 
 
 def certificate_path(run: RunFolder, state: int) -> Path:

@@ -16,6 +16,7 @@ from probekit.errors import CorruptError, InputError, NotFoundError, Verificatio
 from probekit.federated.trained import Trained
 from probekit.models.serving import load_head
 from probekit.runs.folder import OpenRun, RunFolder
+from probekit.runs.noise import release_finding
 from probekit.runs.openings import certificate_openings, read_openings
 from probekit.runs.result import Result
 from probekit.runs.rows import UNLEARN, RunRows, rows_at
@@ -160,7 +161,9 @@ def verify_head(
     """Check what a certificate says of a head by itself, where there is no run."""
     found = CertificateFile.read(certificate)
     evaluation = store.open(test) if test is not None else None
-    return found.check(Evidence(head=load_head(head), evaluation=evaluation), public_key, require=require)
+    told = replace(NO_RUN, findings=(*NO_RUN.findings, *release_finding(None, found.certificate)))
+    evidence = Evidence(head=load_head(head), evaluation=evaluation)
+    return found.check(evidence, public_key, story=told, require=require)
 
 
 def certificate_of(run: RunFolder, state: int) -> CertificateFile | None:

@@ -172,7 +172,7 @@ def test_completion_offers_commands_and_flags() -> None:
         )
         return done.stdout.split()
 
-    assert complete("probekit ex") == ["extract"]
+    assert complete("probekit ext") == ["extract"]
     assert "purge" in complete("probekit cache pu")
     assert "--on-error" in complete("probekit extract --on")
     assert complete("probekit extract digits --on-error m") == ["mask"]

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from probekit import Run, load_head
+from probekit import Run
 from probekit.cache import DiskStore
 from probekit.custody.signatures import new_private_key, public_key_of
 from tests.cli.conftest import Command, Probekit
@@ -24,12 +24,6 @@ SAME: dict[tuple[str, ...], dict[str, Any]] = {
         "server_only": True,
     },
     ("--client", "1", "--test", "test"): {"client": "1", "test": "test"},
-    ("--client", "1", "--sigma", "0.01", "--epsilon", "0.5", "--delta", "1e-6"): {
-        "client": "1",
-        "sigma": 0.01,
-        "epsilon": 0.5,
-        "delta": 1e-6,
-    },
 }
 WRONG = {
     ("unlearn", "run", "--client", "7"): (2, "this run has clients 0 to 3"),
@@ -39,9 +33,13 @@ WRONG = {
     ("unlearn", "run", "--relabel", "abc"): (2, "ID=NUMBER"),
     ("unlearn", "run", "--client", "0", "--key", "no.pem"): (3, "openssl"),
     ("unlearn", "run", "--client", "0", "--test", "nowhere"): (3, "no set"),
-    ("unlearn", "run", "--client", "0", "--release", "released"): (2, "give --sigma too"),
-    ("unlearn", "run", "--client", "0", "--method", "fedremoval", "--sigma", "1e-9"): (2, "sigma"),
-    ("unlearn", "noisy", "--client", "0", "--sigma", "0.1", "--release", "released"): (2, "Leave --sigma out"),
+    ("unlearn", "run", "--client", "0", "--sigma", "0.1"): (2, "--sigma"),
+    ("unlearn", "run", "--client", "0", "--epsilon", "0.5"): (2, "--epsilon and --delta are asked of objective"),
+    ("unlearn", "run", "--client", "0", "--unreleased"): (2, "Leave --unreleased out"),
+    ("unlearn", "quiet", "--client", "0", "--method", "fedremoval"): (2, "give --unreleased"),
+    ("export", "quiet", "quiet/states/0001/head"): (2, "inside the run"),
+    ("export", "quiet", "released", "--state", "2"): (3, "has no state 2"),
+    ("export", "nowhere", "released"): (3, "not a run folder"),
     ("unlearn", "lean", "--client", "0", "--server-only"): (2, "--keep statistics"),
     ("unlearn", "lean", "--client", "0", "--method", "retrain", "--server-only"): (2, "asked (--server-only)"),
     ("unlearn", "nowhere", "--client", "0"): (3, "not a run folder"),
@@ -51,12 +49,13 @@ WRONG = {
 
 @pytest.fixture
 def run(probekit: Probekit, shelve: Shelve, store: DiskStore) -> Run:
-    """A run of four clients that kept everything, one that kept nothing, and one with objective noise."""
+    """A run of four clients that kept everything, one that kept nothing, and two with noise."""
     shelve("rows", rows=160)
     shelve("test", rows=40, seed=5)
     options: dict[str, Any] = {"clients": 4, "ridge": 0.01, "store": store}
     Run.train("lean", "rows", keep="nothing", **options)
     Run.train("noisy", "rows", objective_noise=2.0, **options)
+    Run.train("quiet", "rows", release=1e-6, server_share=0.2, **options)
     return Run.train("run", "rows", server_share=0.2, **options)
 
 
@@ -97,7 +96,7 @@ def test_errors_have_their_exit_codes_and_name_flags(words: tuple[str, ...], run
     code, value, _ = probekit(*words)
     assert (code, value["error"]["exit_code"]) == (WRONG[words][0], WRONG[words][0])
     assert WRONG[words][1] in value["error"]["message"]
-    assert [Run.open(name, store=run.store).state for name in ("run", "lean", "noisy")] == [1, 1, 1]
+    assert [Run.open(name, store=run.store).state for name in ("run", "lean", "noisy", "quiet")] == [1] * 4
     assert not Path("released").exists()
 
 
@@ -119,11 +118,10 @@ def test_certificates_are_signed_copied_and_checked(run: Run, probekit: Probekit
     assert probekit("verify", "copy.json", "--run", "run")[0] == 6
 
 
-def test_a_head_is_released_with_noise(run: Run, probekit: Probekit) -> None:
-    code, _, said = probekit("unlearn", "run", "--client", "2", "--sigma", "0.001", "--release", "released")
+def test_objective_noise_is_asked_for_its_guarantee(run: Run, probekit: Probekit) -> None:
+    code, value, said = probekit("unlearn", "noisy", "--client", "1", "--epsilon", "0.5", "--delta", "1e-6")
     assert code == 0, said
-    noise = load_head(Path("released")).params - load_head(Path("run/states/0002/head")).params
-    assert 0.0005 < noise.std() < 0.002
+    assert (value["privacy"]["epsilon"], value["privacy"]["delta"]) == (0.5, 1e-6)
 
 
 def test_purging_at_once_or_later(run: Run, probekit: Probekit) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import secrets
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,11 +12,16 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from scipy.stats import kstest
 
 from probekit import Run
 from probekit.cache import DiskStore
 from probekit.errors import CacheError, InputError, VerificationError
+from probekit.linear.design import Design
+from probekit.linear.objective import draw_objective
+from probekit.linear.statistics import statistics
 from probekit.models.serving import load_head
+from probekit.runs.checkpoint import TrainingCheckpoint, TrainingState
 from probekit.runs.folder import RunFolder
 from probekit.runs.rows import rows_at
 from probekit.runs.snapshot import snapshot
@@ -110,7 +117,7 @@ def test_what_the_noise_cannot_cover_changes_nothing(trained: Path, opened: Open
     options: list[tuple[dict[str, Any], str]] = [
         ({"epsilon": 1e-14}, "hides a residual of at most"),
         ({"epsilon": 2}, "up to 1"),
-        ({"sigma": 0.1}, "Leave `sigma` out"),
+        ({"unreleased": True}, "without noise on its releases"),
         ({"method": "fedremoval"}, "Use exact"),
         ({"method": "fedremoval-pcg:3"}, "Use exact"),
         ({"method": "fedremoval-line"}, "Use exact"),
@@ -192,6 +199,50 @@ def test_the_term_is_in_no_file_but_its_own(trained: Path, opened: Opened) -> No
     assert leaks == {f"states/{state:04d}/kept/objective.safetensors" for state in (1, 2)}
     assert term_file(trained).stat().st_mode & 0o077 == 0
     assert RunFolder.open(trained).config["objective_noise"] == SIGMA
+
+
+def test_the_term_is_normal_and_from_the_operating_system(monkeypatch: pytest.MonkeyPatch) -> None:
+    """C10: not from a generator whose state its own output tells."""
+    stats = statistics(np.ones((1, 299)), np.zeros(1, np.int64), Design(299, 100))
+    monkeypatch.setattr(secrets, "token_bytes", np.random.default_rng(3).bytes)
+    drawn = draw_objective(stats, SIGMA)
+    assert drawn.shape == (300, 100)
+    assert kstest(drawn.ravel() / SIGMA, "norm").pvalue > 1e-3
+    monkeypatch.setattr(secrets, "token_bytes", bytes)
+    assert (draw_objective(stats, SIGMA) < -8 * SIGMA).all()
+    monkeypatch.setattr(secrets, "token_bytes", lambda size: b"\xff" * size)
+    assert (draw_objective(stats, SIGMA) > 8 * SIGMA).all()
+    assert np.isfinite(draw_objective(stats, SIGMA)).all()
+
+
+@pytest.mark.skipif(os.name != "posix", reason="modes are POSIX's")
+def test_a_run_is_closed_to_others_from_its_creation(
+    shelve: Shelve, tmp_path: Path, store: DiskStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """C10: no mode is set afterwards, so what stands at the end stood from the beginning."""
+    shelve("rows", rows=160)
+    shelve("test", rows=40, seed=5)
+    for name in ("chmod", "fchmod"):
+        monkeypatch.setattr(os, name, lambda *_, **__: pytest.fail("a mode was set after writing"))
+    before, place = os.umask(0), tmp_path / "open"
+    try:
+        place.mkdir()
+        for name, options in (("head", {"objective_noise": 2}), ("rounds", {"method": "fedavg", "keep_history": True})):
+            run = Run.train(place / name, "rows", clients=4, server_share=0.2, ridge=0.01, store=store, **options)
+            run.unlearn("2")
+            run.report(["test"]).write(run.path / "report")
+            checkpoint = TrainingCheckpoint(place / f".{name}.training", "key")
+            checkpoint.save(TrainingState({"weight": np.ones(3)}))
+            inside = [
+                run.path,
+                checkpoint.path,
+                *(run.path / "states").glob("*"),
+                *(run.path / "states").glob("**/kept/**/*"),
+            ]
+            assert len(inside) > 8
+            assert [str(path) for path in inside if path.stat().st_mode & 0o077] == []
+    finally:
+        os.umask(before)
 
 
 def test_two_runs_with_one_seed_have_two_terms(trained: Path, tmp_path: Path, store: DiskStore) -> None:

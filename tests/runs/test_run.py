@@ -150,14 +150,6 @@ def test_a_fork_goes_its_own_way(run: Run, tmp_path: Path) -> None:
     assert run.fork(copy.path, force=True).state == 2
 
 
-def test_a_release_has_noise_and_the_run_has_not(run: Run, tmp_path: Path) -> None:
-    from probekit import load_head
-
-    run.release(tmp_path / "noisy", sigma=0.1)
-    apart = load_head(tmp_path / "noisy").params - run.head().params
-    assert 0.05 < float(np.std(apart)) < 0.2
-
-
 def test_an_audit_is_duplicates_and_membership(run: Run) -> None:
     run.unlearn("3")
     found = run.audit(test="test")

@@ -257,22 +257,6 @@ def test_signatures(trained: Path, opened: Opened) -> None:
     assert not opened(trained).verify(public_key=public_key_of(other)).intact
 
 
-def test_noise_is_fixed_in_advance_and_a_bound_too_large_for_it_is_refused(
-    trained: Path,
-    opened: Opened,
-    tmp_path: Path,
-) -> None:
-    with pytest.raises(InputError, match=re.escape("fedremoval-pcg")):
-        opened(trained).unlearn("2", sigma=0.001, epsilon=1, delta=1e-5, method="fedremoval")
-    assert RunFolder.open(trained).state == 1
-    value = opened(trained).unlearn("2", sigma=0.001, epsilon=1, delta=1e-5).plain
-    opened(trained).release(tmp_path / "released", sigma=0.001)
-    assert value["privacy"]["largest_bound"] >= value["bounds"]["weights"]
-    assert any("released head" in caveat for caveat in value["privacy"]["caveats"])
-    noise = load_head(tmp_path / "released").params - load_head(trained / "states" / "0002" / "head").params
-    assert 0.0005 < noise.std() < 0.002
-
-
 def holds(folder: Path, secret: bytes) -> list[Path]:
     """The files below a folder that contain these bytes."""
     return [path for path in folder.rglob("*") if path.is_file() and secret in path.read_bytes()]
