@@ -27,7 +27,6 @@ DEEPEST = 64
 """How deep values may be nested in a text that `parsed` reads."""
 ASIDE = ".aside-"
 """How the names of files begin that are still being written."""
-
 PRIVATE = 0o600
 """The mode of files that only their owner may read."""
 
@@ -233,14 +232,14 @@ def write_tensors(
     tensors: Mapping[str, tuple[tuple[int, ...], np.dtype[Any], Iterable[NDArray[Any]]]],
     note: Json,
     *,
-    closed: bool = False,
+    mode: int = 0o666,
 ) -> str:
-    """Write a safetensors file named by the sha256 of its bytes; gives that sha256. `closed`: to other users.
+    """Write a safetensors file named by the sha256 of its bytes; gives that sha256.
 
     Each tensor is its shape, its dtype and its rows in blocks, so that nothing larger than a block is held in memory.
     """
     hasher = hashlib.sha256()
-    with storing(folder), _aside(folder, PRIVATE if closed else 0o666) as (handle, path):
+    with storing(folder), _aside(folder, mode) as (handle, path):
 
         def put(data: bytes | memoryview) -> None:
             hasher.update(data)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from probekit.errors import CorruptError
 from probekit.federated.federation import Traffic
 from probekit.federated.trained import RoundState
-from probekit.files import map_tensors, storing
+from probekit.files import PRIVATE, map_tensors, storing
 from probekit.runs import tensors
 from probekit.runs.layout import checkpoint_path
 from probekit.runs.options import TrainOptions
@@ -76,7 +76,7 @@ class TrainingCheckpoint:
             arrays[PARAMS] = reached.params
             note |= {"rounds": reached.rounds, "sent": list(asdict(reached.sent).values())}
         with storing(self.path.parent):
-            tensors.put(self.path, arrays, note, closed=True)
+            tensors.put(self.path, arrays, note, mode=PRIVATE)
         self._written = time.monotonic()
 
     def remove(self) -> None:

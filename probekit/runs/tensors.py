@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from probekit.errors import CorruptError, InputError, VerificationError
 from probekit.federated.trained import Gradients, History, Round
-from probekit.files import map_tensors, sha256_file, write_tensors
+from probekit.files import PRIVATE, map_tensors, sha256_file, write_tensors
 from probekit.linear.design import ClientStats, Design
 from probekit.linear.plausibility import implausible
 from probekit.values import Json
@@ -34,10 +34,10 @@ def file_of(client: str) -> str:
     return f"{readable}-{hashlib.sha256(client.encode()).hexdigest()[:16]}.safetensors"
 
 
-def put(path: Path, tensors: Mapping[str, NDArray[Any] | Blocks], note: Json = None, *, closed: bool = False) -> str:
-    """Write a safetensors file; gives its sha256. `closed`: to other users, whatever its folder is."""
+def put(path: Path, tensors: Mapping[str, NDArray[Any] | Blocks], note: Json = None, *, mode: int = 0o666) -> str:
+    """Write a safetensors file; gives its sha256."""
     whole = {name: one if isinstance(one, tuple) else (one.shape, one.dtype, [one]) for name, one in tensors.items()}
-    found = write_tensors(path.parent, whole, note, closed=closed)
+    found = write_tensors(path.parent, whole, note, mode=mode)
     (path.parent / f"{found}.safetensors").rename(path)
     return found
 
@@ -132,7 +132,7 @@ def take_gradients(path: Path, stated: str) -> Gradients:
 
 def put_objective(path: Path, objective: NDArray[np.float64]) -> str:
     """Write a secret linear term, for its owner's eyes only; gives the file's sha256."""
-    return put(path, {"value": np.ascontiguousarray(objective, DOUBLE)}, closed=True)
+    return put(path, {"value": np.ascontiguousarray(objective, DOUBLE)}, mode=PRIVATE)
 
 
 def take_objective(path: Path, stated: str, design: Design) -> NDArray[np.float64]:
