@@ -200,10 +200,11 @@ class Removal:
         arrived, asked = dict(self.arriving), [name for name in self.changed if name in self.counts]
         if asked:
             source = self.online if self.online.offers("statistics") else self.retained
-            answers = source.ask("statistics", clients=asked).each()
-            arrived |= {one.client: self.problem.stats(one.arrays) for one in answers}
-        for name, one in arrived.items():
-            tree = tree.including(name, refuse_unsound(one, name, design=self.problem.design))
+            for one in source.ask("statistics", clients=asked).each():
+                sent = self.problem.stats(one.arrays)
+                arrived[one.client] = refuse_unsound(sent, one.client, design=self.problem.design)
+        for name, statistics in arrived.items():
+            tree = tree.including(name, statistics)
         if not tree.parts:
             raise InputError("Cannot forget every sample of every client: nothing would remain to be trained on.")
         return tree
