@@ -1,7 +1,7 @@
 """Sets on disk: an ordered list of samples with what is said of them, and names for sets.
 
 sets/<digest>/set.json              spec, class names, source, skipped samples
-              columns.safetensors   ids, labels and, where known, clients, names, masked rows
+              columns.safetensors   ids, labels and, where known, clients, names, masked rows; salted columns
 names/<name>.json                   which set a name means
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from probekit.files import ASIDE, DIGEST, checked_digest, map_tensors, new_folde
 from probekit.registry import nearest
 from probekit.values import SCHEMA, EmbeddingSet, Rows, Skipped
 
+_COLUMN = "column "
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,120}")
 
 
@@ -87,10 +88,27 @@ class SetShelf:
         digest = embeddings.digest
         target = self.root / "sets" / digest
         if target.exists():
+            self._add_columns(digest, embeddings)
             return digest
         with changing(self.root), new_folder(target, aside=target.parent / f"{ASIDE}set") as aside:
             _write_columns(aside, embeddings)
         return digest
+
+    def has_columns(self, digest: str, names: Iterable[str]) -> bool:
+        """Whether a set is there with these columns of its data set."""
+        return (self.root / "sets" / digest).exists() and {*map(_kept, names)} <= self.read_columns(digest).keys()
+
+    def _add_columns(self, digest: str, embeddings: EmbeddingSet) -> None:
+        """Keep columns of the data set that a set does not have yet; those that it has stay."""
+        if self.has_columns(digest, embeddings.columns):
+            return
+        with changing(self.root):
+            note, there = self.read_note(digest), self.read_columns(digest)
+            named = {_kept(name): column for name, column in embeddings.columns.items()}
+            folder = self.root / "sets" / digest
+            written = _write_arrays(folder, named | there)
+            write_json(folder / "set.json", {**note, "columns": written})
+            (folder / f"{note['columns']}.safetensors").unlink()
 
     def read_note(self, digest: str) -> dict[str, Any]:
         """The small facts of a set: spec digest, backbone, rows, class names, source, skipped."""
@@ -124,9 +142,8 @@ def _write_columns(folder: Path, embeddings: EmbeddingSet) -> None:
         columns["names"], columns["name_ends"] = _texts(embeddings.names)
     if embeddings.masked is not None:
         columns["masked"] = embeddings.masked.astype(np.uint8)
-    ordered = dict(sorted(columns.items(), key=lambda column: -column[1].dtype.itemsize))  # eight-byte columns aligned
-    tensors = {name: (array.shape, array.dtype, [array]) for name, array in ordered.items()}
-    name = write_tensors(folder, tensors, {"schema": SCHEMA})
+    columns |= {_kept(name): column for name, column in embeddings.columns.items()}
+    name = _write_arrays(folder, columns)
     write_json(
         folder / "set.json",
         {
@@ -144,6 +161,17 @@ def _write_columns(folder: Path, embeddings: EmbeddingSet) -> None:
     )
 
 
+def _kept(name: str) -> str:
+    """What a column of the data set is called in a file, beside our own."""
+    return f"{_COLUMN}{name}"
+
+
+def _write_arrays(folder: Path, columns: Mapping[str, NDArray[Any]]) -> str:
+    ordered = dict(sorted(columns.items(), key=lambda column: -column[1].dtype.itemsize))  # eight-byte columns aligned
+    tensors = {name: (array.shape, array.dtype, [array]) for name, array in ordered.items()}
+    return write_tensors(folder, tensors, {"schema": SCHEMA})
+
+
 def assemble(note: dict[str, Any], columns: dict[str, NDArray[Any]], *, spec: Any, rows: Rows) -> EmbeddingSet:
     """An EmbeddingSet from what is kept of it and its rows."""
     clients, names, masked = columns.get("clients"), columns.get("names"), columns.get("masked")
@@ -159,6 +187,7 @@ def assemble(note: dict[str, Any], columns: dict[str, NDArray[Any]], *, spec: An
             masked=None if masked is None else masked.astype(bool),
             skipped=tuple(Skipped(**skipped) for skipped in note["skipped"]),
             source=note["source"],
+            columns={name.removeprefix(_COLUMN): one for name, one in columns.items() if name.startswith(_COLUMN)},
         )
     except (KeyError, TypeError) as error:
         raise CorruptError(f"A set's description is damaged: {error}. Run `probekit cache verify`.") from error

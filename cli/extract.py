@@ -39,6 +39,10 @@ def extract(
     text_column: Annotated[str | None, _data(help="Which column is the text.")] = None,
     label_column: Annotated[str | None, _data(help="Which column is the label.")] = None,
     client_column: Annotated[str | None, _data(help="Which column is the client.")] = None,
+    column: Annotated[
+        list[str] | None,
+        _data(help="Keep this column, as salted digests: erase --subject finds a person's rows by it. Repeatable."),
+    ] = None,
     streaming: Annotated[bool, _data(help="Read without downloading first.")] = False,
     preprocessing: o.Preset = "native",
     trigger: Annotated[
@@ -68,7 +72,8 @@ def extract(
         from probekit.encoding.extract import set_name, spec_of
 
         store = output.store
-        columns = Columns(image=image_column, label=label_column, client=client_column, text=text_column)
+        named = {"image": image_column, "label": label_column, "client": client_column, "text": text_column}
+        columns = Columns(**named, kept=tuple(column or ()))
         data = find_dataset(dataset, split=split, columns=columns, streaming=streaming, limit=limit)
         precision = ("amp-bfloat16" if device in ("auto", "cpu") else "amp-float16") if amp else "float32"
         encoder = find_backbone(backbone, preset=preprocessing, device=device, precision=precision)
@@ -116,6 +121,7 @@ def _plain(name: str, embeddings: EmbeddingSet, encoder: Backbone, done: Extract
         "rows": len(embeddings),
         "dimension": embeddings.dimension,
         "dtype": embeddings.spec.dtype,
+        "columns": list(embeddings.columns),
         "classes": len(embeddings.class_names) or int(embeddings.labels.max(initial=-1)) + 1,
         "encoded": done.encoded,
         "reused": done.reused,

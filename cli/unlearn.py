@@ -25,6 +25,9 @@ def unlearn(
     sample: Annotated[list[str] | None, typer.Option(help="Forget this sample: ID, or CLIENT/ID. Repeatable.")] = None,
     relabel: Annotated[list[str] | None, typer.Option(help="Put a label right: ID=CLASS-NUMBER. Repeatable.")] = None,
     add: Annotated[list[str] | None, typer.Option(help="Take a client back in. May be repeated.")] = None,
+    subject: Annotated[
+        list[str] | None, typer.Option(help="Forget a person's rows: COLUMN=VALUE, by extract --column. Repeatable.")
+    ] = None,
     key: Annotated[Path | None, typer.Option(help="Sign the certificate with this Ed25519 private key (PEM).")] = None,
     certificate: Annotated[Path | None, typer.Option(help="Also write the certificate here.")] = None,
     purge: Annotated[bool, typer.Option("--purge", help="Then remove what was derived from the forgotten.")] = False,
@@ -41,6 +44,7 @@ def unlearn(
 
     opened = output.open(run)
     given |= {"clients": client or (), "samples": sample or (), "relabel": relabel or (), "add": add or ()}
+    given["subjects"] = subject or ()
     signed = None if key is None else o.private_key(key, run, output.store.root)
     with output.watch() as watch:
         result = opened.unlearn(key=signed, watch=watch, **given)

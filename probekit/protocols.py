@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -82,12 +82,16 @@ class Placeable(Protocol):
 
 @dataclass(frozen=True)
 class Sample:
-    """One row of a dataset. `content` is a picture, a text or an array, not yet decoded where that costs time."""
+    """One row of a dataset. `content` is a picture, a text or an array, not yet decoded where that costs time.
+
+    `columns` are further values of the row that were asked for, as text.
+    """
 
     name: str
     label: int
     client: str | None
     content: Callable[[], Any]
+    columns: Mapping[str, str] = field(default_factory=dict)
 
 
 class Dataset(Protocol):

@@ -146,6 +146,7 @@ class EmbeddingSet:
     masked: rows of samples that could not be encoded; their embeddings are NaN.
     skipped: samples that were left out.
     source: the data set's name.
+    columns: by name, salted digests of what a column of the data set says of each row; no part of the set's identity.
     """
 
     spec: EncodingSpec
@@ -158,6 +159,7 @@ class EmbeddingSet:
     masked: NDArray[np.bool_] | None = None
     skipped: tuple[Skipped, ...] = ()
     source: str = ""
+    columns: Mapping[str, NDArray[np.uint8]] = field(default_factory=dict)
 
     __repr__ = one_line
 
@@ -165,8 +167,8 @@ class EmbeddingSet:
         n = len(self.ids)
         if len(self.embeddings.shape) != 2:
             raise InputError(f"Embeddings must be a matrix, one row per sample; found shape {self.embeddings.shape}.")
-        for name in ("embeddings", "labels", "clients", "names", "masked"):
-            column = getattr(self, name)
+        told = {name: getattr(self, name) for name in ("embeddings", "labels", "clients", "names", "masked")}
+        for name, column in (told | dict(self.columns)).items():
             if column is not None and len(column) != n:
                 raise InputError(f"Each of the {n} samples needs one entry in {name}; found {len(column)}.")
         top = int(self.labels.max(initial=UNLABELLED))
@@ -221,6 +223,7 @@ class EmbeddingSet:
             names=None if self.names is None else [self.names[i] for i in pick],
             masked=None if self.masked is None else self.masked[rows],
             skipped=(),
+            columns={name: column[rows] for name, column in self.columns.items()},
         )
 
     def to_numpy(self) -> NDArray[Any]:

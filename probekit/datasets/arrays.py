@@ -15,6 +15,7 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from probekit.custody.columns import column_text
 from probekit.datasets.options import DatasetOptions
 from probekit.datasets.table import Mapped, Table, array_kind, choose_split, classify, client_names, item_reader
 from probekit.errors import InputError, NotFoundError
@@ -123,12 +124,13 @@ def load_npz(name: str, options: DatasetOptions) -> Table:
     source = f"npz:{name}" + (f"[{split}]" if split else "")
     content = arrays["image"]
     kind = _content_kind(content, key=keys["image"], path=path)
-    for noun in arrays.keys() & {"label", "client"}:
+    for noun in arrays.keys() - {"image", "classes"}:
         arrays[noun] = _column(arrays[noun], len(content), key=keys[noun], path=path)
     class_names = [str(value) for value in arrays.get("classes", np.empty(0)).tolist()]
     numbers, classes = classify(arrays.get("label", np.full(len(content), -1)), class_names, source=source)
     clients = client_names(arrays["client"].tolist(), source=source) if "client" in arrays else None
-    return Table(source, kind, partial(item_reader, kind, content), numbers, classes, clients=clients)
+    kept = {name: [column_text(value) for value in arrays[f"kept {name}"].tolist()] for name in options.columns.kept}
+    return Table(source, kind, partial(item_reader, kind, content), numbers, classes, clients=clients, columns=kept)
 
 
 def _opened(handle: IO[bytes], path: Path) -> np.lib.npyio.NpzFile:
@@ -157,7 +159,7 @@ def _array(file: Mapping[str, NDArray[Any]], key: str, *, path: Path) -> NDArray
 def _npz_keys(known: Sequence[str], options: DatasetOptions, *, source: str) -> tuple[str | None, dict[str, str]]:
     """The split that is read and the array that holds each noun."""
     columns = options.columns
-    for key in (columns.image, columns.label, columns.client):
+    for key in (columns.image, columns.label, columns.client, *columns.kept):
         if key is not None and key not in known:
             raise InputError(f"{source} has no array {key!r}; found {', '.join(known)}.")
     split = _npz_split(known, options.split, source=source) if columns.image is None else options.split
@@ -167,6 +169,7 @@ def _npz_keys(known: Sequence[str], options: DatasetOptions, *, source: str) -> 
         "client": columns.client or _first(known, CLIENTS, split),
         # Class names belong to the file as a whole, so they need no split.
         "classes": _first(known, CLASSES, split) or _first(known, CLASSES, None),
+        **{f"kept {name}": name for name in columns.kept},
     }
     if found["image"] is None:
         there = f"an array named {', '.join(CONTENTS)}; found {', '.join(known) or 'none'}"

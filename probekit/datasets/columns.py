@@ -24,11 +24,12 @@ class ChosenColumns:
     label: str | None
     client: str | None
     class_names: tuple[str, ...] = ()
+    kept: tuple[str, ...] = ()
 
 
 def choose(features: Mapping[str, Any], wanted: Columns, *, source: str) -> ChosenColumns:
     """The columns asked for, and the rest found by type, then by name. What is ambiguous is refused."""
-    for column in (wanted.image, wanted.label, wanted.client, wanted.text):
+    for column in (wanted.image, wanted.label, wanted.client, wanted.text, *wanted.kept):
         if column is not None and column not in features:
             raise InputError(f"{source} has no column {column!r}; found {', '.join(features)}.")
     if wanted.image is not None and wanted.text is not None:
@@ -40,7 +41,7 @@ def choose(features: Mapping[str, Any], wanted: Columns, *, source: str) -> Chos
     names = tuple(getattr(feature, "names", ()))
     if label is not None and not hasattr(feature, "names") and not _is_text(feature) and not _is_number(feature):
         raise InputError(f"{source}: column {label!r} holds {feature}; a label is one class number or name per row.")
-    return ChosenColumns(kind, content, label, client, names)
+    return ChosenColumns(kind, content, label, client, names, wanted.kept)
 
 
 def _content(features: Mapping[str, Any], wanted: Columns, label: str | None, *, source: str) -> tuple[str, str]:

@@ -43,7 +43,8 @@ def load(name: str, options: DatasetOptions) -> Table:
     labels, classes = classify(*stated, source=source)
     clients = client_names(noted["client"], source=source) if "client" in noted else None
     reader = partial(_reader, root, files)
-    return Table(source, "image", reader, labels, classes, names=names, clients=clients, ignored=others)
+    kept = {name: noted[f"kept {name}"] for name in options.columns.kept}
+    return Table(source, "image", reader, labels, classes, names=names, clients=clients, ignored=others, columns=kept)
 
 
 def _reader(root: Path, files: Sequence[tuple[str, ...]], row: int) -> Callable[[], Any]:
@@ -117,9 +118,9 @@ def _plain(values: Sequence[str]) -> Sequence[int | str | None]:
 
 
 def _metadata(root: Path, options: DatasetOptions, *, names: Sequence[str], source: str) -> dict[str, list[str]]:
-    """The columns `label` and `client` of metadata.csv, in the order of the pictures; empty if missing."""
+    """The columns `label` and `client`, and those to keep, of metadata.csv, in the order of the pictures."""
     path, columns = root / METADATA, options.columns
-    chosen = [name for name in (columns.image, columns.label, columns.client) if name is not None]
+    chosen = [name for name in (columns.image, columns.label, columns.client, *columns.kept) if name is not None]
     if not path.is_file():
         if chosen:
             raise InputError(f"{source} has no {METADATA} beside its classes, so there is no column {chosen[0]!r}.")
@@ -131,6 +132,7 @@ def _metadata(root: Path, options: DatasetOptions, *, names: Sequence[str], sour
             raise InputError(f"{path} has no column {field!r}; found {', '.join(header)}. Rename it or name another.")
     by_name = _by_name(path, lines, key, set(names))
     fields = {"label": columns.label or "label", "client": columns.client or "client_id"}
+    fields |= {f"kept {name}": name for name in columns.kept}
     return {
         noun: [by_name.get(name, {}).get(field) or "" for name in names]
         for noun, field in fields.items()

@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 from datasets.utils.file_utils import xopen
 from numpy.typing import NDArray
 
+from probekit.custody.columns import column_text
 from probekit.datasets import hub, pictures
 from probekit.datasets.columns import ChosenColumns, choose
 from probekit.datasets.options import DatasetOptions
@@ -69,7 +70,8 @@ def _rows(data: Any, options: DatasetOptions, *, source: str, folder: Path | Non
     clients = client_names(list(_values(data, chosen.client)), source=source) if chosen.client is not None else None
     reader = partial(partial, _fetched, data.select_columns([chosen.content]), chosen, folder)  # what is left: the row
     names = _names(data, chosen, folder)
-    return Table(source, chosen.kind, reader, labels, class_names, names=names, clients=clients)
+    kept = {name: [column_text(value) for value in list(_values(data, name))] for name in chosen.kept}
+    return Table(source, chosen.kind, reader, labels, class_names, names=names, clients=clients, columns=kept)
 
 
 def _undecoded(data: Any, chosen: ChosenColumns) -> Any:
@@ -144,7 +146,8 @@ class Stream:
         label = class_number(value, self.class_names, where=where)
         client = None if chosen.client is None else client_name(row[chosen.client], where=where)
         content = partial(_content, self.kind, row[chosen.content], self.folder)
-        return Sample(str(row.get("__key__", number)), label, client, content)
+        kept = {name: column_text(row[name]) for name in chosen.kept}
+        return Sample(str(row.get("__key__", number)), label, client, content, kept)
 
 
 def _stream(data: Any, options: DatasetOptions, *, source: str, folder: Path | None) -> Stream:

@@ -11,12 +11,13 @@ NOUNS = {"split": "splits to choose from", "columns": "columns to name", "text":
 
 @dataclass(frozen=True)
 class Columns:
-    """The columns to read where a dataset has columns; None: found by type and name."""
+    """The columns to read where a dataset has columns; None: found by type and name. `kept`: others to keep."""
 
     image: str | None = None
     label: str | None = None
     client: str | None = None
     text: str | None = None
+    kept: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property, partial
 from itertools import islice
 from typing import Any
@@ -37,9 +37,10 @@ class Table:
     names: Sequence[str] | None = None
     clients: Sequence[str] | None = None
     ignored: int = 0
+    columns: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for column in (self.names, self.clients):
+        for column in (self.names, self.clients, *self.columns.values()):
             if column is not None and len(column) != len(self.labels):
                 raise InputError(f"{self.name}: wanted {len(self.labels)} entries per column, found {len(column)}.")
         self.labels.setflags(write=False)
@@ -54,6 +55,7 @@ class Table:
             label=int(self.labels[row]),
             client=None if self.clients is None else self.clients[row],
             content=self.reader(row),
+            columns={name: column[row] for name, column in self.columns.items()},
         )
 
     def __iter__(self) -> Iterator[Sample]:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from probekit.backbones import backbone as find_backbone
 from probekit.cache.memory import MemoryStore
+from probekit.custody.columns import salted
 from probekit.datasets import dataset as find_dataset
 from probekit.encoding.canary import check_canary
 from probekit.encoding.loading import Prepare, Prepared, length_of, prepared
@@ -232,6 +233,7 @@ class _Extraction:
             )
         ids, masked = [row.id for row in rows], np.array([row.error is not None for row in rows])
         clients = [row.client for row in rows if row.client is not None]
+        kept = sorted({name for row in rows for name in row.columns})
         return EmbeddingSet(
             spec=self.spec,
             embeddings=self.store.load(self.spec, ids, masked=masked),
@@ -243,6 +245,7 @@ class _Extraction:
             masked=masked if masked.any() else None,
             skipped=tuple(sorted(self.skipped, key=lambda skipped: skipped.row)),
             source=self.data.name,
+            columns={name: salted([row.columns.get(name, "") for row in rows]) for name in kept},
         )
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable, Container, Generator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Container, Generator, Mapping
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import count, islice
 from typing import Any
@@ -27,6 +27,7 @@ class Prepared:
     id: str = ""
     content: Any = None
     error: str | None = None
+    columns: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -45,8 +46,13 @@ class Prepare:
                 ready = self.preprocess(content if self.trigger is None else self.trigger(content))
         except Exception as error:  # whatever a decoder throws concerns this sample alone
             reason = str(error) if isinstance(error, SampleError) else f"{type(error).__name__}: {error}."
-            return Prepared(number, sample.name, sample.label, sample.client, error=reason)
-        return Prepared(number, sample.name, sample.label, sample.client, identity, ready)
+            return Prepared(number, sample.name, sample.label, sample.client, error=reason, columns=_kept(sample))
+        return Prepared(number, sample.name, sample.label, sample.client, identity, ready, columns=_kept(sample))
+
+
+def _kept(sample: Sample) -> Mapping[str, str]:
+    """Further values of a row; samples of plugins may have none."""
+    return getattr(sample, "columns", {})
 
 
 def prepared(

@@ -132,9 +132,11 @@ def _samples(
     if any(one.action == PURGE and one.details["cache"] and one.number > entry.number for one in run.entries()):
         return ""  # the rows were erased since
     held: list[dict[tuple[str, str], int]] = []
+    server: list[set[str]] = []
     for state in (entry.state - 1, entry.state):
         embeddings, partition = rows_at(run, store, state)
         names = [name for name in partition.clients if name in (certificate.retained or counts)]
+        server.append({embeddings.ids[row] for row in partition.server.tolist()})
         held.append(
             {
                 (name, embeddings.ids[row]): int(embeddings.labels[row])
@@ -148,8 +150,11 @@ def _samples(
         (name, one.sample): one.label for one in request.relabelled for name in ([one.client] if one.client else counts)
     }
     for sample in {one.sample for one in request.samples}:
-        if not any(key[1] == sample for key in before):
+        if sample not in server[0] and not any(key[1] == sample for key in before):
             return f"sample {sample[:12]} was not there to be forgotten"
+    for one in request.samples:
+        if one.client is None and one.sample in server[1]:
+            return f"sample {one.sample[:12]} is still among the server's rows"
     wanted = {key: labels.get(key, label) for key, label in before.items() if key not in out}
     joined = {key for key in after if key[0] in request.added}
     after = {key: label for key, label in after.items() if key not in joined}

@@ -29,6 +29,7 @@ from probekit.runs.openings import certificate_openings, read_openings
 from probekit.runs.options import TrainOptions, UnlearnOptions
 from probekit.runs.result import Result, to_plain
 from probekit.runs.rows import UNLEARN, RunRows, full_ids, read_request, rows_at
+from probekit.runs.subjects import subject_rows
 from probekit.unlearning.choice import carried_out, choose
 from probekit.unlearning.distance import Distance, distance_to_retraining
 from probekit.unlearning.method import Cost, Material, Unlearned, missing, needs_in_words
@@ -133,6 +134,7 @@ def unlearn(
     samples: Sequence[str] = (),
     relabel: Mapping[str, int] | Sequence[str] = (),
     add: Sequence[str] = (),
+    subjects: Sequence[str] = (),
     asked: Sequence[Petition] = (),
     reference: str | None = None,
     watch: Watch = unwatched,
@@ -142,14 +144,17 @@ def unlearn(
 
     samples: ids, beginnings of ids or names of rows, wherever they are held; or CLIENT/ID.
     relabel: class numbers by sample, or texts ID=NUMBER.
+    subjects: people inside clients, COLUMN=VALUE, by a column that `extract` kept.
     asked: petitions of clients who asked for it themselves; none: the operator asks.
     reference: the operator's for the request, which the ledger keeps; not a name.
     options: the fields of `UnlearnOptions`: method, server_only, test, key, epsilon, delta, unreleased.
 
     Doing the same again changes nothing. Interrupted, the run is as it was before.
     """
-    asked_for = read_request(client, clients=clients, samples=samples, relabel=relabel, add=add, asked=asked)
     chosen, folder = UnlearnOptions(**options), run.folder
+    people = {one for text in subjects for one in subject_rows(folder, run.store, text)}
+    named = [*samples, *(one.text for one in sorted(people, key=str))]
+    asked_for = read_request(client, clients=clients, samples=named, relabel=relabel, add=add, asked=asked)
     evaluation = run.store.open(chosen.test) if chosen.test is not None else None
     with folder.lock():
         before, rows, request, done = _look(folder, run.store, asked_for)

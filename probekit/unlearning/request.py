@@ -19,6 +19,11 @@ class SampleRef:
     sample: str
     client: str | None = None
 
+    @property
+    def text(self) -> str:
+        """As it is written in a request."""
+        return self.sample if self.client is None else f"{self.client}/{self.sample}"
+
 
 @dataclass(frozen=True, order=True)
 class Relabelled:

@@ -13,6 +13,7 @@ import pytest
 from PIL import Image
 
 from probekit.cache import DiskStore
+from probekit.custody.columns import matching
 from tests.cli.conftest import Command
 
 
@@ -313,3 +314,31 @@ def test_a_full_or_read_only_cache_says_so(
     assert outcome.code == 4
     assert "read-only" in outcome.value["error"]["message"]
     assert "PROBEKIT_CACHE" in outcome.value["error"]["message"]
+
+
+def test_a_column_is_kept_as_salted_digests(command: Command, backbone: str, tmp_path: Path) -> None:
+    pictures = np.random.default_rng(0).integers(0, 255, (6, 8, 8, 3), dtype=np.uint8)
+    people = np.array(["anna", "bert", "anna", "carl", "", "anna"])
+    path = tmp_path / "people.npz"
+    np.savez(path, images=pictures, labels=np.arange(6) % 2, patient=people)
+    line = ("extract", f"npz:{path}", "-b", backbone, "--name", "people", "--json")
+    bare = command(*line).value
+    value = command(*line, "--column", "patient").value
+    assert (bare["columns"], value["columns"], value["encoded"]) == ([], ["patient"], 0)
+    assert value["digest"] == bare["digest"]
+    found = DiskStore().open("people").columns["patient"]
+    assert [matching(found, who).tolist() for who in ("anna", "bert", "dora", "")] == [[0, 2, 5], [1], [], []]
+    assert not any(b"anna" in one.read_bytes() for one in DiskStore().root.rglob("*") if one.is_file())
+    assert command(*line, "--column", "doctor").code == 2
+
+
+def test_columns_of_folders_and_of_tables(command: Command, backbone: str, tmp_path: Path) -> None:
+    folder = tmp_path / "pictures"
+    for name in ("a/1.png", "b/2.png"):
+        (folder / name).parent.mkdir(parents=True)
+        Image.new("RGB", (8, 8), (len(name), ord(name[0]), 3)).save(folder / name)
+    (folder / "metadata.csv").write_text("file_name,patient\na/1.png,anna\nb/2.png,17\n")
+    line = ("extract", f"folder:{folder}", "-b", backbone, "--name", "folder", "--json", "--column")
+    assert command(*line, "patient").value["columns"] == ["patient"]
+    assert matching(DiskStore().open("folder").columns["patient"], "17").tolist() == [1]
+    assert command(*line, "doctor").code == 2
