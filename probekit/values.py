@@ -56,7 +56,13 @@ def one_line(value: Any) -> str:
 
     parts = ((one.name, getattr(value, one.name)) for one in fields(value))
     empty = (None, "", ())
-    shown = [f"{name}={short(part)}" for name, part in parts if not any(part is one for one in empty)]
+    given = (
+        (name, part)
+        for name, part in parts
+        if not (isinstance(part, dict) and not part)
+        if not any(part is one for one in empty)
+    )
+    shown = [f"{name}={short(part)}" for name, part in given]
     return f"{type(value).__name__}({', '.join(shown)})"
 
 
