@@ -1,9 +1,10 @@
 """What a client does: a pure function from a question, what it holds and what it remembers to an answer.
 
 Answers are sums over the client's rows, and leave the ridge out: whoever asks adds it once. The questions:
-`statistics` (Gram, moments, class counts; with `folds`, one of each per fold), `gradient` (half the gradient of the sum
-of squares, and half that sum as `loss`), `product` (J^T J v), `form` (|J v|^2), `scales` (energies, the largest
-curvature), `fit` (local training by a plan), `leave-out` (errors of left-out rows along a path of ridges), `evaluate`.
+`statistics` (Gram, moments, class counts, or the joint root of few rows; with `folds`, sums per fold), `gradient` (half
+the gradient of the sum of squares, and half that sum as `loss`), `product` (J^T J v), `form` (|J v|^2), `scales`
+(energies, the largest curvature), `fit` (local training by a plan), `leave-out` (errors of left-out rows along a path
+of ridges), `evaluate`.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from probekit.federated.message import Answer, Ask
 from probekit.linear.folds import client_folds
 from probekit.linear.leaveout import left_out_sums
 from probekit.linear.path import RidgePath
+from probekit.linear.roots import RootStats
 from probekit.models.fitting import FitPlan
 
 Memory = Mapping[str, Any]
@@ -57,7 +59,9 @@ def selected(ask: Ask, holding: Any) -> Any:
 
 
 def _statistics(ask: Ask, holding: Any, name: str) -> Found:
-    found = [holding.statistics]
+    found = [holding.statistics.loaded]
+    if "folds" not in ask.plan and isinstance(found[0], RootStats):
+        return {"root": found[0].root, "class_counts": found[0].class_counts}, {}
     if "folds" in ask.plan:
         plan: Any = ask.plan
         found = client_folds(holding.picked, holding.labels, holding.problem.design, **plan, name=name)

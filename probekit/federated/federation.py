@@ -6,7 +6,7 @@ and unlearning methods see a `Federation` and nothing else.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -14,8 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from probekit.errors import CorruptError, InputError, MissingClientsError, ProbekitError, RefusedError
-from probekit.federated.message import Answer, Ask
-from probekit.federated.summation import Sum, fold, least_rows, order, trie
+from probekit.federated.message import Answer, Arrays, Ask
+from probekit.federated.summation import fold, least_rows, order, trie
+from probekit.federated.sums import Sum
+from probekit.linear.design import ClientStats
 
 REASONS: dict[str, tuple[type[Exception], ...]] = {
     "refused": (RefusedError,),
@@ -59,6 +61,8 @@ class Answers:
     missing: dict[str, Missing]
     counts: Mapping[str, int] | None
     at_least: int | None = None
+    stats: Callable[[Arrays], ClientStats] | None = None
+    """What makes statistics of arrays, where the problem has such."""
 
     def each(self) -> Iterator[Answer]:
         """Every answer, in the order in which they are added."""
@@ -84,19 +88,19 @@ class Answers:
             stream = iter([present[name] for name in order(counts)])
         if not counts:
             raise MissingClientsError("There is nothing to add up: no client answered. Ask at least one that does.")
-        seen: list[Answer] = []
 
         def get(name: str) -> Sum:
             one = next(stream, None)
             if one is None or one.client != name or one.count != counts[name]:
                 list(stream)  # whoever is missing is named at the end
                 raise MissingClientsError(f"Client {name} was expected to answer for {counts[name]} rows. Ask again.")
-            seen[:] = [one]
+            if self.stats is not None and "root" in one.arrays:
+                return Sum.of(self.stats(one.arrays))
             return Sum(one.arrays, one.values, one.count)
 
         found = fold(trie(counts), least_rows(self.columns), get)
         next(stream, None)
-        return Answer("", found.count, found.arrays, found.values, seen[0].symmetric)
+        return Answer("", found.count, found.arrays, found.values, ("gram",) if "gram" in found.arrays else ())
 
 
 class Federation(Protocol):
@@ -142,19 +146,25 @@ ARRAYS = {
 """What the answer to each of our own questions consists of; a plugin's questions are its own matter."""
 
 
+ROOT = ("class_counts", "root")
+"""What the statistics of few rows may consist of instead."""
+
+
 def checked(answer: Answer, ask: Ask, shape: tuple[int, int]) -> str:
     """What is wrong with an answer, in itself; empty where nothing is. `shape` is that of the parameters."""
     if answer.count < 0:
         return f"it speaks of {answer.count} rows."
     if not all(np.isfinite(value) for value in answer.values.values()):
         return "a value is NaN or infinite."
-    if ask.kind in ARRAYS and tuple(sorted(answer.arrays)) != ARRAYS[ask.kind]:
+    rooted = ask.kind == "statistics" and "folds" not in ask.plan and tuple(sorted(answer.arrays)) == ROOT
+    if ask.kind in ARRAYS and tuple(sorted(answer.arrays)) != ARRAYS[ask.kind] and not rooted:
         return f"it holds {', '.join(answer.arrays) or 'nothing'}; wanted {', '.join(ARRAYS[ask.kind]) or 'no arrays'}."
     lacking = [name for name in _values(ask) if name not in answer.values]
     if lacking:
         return f"it does not say {lacking[0]}."
-    faults = (_fault(name, array, ask, answer.count, shape) for name, array in answer.arrays.items())
-    return next(filter(None, faults), "")
+    faults = (_fault(name, array, ask, answer.count, shape) for name, array in sorted(answer.arrays.items()))
+    fault = next(filter(None, faults), "")
+    return _root_fault(answer, shape[0]) if rooted and not fault else fault
 
 
 def _values(ask: Ask) -> tuple[str, ...]:
@@ -174,6 +184,8 @@ def _fault(name: str, array: NDArray[Any], ask: Ask, rows: int, shape: tuple[int
     if ask.kind not in ARRAYS:
         return ""
     columns, outputs = shape
+    if name == "root":
+        return "" if array.dtype == np.float64 else f"root has type {array.dtype}."
     whole = name in ("class_counts", "confusion")
     if array.dtype != (np.int64 if whole else np.float64):
         return f"{name} has type {array.dtype}."
@@ -192,6 +204,13 @@ def _fault(name: str, array: NDArray[Any], ask: Ask, rows: int, shape: tuple[int
     if whole and ((array < 0).any() or array.sum() != rows):
         return f"{name} adds up to {array.sum()} rows, it speaks of {rows}."
     return ""
+
+
+def _root_fault(answer: Answer, columns: int) -> str:
+    """What is wrong with the shape of a root; one per class has a single target."""
+    root, classes = answer.arrays["root"], np.count_nonzero(answer.arrays["class_counts"])
+    wanted = [(answer.count, columns + many) for many in (int(classes), 1)]
+    return "" if root.shape in wanted else f"root has shape {root.shape}; wanted {wanted[0]}."
 
 
 def absence(error: Exception) -> Missing:

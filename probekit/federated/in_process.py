@@ -75,7 +75,8 @@ class Asked:
         self._record(rounds=1)
         self.post(ask, asked, timeout=timeout)
         counts = {name: self.counts[name] for name in asked} if rows == OWN else None
-        return Answers(self.stream(ask, asked, missing), self.problem.shape[0], missing, counts, at_least)
+        stream, stats = self.stream(ask, asked, missing), getattr(self.problem, "stats", None)
+        return Answers(stream, self.problem.shape[0], missing, counts, at_least, stats)
 
     def stream(self, ask: Ask, names: Sequence[str], missing: dict[str, Missing]) -> Iterator[Answer]:
         """The answers of these clients, one after the other, in the order of sums; who fails is missing with a reason.

@@ -9,15 +9,14 @@ the sums on the way up. Nothing is ever subtracted.
 from __future__ import annotations
 
 import hashlib
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
-from typing import Any, Self
-
-import numpy as np
-from numpy.typing import NDArray
+from functools import cached_property, lru_cache
+from typing import Self
 
 from probekit.errors import InputError, MismatchError
+from probekit.federated.sums import Sum
 from probekit.linear.design import ClientStats, Design
 
 KEY_BITS = 256
@@ -80,26 +79,9 @@ def order(clients: Iterable[str]) -> list[str]:
     return sorted(clients, key=key_of)
 
 
-class Sum:
-    """Arrays that others are added to, in place; the first is copied when a second comes."""
-
-    def __init__(self, arrays: Mapping[str, NDArray[Any]], values: Mapping[str, float], count: int) -> None:
-        self.arrays, self.values, self.count, self._own = dict(arrays), dict(values), count, False
-
-    def add(self, other: Sum) -> None:
-        """Add another sum."""
-        if not self._own:
-            self.arrays = {name: np.array(array) for name, array in self.arrays.items()}
-            self._own = True
-        for name, array in self.arrays.items():
-            array += other.arrays[name]
-        self.values = {name: value + other.values[name] for name, value in self.values.items()}
-        self.count += other.count
-
-
 def fold(node: Node, least: int, get: Callable[[str], Sum]) -> Sum:
     """The sum of all clients below a node; clients are got one after the other, in the order of their keys."""
-    if isinstance(node, Branch) and not _is_bucket(node, least):
+    if isinstance(node, Branch) and not is_bucket(node, least):
         found = fold(node.low, least, get)
         found.add(fold(node.high, least, get))
         return found
@@ -107,7 +89,7 @@ def fold(node: Node, least: int, get: Callable[[str], Sum]) -> Sum:
     found = get(first.name)
     for leaf in others:
         found.add(get(leaf.name))
-    return found
+    return found.settle()
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,11 +99,11 @@ class StatisticsTree(Mapping[str, ClientStats]):
     design: Design
     root: Node | None = None
     parts: Mapping[str, ClientStats] = field(default_factory=dict)
-    changed: bool = False
-    """Whether clients came or went: partial sums are worth their memory from then on, not before."""
+    keep_sums: bool = False
+    """Whether partial sums are worth their memory: once clients come and go, or where the tree is to be written."""
 
     @classmethod
-    def of(cls, statistics: Mapping[str, ClientStats]) -> StatisticsTree:
+    def of(cls, statistics: Mapping[str, ClientStats], *, keep_sums: bool = False) -> StatisticsTree:
         """The tree of these clients; a tree is given back as it is."""
         if isinstance(statistics, StatisticsTree):
             return statistics
@@ -131,7 +113,7 @@ class StatisticsTree(Mapping[str, ClientStats]):
         for name, one in statistics.items():
             _check_design(name, one, design)
         leaves = [Leaf(name, key_of(name), one.count, one) for name, one in statistics.items()]
-        return cls(design, _built(sorted(leaves, key=lambda leaf: leaf.key)), dict(statistics))
+        return cls(design, _built(sorted(leaves, key=lambda leaf: leaf.key)), dict(statistics), keep_sums)
 
     def __getitem__(self, name: str) -> ClientStats:
         return self.parts[name]
@@ -152,10 +134,10 @@ class StatisticsTree(Mapping[str, ClientStats]):
         """The statistics of all clients together."""
         if self.root is None:
             return ClientStats.zero(self.design)
-        if isinstance(self.root, Branch) and not self.root.known and not self.changed:
-            whole = fold(self.root, self.least, lambda name: _sum_of(self.parts[name]))
-            self.root.known.append(_stats_of(whole, self.design))
-        return _total(self.root, self.least)
+        if isinstance(self.root, Branch) and not self.root.known and not self.keep_sums:
+            whole = fold(self.root, self.least, lambda name: Sum.of(self.parts[name]))
+            self.root.known.append(whole.stats(self.design))
+        return _total(self.root, self.least).loaded.dense
 
     def without(self, *names: str) -> Self:
         """The tree without these clients."""
@@ -165,7 +147,7 @@ class StatisticsTree(Mapping[str, ClientStats]):
                 raise InputError(f"Cannot take client {name} out: these sums do not hold it.")
             root = _removed(root, key_of(name))
             del parts[name]
-        return type(self)(self.design, root, parts, changed=True)
+        return type(self)(self.design, root, parts, keep_sums=True)
 
     def including(self, name: str, statistics: ClientStats) -> Self:
         """The tree with this client, whose statistics replace any it had."""
@@ -173,7 +155,7 @@ class StatisticsTree(Mapping[str, ClientStats]):
         tree = self.without(name) if name in self.parts else self
         leaf = Leaf(name, key_of(name), statistics.count, statistics)
         root: Node = leaf if tree.root is None else _inserted(tree.root, leaf)
-        return type(self)(self.design, root, {**tree.parts, name: statistics}, changed=True)
+        return type(self)(self.design, root, {**tree.parts, name: statistics}, keep_sums=True)
 
     def complements(self) -> Iterator[tuple[str, ClientStats]]:
         """For every client the sum of all others, with about two additions per client."""
@@ -204,15 +186,17 @@ def _summed(node: Branch, least: int) -> ClientStats:
     costs several times the additions. A sum that is missing beside the path is made and kept.
     """
     beside: list[ClientStats] = []
-    while not _is_bucket(node, least) and (missing := _missing(node)) is not None:
+    while not is_bucket(node, least) and (missing := _missing(node)) is not None:
         beside.append(_total(node.low if missing is node.high else node.high, least))
         node = missing
-    bucket = _is_bucket(node, least)
-    parts = [_total(one, least) for one in (_leaves(node) if bucket else (node.low, node.high))]
-    found = _sum_of(parts[0])
-    for part in [*parts[1:], *reversed(beside)]:
-        found.add(_sum_of(part))
-    return _stats_of(found, parts[0].design)
+    parts = [_total(one, least) for one in (_leaves(node) if is_bucket(node, least) else (node.low, node.high))]
+    found = Sum.of(parts[0])
+    for part in parts[1:]:
+        found.add(Sum.of(part))
+    found.settle()
+    for part in reversed(beside):
+        found.add(Sum.of(part))
+    return found.stats(parts[0].design)
 
 
 def _missing(node: Branch) -> Branch | None:
@@ -221,16 +205,8 @@ def _missing(node: Branch) -> Branch | None:
     return unknown[0] if len(unknown) == 1 else None
 
 
-def _sum_of(stats: ClientStats) -> Sum:
-    return Sum({"gram": stats.gram, "moment": stats.moment, "class_counts": stats.class_counts}, {}, stats.count)
-
-
-def _stats_of(found: Sum, design: Design) -> ClientStats:
-    sums: Any = found.arrays
-    return ClientStats(design, **sums)
-
-
-def _is_bucket(node: Branch, least: int) -> bool:
+def is_bucket(node: Branch, least: int) -> bool:
+    """Whether a branch has too few rows on one of its sides: its clients are added one after the other."""
     return min(node.low.count, node.high.count) < least
 
 
@@ -239,13 +215,14 @@ def _leaves(node: Node) -> tuple[Leaf, ...]:
 
 
 def _check_design(name: str, statistics: ClientStats, design: Design) -> None:
-    if statistics.design != design:
+    if statistics.design is not design and statistics.design != design:
         raise MismatchError(
             f"Cannot sum statistics of different designs: client {name} has {statistics.design}, the others "
             f"{design}. Compute all with the same options."
         )
 
 
+@lru_cache(maxsize=1 << 18)
 def key_of(name: str) -> int:
     """A client's place in the trie."""
     return int.from_bytes(hashlib.sha256(name.encode()).digest())
@@ -270,7 +247,7 @@ def _built(leaves: list[Leaf]) -> Node:
     if len(leaves) == 1:
         return leaves[0]
     bit = _parting(leaves[0].key, leaves[-1].key)
-    cut = next(place for place, leaf in enumerate(leaves) if _bit(leaf.key, bit))
+    cut = bisect_left(leaves, 1, key=lambda leaf: _bit(leaf.key, bit))
     return _joined(_built(leaves[:cut]), _built(leaves[cut:]))
 
 

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from probekit.federated.federation import Traffic
+from probekit.federated.summation import StatisticsTree
 from probekit.linear.design import ClientStats, Solution
 from probekit.linear.objective import SIGMA
 from probekit.models.heads import Head
@@ -210,5 +211,5 @@ class Trained:
         history = self.history if self.history is not None and not self.history.about & gone else None
         gradients = None if old is None else Gradients(left(old.aggregate), left(old.local))
         kept = {name: rest for name, one in self.kept.items() if (rest := one.without(gone)) is not None}
-        statistics = None if sums is None else left(sums)
+        statistics = None if sums is None else StatisticsTree.of(sums).without(*gone & sums.keys())
         return replace(self, history=history, gradients=gradients, statistics=statistics, kept=kept)

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
-from probekit.errors import InputError
+from probekit.errors import CorruptError, InputError
 from probekit.federated.choice import Choice, choose
 from probekit.federated.federation import Federation, Traffic
 from probekit.federated.in_process import InProcess
@@ -18,6 +18,7 @@ from probekit.federated.server import client_weights
 from probekit.federated.trained import Gradients, RoundState, ServerSet, Trained
 from probekit.linear.design import ClientStats, Design, Solution
 from probekit.linear.objective import refuse_unhidden
+from probekit.linear.plausibility import implausible
 from probekit.linear.ridge import penalty_of
 from probekit.models.heads import Head
 from probekit.protocols import Look, Watch, unwatched
@@ -78,8 +79,11 @@ class Training:
             self.save(RoundState(params, rounds, earlier + self.clients.traffic - self.before))
 
     def statistics(self) -> dict[str, ClientStats]:
-        """Each client's statistics."""
+        """Each client's statistics, judged as they arrive."""
         found = {one.client: self.problem.stats(one.arrays) for one in self.clients.ask("statistics").each()}
+        for name, one in found.items():
+            if why := implausible(one, self.counts[name]):
+                raise CorruptError(f"No rows have the statistics of client {name}: {why}. Ask the client again.")
         return {name: found[name] for name in self.counts}
 
     def gradients(self, params: Array) -> dict[str, Array]:

@@ -10,15 +10,20 @@ from __future__ import annotations
 
 import hashlib
 import math
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING
 
 import numpy as np
-from jaxtyping import Float64
 from numpy.typing import NDArray
 
 from probekit.errors import InputError, MismatchError
 from probekit.values import Json, canonical, one_line
+
+if TYPE_CHECKING or "jaxtyping" in sys.modules:  # where shapes are checked it is there; to import it takes long
+    from jaxtyping import Float64
 
 INTERCEPTS = ("penalised", "free", "none")
 SCALINGS = ("mean", "sum")
@@ -86,6 +91,12 @@ class Design:
         return ((classes, *gram) if self.per_class else gram, (self.columns, classes), (classes,))
 
 
+@lru_cache(maxsize=16)
+def design_text(design: Design) -> str:
+    """A design as digests take it in."""
+    return canonical(vars(design))
+
+
 @dataclass(frozen=True)
 class ClientStats:
     """Gram X^T X, moment X^T Y, row count and class counts of some rows. A commutative monoid under `+`.
@@ -123,6 +134,16 @@ class ClientStats:
         return int(self.class_counts.sum())
 
     @property
+    def loaded(self) -> ClientStats:
+        """The same in memory; what lies in a file is read."""
+        return self
+
+    @property
+    def dense(self) -> ClientStats:
+        """The same as sums; a root is multiplied out."""
+        return self
+
+    @property
     def total_gram(self) -> NDArray[np.float64]:
         """The Gram of all classes together."""
         return self.gram.sum(axis=0) if self.design.per_class else self.gram
@@ -153,7 +174,7 @@ class ClientStats:
     @property
     def digest(self) -> str:
         """The sha256 of the numbers and the design."""
-        hasher = hashlib.sha256(canonical(vars(self.design)).encode())
+        hasher = hashlib.sha256(design_text(self.design).encode())
         for array in (self.gram, self.moment, self.class_counts):
             hasher.update(np.ascontiguousarray(array).tobytes())
         return hasher.hexdigest()

@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from probekit.linear.design import ClientStats
 from probekit.linear.lapack import linalg
+from probekit.linear.roots import RootStats
 
 ROUNDING = {"float64": 1e-9, "exact": 1e-9, "fast": 1e-5}
 """How far sums may be off, relative to a Gram's diagonal, by arithmetic."""
@@ -14,11 +15,15 @@ ROUNDING = {"float64": 1e-9, "exact": 1e-9, "fast": 1e-5}
 
 def implausible(statistics: ClientStats, count: int | None = None) -> str:
     """Why no rows (no `count` rows, where given) have these statistics, as a clause; empty where some could."""
-    design, counts, moment = statistics.design, statistics.class_counts, statistics.moment
+    statistics = statistics.loaded
+    design, counts = statistics.design, statistics.class_counts
     if counts.min(initial=0) < 0:
         return f"a class counts {counts.min()} rows"
     if count is not None and statistics.count != count:
         return f"the classes count {statistics.count} rows"
+    if isinstance(statistics, RootStats):
+        return _implausible_root(statistics)
+    moment = statistics.moment
     if not (np.isfinite(statistics.gram).all() and np.isfinite(moment).all()):
         return "they hold NaN or infinity"
     grams = statistics.gram if design.per_class else statistics.gram[None]
@@ -33,6 +38,24 @@ def implausible(statistics: ClientStats, count: int | None = None) -> str:
     if (np.square(moment) > allowed).any():
         return "the moment is larger than Gram and class counts allow"
     return "" if design.intercept == "none" else _miscounted(statistics, grams, rounding)
+
+
+def _implausible_root(statistics: RootStats) -> str:
+    """A root is positive semidefinite by construction: what is left is its form, and what it counts."""
+    design, columns, counts = statistics.design, statistics.design.columns, statistics.class_counts
+    if not np.isfinite(np.vdot(statistics.root, statistics.root)):
+        return "they hold NaN or infinity"
+    rounding = ROUNDING["float64"] * statistics.count
+    for own, root in statistics.parts():
+        if np.tril(root[:, : len(root)], -1).any() or (np.diagonal(root) < 0).any():
+            return "the root is not triangular with a diagonal of at least 0"
+        seen = slice(columns - (design.intercept != "none"), None)
+        wanted = np.diag(counts[own].astype(np.float64))
+        if design.intercept != "none":
+            wanted = np.block([[counts[own].sum(), counts[own]], [counts[own][:, None], wanted]])
+        if np.abs(root[:, seen].T @ root[:, seen] - wanted).max() > rounding:
+            return "the root counts other rows"
+    return ""
 
 
 def _miscounted(statistics: ClientStats, grams: NDArray[np.float64], rounding: float) -> str:

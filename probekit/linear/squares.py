@@ -129,6 +129,7 @@ class StatsSquares(_HeadSquares):
     design: Design = field(init=False)
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "stats", self.stats.loaded.dense)
         object.__setattr__(self, "design", self.stats.design)
 
     @property

@@ -6,16 +6,16 @@ import math
 import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from functools import cache, partial
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
-from threadpoolctl import ThreadpoolController
 
 from probekit.errors import InputError
 from probekit.linear.design import EXACT_ROWS, GRID_REACH, ClientStats, Design
 from probekit.linear.lapack import sparse
+from probekit.linear.threads import libraries
 from probekit.values import Rows
 
 Array = NDArray[np.float64]
@@ -185,16 +185,10 @@ def _sums(
     if count <= 2 * LANES * _block_rows(design, chunk_rows):
         return lane(0, 1)
     cores = max(1, (os.cpu_count() or 1) // LANES)
-    with _libraries().limit(limits=cores, user_api="blas"), ThreadPoolExecutor(LANES) as pool:
+    with libraries().limit(limits=cores, user_api="blas"), ThreadPoolExecutor(LANES) as pool:
         parts = list(pool.map(partial(lane, lanes=LANES), range(LANES)))
     (gram, sums), (more, others) = parts
     return gram + more, sums + others
-
-
-@cache
-def _libraries() -> ThreadpoolController:
-    """Looked up once: that takes longer than the statistics of a small client."""
-    return ThreadpoolController()
 
 
 def _lane(labels: Indices, design: Design, blocks: Blocks) -> tuple[Array, Array]:

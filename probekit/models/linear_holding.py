@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 
 from probekit.errors import InputError
 from probekit.linear.design import ClientStats
+from probekit.linear.roots import client_statistics
 from probekit.linear.squares import CurvedSquares, RowSquares, StatsSquares
-from probekit.linear.statistics import columns_of, statistics
+from probekit.linear.statistics import columns_of
 from probekit.models.problem import SetHolding
 from probekit.values import Array, Indices
 
@@ -29,7 +30,7 @@ class RowHolding(SetHolding):
     def statistics(self) -> ClientStats:
         """Their statistics; a row that cannot be used is named by its sample id."""
         try:
-            return statistics(self.picked, self.labels, self.problem.design)
+            return client_statistics(self.picked, self.labels, self.problem.design)
         except InputError as error:
             for some in np.array_split(self.rows, -(-self.count // 4096)):
                 for row in some[~np.isfinite(self.embeddings.embeddings[some]).all(axis=1)].tolist():

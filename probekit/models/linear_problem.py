@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from probekit.linear.design import ClientStats, Design, Solution
 from probekit.linear.ridge import fit
+from probekit.linear.roots import RootStats
 from probekit.linear.solvers import Cholesky, ConjugateGradient, Operator, Solver
 from probekit.linear.squares import CurvedSquares
 from probekit.linear.statistics import row_blocks
@@ -106,6 +107,8 @@ class HeadProblem(BuiltIn):
 
     def stats(self, arrays: Mapping[str, NDArray[Any]]) -> ClientStats:
         """The statistics in an answer."""
+        if "root" in arrays:
+            return RootStats(self.design, arrays["root"], arrays["class_counts"])
         return ClientStats(self.design, arrays["gram"], arrays["moment"], arrays["class_counts"])
 
     def minimum(

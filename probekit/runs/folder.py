@@ -29,7 +29,7 @@ from probekit.federated.trained import Trained
 from probekit.files import ASIDE, acquire, replaced, restore_folder, storing, sync_folder, write_json
 from probekit.models.heads import Head
 from probekit.registry import nearest
-from probekit.runs import commitments, layout, ledger
+from probekit.runs import commitments, layout, ledger, tensors
 from probekit.runs.commitments import CommittedStep
 from probekit.runs.erasure import erase_purged
 from probekit.runs.layout import LEDGER, NOTE, PARTITION, lock_of, state_folder
@@ -191,7 +191,7 @@ class RunFolder:
             step = committed or self.commit(trained)
             if step.transition is not None:
                 event = replace(event, inputs={**event.inputs, "root": step.transition.before.digest})
-            outputs = write_state(aside, trained, step.commitments, before=self.at(), texts=texts)
+            outputs = write_state(aside, trained, step.commitments, texts=texts)
             aside.rename(state_folder(self.path, number))
             sync_folder(self.path / "states")
             if step.transition is not None:
@@ -222,7 +222,7 @@ class RunFolder:
         if path.absolute() == self.path.absolute():
             raise InputError(f"{path} cannot be copied onto itself. Choose another folder.")
         with self.lock(), layout.appearing(path, force=force) as aside:
-            shutil.copytree(self.path, aside, dirs_exist_ok=True)
+            tensors.copy_linked(self.path, aside)
             aside.chmod(0o700)  # an earlier version's run may be open to others
         return RunFolder.open(path)
 

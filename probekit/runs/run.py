@@ -4,32 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import wraps
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from probekit.cache import DiskStore
+from probekit.errors import ProbekitError
 from probekit.federated.trained import Trained
 from probekit.models.heads import Head
 from probekit.protocols import Watch, unwatched
-from probekit.runs.bundling import bundle
-from probekit.runs.duplicates import DuplicatesResult, duplicates
-from probekit.runs.evaluation import evaluate
-from probekit.runs.exporting import export
 from probekit.runs.folder import OpenRun, RunFolder
-from probekit.runs.influence import influence
 from probekit.runs.layout import NOTE
-from probekit.runs.noise import refuse_copies
-from probekit.runs.options import TrainOptions
-from probekit.runs.proving import prove
-from probekit.runs.purging import purge
 from probekit.runs.result import Result
-from probekit.runs.training import TrainResult, train_run
-from probekit.runs.unlearning import plan, unlearn
-from probekit.runs.verification import verify
 
 if TYPE_CHECKING:
     from probekit.report.report import Report
+    from probekit.runs.bundling import bundle
+    from probekit.runs.duplicates import DuplicatesResult, duplicates
+    from probekit.runs.evaluation import evaluate
+    from probekit.runs.exporting import export
+    from probekit.runs.influence import influence
     from probekit.runs.membership import MembershipResult
+    from probekit.runs.options import TrainOptions
+    from probekit.runs.proving import prove
+    from probekit.runs.purging import purge
+    from probekit.runs.training import TrainResult
+    from probekit.runs.unlearning import plan, unlearn
+    from probekit.runs.verification import verify
 
 
 @dataclass(frozen=True)
@@ -40,15 +42,51 @@ class AuditResult(Result):
     membership: MembershipResult
 
 
+class Verb:
+    """A verb of runs in a module of its own, imported when first used: most commands need one.
+
+    With `small`, a small problem has one BLAS thread meanwhile.
+    """
+
+    def __init__(self, module: str, *, small: bool = False) -> None:
+        self._module, self._small = f"probekit.runs.{module}", small
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, run: OpenRun | None, owner: type) -> Any:
+        verb = getattr(import_module(self._module), self._name)
+        return self._sparing(verb).__get__(run, owner) if self._small else verb.__get__(run, owner)
+
+    def _sparing(self, verb: Callable[..., Any]) -> Any:
+        @wraps(verb)
+        def limited(run: OpenRun, *arguments: Any, **options: Any) -> Any:
+            from probekit.linear.threads import threads_for
+
+            try:
+                columns = int(run.folder.at().problem["design"]["dimension"])
+            except (ProbekitError, KeyError):  # a network, or what the verb itself says more of
+                return verb(run, *arguments, **options)
+            with threads_for(columns):
+                return verb(run, *arguments, **options)
+
+        return limited
+
+
 class Run(OpenRun):
     """A run folder and the cache that its rows are in. `training` is what training gave, in the `Run` that trained.
 
     Most verbs are functions in modules of their own, whose first argument is the run.
     """
 
-    plan, unlearn, prove, verify, purge = plan, unlearn, prove, verify, purge
-    bundle, export = bundle, export
-    evaluate, influence, duplicates = evaluate, influence, duplicates
+    if TYPE_CHECKING:
+        plan, unlearn, prove, verify, purge = plan, unlearn, prove, verify, purge
+        bundle, export = bundle, export
+        evaluate, influence, duplicates = evaluate, influence, duplicates
+    else:
+        plan, unlearn, verify = (Verb("unlearning"), Verb("unlearning", small=True), Verb("verification", small=True))
+        prove, bundle, export = map(Verb, ("proving", "bundling", "exporting"))
+        purge, evaluate, influence, duplicates = map(Verb, ("purging", "evaluation", "influence", "duplicates"))
 
     def __init__(self, folder: RunFolder, store: DiskStore, *, training: TrainResult | None = None) -> None:
         super().__init__(folder, store)
@@ -80,6 +118,9 @@ class Run(OpenRun):
         watch, note: told of progress, and of remarks on the way.
         client_keys: the 32 bytes of the public keys of clients that have one, by which they ask to leave.
         """
+        from probekit.runs.options import TrainOptions
+        from probekit.runs.training import train_run
+
         chosen = TrainOptions(**more) if options is None else options
         store = store or DiskStore()
         how: Any = {"store": store, "force": force, "watch": watch, "note": note, "client_keys": client_keys}
@@ -133,5 +174,7 @@ class Run(OpenRun):
 
         A run that releases its heads with noise is not copied.
         """
+        from probekit.runs.noise import refuse_copies
+
         refuse_copies(self.folder)
         return type(self)(self.folder.fork(Path(path), force=force), self.store)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property, reduce
-from operator import add
+from functools import cached_property
 
 from probekit.cache import DiskStore
 from probekit.errors import CorruptError, InputError, MismatchError, NotFoundError, SolverError
 from probekit.federated.federation import Federation
+from probekit.federated.sums import add_up
 from probekit.federated.trained import Trained
 from probekit.files import make_folder
 from probekit.linear.design import ClientStats
@@ -48,7 +48,9 @@ class Snapshot:
         if self.statistics is None:
             return (_retrained(self), "") if self.clients is not None else (None, self.why)
         try:
-            total = reduce(add, self.statistics.values())  # in another order than a removal adds
+            total = add_up(
+                self.statistics.values(), self.trained.problem.design
+            )  # in another order than a removal adds
             return self.trained.minimum(total)[0], ""
         except (InputError, SolverError) as error:
             return None, str(error)

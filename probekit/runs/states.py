@@ -1,7 +1,7 @@
 """One state of a run: a trained head and what was kept with it, in a folder.
 
 head/               config.json, model.safetensors, README.md
-kept/statistics/    one file per client
+kept/statistics/    packs of clients' statistics, and sums of many clients (earlier versions: one file per client)
 kept/               server, gradients, history, objective (secret), solution: what there is of them
 kept/NAME/          whatever else a trainer or a method keeps: common.safetensors, and one file per client
 slots.bin           what the run commits to of every client, closed to others
@@ -12,22 +12,27 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from probekit.errors import CorruptError
+from probekit.errors import CorruptError, InputError
 from probekit.federated.federation import Traffic
+from probekit.federated.server import WEIGHTS, client_weights
+from probekit.federated.summation import StatisticsTree
 from probekit.federated.trained import Kept, ServerSet, Trained
 from probekit.files import PRIVATE, make_folder, read_json, sha256_file, sync_folder, write_bytes, write_json
-from probekit.linear.design import Design, Solution
+from probekit.linear.design import ClientStats, Design, Solution
 from probekit.models.heads import Head
 from probekit.models.problem import problem_of
 from probekit.models.serving import load_head, save_head
 from probekit.runs import tensors
 from probekit.runs.commitments import SLOTS, Commitments
+from probekit.runs.packs import read_packs, write_packs
+from probekit.runs.stored import StoredStats, write_sums
 from probekit.values import Json
 
 NOTE = "trained.json"
@@ -73,13 +78,43 @@ class StateFolder:
             )
         return head
 
-    def statistics(self) -> tensors.StatisticsFolder | None:
-        """The clients' statistics, read when asked for."""
-        if self.note["statistics"] is None:
-            return None
-        digests, known = self._ordered("statistics"), self.files
-        files = {client: known[f"{STATISTICS}/{tensors.file_of(client)}"] for client in digests}
-        return tensors.StatisticsFolder(self.folder / STATISTICS, self._design(), self.note["counts"], digests, files)
+    @cached_property
+    def _kept_clients(self) -> tuple[StatisticsTree | None, dict[str, int]]:
+        """The clients' statistics, read when asked for, and how many rows each has, in the order of clients."""
+        note = self.note
+        if (leaves := note.get("leaves")) is not None:
+            return read_packs(self.folder / STATISTICS, leaves["packs"], leaves["sums"], self._design())
+        counts = self._ordered("counts")
+        if note["statistics"] is None:
+            return None, counts
+        found = {name: self._old_statistics(name, place) for place, name in enumerate(self._ordered("statistics"))}
+        return StatisticsTree.of(found), counts
+
+    def _old_statistics(self, client: str, place: int) -> StoredStats:
+        """A client's statistics in a file of their own."""
+        name, digest, count = tensors.file_of(client), self.note["statistics"][client], self.note["counts"][client]
+        path, stated, design = self.folder / STATISTICS / name, self.files[f"{STATISTICS}/{name}"], self._design()
+
+        def load() -> ClientStats:
+            return tensors.take_statistics(path, stated, design, digest=digest, count=count)[0]
+
+        return StoredStats(design, count, digest, load, place=place, file=path)
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """How many rows each client has, in the order of clients."""
+        return dict(self._kept_clients[1])
+
+    def statistics(self) -> StatisticsTree | None:
+        """The clients' statistics, each read when asked for."""
+        return self._kept_clients[0]
+
+    def _weights(self) -> dict[str, float]:
+        """The clients' shares in an average."""
+        how, counts = self.note["weights"], self.counts
+        if not isinstance(how, str):
+            return self._ordered("weights")
+        return dict(zip(counts, client_weights(np.array([*counts.values()]), how).tolist(), strict=True))
 
     @property
     def problem(self) -> Mapping[str, Any]:
@@ -108,8 +143,8 @@ class StateFolder:
         return Trained(
             head=head,
             problem=problem_of(head, self.problem),
-            counts=self._ordered("counts"),
-            weights=self._ordered("weights"),
+            counts=self.counts,
+            weights=self._weights(),
             solution=Solution(tensors.take(*self._path("solution"))[0]["value"], **note["solution"]),
             losses=tuple(note["losses"]),
             statistics=self.statistics(),
@@ -124,7 +159,9 @@ class StateFolder:
 
     def _ordered(self, what: str) -> dict[str, Any]:
         """Something said of clients, in the order in which they were added up: sums depend on it in their last bits."""
-        return {name: self.note[what][name] for name in self.note["clients"] if name in self.note[what]}
+        return {
+            name: self.note[what][name] for name in self.note.get("clients", self.note[what]) if name in self.note[what]
+        }
 
     def _path(self, what: str) -> tuple[Path, str]:
         """A file of what was kept, and its sha256; empty where there is none."""
@@ -154,19 +191,18 @@ def write_state(
     trained: Trained,
     commitments: Commitments,
     *,
-    before: StateFolder | None = None,
     texts: Mapping[str, str] | None = None,
 ) -> dict[str, Json]:
     """Write a state into a new folder; gives what the ledger should say of it.
 
-    Statistics that already stand in the state before are linked, not written again. `texts` are further small
-    files that belong to it, by name.
+    Statistics that were read from a state are linked, not written again. `texts` are further small files that belong
+    to it, by name.
     """
     make_folder(folder, closed=True)
     make_folder(folder / KEPT)
     save_head(trained.head, folder / HEAD)
     files = {f"{HEAD}/{path.name}": sha256_file(path) for path in sorted((folder / HEAD).iterdir())}
-    digests = _write_statistics(folder, trained, files, before=before)
+    leaves = _write_statistics(folder, trained, files)
     for what, put in PUT.items():
         if (value := getattr(trained, what)) is not None:
             files[f"{KEPT}/{what}.safetensors"] = put(folder / KEPT / f"{what}.safetensors", value)
@@ -179,7 +215,7 @@ def write_state(
     solution = {name: one for name, one in vars(trained.solution).items() if name != "value"}
     server: Json = None
     if trained.server is not None:
-        digest = None if trained.server.statistics is None else trained.server.statistics.digest
+        digest = None if trained.server.statistics is None else trained.server.statistics.dense.digest
         server = {"digest": digest, "count": len(trained.server.rows)}
     kept: dict[str, Json] = {
         name: {"parts": list(one.parts), "plain": one.plain, "about": sorted(one.about)}
@@ -188,42 +224,45 @@ def write_state(
     note: dict[str, Json] = {
         "head": trained.head.digest,
         "problem": dict(trained.problem.plain),
-        "clients": list(trained.counts),
-        "counts": dict(trained.counts),
-        "weights": dict(trained.weights),
+        "weights": _how_weighted(trained) if leaves else dict(trained.weights),
         "solution": solution,
         "losses": list(trained.losses),
-        "statistics": digests,
+        "leaves": leaves,
         "server": server,
         "kept": kept,
         "traffic": [[purpose, sent.up, sent.down, sent.rounds] for purpose, sent in trained.traffic.items()],
         "files": files,
         **{name: getattr(trained, name) for name in PLAIN},
     }
+    if leaves is None:
+        note |= {"clients": list(trained.counts), "counts": dict(trained.counts), "statistics": None}
     write_json(folder / NOTE, note)
     for path in (folder / KEPT, folder):
         sync_folder(path)
     return {"head": trained.head.digest, "trained": sha256_file(folder / NOTE)}
 
 
-def _write_statistics(
-    folder: Path, trained: Trained, files: dict[str, str], *, before: StateFolder | None
-) -> dict[str, str] | None:
-    """Write or link the clients' statistics, add their hashes to `files`; gives their digests."""
-    if trained.statistics is None:
+def _write_statistics(folder: Path, trained: Trained, files: dict[str, str]) -> dict[str, Json] | None:
+    """Write or link packs and partial sums, add their hashes to `files`; gives what the state says of them."""
+    statistics, place = trained.statistics, folder / STATISTICS
+    if statistics is None:
         return None
-    make_folder(folder / STATISTICS)
-    there = before.note["statistics"] or {} if before is not None else {}
-    digests = {client: one.digest for client, one in trained.statistics.items()}
-    for client, one in trained.statistics.items():
-        name = f"{STATISTICS}/{tensors.file_of(client)}"
-        if before is not None and there.get(client) == digests[client]:
-            tensors.link(before.folder / name, folder / name)
-            files[name] = before.files[name]
-        else:
-            files[name] = tensors.put_statistics(folder / name, one)
-    sync_folder(folder / STATISTICS)
-    return digests
+    if {name: one.count for name, one in statistics.items()} != trained.counts:
+        raise InputError("Statistics are kept of exactly the clients that count, with their rows. Nothing was written.")
+    make_folder(place)
+    packs, sums = write_packs(place, statistics, trained.counts), write_sums(place, statistics)
+    files |= {f"{STATISTICS}/{sha256}.safetensors": sha256 for sha256 in (*packs, *sums.values())}
+    sync_folder(place)
+    return {"packs": {sha256: pack.header for sha256, pack in packs.items()}, "sums": dict(sums)}
+
+
+def _how_weighted(trained: Trained) -> Json:
+    """The name of the weights where they have one: a state does not list all clients."""
+    counts = np.array([*trained.counts.values()])
+    for how in WEIGHTS:
+        if dict(zip(trained.counts, client_weights(counts, how).tolist(), strict=True)) == trained.weights:
+            return how
+    return dict(trained.weights)
 
 
 def _put_solution(path: Path, solution: Solution) -> str:
@@ -234,7 +273,7 @@ def _put_server(path: Path, server: ServerSet) -> str:
     rows, statistics = np.asarray(server.rows, "<i8"), server.statistics
     if statistics is None:
         return tensors.put(path, {"rows": rows})
-    return tensors.put_statistics(path, statistics, rows=rows)
+    return tensors.put_statistics(path, statistics.dense, rows=rows)
 
 
 PUT: dict[str, Callable[[Path, Any], str]] = {

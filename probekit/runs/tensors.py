@@ -5,8 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -68,6 +67,21 @@ def link(source: Path, target: Path) -> None:
         shutil.copyfile(source, target)
 
 
+def copy_linked(source: Path, target: Path) -> None:
+    """Copy a folder; files that are one under several names stay one."""
+    copied: dict[tuple[int, int], str] = {}
+
+    def copy(old: str, new: str) -> str:
+        about = Path(old).stat()
+        first = copied.setdefault((about.st_dev, about.st_ino), new)
+        if first == new:
+            return shutil.copy2(old, new)
+        link(Path(first), Path(new))
+        return new
+
+    shutil.copytree(source, target, dirs_exist_ok=True, copy_function=copy)
+
+
 def put_statistics(path: Path, statistics: ClientStats, **more: NDArray[Any]) -> str:
     """Write statistics (and arrays that belong to them); gives the file's sha256."""
     sums = {name: np.asarray(getattr(statistics, name), DOUBLE) for name in ("gram", "moment")}
@@ -88,33 +102,6 @@ def take_statistics(path: Path, stated: str, design: Design, *, digest: str, cou
     if why:
         raise VerificationError(f"The statistics in {path} are not of {count} rows: {why}. Ask their client again.")
     return found, tensors
-
-
-@dataclass(frozen=True, eq=False)
-class StatisticsFolder(Mapping[str, ClientStats]):
-    """Clients' statistics, each read and checked when first asked for."""
-
-    folder: Path
-    design: Design
-    counts: Mapping[str, int]
-    digests: Mapping[str, str]
-    files: Mapping[str, str]
-    _read: dict[str, ClientStats] = field(default_factory=dict)
-
-    def __len__(self) -> int:
-        return len(self.digests)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.digests)
-
-    def __contains__(self, client: object) -> bool:
-        return client in self.digests
-
-    def __getitem__(self, client: str) -> ClientStats:
-        if client not in self._read:
-            path, digest, count = self.folder / file_of(client), self.digests[client], self.counts[client]
-            self._read[client] = take_statistics(path, self.files[client], self.design, digest=digest, count=count)[0]
-        return self._read[client]
 
 
 def put_gradients(path: Path, gradients: Gradients) -> str:

@@ -191,7 +191,8 @@ class Removal:
         kept = self.before.statistics
         if kept is None:
             return None
-        gone = [name for name in kept if name not in self.left or name in self.changed]
+        stay = set(self.left) - self.changed
+        gone = [name for name in kept if name not in stay]
         if isinstance(kept, StatisticsTree):
             tree = kept.without(*gone)
         else:

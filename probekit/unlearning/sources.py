@@ -38,7 +38,8 @@ def kept_clients(removal: Removal) -> list[Federation]:
     """The retained clients by what the server kept; clients that are given answer instead of their statistics."""
     before, problem, left = removal.before, removal.problem, removal.left
     if before.statistics is not None and removal.material.clients is None:
-        same = {name: one for name, one in before.statistics.items() if name in left and name not in removal.changed}
+        stay = set(left) - removal.changed
+        same = {name: one for name, one in before.statistics.items() if name in stay}
         holdings = {name: problem.hold_statistics(one) for name, one in {**same, **removal.arriving}.items()}
         return [InProcess(problem, holdings, local=True)]
     if before.gradients is not None and not removal.request.by_row and not removal.request.added:

@@ -19,13 +19,13 @@ from probekit.federated.summation import (
     Branch,
     Leaf,
     StatisticsTree,
-    Sum,
     fold,
     key_of,
     least_rows,
     order,
     trie,
 )
+from probekit.federated.sums import Sum
 from probekit.linear.design import ClientStats, Design
 from probekit.linear.statistics import statistics
 from probekit.models.linear_problem import HeadProblem

@@ -172,7 +172,7 @@ def test_clients_of_any_name(store: DiskStore, shelve: Shelve, tmp_path: Path) -
 def forgotten(run: RunFolder, client: str) -> Trained:
     """The trained state without a client, by re-summing."""
     before = run.trained()
-    assert isinstance(before.statistics, kept.StatisticsFolder)
+    assert before.statistics is not None
     rest = {name: one for name, one in before.statistics.items() if name != client}
     fitted = fit(StatisticsTree.of(rest).total, before.ridge, scaling=before.scaling)
     named = head_of(fitted, classes=before.head.classes, spec_digest=before.head.spec_digest)
@@ -202,21 +202,27 @@ def test_a_new_state_replaces_the_old_one_and_leaves_it_readable(
     assert entry.details == {"client": "2"}
 
 
+def packs_of(run: RunFolder, state: int) -> list[Path]:
+    """The packs of a state."""
+    here = run.at(state)
+    return [here.folder / "kept/statistics" / f"{name}.safetensors" for name in here.note["leaves"]["packs"]]
+
+
 def test_statistics_that_stay_are_not_written_again(store: DiskStore, shelve: Shelve, tmp_path: Path) -> None:
     shelve("small")
     run, _ = made(store, tmp_path / "run")
     run.write_state(forgotten(run, "2"), Event("unlearn"))
-    one, two = (run.path / "states" / number / "kept/statistics" for number in ("0001", "0002"))
-    assert len(list(two.iterdir())) == 3
-    for file in two.iterdir():
-        assert file.samefile(one / file.name)
+    whole = sum(file.stat().st_size for file in packs_of(run, 1))
+    assert {file.name for file in packs_of(run, 2)} != {file.name for file in packs_of(run, 1)}
     before = run.trained()
     assert before.statistics is not None
+    run.write_state(replace(before, losses=(1.0,)), Event("look"))
+    for file in packs_of(run, 3):
+        assert file.samefile(run.path / "states/0002/kept/statistics" / file.name)
+    assert sum(file.stat().st_size for file in packs_of(run, 3)) < whole
     changed = {**before.statistics, "0": before.statistics["0"] + before.statistics["1"]}
     counts = {**before.counts, "0": changed["0"].count}
     run.write_state(replace(before, statistics=changed, counts=counts), Event("grow"))
-    three = run.path / "states/0003/kept/statistics"
-    assert [file.name for file in sorted(three.iterdir()) if not file.samefile(two / file.name)] == [kept.file_of("0")]
     again = RunFolder.open(run.path).trained().statistics
     assert again is not None
     assert again["0"].digest == changed["0"].digest
@@ -241,7 +247,7 @@ def everything(run: RunFolder) -> None:
     assert committed.leaves.keys() == trained.counts.keys() != set()
     for name in trained.statistics or ():
         assert trained.statistics is not None
-        assert trained.statistics[name].count == trained.counts[name]
+        assert trained.statistics[name].loaded.count == trained.counts[name]
 
 
 def test_every_changed_file_is_noticed(store: DiskStore, shelve: Shelve, tmp_path: Path) -> None:
@@ -252,7 +258,7 @@ def test_every_changed_file_is_noticed(store: DiskStore, shelve: Shelve, tmp_pat
     everything(run)
     files = [path for path in sorted(run.path.rglob("*")) if path.is_file()]
     checked = [path for path in files if path.name not in ("run.json", "environment.json", "timings.json")]
-    assert len(checked) == 15  # statistics make gradients known, so these are not kept besides
+    assert len(checked) == 12  # statistics make gradients known, so these are not kept besides
     for path in checked:
         content = path.read_bytes()
         path.write_bytes(content[:-9] + bytes([content[-9] ^ 1]) + content[-8:])

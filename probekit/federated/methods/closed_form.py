@@ -41,7 +41,8 @@ class ClosedForm:
             others: Any = {"weighted": self.class_weight is not None, "normalised": self.normalise_classes}
             refuse_unhidden(ridge=training.ridge, keep=training.keep, **seen, **others)
         with training.purpose("statistics"):
-            parts = StatisticsTree.of(training.statistics()) if training.keep == "statistics" else None
+            kept = training.keep == "statistics"
+            parts = StatisticsTree.of(training.statistics(), keep_sums=True) if kept else None
             total = parts.total if parts else problem.stats(training.clients.ask("statistics").total().arrays)
         noise = training.objective_noise
         term = None if noise is None else draw_objective(total, noise)

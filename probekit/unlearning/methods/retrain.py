@@ -65,9 +65,10 @@ class Retrain:
         before, problem, rows = removal.before, removal.problem, removal.rows
         if "statistics" in problem.traits:
             parts = {one.client: problem.stats(one.arrays) for one in removal.online.ask("statistics").each()}
-            tree = StatisticsTree.of({name: parts[name] for name in removal.counts})
+            keep = before.statistics is not None
+            tree = StatisticsTree.of({name: parts[name] for name in removal.counts}, keep_sums=keep)
             head, solution = before.minimum(tree.total)
-            flops, kept = closed_form_work(rows, *problem.shape), None if before.statistics is None else tree
+            flops, kept = closed_form_work(rows, *problem.shape), tree if keep else None
             return removal.finish(self, solution, head=head, flops=flops, note=ANEW, statistics=kept)
         server, own = removal.server if removal.available("server", "rows") else None, "trainer" in problem.traits
         found = trained_anew(before, removal.online, minimum_trainer(problem), server=server, watch=removal.watch)

@@ -1,0 +1,79 @@
+"""Sums of clients' answers, added in place."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from probekit.linear.design import ClientStats, Design
+from probekit.linear.roots import EXACT_STACK, STACK_ROWS, RootStats, product
+
+
+class Sum:
+    """Arrays that others are added to, in place; the first is copied when a second comes.
+
+    Roots are put aside, and some thousand of their rows at a time become one product, which is added.
+    """
+
+    def __init__(self, arrays: Mapping[str, NDArray[Any]], values: Mapping[str, float], count: int) -> None:
+        self.arrays, self.values, self.count, self._own = dict(arrays), dict(values), count, False
+        self._roots: list[RootStats] = []
+        self._rows = 0
+
+    @classmethod
+    def of(cls, stats: ClientStats) -> Sum:
+        """The statistics of one client, or a sum of several."""
+        stats = stats.loaded
+        if isinstance(stats, RootStats):
+            found = cls({}, {}, stats.count)
+            found._stack(stats)
+            return found
+        return cls({"gram": stats.gram, "moment": stats.moment, "class_counts": stats.class_counts}, {}, stats.count)
+
+    def add(self, other: Sum) -> None:
+        """Add another sum."""
+        self._include(other.arrays, own=other._own)
+        for root in other._roots:
+            self._stack(root)
+        self.values = {name: value + other.values[name] for name, value in self.values.items()}
+        self.count += other.count
+
+    def settle(self) -> Sum:
+        """The same, with nothing put aside."""
+        if self._roots:
+            roots, self._roots, self._rows = self._roots, [], 0
+            self._include(product(roots), own=True)
+        return self
+
+    def _stack(self, root: RootStats) -> None:
+        exact = root.design.arithmetic == "exact"
+        if self._rows + len(root.root) > STACK_ROWS or (exact and len(self._roots) >= EXACT_STACK):
+            self.settle()
+        self._roots.append(root)
+        self._rows += len(root.root)
+
+    def _include(self, arrays: Mapping[str, NDArray[Any]], *, own: bool) -> None:
+        if not self.arrays:
+            self.arrays, self._own = dict(arrays), own
+            return
+        if arrays and not self._own:
+            self.arrays = {name: np.array(array) for name, array in self.arrays.items()}
+            self._own = True
+        for name, array in arrays.items():
+            self.arrays[name] += array
+
+    def stats(self, design: Design) -> ClientStats:
+        """The sum as statistics."""
+        sums: Any = self.settle().arrays
+        return ClientStats(design, **sums)
+
+
+def add_up(statistics: Iterable[ClientStats], design: Design) -> ClientStats:
+    """The sum of statistics, added one after the other."""
+    found = Sum.of(ClientStats.zero(design))
+    for one in statistics:
+        found.add(Sum.of(one))
+    return found.stats(design)
