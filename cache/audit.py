@@ -10,10 +10,12 @@ from pathlib import Path
 import numpy as np
 
 from probekit.cache.disk import DiskStore
-from probekit.cache.entry import Entry, Shard, changing, locate
+from probekit.cache.entry import Entry, Shard, locate
+from probekit.cache.ids import IdLookup, stack
+from probekit.cache.journal import changing
 from probekit.cache.sets import assemble
 from probekit.errors import CacheError, ProbekitError
-from probekit.files import map_tensors, sha256_file
+from probekit.files import map_tensors, sha256_file, sync_folder
 from probekit.values import EncodingSpec, canonical
 
 
@@ -59,6 +61,18 @@ def _readable(paths: Iterable[Path]) -> Iterator[Shard]:
     for path in paths:
         with suppress(CacheError):
             yield Shard(path)
+
+
+def unused_rows(store: DiskStore) -> dict[str, int]:
+    """How many rows of each spec no set uses, where there are any; in damaged files none are counted."""
+    found = {}
+    for entry in store.entries():
+        sets = store.sets.digests(entry.folder.name)
+        with suppress(CacheError, OSError, KeyError):
+            used = IdLookup(stack(store.sets.read_columns(digest)["ids"] for digest in sets))
+            paths = [*entry.shard_paths(), *_paths(entry, "pieces")]
+            found[entry.folder.name] = sum(int((used.locate(one.ids) < 0).sum()) for one in _readable(paths))
+    return {spec: count for spec, count in found.items() if count}
 
 
 def explain(spec: EncodingSpec, others: Sequence[EncodingSpec]) -> list[str]:
@@ -133,11 +147,12 @@ def _check_file(path: Path, spec: str) -> str:
 def _set_aside(store: DiskStore, entry: Entry, path: Path) -> None:
     if path.suffix != ".safetensors":
         return
-    with changing(entry.folder):
+    with changing(store.root):
         if path.exists():
             target = store.root / "damaged" / entry.folder.name
             target.mkdir(parents=True, exist_ok=True)
             path.rename(target / path.name)
+            sync_folder(path.parent)
         if path.parent.name == "shards":
             entry.write_index([name for name in entry.shard_names() if name != path.stem])
 

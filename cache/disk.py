@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -13,28 +13,41 @@ import numpy as np
 from filelock import FileLock
 from numpy.typing import NDArray
 
-from probekit.cache.entry import Entry, changing, check_schema, locate
+from probekit.cache.entry import Entry, check_schema, locate
 from probekit.cache.ids import IdLookup, hex_ids, pack, stack
+from probekit.cache.journal import changing, check_ready
 from probekit.cache.rows import Places, StoredRows
 from probekit.cache.sets import SetShelf, assemble
-from probekit.errors import NotFoundError, StorageError
+from probekit.cache.tombstones import Tombstones
+from probekit.errors import InputError, NotFoundError, StorageError
 from probekit.files import acquire, default_root, read_json, storing, write_json, write_text
 from probekit.values import SCHEMA, EmbeddingSet, EncodingSpec, Rows
 
 _TAG = "Signature: 8a477f597d28d172789f06886806bc55\n# This folder is a cache made by probekit.\n"
 _BLOCK_ROWS = 8192
+WORK = ".work-"
+"""How the names of locks begin that are held while rows of a spec are made."""
 
 
 class DiskStore:
     """Embeddings in a folder, shared by every command and every process of this user.
 
-    `waiting` is called once with a sentence when another process is found doing the same work.
+    `waiting` is called once with a sentence when another process is found doing the same work. A cache in which a
+    removal was interrupted is refused, except to who comes to finish it (`unfinished`).
     """
 
-    def __init__(self, root: Path | str | None = None, *, waiting: Callable[[str], None] | None = None) -> None:
+    def __init__(
+        self,
+        root: Path | str | None = None,
+        *,
+        waiting: Callable[[str], None] | None = None,
+        unfinished: bool = False,
+    ) -> None:
         self.root = Path(root) if root is not None else default_root()
-        self.sets = SetShelf(self.root)
+        self.sets, self.tombstones = SetShelf(self.root), Tombstones(self.root)
         self._waiting = waiting
+        if not unfinished:
+            check_ready(self.root)
         marker = self.root / "probekit.json"
         if marker.exists():
             check_schema(read_json(marker).get("schema"), marker)
@@ -52,7 +65,7 @@ class DiskStore:
         """The folder of a spec, described, while something is put into it."""
         self._prepare()
         entry = self.entry(spec)
-        with changing(entry.folder):
+        with changing(self.root):
             if not (entry.folder / "spec.json").exists():
                 write_json(entry.folder / "spec.json", {"backbone": spec.backbone, **spec.identity})
             yield entry
@@ -88,32 +101,71 @@ class DiskStore:
         return StoredRows(find, (len(wanted), width), spec.dtype)
 
     def save(self, spec: EncodingSpec, ids: Sequence[str], rows: NDArray[Any]) -> None:
-        """Keep these rows; after this returns, no crash loses them."""
+        """Keep these rows; after this returns, no crash loses them. Those of erased samples are not kept."""
         with self._changed(spec) as entry:
-            entry.write_shard("pieces", pack(ids), rows)
+            erased = self.erased(ids)
+            if erased:
+                stay = [row for row, sample in enumerate(ids) if sample not in erased]
+                ids, rows = [ids[row] for row in stay], rows[stay]
+            if len(ids):
+                entry.write_shard("pieces", pack(ids), rows)
 
     def seal(self, embeddings: EmbeddingSet) -> EmbeddingSet:
-        """Put the rows in the order of the set and keep the set; gives it as the store loads it."""
-        entry = self.entry(embeddings.spec)
-        if entry.pieces():
-            entry.seal(pack(embeddings.ids)[embeddings.usable])
-        if not (self.root / "sets" / embeddings.digest).exists():
-            self._prepare()
-        return self.open(self.sets.write(embeddings))
+        """Put the rows in the order of the set and keep the set; gives it as the store loads it.
 
-    def adopt(self, embeddings: EmbeddingSet, name: str) -> EmbeddingSet:
-        """Keep a set from elsewhere under a name: the rows that are not here yet, then the set; gives it as loaded."""
-        spec, ids, known = embeddings.spec, embeddings.ids, self.known(embeddings.spec)
-        fresh = np.array([row for row in embeddings.usable.tolist() if ids[row] not in known], dtype=np.int64)
-        for start in range(0, len(fresh), _BLOCK_ROWS):
-            rows = fresh[start : start + _BLOCK_ROWS]
-            self.save(spec, [ids[row] for row in rows], embeddings.embeddings[rows])
-        sealed = self.seal(replace(embeddings, embeddings=self.load(spec, ids, masked=embeddings.masked)))
-        self.sets.give_name(name, sealed.digest)
+        Refused where a row is not there: it was erased, or its file set aside, since it was saved.
+        """
+        entry, digest = self.entry(embeddings.spec), embeddings.digest
+        wanted = pack(embeddings.ids)[embeddings.usable]
+        if not entry.pieces() and (self.root / "sets" / digest).exists():  # so that a read-only cache can be read
+            locate(entry.files(), wanted)
+            return self.open(digest)
+        self._prepare()
+        with changing(self.root):
+            if erased := self.erased(embeddings.ids):
+                raise InputError(
+                    f"{len(erased)} samples of this set were erased from {self.root} on request. Leave them out, or "
+                    "bring them back with `restore` before their rows are saved."
+                )
+            locate(entry.files(), wanted)
+            entry.seal(wanted)
+            self.sets.write(embeddings)
+        return self.open(digest)
+
+    def erased(self, ids: Iterable[str]) -> set[str]:
+        """Those of these samples that were erased on request."""
+        return self.tombstones.among(ids)
+
+    def restore(self, ids: Iterable[str]) -> None:
+        """Let erased samples come back."""
+        self.tombstones.remove(ids)
+
+    def adopt(self, embeddings: EmbeddingSet, name: str, *, restore_erased: bool = False) -> EmbeddingSet:
+        """Keep a set from elsewhere under a name: the rows that are not here yet, then the set; gives it as loaded.
+
+        restore_erased: also where samples of it were erased here, which then come back.
+        """
+        spec, ids = embeddings.spec, embeddings.ids
+        erased = self.erased(ids)
+        if erased and not restore_erased:
+            raise InputError(
+                f"{len(erased)} samples of this set were erased from {self.root} on request. Give "
+                "`restore_erased=True` to bring them back; nothing was added."
+            )
+        with self.working(spec, f"set {embeddings.digest}"):
+            self.restore(erased)
+            known = self.known(spec)
+            fresh = np.array([row for row in embeddings.usable.tolist() if ids[row] not in known], dtype=np.int64)
+            for start in range(0, len(fresh), _BLOCK_ROWS):
+                rows = fresh[start : start + _BLOCK_ROWS]
+                self.save(spec, [ids[row] for row in rows], embeddings.embeddings[rows])
+            sealed = self.seal(replace(embeddings, embeddings=self.load(spec, ids, masked=embeddings.masked)))
+            self.sets.give_name(name, sealed.digest)
         return sealed
 
     def open(self, name: str) -> EmbeddingSet:
         """The set of this name or digest. Costs the same whatever its size: nothing is read until it is used."""
+        check_ready(self.root)
         digest = self.sets.resolve(name)
         note, columns = self.sets.read_note(digest), self.sets.read_columns(digest)
         entry = self.entry(note["spec"])
@@ -135,13 +187,20 @@ class DiskStore:
 
     @contextmanager
     def working(self, spec: EncodingSpec, purpose: str) -> Iterator[None]:
-        """Held while rows are made, so that a second process waits and then finds them made."""
+        """Held while rows are made, so that a second process waits and then finds them made.
+
+        Nothing but a purge takes rows of this spec meanwhile; the cache is taken for a moment, so that a removal that
+        did not see this coming ends first.
+        """
         folder = self.entry(spec).folder
-        lock = FileLock(folder / f".work-{hashlib.sha256(purpose.encode()).hexdigest()[:16]}")
-        with suppress(StorageError), storing(folder):  # a read-only cache can still be read; writing to it will say so
-            folder.mkdir(parents=True, exist_ok=True)
-            acquire(lock, "Another process is extracting the same set; waiting for it to finish.", self._waiting)
+        lock = FileLock(folder / f"{WORK}{hashlib.sha256(purpose.encode()).hexdigest()[:16]}")
+        notice = "Another process is extracting the same set; waiting for it to finish."
         try:
+            with suppress(StorageError), storing(folder):  # a read-only cache can still be read; writing will say so
+                folder.mkdir(parents=True, exist_ok=True)
+                acquire(lock, notice, self._waiting)
+                with changing(self.root):
+                    pass
             yield
         finally:
             lock.release()

@@ -12,21 +12,19 @@ the set alone and not on where an extraction was interrupted.
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from filelock import FileLock
 from numpy.typing import NDArray
 
 from probekit.cache.ids import IdArray, IdLookup, first_of, stack
+from probekit.cache.journal import changing
 from probekit.cache.rows import Places, StoredRows
 from probekit.errors import CacheError, CorruptError
-from probekit.files import ASIDE, checked_digest, map_tensors, read_json, storing, write_json, write_tensors
+from probekit.files import checked_digest, map_tensors, read_json, sync_folder, write_json, write_tensors
 from probekit.values import SCHEMA, EncodingSpec, Rows
 
 SHARD_BYTES = 1 << 30
@@ -40,17 +38,6 @@ def check_schema(found: object, what: Path) -> None:
             f"{what} was written by a newer probekit (schema {found}; this one reads up to {SCHEMA}). "
             "Upgrade probekit, or set PROBEKIT_CACHE to another folder."
         )
-
-
-@contextmanager
-def changing(folder: Path) -> Iterator[None]:
-    """Held for the moments in which an entry, or sets and names, change; leftovers of a killed process are swept."""
-    with storing(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-        with FileLock(folder / ".lock"):
-            for stale in [*folder.glob(f"{ASIDE}*"), *folder.glob(f"*/{ASIDE}*")]:
-                shutil.rmtree(stale) if stale.is_dir() else stale.unlink(missing_ok=True)
-            yield
 
 
 class Shard:
@@ -72,10 +59,10 @@ class Shard:
 
 
 class Entry:
-    """One spec's folder. Reading takes no lock; every change is made under `changing` its folder."""
+    """One spec's folder. Reading takes no lock; every change is made under `changing` the cache."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder = folder
+        self.folder, self.root = folder, folder.parent.parent
 
     @cached_property
     def spec(self) -> EncodingSpec:
@@ -103,10 +90,13 @@ class Entry:
         self.keep("shards", names)
 
     def keep(self, place: str, names: Sequence[str]) -> None:
-        """Drop the files in a place but these."""
-        for path in (self.folder / place).glob("*.safetensors"):
-            if path.stem not in names:
-                path.unlink()
+        """Drop the files in a place but these, for good."""
+        stay = set(names)
+        gone = [path for path in (self.folder / place).glob("*.safetensors") if path.stem not in stay]
+        for path in gone:
+            path.unlink()
+        if gone:
+            sync_folder(self.folder / place)
 
     def shards(self) -> list[Shard]:
         """The sealed shards, mapped."""
@@ -130,7 +120,7 @@ class Entry:
 
     def seal(self, wanted: IdArray) -> None:
         """Bring the rows of these samples into shards, in this order, and drop the pieces they came from."""
-        with changing(self.folder):
+        with changing(self.root):
             sealed, pieces = self.shards(), self.pieces()
             fresh = wanted[IdLookup(stack(shard.ids for shard in sealed)).locate(wanted) < 0]
             if len(fresh):
@@ -140,9 +130,8 @@ class Entry:
                 written = [self.write_shard("shards", part, StoredRows.of(locate(pieces, part))) for part in parts]
                 self.write_index([*(shard.name for shard in sealed), *written])
             everything = IdLookup(stack(shard.ids for shard in self.shards()))
-            for piece in pieces:
-                if (everything.locate(piece.ids) >= 0).all():
-                    piece.path.unlink()
+            left = [piece.name for piece in pieces if (everything.locate(piece.ids) < 0).any()]
+            self.keep("pieces", left)
 
 
 def locate(shards: Sequence[Shard], wanted: IdArray) -> Places:

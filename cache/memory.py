@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+from collections.abc import Container, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any
@@ -44,6 +44,13 @@ class MemoryStore:
     def seal(self, embeddings: EmbeddingSet) -> EmbeddingSet:
         """The set with its rows in one array."""
         return replace(embeddings, embeddings=np.asarray(embeddings.embeddings))
+
+    def erased(self, ids: Iterable[str]) -> set[str]:
+        """Nothing was ever erased here."""
+        return set()
+
+    def restore(self, ids: Iterable[str]) -> None:
+        """So nothing can come back."""
 
     def canary(self, spec: EncodingSpec) -> NDArray[Any] | None:
         """The vectors of the synthetic samples when this spec was first used."""

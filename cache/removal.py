@@ -1,28 +1,39 @@
-"""Taking things out of a cache: sets, rows nobody uses, and samples that must not stay anywhere in it."""
+"""Taking things out of a cache: sets, rows nobody uses, and samples that must not stay anywhere in it.
+
+Every removal is journalled: killed at any step, the same command finishes it, and until then nothing else is done.
+Whatever a step does, doing it again does nothing more.
+"""
 
 from __future__ import annotations
 
-import shutil
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from filelock import FileLock, Timeout
 
-from probekit.cache.disk import DiskStore
-from probekit.cache.entry import Entry, changing
-from probekit.cache.ids import IdArray, IdLookup, hex_ids, meant, pack, stack
+from probekit.cache import journal
+from probekit.cache.disk import WORK, DiskStore
+from probekit.cache.entry import Entry
+from probekit.cache.ids import IdArray, IdLookup, stack
+from probekit.cache.journal import changing
 from probekit.cache.rows import Places, StoredRows
-from probekit.cache.search import remains
+from probekit.cache.users import users
 from probekit.errors import InputError, NotFoundError
-from probekit.values import EmbeddingSet
+from probekit.files import remove_folder
+from probekit.values import Json
 
 
 @dataclass(frozen=True)
 class Removed:
-    """What was taken out: rows, sets, and what stayed because somebody else holds it too."""
+    """What was taken out: rows, sets, and what stayed because somebody else holds it too.
+
+    busy: backbones whose unused rows stay, as an extraction is at work on them. runs: those that stood on what went.
+    files, searched: how many files and bytes were searched for what is left; remains: where something is.
+    """
 
     rows: int = 0
     sets: tuple[str, ...] = ()
@@ -30,13 +41,15 @@ class Removed:
     files: int = 0
     searched: int = 0
     remains: tuple[str, ...] = ()
+    busy: tuple[str, ...] = ()
+    runs: tuple[str, ...] = ()
 
 
 def drop_rows(entry: Entry, doomed: IdArray) -> int:
     """Rewrite every file of an entry that holds a doomed row; gives how many rows went."""
     lookup, gone = IdLookup(doomed), 0
     kept: dict[str, list[str]] = {"shards": [], "pieces": []}
-    with changing(entry.folder):
+    with changing(entry.root):
         for file in entry.files():
             keep, place, name = np.flatnonzero(lookup.locate(file.ids) < 0), file.path.parent.name, file.name
             gone += len(file.ids) - len(keep)
@@ -45,148 +58,149 @@ def drop_rows(entry: Entry, doomed: IdArray) -> int:
                 name = entry.write_shard(place, file.ids[keep], rows)
             if len(keep):
                 kept[place].append(name)
-        entry.write_index(kept["shards"])
-        entry.keep("pieces", kept["pieces"])
+        journal.reached("rows written")
+        if kept["shards"] != entry.shard_names():
+            entry.write_index(kept["shards"])
+        journal.reached("index switched")
+        for place, names in kept.items():
+            entry.keep(place, names)
     return gone
 
 
 def remove_set(store: DiskStore, name: str, *, keep_rows: bool = False) -> Removed:
     """Forget a set and, unless told otherwise, its rows that no other set uses."""
-    digest = store.sets.resolve(name)
-    note, ids = store.sets.read_note(digest), np.array(store.sets.read_columns(digest)["ids"])
-    store.sets.remove(digest)
-    entry = store.entry(note["spec"])
-    if keep_rows or not entry.folder.exists():
-        return Removed(0, (digest,))
-    unused = ids[_used(store, note["spec"]).locate(ids) < 0]
-    return Removed(drop_rows(entry, unused), (digest,))
+    request: dict[str, Json] = {"set": name, "keep_rows": keep_rows}
+    with changing(store.root, removing=True):
+        plan = resumed(store, "rm", request)
+        if plan is None:
+            digest = store.sets.resolve(name)
+            spec = store.sets.read_note(digest)["spec"]
+            rows = 0 if keep_rows else len(_unused_without(store, spec, [digest], only=digest))
+            command = f"probekit cache rm {name} --yes{' --keep-rows' * keep_rows}"
+            plan = _begin(store, "rm", request, command, sets=[digest], rows={} if keep_rows else {spec: rows})
+        return _finish(store, plan)
 
 
 def remove_spec(store: DiskStore, beginning: str) -> Removed:
     """Remove a spec, its rows and all sets made of them."""
-    matches = [entry for entry in store.entries() if entry.folder.name.startswith(beginning)]
-    if len(matches) != 1:
-        found = len(matches) or "none"
-        raise NotFoundError(f"Wanted one entry that begins with {beginning!r}, found {found}. See `probekit cache ls`.")
-    entry, sets = matches[0], tuple(store.sets.digests(matches[0].folder.name))
-    rows = sum(len(shard.ids) for shard in entry.files())
-    for digest in sets:
-        store.sets.remove(digest)
-    with changing(entry.folder):
-        shutil.rmtree(entry.folder)
-    return Removed(rows, sets)
+    request: dict[str, Json] = {"spec": beginning}
+    with changing(store.root, removing=True):
+        plan = resumed(store, "rm", request)
+        if plan is None:
+            matches = [entry for entry in store.entries() if entry.folder.name.startswith(beginning)]
+            if len(matches) != 1:
+                found = f"found {len(matches) or 'none'}. See `probekit cache ls`."
+                raise NotFoundError(f"Wanted one entry that begins with {beginning!r}, {found}")
+            entry = matches[0]
+            if busy(entry):
+                raise InputError(f"An extraction is at work on {entry.folder.name[:12]}. Stop it, or wait for its end.")
+            rows, sets = sum(len(shard.ids) for shard in entry.files()), store.sets.digests(entry.folder.name)
+            command = f"probekit cache rm {beginning} --yes"
+            plan = _begin(store, "rm", request, command, sets=sets, rows={entry.folder.name: rows}, whole=True)
+        return _finish(store, plan)
 
 
 def prune(store: DiskStore, *, older_than_days: float | None = None, dry_run: bool = False) -> Removed:
-    """Remove rows that no set uses, unfinished work and leftovers; with an age, also sets made before that."""
-    old: list[str] = []
-    if older_than_days is not None:
-        limit = time.time() - older_than_days * 86400
-        paths = {digest: store.root / "sets" / digest / "set.json" for digest in store.sets.digests()}
-        old = [digest for digest, path in paths.items() if path.stat().st_mtime < limit]
-    doomed = {entry: _unused(store, entry, without=old) for entry in store.entries()}
-    if dry_run:
-        return Removed(sum(len(ids) for ids in doomed.values()), tuple(old))
-    for digest in old:
-        store.sets.remove(digest)
-    with changing(store.root):  # which sweeps
-        pass
-    rows = sum(drop_rows(entry, ids) for entry, ids in doomed.items() if len(ids))
-    shutil.rmtree(store.root / "damaged", ignore_errors=True)
-    return Removed(rows, tuple(old))
+    """Remove rows that no set uses, unfinished work and leftovers; with an age, also sets made before that.
 
-
-def _used(store: DiskStore, spec: str, *, without: Sequence[str] = ()) -> IdLookup:
-    """The ids that the sets of a spec name."""
-    sets = store.sets
-    return IdLookup(stack(sets.read_columns(digest)["ids"] for digest in sets.digests(spec) if digest not in without))
-
-
-def _unused(store: DiskStore, entry: Entry, *, without: Sequence[str]) -> IdArray:
-    there = stack(shard.ids for shard in entry.files())
-    return there[_used(store, entry.folder.name, without=without).locate(there) < 0]
-
-
-def purge(
-    store: DiskStore, *, samples: Sequence[str] = (), client: str | None = None, set_name: str | None = None
-) -> Removed:
-    """Take samples out of every spec and every set, rewrite what held them, and search all files for what is left.
-
-    Samples are ids (or their beginnings) or names of rows. A client's samples that another client or set also holds
-    stay (counted in `shared`): erase those by id.
+    Rows that an extraction is making just now stay.
     """
-    if bool(samples) == (client is not None):
-        raise InputError("Say what to purge: either samples, or one client of one set.")
-    opened = {digest: store.open(digest) for digest in store.sets.digests()}
-    if client is None:
-        doomed, leaving, shared = _by_samples(store, opened, samples), ("", ""), 0
-    else:
-        doomed, leaving, shared = _by_client(store, opened, client, set_name)
-    bytes_of = [row.tobytes() for entry in store.entries() for row in _rows_of(entry, doomed)]
-    changed = [digest for digest, found in opened.items() if _rewrite_set(store, digest, found, doomed, leaving)]
-    rows = sum(drop_rows(entry, doomed) for entry in store.entries())
-    del opened
-    left, files, searched = remains(store.root, [*bytes_of, *(bytes(sample) for sample in doomed)])
-    return Removed(rows, tuple(changed), shared, files, searched, tuple(left))
+    request: dict[str, Json] = {"older_than_days": older_than_days}
+    with changing(store.root, removing=True):
+        plan = resumed(store, "prune", request)
+        if plan is None:
+            old: list[str] = []
+            if older_than_days is not None:
+                limit = time.time() - older_than_days * 86400
+                paths = {digest: store.root / "sets" / digest / "set.json" for digest in store.sets.digests()}
+                old = [digest for digest, path in paths.items() if path.stat().st_mtime < limit]
+            there = {entry.folder.name: entry for entry in store.entries()}
+            rows = {spec: len(_unused_without(store, spec, old)) for spec in there}
+            if dry_run:
+                waiting = {spec for spec, entry in there.items() if busy(entry)}
+                free = sum(count for spec, count in rows.items() if spec not in waiting)
+                return Removed(free, tuple(old), busy=_backbones(store, waiting))
+            older = "" if older_than_days is None else f" --older-than {older_than_days:g}"
+            plan = _begin(store, "prune", request, f"probekit cache prune{older}", sets=old, rows=rows)
+        return _finish(store, plan)
 
 
-def _rows_of(entry: Entry, ids: IdArray) -> Iterator[NDArray[Any]]:
-    lookup = IdLookup(ids)
-    for shard in entry.files():
-        yield from np.array(shard.rows[np.flatnonzero(lookup.locate(shard.ids) >= 0)])
+def resumed(store: DiskStore, kind: str, request: Mapping[str, Json]) -> dict[str, Any] | None:
+    """The plan of the same removal, if it was begun before; another one has to be finished first."""
+    plan = journal.pending(store.root)
+    if plan is not None and (plan["kind"], plan["request"]) != (kind, dict(request)):
+        journal.refuse(store.root)
+    return plan
 
 
-def _by_samples(store: DiskStore, opened: dict[str, EmbeddingSet], samples: Sequence[str]) -> IdArray:
-    """The ids that these texts mean: ids, beginnings of ids, or names of rows."""
-    known = {sample for entry in store.entries() for shard in entry.files() for sample in hex_ids(shard.ids)}
-    known = known.union(*(found.ids for found in opened.values()))
-    pairs = (zip(found.names or (), found.ids, strict=False) for found in opened.values())
-    named = dict(pair for one in pairs for pair in one)
-    ids = set()
-    for text in samples:
-        matches = meant(text, known, named)
-        if len(matches) != 1:
-            raise NotFoundError(
-                f"{text!r} means {len(matches)} samples of this cache; give a full id or a row's name. "
-                "`probekit cache info SET --rows` shows them. Nothing was removed."
-            )
-        ids |= matches
-    return pack(sorted(ids))
+def _begin(
+    store: DiskStore,
+    kind: str,
+    request: Mapping[str, Json],
+    command: str,
+    *,
+    sets: Sequence[str],
+    rows: Mapping[str, int],
+    whole: bool = False,
+) -> dict[str, Any]:
+    """Journal that these sets go, and of these specs the rows that no set uses then (`whole`: the specs, too)."""
+    runs: list[Json] = [str(run) for run in users(store.root, sets)]
+    plan: dict[str, Json] = {"kind": kind, "request": dict(request), "command": command, "whole": whole, "runs": runs}
+    return journal.begin(store.root, {**plan, "sets": list(sets), "rows": dict(rows)})
 
 
-def _by_client(
-    store: DiskStore, opened: dict[str, EmbeddingSet], client: str, set_name: str | None
-) -> tuple[IdArray, tuple[str, str], int]:
-    """The ids that only this client holds, the (set, client) that leaves, and how many others hold too."""
-    holders = [digest for digest, found in opened.items() if client in set(found.clients or ())]
-    if set_name is not None:
-        holders = [digest for digest in holders if digest == store.sets.resolve(set_name)]
-    if len(holders) != 1:
-        raise NotFoundError(
-            f"Client {client!r} is in {len(holders)} sets of this cache; name one by `set_name`. Nothing was removed."
-        )
-    mine, others = set[str](), set[str]()
-    for digest, found in opened.items():
-        for sample, owner in zip(found.ids, found.clients or (), strict=False):
-            if owner != client:
-                others.add(sample)
-            elif digest == holders[0]:
-                mine.add(sample)
-    return pack(sorted(mine - others)), (holders[0], client), len(mine & others)
+def _finish(store: DiskStore, plan: Mapping[str, Any]) -> Removed:
+    """Rows before sets, so that who does it again still knows which rows they were."""
+    journal.reached("journalled")
+    waiting, gone = set(), 0
+    for spec, rows in plan["rows"].items():
+        entry = store.entry(spec)
+        if plan["whole"]:
+            for digest in plan["sets"]:
+                store.sets.remove(digest)
+            remove_folder(entry.folder)
+        elif busy(entry):
+            waiting.add(spec)
+            continue
+        elif entry.folder.exists():
+            only = plan["sets"][0] if plan["kind"] == "rm" else None
+            drop_rows(entry, _unused_without(store, spec, plan["sets"], only=only))
+        gone += rows
+        journal.reached("rows dropped")
+    for digest in plan["sets"]:
+        store.sets.remove(digest)
+        journal.reached("set removed")
+    if plan["kind"] == "prune":
+        remove_folder(store.root / "damaged")
+    journal.strike(store.root)
+    return Removed(gone, tuple(plan["sets"]), busy=_backbones(store, waiting), runs=tuple(plan["runs"]))
 
 
-def _rewrite_set(store: DiskStore, digest: str, found: EmbeddingSet, doomed: IdArray, leaving: tuple[str, str]) -> bool:
-    """Keep a set without the rows that go, under the names it had; gives whether it changed."""
-    stay = IdLookup(doomed).locate(pack(found.ids)) < 0
-    if leaving[0] == digest:
-        stay &= np.array([owner != leaving[1] for owner in found.clients or ()])
-    if stay.all():
-        return False
-    if stay.any():
-        thin = replace(found, embeddings=np.zeros((len(found), found.dimension), dtype=np.uint8))
-        rest = thin.select(np.flatnonzero(stay))
-        new = store.sets.write(replace(rest, embeddings=store.load(found.spec, rest.ids, masked=rest.masked)))
-        for name in store.sets.names_of(digest):
-            store.sets.give_name(name, new)
-    store.sets.remove(digest)
-    return True
+def busy(entry: Entry) -> bool:
+    """Whether an extraction is at work on an entry; asked while the cache is held, so that none begins meanwhile."""
+    for path in entry.folder.glob(f"{WORK}*"):
+        try:
+            FileLock(path).acquire(timeout=0).lock.release()
+        except Timeout:
+            return True
+    return False
+
+
+def _backbones(store: DiskStore, specs: Collection[str]) -> tuple[str, ...]:
+    return tuple(sorted(store.entry(spec).spec.backbone for spec in specs))
+
+
+def _unused_without(store: DiskStore, spec: str, sets: Collection[str], *, only: str | None = None) -> IdArray:
+    """The ids of an entry's rows (`only`: of a set's) that no set uses but these."""
+    others = [digest for digest in store.sets.digests(spec) if digest not in sets]
+    used = IdLookup(stack(store.sets.read_columns(digest)["ids"] for digest in others))
+    if only is not None and not _set_path(store, only).exists():
+        return stack([])
+    there = stack(shard.ids for shard in store.entry(spec).files())
+    if only is not None:
+        there = there[IdLookup(np.array(store.sets.read_columns(only)["ids"])).locate(there) >= 0]
+    return there[used.locate(there) < 0]
+
+
+def _set_path(store: DiskStore, digest: str) -> Path:
+    return store.root / "sets" / digest

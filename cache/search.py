@@ -1,9 +1,16 @@
-"""Looking for bytes that must not be anywhere in a folder any more."""
+"""Looking for bytes that must not be anywhere in a folder any more.
+
+What is looked for is kept as a needle: eight bytes of it, and a salted digest of all of it. So a journal can say what
+to search for, after a crash too, without being one more copy of what is erased.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import hashlib
+import secrets
+from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,62 +19,116 @@ _KEY = 8
 _BLOCK = 1 << 22
 
 
-def remains(root: Path, secrets: Sequence[bytes]) -> tuple[list[str], int, int]:
-    """Search every file below a folder for any of these byte strings, at every offset, ids also as hex text.
+class Needle(NamedTuple):
+    """A byte string of some length: eight bytes of it in hex, where they stand in it, its salted digest."""
 
-    Gives the files that hold one, the number of files and the number of bytes searched.
-    """
-    wanted = [secret for secret in secrets if len(secret) >= _KEY]
-    wanted += [secret.hex().encode() for secret in secrets if len(secret) == 32]
-    needles = _Needles(wanted)
+    window: str
+    offset: int
+    length: int
+    digest: str
+
+
+class Searched(NamedTuple):
+    """The files in which something was found, and how many files and bytes were searched."""
+
+    found: tuple[str, ...]
+    files: int
+    bytes: int
+
+
+Excuse = Callable[[Path, int, int], bool]
+"""Whether what was found in a file, at a place and of a length, may be there: another's bytes can be the same."""
+
+
+def needles_of(secret_bytes: Iterable[bytes], salt: bytes) -> list[Needle]:
+    """What to look for; ids also as hex text. Bytes that are all the same are left out: they say nothing of anybody."""
+    found = []
+    for one in secret_bytes:
+        for secret in [one, one.hex().encode()] if len(one) == 32 else [one]:
+            if len(secret) >= _KEY and len(set(secret)) > 1:
+                offset = _rarest(secret)
+                window = secret[offset : offset + _KEY].hex()
+                found.append(Needle(window, offset, len(secret), _digest(salt, secret)))
+    return found
+
+
+def search(
+    root: Path,
+    needles: Collection[Needle],
+    salt: bytes,
+    *,
+    skip: Collection[Path] = (),
+    excused: Excuse = lambda path, place, length: False,
+) -> Searched:
+    """Search every file below a folder for all needles together, at every offset."""
+    haystack = _Needles(needles, salt)
     found, files, searched = [], 0, 0
-    for path in sorted(path for path in root.rglob("*") if path.is_file()):
+    for path in sorted(path for path in root.rglob("*") if path.is_file() and path not in skip):
         files += 1
         searched += path.stat().st_size
-        if wanted and needles.inside(path):
+        if needles and any(not excused(path, *hit) for hit in haystack.inside(path)):
             found.append(str(path.relative_to(root)))
-    return found, files, searched
+    return Searched(tuple(found), files, searched)
+
+
+def remains(root: Path, secret_bytes: Iterable[bytes]) -> Searched:
+    """Search every file below a folder for any of these byte strings, at every offset, ids also as hex text."""
+    salt = secrets.token_bytes(16)
+    return search(root, needles_of(secret_bytes, salt), salt)
+
+
+def _digest(salt: bytes, data: bytes) -> str:
+    return hashlib.blake2b(data, key=salt, digest_size=16).hexdigest()
 
 
 class _Needles:
-    """Byte strings searched for together: an eight-byte window of each is looked up at every offset of a file."""
+    """Needles by their windows, which are looked up at every offset; those alike in form are hashed once."""
 
-    def __init__(self, secrets: Sequence[bytes]) -> None:
-        self.by_key: dict[int, list[tuple[bytes, int]]] = {}
-        for secret in secrets:
-            offset = _rarest(secret)
-            key = int.from_bytes(secret[offset : offset + _KEY], "little")
-            self.by_key.setdefault(key, []).append((secret, offset))
+    def __init__(self, needles: Iterable[Needle], salt: bytes) -> None:
+        self.salt = salt
+        self.by_key: dict[int, dict[tuple[int, int], set[str]]] = {}
+        for one in needles:
+            shapes = self.by_key.setdefault(int.from_bytes(bytes.fromhex(one.window), "little"), {})
+            shapes.setdefault((one.offset, one.length), set()).add(one.digest)
         self.keys = np.array(sorted(self.by_key), dtype=np.uint64)
-        self.first = np.zeros(1 << 16, dtype=bool)
-        self.first[(self.keys & np.uint64(0xFFFF)).astype(np.int64)] = True
+        parts = [(self.keys >> np.uint64(shift)) & np.uint64(0xFFFF) for shift in range(0, 8 * _KEY, 16)]
+        self.pairs = np.zeros((len(parts), 1 << 16), dtype=bool)
+        for known, part in zip(self.pairs, parts, strict=True):
+            known[part.astype(np.int64)] = True
 
-    def inside(self, path: Path) -> bool:
-        """Whether a file holds one of the strings."""
+    def inside(self, path: Path) -> Iterator[tuple[int, int]]:
+        """Where in a file one of the strings begins, and its length."""
         data = np.memmap(path, dtype=np.uint8, mode="r") if path.stat().st_size else np.zeros(0, np.uint8)
         for start in range(0, max(0, len(data) - _KEY + 1), _BLOCK):
-            if self._in_block(data, start, min(start + _BLOCK, len(data) - _KEY + 1)):
-                return True
-        return False
+            yield from self._in_block(data, start, min(start + _BLOCK, len(data) - _KEY + 1))
 
-    def _in_block(self, data: NDArray[np.uint8], start: int, stop: int) -> bool:
-        low = data[start:stop].astype(np.uint16) | (data[start + 1 : stop + 1].astype(np.uint16) << 8)
-        candidates = np.flatnonzero(self.first[low]) + start
+    def _in_block(self, data: NDArray[np.uint8], start: int, stop: int) -> Iterator[tuple[int, int]]:
+        end = stop + _KEY - 1
+        pairs = data[start : end - 1].astype(np.uint16) | (data[start + 1 : end].astype(np.uint16) << 8)
+        candidates = np.flatnonzero(self.pairs[0][pairs[: stop - start]])
+        for number, known in enumerate(self.pairs[1:], start=1):  # two bytes after the other: few pass them all
+            candidates = candidates[known[pairs[candidates + 2 * number]]]
         if not len(candidates):
-            return False
+            return
         windows = np.zeros(len(candidates), dtype=np.uint64)
-        for byte in range(_KEY):
-            windows |= data[candidates + byte].astype(np.uint64) << np.uint64(8 * byte)
-        hits = np.isin(windows, self.keys)
-        for place, window in zip(candidates[hits], windows[hits], strict=True):
-            for secret, offset in self.by_key[int(window)]:
-                begin = int(place) - offset
-                if begin >= 0 and bytes(data[begin : begin + len(secret)]) == secret:
-                    return True
-        return False
+        for number in range(len(self.pairs)):
+            windows |= pairs[candidates + 2 * number].astype(np.uint64) << np.uint64(16 * number)
+        hits = self.keys[np.minimum(np.searchsorted(self.keys, windows), len(self.keys) - 1)] == windows
+        for place, window in zip((candidates[hits] + start).tolist(), windows[hits].tolist(), strict=True):
+            for (offset, length), digests in self.by_key[window].items():
+                begin = place - offset
+                whole = data[begin : begin + length].tobytes() if begin >= 0 else b""
+                if len(whole) == length and _digest(self.salt, whole) in digests:
+                    yield begin, length
 
 
 def _rarest(secret: bytes) -> int:
     """An offset whose eight bytes differ most among themselves: zeros and repeats are common in files."""
-    offsets = range(0, min(len(secret) - _KEY + 1, 256), 4)
-    return max(offsets, key=lambda offset: len(set(secret[offset : offset + _KEY])))
+    best, most = 0, 0
+    for offset in range(0, len(secret) - _KEY + 1, 4):
+        different = len(set(secret[offset : offset + _KEY]))
+        if different > most:
+            best, most = offset, different
+        if most >= _KEY - 1:
+            break
+    return best

@@ -8,7 +8,6 @@ names/<name>.json                   which set a name means
 from __future__ import annotations
 
 import re
-import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -17,10 +16,22 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from probekit.cache.entry import changing, check_schema
+from probekit.cache.entry import check_schema
 from probekit.cache.ids import Column, hex_ids, pack
+from probekit.cache.journal import changing
 from probekit.errors import CorruptError, InputError, NotFoundError
-from probekit.files import ASIDE, DIGEST, checked_digest, map_tensors, new_folder, read_json, write_json, write_tensors
+from probekit.files import (
+    ASIDE,
+    DIGEST,
+    checked_digest,
+    map_tensors,
+    new_folder,
+    read_json,
+    remove_file,
+    remove_folder,
+    write_json,
+    write_tensors,
+)
 from probekit.registry import nearest
 from probekit.values import SCHEMA, EmbeddingSet, Rows, Skipped
 
@@ -121,15 +132,18 @@ class SetShelf:
 
     def read_columns(self, digest: str) -> dict[str, NDArray[Any]]:
         """The columns of a set, mapped."""
-        note = self.read_note(digest)
-        return map_tensors(self.root / "sets" / digest / f"{note['columns']}.safetensors")[0]
+        return map_tensors(self.columns_path(digest))[0]
+
+    def columns_path(self, digest: str) -> Path:
+        """Where they are."""
+        return self.root / "sets" / digest / f"{self.read_note(digest)['columns']}.safetensors"
 
     def remove(self, digest: str) -> None:
-        """Forget a set and the names that mean it; its rows stay."""
+        """Forget a set and the names that mean it, for good; its rows stay."""
         with changing(self.root):
             for name in self.names_of(digest):
-                (self.root / "names" / f"{name}.json").unlink()
-            shutil.rmtree(self.root / "sets" / digest, ignore_errors=True)
+                remove_file(self.root / "names" / f"{name}.json")
+            remove_folder(self.root / "sets" / digest)
 
 
 def _write_columns(folder: Path, embeddings: EmbeddingSet) -> None:

@@ -38,8 +38,11 @@ def export(store: DiskStore, name: str, target: Path, *, form: str = "folder") -
     return digest
 
 
-def bring(store: DiskStore, source: Path, *, name: str | None = None) -> str:
-    """Add an exported set to a cache after checking every hash; gives its name."""
+def bring(store: DiskStore, source: Path, *, name: str | None = None, restore_erased: bool = False) -> str:
+    """Add an exported set to a cache after checking every hash; gives its name.
+
+    restore_erased: also where samples of it were erased from this cache, which then come back.
+    """
     if not (source / _NOTE).is_file():
         raise NotFoundError(f"{source} holds no exported set: {_NOTE} is missing.")
     _refuse_links(source)
@@ -49,15 +52,17 @@ def bring(store: DiskStore, source: Path, *, name: str | None = None) -> str:
     if embeddings.digest != note["set"] or _rows_digest(embeddings) != note["rows"]:
         raise CorruptError(f"{source} is not what was exported: its digests do not fit. Export it again.")
     label = name or str(note["name"])
-    _copy(embeddings, DiskStore(source), store, label)
+    _copy(embeddings, DiskStore(source), store, label, restore_erased=restore_erased)
     return label
 
 
-def _copy(embeddings: EmbeddingSet, source: DiskStore, target: DiskStore, name: str) -> None:
+def _copy(
+    embeddings: EmbeddingSet, source: DiskStore, target: DiskStore, name: str, *, restore_erased: bool = False
+) -> None:
     canary = source.canary(embeddings.spec)
     if canary is not None and target.canary(embeddings.spec) is None:
         target.keep_canary(embeddings.spec, canary)
-    target.adopt(embeddings, name)
+    target.adopt(embeddings, name, restore_erased=restore_erased)
 
 
 def _read_folder(source: Path, note: dict[str, Any]) -> EmbeddingSet:

@@ -98,11 +98,14 @@ def verify(
     seed: Annotated[int, typer.Option(help="Which rows are drawn.")] = 0,
 ) -> int:
     """Hash every file again and compare with what was written. Exits 4 if anything is wrong."""
+    from probekit.cache.audit import unused_rows
     from probekit.cache.audit import verify as check
 
     store = output.store
     problems, files = check(store, repair=repair)
+    unused = sum(unused_rows(store).values())
     value: dict[str, Any] = {"files": files, "sound": not problems, "problems": [asdict(p) for p in problems]}
+    value["unused_rows"] = unused
     sound = not problems
     if encode:
         from probekit.encoding.reencode import reencode
@@ -121,4 +124,6 @@ def _show_problems(console: Console, value: dict[str, Any]) -> None:
     console.print(f"{value['files']} files read, {len(problems)} problems")
     if problems:
         console.print(table("", ("where", "what", "what to do"), problems))
+    if value["unused_rows"]:
+        console.print(f"{value['unused_rows']} rows are used by no set: `probekit cache prune` removes them")
     facts(console, value.get("encoded", {}))

@@ -5,12 +5,17 @@ from __future__ import annotations
 import re
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from probekit.cli import options as o
+from probekit.cli.consent import agreed
 from probekit.cli.output import Output, facts, size
+
+if TYPE_CHECKING:
+    from probekit.cache import DiskStore
+    from probekit.cache.removal import Removed
 
 app = typer.Typer()
 
@@ -24,20 +29,40 @@ def rm(
     yes: o.Yes = False,
 ) -> None:
     """Remove a set (and its rows that no other set uses), or a whole spec."""
+    from probekit.cache.journal import pending
     from probekit.cache.removal import remove_set, remove_spec
     from probekit.errors import NotFoundError
 
-    store = output.store
-    output.confirm(f"Remove {name} from {store.root}?", yes)
+    store = output.store_for(finishing=True)
+    output.confirm(f"Remove {name} from {store.root}?{_used_by(store, name)}", yes)
+    request = (pending(store.root) or {}).get("request", {})  # which the same command finishes
     try:
-        store.sets.resolve(name)
+        by_spec = request.get("spec") == name
+        if not by_spec and request.get("set") != name:
+            store.sets.resolve(name)
     except NotFoundError:
         if not re.fullmatch("[0-9a-f]{6,64}", name):  # so it is no digest of a spec either
             raise
-        removed = remove_spec(store, name)
-    else:
-        removed = remove_set(store, name, keep_rows=keep_rows)
-    output.result({"rows": removed.rows, "sets": list(removed.sets)}, facts)
+        by_spec = True
+    removed = remove_spec(store, name) if by_spec else remove_set(store, name, keep_rows=keep_rows)
+    output.result(_plain(removed), facts)
+
+
+def _used_by(store: DiskStore, name: str) -> str:
+    """A sentence on the runs that stand on a set, where there are any."""
+    from probekit.cache.users import users
+
+    runs = users(store.root, [digest for digest in store.sets.digests() if name in (store.sets.label(digest), digest)])
+    return f" These runs stand on it and lose their rows: {', '.join(map(str, runs))}." if runs else ""
+
+
+def _plain(removed: Removed) -> dict[str, Any]:
+    value: dict[str, Any] = {"rows": removed.rows, "sets": list(removed.sets)}
+    if removed.runs:
+        value["runs_that_lose_their_rows"] = list(removed.runs)
+    if removed.busy:
+        value["left_as_an_extraction_is_running"] = list(removed.busy)
+    return value
 
 
 @app.command("prune")
@@ -50,8 +75,8 @@ def prune(
     """Remove rows that no set uses, unfinished work and leftovers."""
     from probekit.cache.removal import prune as run
 
-    removed = run(output.store, older_than_days=older_than, dry_run=dry_run)
-    output.result({"dry_run": dry_run, "rows": removed.rows, "sets": list(removed.sets)}, facts)
+    removed = run(output.store_for(finishing=True), older_than_days=older_than, dry_run=dry_run)
+    output.result({"dry_run": dry_run, **_plain(removed)}, facts)
 
 
 @app.command("purge")
@@ -65,21 +90,27 @@ def purge(
 ) -> int:
     """Erase samples from every set and every backbone's rows, then search all files for their bytes.
 
-    Exits 6 if a byte string of an erased row is still found anywhere in the cache.
+    A later `extract` leaves them out. Interrupted, give the same command again, or `probekit cache purge` alone.
+    Exits 6 if a byte string of an erased row is still found anywhere in the cache; then it is not finished.
     """
-    from probekit.cache.removal import purge as run
+    from probekit.cache.erasure import purge as run
 
-    store = output.store
+    store = output.store_for(finishing=True)
     output.confirm(f"Erase them from {store.root} for good?", yes)
-    removed = run(store, samples=samples or (), client=client, set_name=set_name)
-    value = {
+    asked: Any = {"samples": samples or (), "client": client, "set_name": set_name}
+    removed = agreed(output, lambda sure: run(store, **asked, yes=sure), yes)
+    value: dict[str, Any] = {
         "rows": removed.rows,
         "sets_rewritten": list(removed.sets),
         "kept_as_others_hold_them_too": removed.shared,
         "searched": f"{removed.files} files, {size(removed.searched)}",
         "still_found_in": list(removed.remains),
-        "not_reached": "exports, backups, run folders, the data set, and blocks the disk has not yet overwritten",
+        "runs_that_lose_their_rows": list(removed.runs),
+        "not_reached": "exports, backups, run folders, the data set, hard links and open maps elsewhere, swap, "
+        "snapshots of the file system, and blocks the disk has not yet overwritten",
     }
+    if removed.remains:
+        value["what_to_do"] = "The purge is not finished: remove those files, then give the same command again."
     output.result(value, facts)
     return 6 if removed.remains else 0
 
@@ -109,10 +140,13 @@ def bring(
     output: Output,
     source: Annotated[Path, typer.Argument(help="A folder made by `probekit cache export`.")],
     name: Annotated[str | None, typer.Option(help="What to call the set here.")] = None,
+    restore_erased: Annotated[
+        bool, typer.Option("--restore-erased", help="Also if samples of it were erased here on request.")
+    ] = False,
 ) -> None:
     """Add an exported set to the cache after checking every hash."""
     from probekit.cache.transfer import bring as run
 
     store = output.store
-    label = run(store, source, name=name)
+    label = run(store, source, name=name, restore_erased=restore_erased)
     output.result({"set": label, "digest": store.sets.resolve(label)}, facts)

@@ -54,6 +54,9 @@ def extract(
     dtype: Annotated[str, o.among("float32", "float16", "float64", help="How rows are stored.")] = "float32",
     amp: Annotated[bool, typer.Option("--amp", help="Mixed precision; part of the identity.")] = False,
     on_error: Annotated[str, o.among("raise", "skip", "mask", help="For samples that cannot be used.")] = "raise",
+    restore_erased: Annotated[
+        bool, typer.Option("--restore-erased", help="Bring back samples that were erased from the cache on request.")
+    ] = False,
     explain: Annotated[bool, typer.Option("--explain", help="Say what differs from the nearest entry.")] = False,
 ) -> int:
     """Encode a dataset with a frozen backbone. Rows already in the cache are not encoded again.
@@ -92,8 +95,14 @@ def extract(
             last[:] = [now]
             bar(now.rows, now.total, f"{now.reused} reused")
 
-        how = {"num_workers": num_workers, "dtype": dtype, "on_error": on_error, "trigger": paste}
+        how: dict[str, Any] = {"num_workers": num_workers, "dtype": dtype, "on_error": on_error, "trigger": paste}
+        how["restore_erased"] = restore_erased
         embeddings = run(encoder, data, store=store, progress=progress, batch_size=size, **how)
+    if last[0].erased:
+        output.note(
+            f"{last[0].erased} rows were left out: their samples were erased from this cache on request. "
+            "--restore-erased brings them back. A picture that was saved anew has another id, and is not recognised."
+        )
     name = name or set_name(dataset, split, backbone, trigger=trigger, limit=limit)
     store.sets.give_name(name, embeddings.digest)
     timings = {"load": round(loaded - began, 3), "encode": round(time.perf_counter() - loaded, 3)}
@@ -126,6 +135,7 @@ def _plain(name: str, embeddings: EmbeddingSet, encoder: Backbone, done: Extract
         "encoded": done.encoded,
         "reused": done.reused,
         "skipped": [asdict(skipped) for skipped in embeddings.skipped],
+        "erased": done.erased,
     }
 
 

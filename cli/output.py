@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 else:
     Console = Any  # which only type checkers need
 
+Rows = Sequence[Iterable[object]]
 Value = TypeVar("Value")
 """A result with `.plain`, or plain values."""
 
@@ -54,15 +55,19 @@ class Output:
     @cached_property
     def store(self) -> DiskStore:
         """The cache that was named, or the user's own."""
+        return self.store_for(finishing=False)
+
+    def store_for(self, *, finishing: bool) -> DiskStore:
+        """The same; for commands that finish a removal also if one was interrupted."""
         from probekit.cache import DiskStore
 
-        return DiskStore(self.cache, waiting=self.note)
+        return DiskStore(self.cache, waiting=self.note, unfinished=finishing)
 
-    def open(self, run: Path) -> Run:
-        """A run whose rows are in that cache."""
+    def open(self, run: Path, *, finishing: bool = False) -> Run:
+        """A run whose rows are in that cache; for commands that finish a purge also if one was interrupted."""
         from probekit.runs.run import Run
 
-        return Run.open(run, store=self.store)
+        return Run.open(run, store=self.store_for(finishing=finishing), unfinished=finishing)
 
     def confirm(self, question: str, yes: bool) -> None:
         """Ask a person before something is done for good; a program was asked when it was written."""
@@ -159,12 +164,7 @@ def table(title: str, headers: Iterable[str], rows: Iterable[Iterable[object]]) 
 
 
 def section(
-    console: Console,
-    title: str,
-    headers: Iterable[str],
-    rows: Sequence[Iterable[object]],
-    most: int | None = None,
-    which: str = "first",
+    console: Console, title: str, headers: Iterable[str], rows: Rows, most: int | None = None, which: str = "first"
 ) -> None:
     """A table of at most so many rows under a line of its own, which is not broken to the table's width."""
     title += f", the {which} {most} of {len(rows)}" if most is not None and len(rows) > most else ""

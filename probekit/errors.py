@@ -2,6 +2,7 @@
 
 ProbekitError                    exit code 1
 ├── InputError                   2   an argument, a file or a value that cannot be used
+│   ├── OtherRunsError           2   runs that would lose rows by this, and nobody agreed to it
 │   └── SampleError              2   one sample of a data set that cannot be used
 ├── NotFoundError                3   an unknown name, a missing file
 │   ├── OfflineError             3   something that would have to be downloaded, and cannot be
@@ -11,6 +12,7 @@ ProbekitError                    exit code 1
 ├── CacheError                   4   the cache cannot be used as it is
 │   ├── CorruptError             4   bytes that are not the bytes that were written
 │   ├── MismatchError            4   two things that should belong together do not
+│   ├── UnfinishedError          4   a removal that was begun has to be finished first
 │   └── StorageError             4   full, read-only or otherwise refusing to be written
 ├── Cancelled                    130 somebody who watched asked to stop; nothing was changed
 ├── SolverError                  1   no answer good enough; carries the best one
@@ -32,6 +34,14 @@ class InputError(ProbekitError, ValueError):
 
 class SampleError(InputError):
     """One sample of a data set that cannot be used."""
+
+
+class OtherRunsError(InputError):
+    """Runs that would lose rows by this, and nobody agreed to it. `runs` says which, a sentence each."""
+
+    def __init__(self, message: str, runs: tuple[str, ...] = ()) -> None:
+        super().__init__(message)
+        self.runs = runs
 
 
 class NotFoundError(ProbekitError, LookupError):
@@ -72,6 +82,10 @@ class CorruptError(CacheError):
 
 class MismatchError(CacheError):
     """Two things that should belong together do not."""
+
+
+class UnfinishedError(CacheError):
+    """A removal that was begun and interrupted: it has to be finished before anything else."""
 
 
 class StorageError(CacheError):

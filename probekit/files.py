@@ -74,10 +74,12 @@ def sync_folder(folder: Path) -> None:
 
 
 def make_folder(folder: Path, *, closed: bool = False) -> None:
-    """Make a folder, and those above it, as closed to others as what they stand in; or closed to all others."""
+    """Make a folder, and those above it, to survive a power cut: as closed as what they stand in, or to all others."""
     if not folder.is_dir():
-        make_folder(folder.parent)
-        folder.mkdir(mode=0o700 | (0 if closed else folder.parent.stat().st_mode & 0o077), exist_ok=True)
+        above = folder.absolute().parent
+        make_folder(above)
+        folder.mkdir(mode=0o700 | (0 if closed else above.stat().st_mode & 0o077), exist_ok=True)
+        sync_folder(above)
 
 
 def open_in(folder: Path, path: Path, how: Literal["xb", "ab"], *, mode: int = 0o666) -> IO[bytes]:
@@ -154,6 +156,34 @@ def restore_folder(target: Path) -> None:
 def replaced(target: Path) -> Path:
     """Where a folder that is being replaced stands for a moment."""
     return target.parent / f".old-{target.name}"
+
+
+def remove_file(path: Path) -> None:
+    """Remove a file for good, if it is there: a power cut does not bring it back."""
+    if path.exists() or path.is_symlink():
+        path.unlink()
+        sync_folder(path.parent)
+
+
+def remove_folder(path: Path) -> None:
+    """Remove a folder for good, if it is there; killed in between, nothing is left under its name."""
+    if not path.exists():
+        return
+    aside = path.with_name(f"{ASIDE}{path.name}-{secrets.token_hex(4)}")
+    path.rename(aside)
+    sync_folder(path.parent)
+    shutil.rmtree(aside)
+    sync_folder(path.parent)
+
+
+def sweep(folder: Path, *patterns: str) -> None:
+    """Remove for good what killed processes left aside in a folder and in those that the patterns name."""
+    for place in [folder, *(found for pattern in patterns for found in folder.glob(pattern) if found.is_dir())]:
+        stale = list(place.glob(f"{ASIDE}*"))
+        for one in stale:
+            shutil.rmtree(one) if one.is_dir() and not one.is_symlink() else one.unlink(missing_ok=True)
+        if stale:
+            sync_folder(place)
 
 
 def write_text(target: Path, text: str) -> None:
@@ -275,6 +305,15 @@ def map_tensors(path: Path) -> tuple[dict[str, NDArray[Any]], Any]:
         repair = "`probekit cache verify --repair` sets it aside, and the next extract encodes its rows again."
         raise CorruptError(f"{path} is {what}. {repair}") from error
     return arrays, note
+
+
+def tensor_places(path: Path) -> dict[str, tuple[int, int]]:
+    """Where each tensor of a safetensors file begins and ends in it."""
+    with path.open("rb") as handle:
+        length = int.from_bytes(handle.read(8), "little")
+        entries = json.loads(handle.read(length))
+    places = {name: one["data_offsets"] for name, one in entries.items() if name != "__metadata__"}
+    return {name: (8 + length + begin, 8 + length + end) for name, (begin, end) in places.items()}
 
 
 def checked_digest(text: object, where: Path) -> str:

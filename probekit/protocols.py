@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
@@ -127,6 +127,12 @@ class Store(Protocol):
 
     def save(self, spec: EncodingSpec, ids: Sequence[str], rows: NDArray[Any]) -> None:
         """Keep these rows; after this returns, no crash loses them."""
+
+    def erased(self, ids: Iterable[str]) -> Container[str]:
+        """Those of these samples that were erased on request and are not to be encoded again."""
+
+    def restore(self, ids: Iterable[str]) -> None:
+        """Let erased samples come back."""
 
     def seal(self, embeddings: EmbeddingSet) -> EmbeddingSet:
         """Keep the set itself, its rows put in its order; gives the set as the store will load it."""

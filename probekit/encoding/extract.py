@@ -31,6 +31,7 @@ class ExtractOptions:
     batch_size, num_workers: samples encoded at once, and processes that decode.
     dtype: how rows are stored. on_error: "raise", "skip" or "mask" a sample that cannot be used.
     trigger: pasted on every picture first. save_rows, save_seconds: rows are made safe when that many, or that old.
+    restore_erased: bring samples back that were erased from the store on request; else they are left out.
     """
 
     batch_size: int | None = None
@@ -40,6 +41,7 @@ class ExtractOptions:
     trigger: Trigger | None = None
     save_rows: int = 1024
     save_seconds: float = 15.0
+    restore_erased: bool = False
 
     def __post_init__(self) -> None:
         if self.on_error not in ON_ERROR:
@@ -52,13 +54,15 @@ class ExtractOptions:
 
 @dataclass(frozen=True)
 class ExtractProgress:
-    """How far an extraction is: rows read, rows encoded now, rows that were there, samples left out."""
+    """How far an extraction is: rows read, rows encoded now, rows that were there, samples left out, rows of samples
+    that were erased on request."""
 
     rows: int
     total: int | None
     encoded: int = 0
     reused: int = 0
     skipped: int = 0
+    erased: int = 0
     seconds: float = 0.0
 
 
@@ -120,6 +124,7 @@ class _Extraction:
         self.skipped: list[Skipped] = []
         self.pending: list[Prepared] = []
         self.seen: set[str] = set()
+        self.restored: set[str] = set()
         self.bad: dict[str, str] = {}
         self.unsaved: dict[str, NDArray[Any]] = {}
         self.saved = time.monotonic()
@@ -132,8 +137,9 @@ class _Extraction:
         rows = prepared(self.data, prepare, chunk=self.batch_size, workers=self.options.num_workers)
         try:
             for chunk in rows:
+                erased = self.store.erased(row.id for row in chunk if row.id)
                 for row in chunk:
-                    self._take(row)
+                    self._take(row, erased=row.id in erased)
                 while len(self.pending) >= self.batch_size:
                     self._encode(self.batch_size)
                 self._tell(seconds=time.perf_counter() - began)
@@ -150,9 +156,14 @@ class _Extraction:
         self.now = replace(self.now, skipped=len(self.skipped), **changes)
         self.report(self.now)
 
-    def _take(self, row: Prepared) -> None:
+    def _take(self, row: Prepared, *, erased: bool) -> None:
         """Note a row; queue its sample if it must be encoded."""
         self.now = replace(self.now, rows=self.now.rows + 1)
+        if erased and not self.options.restore_erased:
+            self.now = replace(self.now, erased=self.now.erased + 1)
+            return
+        if erased:
+            self.restored.add(row.id)
         if row.error is not None:
             self.rows += self._leave_out(row, row.error)
             return
@@ -202,6 +213,7 @@ class _Extraction:
         """Hand the store what was encoded, often enough that an interruption loses little."""
         unsaved, self.unsaved, self.saved = self.unsaved, {}, time.monotonic()
         if unsaved:
+            self.store.restore(self.restored & unsaved.keys())
             self.store.save(self.spec, list(unsaved), np.stack(list(unsaved.values())))
 
     def _vectors(self, contents: list[Any]) -> NDArray[Any]:
@@ -223,13 +235,16 @@ class _Extraction:
     def _assemble(self) -> EmbeddingSet:
         """The set of all rows read, in dataset order."""
         rows: list[Prepared] = []
-        for row in self.rows:
+        gone = self.store.erased({row.id for row in self.rows})  # while this was at work
+        stay = [row for row in self.rows if row.id not in gone]
+        self.now = replace(self.now, erased=self.now.erased + len(self.rows) - len(stay))
+        for row in stay:
             bad = self.bad.get(row.id) if row.error is None else None
             rows += [row] if bad is None else self._leave_out(row, bad)
         if not rows:
             raise InputError(
-                f"No sample of {self.data.name} could be encoded ({len(self.skipped)} were left out). "
-                "Look at the data set and its columns."
+                f"No sample of {self.data.name} could be encoded ({len(self.skipped)} were left out, {self.now.erased} "
+                "were erased on request). Look at the data set and its columns."
             )
         ids, masked = [row.id for row in rows], np.array([row.error is not None for row in rows])
         clients = [row.client for row in rows if row.client is not None]

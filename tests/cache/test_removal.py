@@ -10,7 +10,8 @@ import pytest
 
 from probekit.cache import DiskStore
 from probekit.cache.audit import verify
-from probekit.cache.removal import prune, purge, remove_set, remove_spec
+from probekit.cache.erasure import purge
+from probekit.cache.removal import prune, remove_set, remove_spec
 from probekit.cache.search import remains
 from probekit.errors import InputError, NotFoundError
 from tests.cache.test_disk import ids, made, rows
@@ -79,7 +80,7 @@ def test_the_search_sees_what_is_left(tmp_path: Path) -> None:
     sample = os.urandom(32)
     (tmp_path / "d").write_text(f"id {sample.hex()}")
     found, files, _ = remains(tmp_path, [secret, sample, b"\0" * 40 + b"\1"])
-    assert (found, files) == (["a", "d"], 4)
+    assert (found, files) == (("a", "d"), 4)
 
 
 def test_removing_a_set_keeps_the_rows_of_others(store: DiskStore) -> None:

@@ -248,3 +248,79 @@ def test_imports_are_checked(command: Command, extracted: str, tmp_path: Path) -
     assert damaged.code == 4
     assert "nothing was imported" in damaged.value["error"]["message"]
     assert command("cache", "ls", "--cache", tmp_path / "there", "--json").value["sets"] == []
+
+
+def _stop_after(monkeypatch: pytest.MonkeyPatch, step: str) -> None:
+    """Be interrupted once a removal has come to a step."""
+
+    def reached(here: str) -> None:
+        if here == step:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("probekit.cache.journal.reached", reached)
+
+
+@pytest.mark.parametrize("again", [["--client", "c1", "--set", "tiny"], []])
+def test_an_interrupted_purge_is_finished_by_the_same_command(
+    command: Command, extracted: str, monkeypatch: pytest.MonkeyPatch, again: list[str]
+) -> None:
+    with monkeypatch.context() as patch:
+        _stop_after(patch, "set rewritten")
+        assert command("cache", "purge", "--client", "c1", "--set", extracted, "--json").code == 130
+    for other in (["ls"], ["info", extracted], ["prune"], ["verify"], ["rm", extracted, "--yes"]):
+        refused = command("cache", *other)
+        assert (refused.code, "probekit cache purge --yes" in refused.message) == (4, True)
+    outcome = command("cache", "purge", *again, "--json")
+    assert (outcome.code, outcome.value["rows"], outcome.value["still_found_in"]) == (0, 6, [])
+    assert command("cache", "info", extracted, "--json").value["rows"] == 24
+
+
+@pytest.mark.parametrize("by", ["name", "spec"])
+def test_an_interrupted_rm_is_finished_by_the_same_command(
+    command: Command, extracted: str, monkeypatch: pytest.MonkeyPatch, by: str
+) -> None:
+    spec = command("cache", "info", extracted, "--json").value["spec"]["digest"]
+    what = extracted if by == "name" else spec[:12]
+    for step in ("journalled", "rows dropped"):
+        with monkeypatch.context() as patch:
+            _stop_after(patch, step)
+            assert command("cache", "rm", what, "--json").code == 130
+    refused = command("cache", "purge", "--yes")
+    assert (refused.code, f"probekit cache rm {what} --yes" in refused.message) == (4, True)
+    value = command("cache", "rm", what, "--json").value
+    assert (value["rows"], len(value["sets"])) == (30, 1)
+    assert command("cache", "ls", "--json").value["sets"] == []
+
+
+def test_verify_mentions_rows_that_no_set_uses(command: Command, extracted: str) -> None:
+    assert command("cache", "verify", "--json").value["unused_rows"] == 0
+    command("cache", "rm", extracted, "--keep-rows", "-y", "-q")
+    assert command("cache", "verify", "--json").value["unused_rows"] == 30
+    assert "30 rows are used by no set: `probekit cache prune`" in command("cache", "verify").out
+
+
+def test_erased_samples_are_left_out_of_the_next_extract(
+    command: Command, extracted: str, backbone: str, dataset: str
+) -> None:
+    samples = command("cache", "info", extracted, "--json", "--rows").value["samples"]
+    command("cache", "purge", "--samples", samples[3]["id"], "--yes", "-q")
+    outcome = command("extract", dataset, "-b", backbone, "--json")
+    assert (outcome.code, outcome.value["rows"], outcome.value["erased"]) == (0, 29, 1)
+    assert "1 rows were left out: their samples were erased" in outcome.message
+    assert "--restore-erased" in outcome.message
+    assert command("extract", dataset, "-b", backbone, "--restore-erased", "--json").value["rows"] == 30
+    assert command("extract", dataset, "-b", backbone, "--json").value["rows"] == 30
+
+
+def test_runs_that_lose_their_rows_are_named(
+    command: Command, extracted: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    assert command("train", extracted, "--run", "run", "--ridge", "0.1", "--clients", "3", "-q").code == 0
+    outcome = command("cache", "purge", "--client", "c1", "--json")
+    assert (outcome.code, str(tmp_path / "run") in outcome.value["error"]["message"]) == (2, True)
+    monkeypatch.setattr("sys.stdin", StringIO("y\nn\n"))
+    refused = command("cache", "purge", "--client", "c1")
+    assert (refused.code, str(tmp_path / "run") in refused.err.replace("\n", "")) == (130, True)
+    monkeypatch.setattr("sys.stdin", StringIO("y\ny\n"))
+    assert command("cache", "purge", "--client", "c1").code == 0
+    assert command("evaluate", "run", "-q").code == 4

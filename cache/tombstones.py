@@ -1,0 +1,83 @@
+"""Samples that were erased on request and must not come back unasked.
+
+A tombstone is an HMAC of a sample's id under a key of this cache alone: the list tells only somebody who has a picture
+and the key whether that picture was erased. Neither is ever exported. A picture that was saved again in another form
+has another id, and is not recognised.
+"""
+
+from __future__ import annotations
+
+import hmac
+import os
+import secrets
+from collections.abc import Iterable
+from pathlib import Path
+
+from probekit.cache.journal import changing
+from probekit.errors import CorruptError
+from probekit.files import storing, sync_folder, write_bytes
+
+_SIZE = 32
+
+
+class Tombstones:
+    """The list of a cache."""
+
+    def __init__(self, root: Path) -> None:
+        self.root, self._list, self._key = root, root / "erased", root / "erased.key"
+
+    def among(self, ids: Iterable[str]) -> set[str]:
+        """Those of these samples that were erased."""
+        listed = self._read()
+        if not listed:
+            return set()
+        key = self._read_key()
+        return {sample for sample in ids if _tombstone(key, sample) in listed}
+
+    def add(self, ids: Iterable[str]) -> None:
+        """Note that these samples were erased."""
+        self._change(ids, erased=True)
+
+    def remove(self, ids: Iterable[str]) -> None:
+        """Let these samples come back."""
+        self._change(ids, erased=False)
+
+    def _change(self, ids: Iterable[str], *, erased: bool) -> None:
+        ids = set(ids)
+        if not ids:
+            return
+        with changing(self.root):
+            before = self._read()
+            key = self._read_key() if before else self._make_key()
+            marks = {_tombstone(key, sample) for sample in ids}
+            after = before | marks if erased else before - marks
+            if after != before:
+                write_bytes(self._list, b"".join(sorted(after)))
+
+    def _read(self) -> set[bytes]:
+        found = self._list.read_bytes() if self._list.exists() else b""
+        if len(found) % _SIZE:
+            raise CorruptError(f"{self._list} was cut short: it lists the erased samples. Restore it from a copy.")
+        return {found[start : start + _SIZE] for start in range(0, len(found), _SIZE)}
+
+    def _read_key(self) -> bytes:
+        key = self._key.read_bytes() if self._key.exists() else b""
+        if len(key) != _SIZE:
+            raise CorruptError(f"{self._key} is missing or damaged: no erased sample can be told. Restore it.")
+        return key
+
+    def _make_key(self) -> bytes:
+        """A new key, closed to others from its creation; one that a killed process left unused is replaced."""
+        with storing(self.root):
+            self._key.unlink(missing_ok=True)
+            key, handle = secrets.token_bytes(_SIZE), os.open(self._key, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
+            with os.fdopen(handle, "wb") as file:
+                file.write(key)
+                file.flush()
+                os.fsync(file.fileno())
+            sync_folder(self.root)
+        return key
+
+
+def _tombstone(key: bytes, sample: str) -> bytes:
+    return hmac.digest(key, bytes.fromhex(sample), "sha256")
