@@ -42,15 +42,17 @@ def unlearn(
     """
     from probekit.files import write_text
 
-    opened = output.open(run)
+    opened = output.open(run, finishing=purge)
     given |= {"clients": client or (), "samples": sample or (), "relabel": relabel or (), "add": add or ()}
     given["subjects"] = subject or ()
-    signed = None if key is None else o.private_key(key, run, output.store.root)
+    signed = None if key is None else o.private_key(key, run, output.store_for(finishing=purge).root)
+    purged = opened.purge() if purge and opened.unfinished else None
     with output.watch() as watch:
         result = opened.unlearn(key=signed, watch=watch, **given)
     if certificate is not None:
         write_text(certificate, result.path.read_text())
-    purged = opened.purge() if purge else None
+    if purge and (purged is None or not result.already_done):
+        purged = opened.purge()
     value = result.plain | ({"purged": purged.plain} if purged is not None else {})
     output.result(value, lambda console, _: _show(console, result, purged))
 

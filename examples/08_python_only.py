@@ -43,9 +43,10 @@ print(
 proof = run.verify(rows=True, test="digits-test")
 print("proven:", *(one.name for one in proof.findings if one.verdict == "proven"))
 
-# Judge, report, and remove from the run and from the cache what was derived from client 3.
+# Judge, report, and remove from the run and from the cache what was derived from client 3. The copy still knows those
+# rows and loses them: without `yes` it would be named, and nothing would be erased.
 print("accuracy", f"{run.evaluate('digits-test').results[0].accuracy.value:.2%}")
 run.report(["digits-test"]).write(folder / "report")
-removed = run.purge(rows=True)
+removed = run.purge(rows=True, yes=True)
 print("removed:", len(removed.removed), "files and", removed.cache and removed.cache.rows, "rows")
 print("the copy still has state", copy.state, "and", [one.path.name for one in probekit.Run.list(folder)])

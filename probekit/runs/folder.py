@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from probekit.cache import DiskStore
+from probekit.cache.journal import refuse
 from probekit.custody.seals import Openings, opened
 from probekit.errors import CorruptError, InputError, MismatchError, NotFoundError
 from probekit.federated.trained import Trained
@@ -53,8 +54,8 @@ class RunFolder:
         self._lock = lock_of(path)
 
     @classmethod
-    def open(cls, path: Path | str) -> RunFolder:
-        """The run in a folder."""
+    def open(cls, path: Path | str, *, unfinished: bool = False) -> RunFolder:
+        """The run in a folder; one in which a purge was interrupted only to who comes to finish it (`unfinished`)."""
         path = Path(path)
         if not (path / NOTE).is_file() and replaced(path).exists():
             with lock_of(path):
@@ -63,6 +64,8 @@ class RunFolder:
             near = [str(found.parent) for found in sorted(path.parent.glob(f"*/{NOTE}"))]
             hint = nearest(str(path), near) if near else "`probekit train` makes one."
             raise NotFoundError(f"{path} is not a run folder: it has no {NOTE}. {hint}")
+        if not unfinished:
+            refuse(path)
         return cls(path, layout.read_note(path))
 
     @property
@@ -81,9 +84,8 @@ class RunFolder:
         return int(self._note["state"])
 
     def states(self) -> list[int]:
-        """The states that are still there, up to the current one."""
-        found = sorted(int(path.name) for path in (self.path / "states").iterdir() if path.name.isdigit())
-        return [number for number in found if number <= self.state]
+        """The states that are still there, up to the current one; of a purged one only its certificate is."""
+        return [number for number in layout.states(self.path) if number <= self.state]
 
     def entries(self) -> list[LedgerEntry]:
         """The ledger, its chain checked."""
@@ -153,12 +155,17 @@ class RunFolder:
         return found
 
     @contextmanager
-    def lock(self, waiting: Callable[[str], None] | None = None) -> Iterator[None]:
-        """Held while the run changes; first puts right what a killed process left. May be nested."""
+    def lock(self, waiting: Callable[[str], None] | None = None, *, purging: bool = False) -> Iterator[None]:
+        """Held while the run changes; first puts right what a killed process left. May be nested.
+
+        Refuses while a purge is unfinished, except to the one that is `purging`.
+        """
         with storing(self.path.parent):
             acquire(self._lock, f"Another process is changing {self.path}; waiting for it to finish.", waiting)
         try:
             if self._lock.lock_counter == 1:
+                if not purging:
+                    refuse(self.path)
                 self._note = layout.read_note(self.path)
                 self._recover()
             yield
@@ -212,10 +219,12 @@ class RunFolder:
             inputs = {**self.inputs, "name": name, "set": digest, "rows": digest, "count": len(embeddings)}
             written = layout.write_partition(self.path / f"{ASIDE}partition", partition, None)
             (self.path / f"{ASIDE}partition").rename(self.path / f"partition-{written}.safetensors")
+            sync_folder(self.path)
             self._write_note({"inputs": {**inputs, "partition": partition.digest}, "partition": written})
-            for path in self.path.glob("partition*.safetensors"):
-                if path.name != f"partition-{written}.safetensors":
-                    path.unlink()
+
+    def drop_partitions(self) -> None:
+        """Remove partitions that the run stood on before."""
+        layout.drop_partitions(self._partition_path())
 
     def fork(self, path: Path, *, force: bool = False) -> RunFolder:
         """A copy of the run as it is now, under another name."""
@@ -245,14 +254,10 @@ class RunFolder:
         if entry is not None and self._whole(entry):
             self._switch(entry)
         ledger.cut(self.path / LEDGER, self._note["ledger"])
-        for path in (self.path / "states").iterdir():
-            if not path.name.isdigit() or int(path.name) > self.state:
-                shutil.rmtree(path)
+        layout.drop_leftovers(self.path, self.state)
         for folder in (commitments.TRANSITIONS, f"{OPENINGS}/{CERTIFICATES}"):
             drop_numbers(self.path / folder, self.state)
         erase_purged(self.path, self.entries())
-        for path in self.path.glob(f"{ASIDE}*"):
-            shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
 
     def _whole(self, entry: LedgerEntry) -> bool:
         """Whether what an entry tells of is there."""

@@ -15,14 +15,25 @@ from filelock import FileLock
 from numpy.typing import NDArray
 
 from probekit import __version__
+from probekit.cache.journal import refuse
 from probekit.errors import CacheError, CorruptError, InputError, VerificationError
-from probekit.files import ASIDE, new_folder, parsed, read_limited, restore_folder, storing
+from probekit.files import (
+    ASIDE,
+    new_folder,
+    parsed,
+    read_limited,
+    remove_file,
+    remove_folder,
+    restore_folder,
+    storing,
+    sweep,
+)
 from probekit.runs import tensors
 from probekit.values import Json, Partition
 
 SCHEMA = 1
 NOTE, LEDGER, PARTITION = "run.json", "ledger.jsonl", "partition.safetensors"
-REFERENCES = "references"
+REFERENCES, CERTIFICATE = "references", "certificate.json"
 PACKAGES = ("numpy", "scipy", "scikit-learn", "safetensors", "faiss-cpu", "torch")
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 FIELDS = {"config": dict, "inputs": dict, "partition": str, "state": int, "ledger": str}
@@ -97,6 +108,27 @@ def state_folder(path: Path, number: int) -> Path:
     return path / "states" / f"{number:04d}"
 
 
+def states(path: Path) -> list[int]:
+    """The numbers of the states that are there: of a purged one there is only its certificate."""
+    folders = (folder for folder in (path / "states").iterdir() if folder.name.isdigit())
+    return sorted(int(folder.name) for folder in folders if {one.name for one in folder.iterdir()} != {CERTIFICATE})
+
+
+def drop_leftovers(path: Path, state: int) -> None:
+    """Remove what killed processes left: states beyond the current one, and what was not yet in its place."""
+    for folder in (path / "states").iterdir():
+        if not folder.name.isdigit() or int(folder.name) > state:
+            remove_folder(folder)
+    sweep(path, "states", "states/*")
+
+
+def drop_partitions(stays: Path) -> None:
+    """Remove all partitions of a run but one."""
+    for path in stays.parent.glob("partition*.safetensors"):
+        if path.name != stays.name:
+            remove_file(path)
+
+
 def lock_of(path: Path) -> FileLock:
     """Beside the run, so that it also guards its appearing and its replacement."""
     return FileLock(path.absolute().parent / f".{path.name}.lock")
@@ -116,6 +148,7 @@ def refuse_taken(path: Path, *, force: bool) -> None:
     """Refuse a folder that holds a finished run (unless it may be replaced) or anything that is not a run."""
     if not path.exists() or (path.is_dir() and not any(path.iterdir())):
         return
+    refuse(path)
     if not (path / NOTE).is_file():
         raise InputError(f"{path} exists and is not a run folder. Choose another folder, or remove it.")
     if not force:

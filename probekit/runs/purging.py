@@ -1,27 +1,44 @@
-"""Removing from a run, and from the cache, what was derived from the forgotten."""
+"""Removing from a run, and from the cache, what was derived from the forgotten.
+
+In this order: locks, of the cache and then of the runs; journals, of the runs and then of the cache, whose appearing
+begins a purge with rows; tombstones; new sets and partitions, and run.json switched to them; sets and rows of the
+cache; old files; the search; the ledger; the journals struck out, the cache's last. Killed anywhere, the same command
+finishes it, and nothing is called done before.
+"""
 
 from __future__ import annotations
 
-import shutil
-from dataclasses import dataclass, replace
+import secrets
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-import numpy as np
-
-from probekit.cache import DiskStore
-from probekit.errors import InputError
+from probekit.cache import DiskStore, journal
+from probekit.cache.erasure import erase, look_for
+from probekit.cache.journal import changing, pending, strike
+from probekit.cache.users import missing, register, registered
+from probekit.errors import UnfinishedError
+from probekit.files import remove_file, remove_folder
 from probekit.runs.erasure import erase_purged
 from probekit.runs.folder import OpenRun, RunFolder
-from probekit.runs.layout import REFERENCES, checkpoint_path, state_folder
+from probekit.runs.layout import CERTIFICATE, checkpoint_path
+from probekit.runs.layout import NOTE as RUN_NOTE
 from probekit.runs.ledger import Event
+from probekit.runs.purge_plan import doomed_places, left_in, plan_files, plan_rows, refuse_idle, retained_rows
 from probekit.runs.result import Result, to_plain
-from probekit.runs.rows import PURGE, UNLEARN, rows_at
+from probekit.runs.rows import PURGE
+from probekit.runs.states import NOTE
+from probekit.values import Json
 
+KIND = "purge of a run"
 UNREACHED = (
     "copies of this run, exports and backups",
     "heads and certificates that were handed out before",
     "the data set itself, and the clients' own files",
-    "blocks of the disk that were freed but not yet overwritten",
+    "blocks of the disk that were freed but not yet overwritten, snapshots of the file system, swap",
+    "hard links outside of the run, and processes that have its files open",
 )
 REQUESTS_STAY = (
     "the ledger's openings, which name what was forgotten while its rows are in the cache: purge the rows too"
@@ -47,58 +64,201 @@ class PurgedRows:
 
 @dataclass(frozen=True)
 class PurgeResult(Result):
-    """What was removed from a run and, where asked for, from the cache; and what cannot be reached from here."""
+    """What was removed from a run and, where asked for, from the cache; and what cannot be reached from here.
+
+    remains: files of runs that should have gone. also_purged: other runs that were purged with this one.
+    other_runs: those that stood on erased rows and were left as they are. Where anything remains, in the cache or in a
+    run, the purge is not `complete`: remove it, then purge again.
+    """
 
     run: Path
     removed: tuple[str, ...]
     cache: PurgedRows | None
+    remains: tuple[str, ...]
+    also_purged: tuple[str, ...]
+    other_runs: tuple[str, ...]
     unreached: tuple[str, ...]
+    complete: bool
 
 
-def purge(run: OpenRun, *, rows: bool = False) -> PurgeResult:
-    """Remove earlier states (heads, statistics, gradients, history); with `rows`, forgotten rows in the cache too."""
-    folder = run.folder
-    with folder.lock():
-        actions = [entry.action for entry in folder.entries()]
-        last = max((place for place, action in enumerate(actions) if action == PURGE), default=-1)
-        if UNLEARN not in actions[last + 1 :]:
-            why = "nothing was unlearned yet" if last < 0 else "it was purged already"
-            raise InputError(f"There is nothing to purge in {run.path}: {why}.")
-        cached = _purge_cache(folder, run.store) if rows else None
-        earlier = [state_folder(run.path, number) for number in folder.states() if number != run.state]
-        removed: list[str] = []
-        for place in (*earlier, run.path / "report", run.path / REFERENCES):
-            if place.exists():
-                removed += sorted(str(path.relative_to(run.path)) for path in place.rglob("*") if path.is_file())
-                shutil.rmtree(place)
-        unfinished = checkpoint_path(run.path)
-        if unfinished.exists():
-            removed.append(unfinished.name)
-            unfinished.unlink()
+def purge(run: OpenRun, *, rows: bool = False, also_runs: bool = False, yes: bool = False) -> PurgeResult:
+    """Remove earlier states (heads, statistics, gradients, history); with `rows`, forgotten rows in the cache too.
+
+    also_runs: purge with it other runs on the same rows that forgot them as well.
+    yes: erase the rows even if other runs lose them by it.
+
+    A purge that was interrupted is finished as it was begun, whatever is asked for now.
+    """
+    with ExitStack() as locks:
+        if rows or _in_cache(run):
+            locks.enter_context(changing(run.store.root, removing=True))
+            register(run.store.root, run.path)
+        plan = _begun(run, rows=rows)
+        with_it = _named(plan) if plan is not None else registered(run.store.root) if rows and also_runs else []
+        folders = _lock(locks, run.folder, with_it)
+        if plan is None:
+            refuse_idle(run.folder, rows=rows)
+            plan = _begin(run, folders, rows=rows, also_runs=also_runs, yes=yes)
+        journal.reached("journalled")
+        return _finish(run, folders, plan)
+
+
+def unfinished(run: OpenRun) -> bool:
+    """Whether a purge of this run was begun and interrupted."""
+    return pending(run.path) is not None or _in_cache(run)
+
+
+def _in_cache(run: OpenRun) -> bool:
+    """Whether the journal of the cache, or the run's, is of a purge of this run that takes rows."""
+    plan, own = pending(run.store.root), pending(run.path)
+    here = plan is not None and run.path.absolute() in _named(plan)
+    return here or (own is not None and own["cache"] is not None)
+
+
+def _named(plan: Mapping[str, Any]) -> list[Path]:
+    return [Path(one["path"]) for one in plan.get("targets", ())]
+
+
+def _begun(run: OpenRun, *, rows: bool) -> dict[str, Any] | None:
+    """The plan that an interrupted purge of this run follows; one that did not really begin is struck out."""
+    root, own, plan = run.store.root, pending(run.path), pending(run.store.root)
+    if own is not None and own["cache"] is None:
+        return own
+    if own is not None and own["cache"] != str(root.absolute()):
+        raise UnfinishedError(
+            f"A purge of {run.path} and of the cache {own['cache']} was interrupted: name that cache."
+        )
+    if plan is not None:
+        if own is not None and own["operation"] == plan["operation"]:  # the run may have been moved since
+            moved = {own["path"]: str(run.path.absolute())}
+            targets = [{**one, "path": moved.get(one["path"], one["path"])} for one in plan["targets"]]
+            return {**plan, "targets": targets}
+        if run.path.absolute() in _named(plan):
+            return plan
+        if rows or own is not None:
+            journal.refuse(root)
+    if own is not None:
+        for path in map(Path, own["paths"]):
+            if (pending(path) or {}).get("operation") == own["operation"]:
+                strike(path)
+        strike(run.path)
+    return None
+
+
+def _lock(locks: ExitStack, run: RunFolder, others: Sequence[Path]) -> dict[Path, RunFolder]:
+    """All these runs that are there, locked in the order of their paths."""
+    own = run.path.absolute()
+    found = {path: RunFolder.open(path, unfinished=True) for path in others if (path / RUN_NOTE).is_file()}
+    found[own] = run
+    for path in sorted(found):
+        locks.enter_context(found[path].lock(purging=True))
+    return found
+
+
+def _begin(
+    run: OpenRun, folders: Mapping[Path, RunFolder], *, rows: bool, also_runs: bool, yes: bool
+) -> dict[str, Any]:
+    """Write the journals."""
+    path = run.path.absolute()
+    command = f"probekit purge {path}{' --rows' * rows} --yes"
+    head: dict[str, Json] = {
+        "operation": secrets.token_hex(8),
+        "kind": KIND,
+        "request": {"run": str(path)},
+        "command": command,
+    }
+    head["path"] = str(path)
+    if not rows:
+        return journal.begin(path, {**head, "cache": None, "targets": [plan_files(run.folder)]})
+    others = [folder for name, folder in folders.items() if name != path]
+    plan = plan_rows(run.folder, run.store, others, also=also_runs, yes=yes)
+    paths = [str(one) for one in _named(plan)]
+    cache = str(run.store.root.absolute())
+    for one in paths:
+        journal.begin(Path(one), {**head, "path": one, "cache": cache, "paths": list(paths)})
+        journal.reached("run journalled")
+    return journal.begin(run.store.root, {**head, **plan, "cache": cache})
+
+
+def _finish(run: OpenRun, folders: Mapping[Path, RunFolder], plan: Mapping[str, Any]) -> PurgeResult:
+    """Everything after the journal; a step that was done before does nothing."""
+    store, own = run.store, run.path.absolute()
+    there = {Path(one["path"]): one for one in plan["targets"] if Path(one["path"]) in folders}
+    if plan["cache"] is not None:
+        store.tombstones.add(plan["ids"])
+        for path, one in there.items():
+            _switch(folders[path], store, one["target"])
+            journal.reached("run switched")
+        erase(store, plan)
+    for path in there:
+        _remove_files(folders[path])
+        journal.reached("files removed")
+    cached = None
+    if plan["cache"] is not None:
+        looked = look_for(store, plan)
+        cached = PurgedRows(looked.rows, looked.searched, looked.remains)
+    left = {path: left_in(folders[path], one["objects"]) for path, one in there.items()}
+    remains = tuple(str(path / name) for path, names in left.items() for name in names)
+    complete = not remains and (cached is None or not cached.remains)
+    if complete:
+        for path, one in there.items():
+            _record(folders[path], one, cached, str(plan["operation"]))
+            journal.reached("recorded")
+        for path in there:
+            strike(path)
+            journal.reached("run struck")
+        if plan["cache"] is not None:
+            strike(store.root)
+    mine = there.get(own) or next(iter(there.values()))
+    also = tuple(str(path) for path in there if path != own)
+    gone = tuple(plan.get("runs", ()))
+    unreached = _unreached(run, there, rows=plan["cache"] is not None)
+    return PurgeResult(run.path, tuple(mine["removed"]), cached, remains, also, gone, unreached, complete)
+
+
+def _switch(run: RunFolder, store: DiskStore, target: Mapping[str, str]) -> None:
+    """Let a run stand on the set of its retained rows."""
+    if run.inputs["set"] == target["set"]:
+        return
+    rest, partition = retained_rows(run, store)
+    sealed = store.seal(rest)
+    store.sets.give_name(target["name"], sealed.digest)
+    journal.reached("set of a run written")
+    run.rebase(sealed, target["name"], partition)
+
+
+def _remove_files(run: RunFolder) -> None:
+    """Remove earlier states but their certificates, and what was made of them."""
+    for place in doomed_places(run):
+        if not (place / CERTIFICATE).is_file():
+            remove_folder(place)
+            continue
+        remove_file(place / NOTE)  # first, so that nobody takes the rest for a state
+        for path in sorted(place.iterdir()):
+            if path.is_dir():
+                remove_folder(path)
+            elif path.name != CERTIFICATE:
+                remove_file(path)
+    remove_file(checkpoint_path(run.path))
+    run.drop_partitions()
+
+
+def _record(run: RunFolder, one: Mapping[str, Any], cached: PurgedRows | None, operation: str) -> None:
+    """Enter a purge in the run's ledger, once, and erase the salts of all that went by it."""
+    if not any(entry.details.get("operation") == operation for entry in run.entries()):
         # how many only: names of files are names of clients
-        folder.record(Event(PURGE, {"state": run.state}, {"removed": len(removed), "cache": to_plain(cached)}))
-        erase_purged(run.path, folder.entries())
-        old = any(entry.format == 1 for entry in folder.entries())
-        notes = ((folder.at().objective() is not None, TERM_STAYS), (not rows, REQUESTS_STAY), (old, OLD_LEDGER))
-        stays = [text for holds, text in notes if holds]
-        return PurgeResult(run.path, tuple(removed), cached, (*UNREACHED, *stays))
+        details = {"removed": len(one["removed"]), "cache": to_plain(cached), "operation": operation}
+        run.record(Event(PURGE, {"state": run.state}, details))
+    erase_purged(run.path, run.entries())
 
 
-def _purge_cache(run: RunFolder, store: DiskStore) -> PurgedRows:
-    """Give the run a set of its retained rows only, then erase the forgotten samples from the whole cache."""
-    from probekit.cache.removal import purge as erase
-
-    whole = run.embeddings(store)
-    (left, divided), counts = rows_at(run, store), run.trained().counts
-    keep = np.sort(np.concatenate([divided.server, *(divided.clients[name] for name in counts)]))
-    rest = left.select(keep)
-    gone = sorted({*whole.ids} - {*rest.ids})
-    held = {name: np.searchsorted(keep, divided.clients[name]) for name in counts}
-    server = np.searchsorted(keep, divided.server)
-    sealed, name = store.seal(rest), f"{run.path.name}-retained"
-    store.sets.give_name(name, sealed.digest)
-    run.rebase(sealed, name, replace(run.partition(), clients=held, server=server, rows=len(rest)))
-    if not gone:
-        return PurgedRows(0, 0, ())
-    outcome = erase(store, samples=gone)
-    return PurgedRows(outcome.rows, outcome.searched, tuple(outcome.remains))
+def _unreached(run: OpenRun, there: Mapping[Path, Mapping[str, Any]], *, rows: bool) -> tuple[str, ...]:
+    folder = run.folder
+    old = any(entry.format == 1 for entry in folder.entries())
+    notes = ((folder.at().objective() is not None, TERM_STAYS), (not rows, REQUESTS_STAY), (old, OLD_LEDGER))
+    stays = [text for holds, text in notes if holds]
+    if linked := sum(one["linked"] for one in there.values()):
+        stays.append(f"{linked} of the removed files, which have another name outside the run (hard links)")
+    if rows and (lost := missing(run.store.root)):
+        stays.append(f"runs that are not where they were when they were trained: {', '.join(map(str, lost))}")
+    return (*UNREACHED, *stays)

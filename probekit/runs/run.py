@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from probekit.cache import DiskStore
+from probekit.cache.users import register
 from probekit.errors import ProbekitError
 from probekit.federated.trained import Trained
 from probekit.models.heads import Head
@@ -92,6 +93,13 @@ class Run(OpenRun):
         super().__init__(folder, store)
         self.training = training
 
+    @property
+    def unfinished(self) -> bool:
+        """Whether a purge of it was interrupted: `purge` finishes it."""
+        from probekit.runs.purging import unfinished
+
+        return unfinished(self)
+
     def __repr__(self) -> str:
         return f"Run({str(self.path)!r}, state {self.state})"
 
@@ -128,9 +136,9 @@ class Run(OpenRun):
         return cls(result.folder, store, training=result)
 
     @classmethod
-    def open(cls, path: Path | str, *, store: DiskStore | None = None) -> Self:
-        """The run in a folder."""
-        return cls(RunFolder.open(path), store or DiskStore())
+    def open(cls, path: Path | str, *, store: DiskStore | None = None, unfinished: bool = False) -> Self:
+        """The run in a folder; `unfinished`: also if a purge was interrupted, to give it again."""
+        return cls(RunFolder.open(path, unfinished=unfinished), store or DiskStore(unfinished=unfinished))
 
     @classmethod
     def list(cls, folder: Path | str, *, store: DiskStore | None = None) -> Sequence[Self]:
@@ -177,4 +185,5 @@ class Run(OpenRun):
         from probekit.runs.noise import refuse_copies
 
         refuse_copies(self.folder)
+        register(self.store.root, Path(path))
         return type(self)(self.folder.fork(Path(path), force=force), self.store)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from probekit.cache import DiskStore
+from probekit.cache.users import register
 from probekit.errors import InputError, NotFoundError
 from probekit.evaluation.backdoor import poison
 from probekit.federated.choice import Choice, RidgeChoice
@@ -141,6 +142,7 @@ def train_run(
     row_ids = row_ids_of(embeddings, divided, trained.counts)
     material = RunContents(config, inputs, divided, trained, rows, timings, details, row_ids, client_keys or {})
     with timed(timings, "write"):
+        register(store.root, path)  # first: a run that appears is on the list
         run = create(path, material, force=force, begun=begun)
     checkpoint.remove()
     noise_path(path).unlink(missing_ok=True)

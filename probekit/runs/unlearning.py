@@ -22,7 +22,7 @@ from probekit.runs.asking import refuse_strangers
 from probekit.runs.commitments import row_ids_of
 from probekit.runs.fitting import trainer_of
 from probekit.runs.folder import OpenRun, RunFolder
-from probekit.runs.layout import state_folder
+from probekit.runs.layout import CERTIFICATE, state_folder
 from probekit.runs.ledger import Event
 from probekit.runs.noise import covered
 from probekit.runs.openings import certificate_openings, read_openings
@@ -37,8 +37,6 @@ from probekit.unlearning.method import method as find_method
 from probekit.unlearning.removal import Removal
 from probekit.unlearning.request import UnlearnRequest, asked
 from probekit.values import Json
-
-CERTIFICATE = "certificate.json"
 
 
 @dataclass(frozen=True)

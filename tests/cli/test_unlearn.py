@@ -132,10 +132,33 @@ def test_purging_at_once_or_later(run: Run, probekit: Probekit) -> None:
     code, value, _ = probekit("purge", "run", "--yes")
     assert (code, "purged already" in value["error"]["message"]) == (2, True)
     later.unlearn("2")
-    code, value, said = probekit("purge", "later", "--rows")
+    code, value, _ = probekit("purge", "later", "--rows")
+    assert (code, "it forgot them too: --also-runs" in value["error"]["message"]) == (2, True)
+    code, value, said = probekit("purge", "later", "--rows", "--yes")
     assert (code, value["cache"]["remains"]) == (0, []), said
+    assert str(Path("run").absolute()) in value["other_runs"]
     assert value["cache"]["rows"] == 32
     assert "the data set itself, and the clients' own files" in value["unreached"]
+
+
+def test_an_interrupted_purge_is_finished_by_the_same_command(
+    run: Run, probekit: Probekit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """C15, through the command line: everything else refuses, nothing is called done too early."""
+
+    def reached(step: str) -> None:
+        if step == "files removed":
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("probekit.cache.journal.reached", reached)
+        assert probekit("unlearn", "run", "--client", "2", "--purge")[0] == 130
+    for other in (["evaluate", "run"], ["unlearn", "run", "--client", "1"], ["report", "run"]):
+        code, value, _ = probekit(*other)
+        assert (code, "probekit purge" in value["error"]["message"]) == (4, True)
+    code, value, _ = probekit("unlearn", "run", "--client", "2", "--purge")
+    assert (code, value["already_done"], value["purged"]["complete"]) == (0, True, True)
+    assert probekit("evaluate", "run")[0] == 0
 
 
 def test_people_see_what_json_says(run: Run, command: Command, store: DiskStore) -> None:

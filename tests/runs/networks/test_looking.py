@@ -89,7 +89,7 @@ def test_purge_leaves_no_byte_of_the_forgotten(trained: Path, shop: Shop, tmp_pa
     assert len(list((trained / "references").iterdir())) == 2
     assert all(holds(trained, secret) for secret in secrets)
     assert all(holds(cache, row) for row in rows)
-    gone = run.purge(rows=True).cache
+    gone = run.purge(rows=True, yes=True).cache
     assert gone is not None
     assert (gone.remains, gone.rows) == ((), 2 * 24)  # triggered, too
     assert not (trained / "references").exists()
