@@ -13,9 +13,10 @@ from probekit.cache.disk import DiskStore
 from probekit.cache.entry import Entry, Shard, locate
 from probekit.cache.ids import IdLookup, stack
 from probekit.cache.journal import changing
+from probekit.cache.matrices import map_tensors
 from probekit.cache.sets import assemble
 from probekit.errors import CacheError, ProbekitError
-from probekit.files import map_tensors, sha256_file, sync_folder
+from probekit.files import sha256_file, sync_folder
 from probekit.values import EncodingSpec, canonical
 
 

@@ -22,9 +22,10 @@ from numpy.typing import NDArray
 
 from probekit.cache.ids import IdArray, IdLookup, first_of, stack
 from probekit.cache.journal import changing
+from probekit.cache.matrices import map_tensors, write_tensors
 from probekit.cache.rows import Places, StoredRows
 from probekit.errors import CacheError, CorruptError
-from probekit.files import checked_digest, map_tensors, read_json, sync_folder, write_json, write_tensors
+from probekit.files import checked_digest, read_json, sync_folder, write_json
 from probekit.values import SCHEMA, EncodingSpec, Rows
 
 SHARD_BYTES = 1 << 30

@@ -21,11 +21,12 @@ from probekit.cache.disk import DiskStore
 from probekit.cache.entry import Entry
 from probekit.cache.ids import SHORTEST, IdArray, IdLookup, hex_ids, pack
 from probekit.cache.journal import JOURNAL, changing
+from probekit.cache.matrices import tensor_places
 from probekit.cache.removal import Removed, drop_rows, resumed
 from probekit.cache.search import Excuse, Needle, needles_of, search
 from probekit.cache.users import users
 from probekit.errors import InputError, NotFoundError, OtherRunsError
-from probekit.files import remove_folder, tensor_places
+from probekit.files import remove_folder
 from probekit.values import EmbeddingSet, Json
 
 PURGE = "purge"

@@ -19,19 +19,9 @@ from numpy.typing import NDArray
 from probekit.cache.entry import check_schema
 from probekit.cache.ids import Column, hex_ids, pack
 from probekit.cache.journal import changing
+from probekit.cache.matrices import map_tensors, write_tensors
 from probekit.errors import CorruptError, InputError, NotFoundError
-from probekit.files import (
-    ASIDE,
-    DIGEST,
-    checked_digest,
-    map_tensors,
-    new_folder,
-    read_json,
-    remove_file,
-    remove_folder,
-    write_json,
-    write_tensors,
-)
+from probekit.files import ASIDE, DIGEST, checked_digest, new_folder, read_json, remove_file, remove_folder, write_json
 from probekit.registry import nearest
 from probekit.values import SCHEMA, EmbeddingSet, Rows, Skipped
 

@@ -1,27 +1,24 @@
-"""Files that appear whole or not at all, and matrices in them that are mapped instead of read."""
+"""Files and folders that appear whole or not at all, and go for good."""
 
 from __future__ import annotations
 
 import errno
 import hashlib
 import json
-import mmap
 import os
 import re
 import secrets
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, Literal
 
-import numpy as np
 import platformdirs
 from filelock import BaseFileLock, Timeout
-from numpy.typing import NDArray
 
 from probekit.errors import CorruptError, StorageError
-from probekit.values import Json, canonical
+from probekit.values import Json
 
 DEEPEST = 64
 """How deep values may be nested in a text that `parsed` reads."""
@@ -30,8 +27,6 @@ ASIDE = ".aside-"
 PRIVATE = 0o600
 """The mode of files that only their owner may read."""
 
-_NAMES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "I64": "<i8", "I32": "<i4", "U8": "|u1"}
-_TAGS = {np.dtype(name): tag for tag, name in _NAMES.items()}
 _FULL = (
     "the disk is full. What was written before stays usable; free some space and give the same command again, it "
     "continues where it stopped."
@@ -39,7 +34,6 @@ _FULL = (
 _LOCKED = "it is read-only for this user. Make it writable, or choose another folder with PROBEKIT_CACHE."
 _REFUSED = dict.fromkeys((errno.ENOSPC, errno.EDQUOT, errno.EFBIG), _FULL)
 _REFUSED |= dict.fromkeys((errno.EROFS, errno.EACCES, errno.EPERM), _LOCKED)
-_ALIGN = 64
 DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
@@ -89,8 +83,8 @@ def open_in(folder: Path, path: Path, how: Literal["xb", "ab"], *, mode: int = 0
 
 
 @contextmanager
-def _aside(folder: Path, mode: int = 0o666) -> Iterator[tuple[IO[bytes], Path]]:
-    """A new file beside its future place, as closed as its folder; gone again unless `_settle` moves it there."""
+def aside_file(folder: Path, mode: int = 0o666) -> Iterator[tuple[IO[bytes], Path]]:
+    """A new file beside its future place, as closed as its folder; gone again unless `settle` moves it there."""
     make_folder(folder)
     path = folder / f"{ASIDE}{os.getpid()}-{secrets.token_hex(4)}"
     try:
@@ -100,7 +94,7 @@ def _aside(folder: Path, mode: int = 0o666) -> Iterator[tuple[IO[bytes], Path]]:
         path.unlink(missing_ok=True)
 
 
-def _settle(handle: IO[bytes], path: Path, target: Path) -> None:
+def settle(handle: IO[bytes], path: Path, target: Path) -> None:
     """Make the file's bytes safe, then let it appear under its name."""
     handle.flush()
     os.fsync(handle.fileno())
@@ -114,9 +108,9 @@ def new_file(target: Path, *, mode: int = 0o666) -> Iterator[IO[bytes]]:
 
     mode: who may read it, from its creation on (`PRIVATE`: its owner only).
     """
-    with storing(target.parent), _aside(target.parent, mode) as (handle, path):
+    with storing(target.parent), aside_file(target.parent, mode) as (handle, path):
         yield handle
-        _settle(handle, path, target)
+        settle(handle, path, target)
 
 
 @contextmanager
@@ -242,78 +236,6 @@ def read_json(path: Path) -> Any:
         return json.loads(path.read_bytes().decode())
     except (ValueError, RecursionError) as error:
         raise CorruptError(f"{path} is not readable JSON ({error}). Run `probekit cache verify`.") from error
-
-
-def _header(tensors: Mapping[str, tuple[np.dtype[Any], tuple[int, ...]]], note: Json) -> bytes:
-    """The head of a safetensors file, padded so that the data begins aligned."""
-    entries: dict[str, Json] = {"__metadata__": {"probekit": canonical(note)}}
-    offset = 0
-    for name, (dtype, shape) in tensors.items():
-        size = int(np.prod(shape)) * dtype.itemsize
-        entries[name] = {"dtype": _TAGS[dtype], "shape": list(shape), "data_offsets": [offset, offset + size]}
-        offset += size
-    text = json.dumps(entries, separators=(",", ":")).encode()
-    text += b" " * (-(len(text) + 8) % _ALIGN)
-    return len(text).to_bytes(8, "little") + text
-
-
-def write_tensors(
-    folder: Path,
-    tensors: Mapping[str, tuple[tuple[int, ...], np.dtype[Any], Iterable[NDArray[Any]]]],
-    note: Json,
-    *,
-    mode: int = 0o666,
-) -> str:
-    """Write a safetensors file named by the sha256 of its bytes; gives that sha256.
-
-    Each tensor is its shape, its dtype and its rows in blocks, so that nothing larger than a block is held in memory.
-    """
-    hasher = hashlib.sha256()
-    with storing(folder), _aside(folder, mode) as (handle, path):
-
-        def put(data: bytes | memoryview) -> None:
-            hasher.update(data)
-            handle.write(data)
-
-        put(_header({name: (np.dtype(dtype), shape) for name, (shape, dtype, _) in tensors.items()}, note))
-        for _, dtype, blocks in tensors.values():
-            for block in blocks:
-                put(np.ascontiguousarray(block, dtype=dtype).tobytes())
-        name = hasher.hexdigest()
-        _settle(handle, path, folder / f"{name}.safetensors")
-    return name
-
-
-def map_tensors(path: Path) -> tuple[dict[str, NDArray[Any]], Any]:
-    """The tensors of a safetensors file as read-only views of the file, and the note kept with them."""
-    try:
-        with path.open("rb") as handle:
-            mapped = mmap.mmap(handle.fileno(), 0, access=mmap.ACCESS_READ)
-        length = int.from_bytes(mapped[:8], "little")
-        entries = json.loads(mapped[8 : 8 + length])
-        note = json.loads(entries.pop("__metadata__")["probekit"])
-        arrays = {}
-        for name, entry in entries.items():
-            start, stop = entry["data_offsets"]
-            dtype, count = np.dtype(_NAMES[entry["dtype"]]), int(np.prod(entry["shape"]))
-            if stop - start != count * dtype.itemsize:
-                raise ValueError(f"tensor {name} does not fill its place")
-            flat = np.frombuffer(mapped, dtype=dtype, count=count, offset=8 + length + start)
-            arrays[name] = flat.reshape(entry["shape"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        what = "missing" if isinstance(error, FileNotFoundError) else f"damaged ({error})"
-        repair = "`probekit cache verify --repair` sets it aside, and the next extract encodes its rows again."
-        raise CorruptError(f"{path} is {what}. {repair}") from error
-    return arrays, note
-
-
-def tensor_places(path: Path) -> dict[str, tuple[int, int]]:
-    """Where each tensor of a safetensors file begins and ends in it."""
-    with path.open("rb") as handle:
-        length = int.from_bytes(handle.read(8), "little")
-        entries = json.loads(handle.read(length))
-    places = {name: one["data_offsets"] for name, one in entries.items() if name != "__metadata__"}
-    return {name: (8 + length + begin, 8 + length + end) for name, (begin, end) in places.items()}
 
 
 def checked_digest(text: object, where: Path) -> str:

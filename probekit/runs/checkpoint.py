@@ -11,10 +11,11 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from probekit.cache.matrices import map_tensors
 from probekit.errors import CorruptError
 from probekit.federated.federation import Traffic
 from probekit.federated.trained import RoundState
-from probekit.files import PRIVATE, map_tensors, storing
+from probekit.files import PRIVATE, storing
 from probekit.runs import tensors
 from probekit.runs.layout import checkpoint_path
 from probekit.runs.options import TrainOptions

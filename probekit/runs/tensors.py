@@ -13,9 +13,10 @@ from urllib.parse import quote
 import numpy as np
 from numpy.typing import NDArray
 
+from probekit.cache.matrices import map_tensors, write_tensors
 from probekit.errors import CorruptError, InputError, VerificationError
 from probekit.federated.trained import Gradients, History, Round
-from probekit.files import PRIVATE, map_tensors, sha256_file, write_tensors
+from probekit.files import PRIVATE, sha256_file
 from probekit.linear.design import ClientStats, Design
 from probekit.linear.plausibility import implausible
 from probekit.values import Json

@@ -309,7 +309,7 @@ def test_a_full_or_read_only_cache_says_so(
     def refuses(*_: object) -> None:
         raise OSError(errno.EROFS, "Read-only file system")
 
-    monkeypatch.setattr("probekit.files._settle", refuses)
+    monkeypatch.setattr("probekit.files.settle", refuses)
     outcome = command("extract", dataset, "-b", backbone, "--json")
     assert outcome.code == 4
     assert "read-only" in outcome.value["error"]["message"]
