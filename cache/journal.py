@@ -16,7 +16,7 @@ from typing import Any
 from filelock import FileLock
 
 from probekit.errors import UnfinishedError
-from probekit.files import read_json, remove_file, storing, sweep, write_json
+from probekit.files import PRIVATE, read_json, remove_file, storing, sweep, write_json
 from probekit.values import Json
 
 JOURNAL = "purge.json"
@@ -26,7 +26,7 @@ def begin(folder: Path, plan: Mapping[str, Json]) -> dict[str, Any]:
     """Write down what will be done; from here on it will be. Gives the plan with its name and time."""
     now = datetime.now(UTC).isoformat(timespec="seconds")
     plan = {"operation": secrets.token_hex(8), "begun": now, **plan}
-    write_json(folder / JOURNAL, plan)
+    write_json(folder / JOURNAL, plan, mode=PRIVATE)
     return plan
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from probekit.cache.journal import changing
 from probekit.errors import CorruptError, StorageError
-from probekit.files import read_json, write_json
+from probekit.files import PRIVATE, read_json, write_json
 
 _RUNS, _NOTE = "runs", "run.json"
 
@@ -23,7 +23,7 @@ def register(root: Path, run: Path) -> None:
     entry = root / _RUNS / f"{hashlib.sha256(path.encode()).hexdigest()[:32]}.json"
     if not entry.exists():
         with suppress(StorageError), changing(root):
-            write_json(entry, {"run": path})
+            write_json(entry, {"run": path}, mode=PRIVATE)
 
 
 def registered(root: Path) -> list[Path]:

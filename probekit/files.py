@@ -180,9 +180,9 @@ def sweep(folder: Path, *patterns: str) -> None:
             sync_folder(place)
 
 
-def write_text(target: Path, text: str) -> None:
+def write_text(target: Path, text: str, *, mode: int = 0o666) -> None:
     """Replace a small file by this text, at once."""
-    write_bytes(target, text.encode())
+    write_bytes(target, text.encode(), mode=mode)
 
 
 def write_bytes(target: Path, content: bytes, *, mode: int = 0o666) -> None:
@@ -191,9 +191,9 @@ def write_bytes(target: Path, content: bytes, *, mode: int = 0o666) -> None:
         handle.write(content)
 
 
-def write_json(target: Path, value: Json) -> None:
+def write_json(target: Path, value: Json, *, mode: int = 0o666) -> None:
     """Replace a small file by this value as JSON, at once."""
-    write_text(target, json.dumps(value, sort_keys=True, indent=1, ensure_ascii=False) + "\n")
+    write_text(target, json.dumps(value, sort_keys=True, indent=1, ensure_ascii=False) + "\n", mode=mode)
 
 
 def parsed(content: bytes) -> Any:

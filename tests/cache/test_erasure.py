@@ -212,8 +212,13 @@ def test_an_id_that_is_still_listed_is_found(store: DiskStore, monkeypatch: pyte
 
 def test_the_journal_holds_no_row(store: DiskStore, monkeypatch: pytest.MonkeyPatch) -> None:
     fill(store.root)
-    written: list[bytes] = []
-    monkeypatch.setattr(journal, "reached", lambda step: written.append((store.root / JOURNAL).read_bytes()))
+    written, path = list[bytes](), store.root / JOURNAL
+
+    def look(step: str) -> None:
+        written.append(path.read_bytes())
+        assert path.stat().st_mode & 0o077 == 0
+
+    monkeypatch.setattr(journal, "reached", look)
     erase(store)
     assert written
     assert not any(rows(2)[0].tobytes()[:12].hex().encode() in text for text in written)
