@@ -117,7 +117,8 @@ class DiskStore:
         """
         entry, digest = self.entry(embeddings.spec), embeddings.digest
         wanted = pack(embeddings.ids)[embeddings.usable]
-        if not entry.pieces() and (self.root / "sets" / digest).exists():  # so that a read-only cache can be read
+        # so that a read-only cache can be read
+        if not entry.pieces() and self.sets.has_columns(digest, embeddings.columns):
             locate(entry.files(), wanted)
             return self.open(digest)
         self._prepare()

@@ -109,7 +109,7 @@ class SetShelf:
             folder = self.root / "sets" / digest
             written = _write_arrays(folder, named | there)
             write_json(folder / "set.json", {**note, "columns": written})
-            (folder / f"{note['columns']}.safetensors").unlink()
+            remove_file(folder / f"{note['columns']}.safetensors")
 
     def read_note(self, digest: str) -> dict[str, Any]:
         """The small facts of a set: spec digest, backbone, rows, class names, source, skipped."""
