@@ -12,7 +12,6 @@ in the ledger, then named in run.json: whenever the process dies, the run is the
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace

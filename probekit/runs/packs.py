@@ -18,9 +18,9 @@ from typing import Any
 
 import numpy as np
 
+from probekit.cache.matrices import map_tensors, write_tensors
 from probekit.errors import CorruptError, VerificationError
 from probekit.federated.summation import StatisticsTree, key_of
-from probekit.files import map_tensors, write_tensors
 from probekit.linear.design import ClientStats, Design
 from probekit.linear.roots import RootStats
 from probekit.runs.stored import StoredStats, address, branches, packed, stored_sum, triangle_length, unpacked

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from probekit.cache.matrices import map_tensors, write_tensors
 from probekit.federated.summation import Branch, Node, StatisticsTree, is_bucket
-from probekit.files import map_tensors, write_tensors
 from probekit.linear.design import ClientStats, Design
 from probekit.linear.roots import RootStats
 from probekit.runs.tensors import DOUBLE, check, link
