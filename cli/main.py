@@ -29,6 +29,8 @@ COMMANDS = {
     "export": ("probekit.cli.export:export", "Write a head elsewhere, with the run's noise, and record it."),
     "report": ("probekit.cli.report:report", "Write a report of a run: Markdown, JSON and pictures."),
     "purge": ("probekit.cli.purge:purge", "Remove from a run, and the cache, data derived from forgotten clients."),
+    "erase": ("probekit.cli.erase:erase", "Answer a request for erasure: unlearn, purge, bundle, record."),
+    "register": ("probekit.cli.register:register", "List requests for erasure and their answers."),
     "audit": ("probekit.cli.audit:app", "Look closer: duplicates, influence of clients, membership."),
     "demo": ("probekit.cli.demo:demo", "Do the main job on an embedded default: no download."),
     "doctor": ("probekit.cli.doctor:doctor", "Look at the installation and say what is missing."),

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from probekit.report.report import Report
     from probekit.runs.bundling import bundle
     from probekit.runs.duplicates import DuplicatesResult, duplicates
+    from probekit.runs.erasing import erase
     from probekit.runs.evaluation import evaluate
     from probekit.runs.exporting import export
     from probekit.runs.influence import influence
@@ -82,11 +83,12 @@ class Run(OpenRun):
 
     if TYPE_CHECKING:
         plan, unlearn, prove, verify, purge = plan, unlearn, prove, verify, purge
-        bundle, export = bundle, export
+        bundle, export, erase = bundle, export, erase
         evaluate, influence, duplicates = evaluate, influence, duplicates
     else:
         plan, unlearn, verify = (Verb("unlearning"), Verb("unlearning", small=True), Verb("verification", small=True))
         prove, bundle, export = map(Verb, ("proving", "bundling", "exporting"))
+        erase = Verb("erasing", small=True)
         purge, evaluate, influence, duplicates = map(Verb, ("purging", "evaluation", "influence", "duplicates"))
 
     def __init__(self, folder: RunFolder, store: DiskStore, *, training: TrainResult | None = None) -> None:
