@@ -20,6 +20,7 @@ from probekit.cache.erasure import purge as purge_cache
 from probekit.certificates.verdicts import FALSE
 from probekit.custody.petitions import Petition
 from probekit.errors import InputError, VerificationError
+from probekit.files import make_folder
 from probekit.runs.commitments import read_transition
 from probekit.runs.erase_papers import Forgot, entries_of, records_of, write_answer, write_bundles, write_receipts
 from probekit.runs.erase_plan import EraseRequest, plan_erasure, run_named
@@ -168,7 +169,7 @@ def _begin(
         "verified": {},
     }
     for reference in references:
-        book.case(reference).mkdir(mode=0o700, exist_ok=True)
+        make_folder(book.case(reference), closed=True)
     book.begin(plan)
     return plan
 

@@ -24,7 +24,7 @@ from filelock import FileLock
 from probekit.cache import DiskStore
 from probekit.cache.journal import changing
 from probekit.errors import CorruptError, InputError, NotFoundError, UnfinishedError
-from probekit.files import PRIVATE, read_json, remove_file, storing, write_bytes, write_json
+from probekit.files import PRIVATE, make_folder, read_json, remove_file, storing, write_bytes, write_json
 from probekit.runs.result import Result, to_plain
 from probekit.values import Json, canonical
 
@@ -133,7 +133,7 @@ class Register:
     def lock(self) -> Iterator[None]:
         """Held while requests are worked on."""
         with storing(self.folder):
-            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_folder(self.folder, closed=True)
         with FileLock(self.folder / ".lock"):
             yield
 
@@ -158,7 +158,7 @@ class Register:
     def write(self, record: Record) -> Path:
         """Keep a record."""
         path = self.case(record.reference) / RECORD
-        path.parent.mkdir(mode=0o700, exist_ok=True)
+        make_folder(path.parent, closed=True)
         write_json(path, record.plain)
         return path
 
