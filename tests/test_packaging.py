@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ast
+import json
 import os
 import re
 import shutil
 import subprocess
 import sys
 import tarfile
+import time
 import tomllib
 import zipfile
 from collections.abc import Iterator
@@ -17,6 +19,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from probekit.cache import DiskStore
+from probekit.custody.signatures import new_private_key, public_key_of
+from probekit.runs.run import Run
+from tests.shelves import Shelve
+from tests.shelves import shelve as shelve
 
 ROOT = Path(__file__).parent.parent
 LINKS = {"cache": "../cache", "cli": "../cli"}
@@ -201,11 +209,13 @@ def elsewhere(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def _outside(folder: Path, *arguments: str, limit: float = 1500) -> subprocess.CompletedProcess[str]:
+def _outside(
+    place: Path, *arguments: str, folder: Path | None = None, limit: float = 1500
+) -> subprocess.CompletedProcess[str]:
     clean = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST", "PYTHONPATH"))}
     return subprocess.run(
-        [str(folder / "venv" / "bin" / "python"), *arguments],
-        cwd=folder,
+        [str(place / "venv" / "bin" / "python"), *arguments],
+        cwd=folder or place,
         env={**clean, "OMP_NUM_THREADS": "1"},
         text=True,
         capture_output=True,
@@ -224,7 +234,57 @@ def test_the_wheel_is_what_is_imported_elsewhere(elsewhere: Path) -> None:
 @pytest.mark.slow
 def test_the_tests_pass_from_the_wheel(elsewhere: Path) -> None:
     """All quick tests but those about the checkout itself: its files, its README, its package list."""
-    about_the_checkout = ("test_packaging.py", "test_claims.py", "test_contributing.py", "test_shape.py")
-    ignored = [f"--ignore=tests/{name}" for name in about_the_checkout]
+    files = ("test_packaging.py", "test_claims.py", "test_contributing.py", "test_shape.py", "test_erasure_page.py")
+    ignored = [f"--ignore=tests/{name}" for name in files]
     done = _outside(elsewhere, "-m", "pytest", "-q", "-x", "-n", "2", "-p", "no:cacheprovider", *ignored)
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
+
+
+@pytest.mark.slow
+def test_a_stranger_checks_a_bundle_with_the_wheel_alone(
+    elsewhere: Path, tmp_path: Path, store: DiskStore, shelve: Shelve, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """No run, no cache, nothing of this tree: signature, transition and chain are proven, the rest is called so."""
+    key = new_private_key()
+    shelve("rows", rows=4000, dimension=64, classes=10)
+    run = Run.train(tmp_path / "run", "rows", clients=1000, ridge=0.01, store=store)
+    run.prove("17", tmp_path / "receipt.json", key=key)
+    done = run.erase("17", key=key, reference="2026-17")
+    bundle = done.register / done.records[0].runs[0].bundle
+    run.bundle(tmp_path / "audit.zip", key=key, sums_for="the auditor")
+    assert bundle.stat().st_size < 1_000_000
+    desk = elsewhere / "desk"
+    desk.mkdir()
+    for source, name in (
+        (bundle, "bundle.zip"),
+        (tmp_path / "audit.zip", "audit.zip"),
+        (tmp_path / "receipt.json", "r.json"),
+    ):
+        shutil.copy2(source, desk / name)
+    (desk / "operator.pem").write_bytes(public_key_of(key))
+
+    def verify(*arguments: str) -> tuple[int, dict[str, Any], float]:
+        began = time.perf_counter()
+        line = ("-m", "probekit", "verify", *arguments, "--json", "--cache", str(desk / "none"))
+        checked = _outside(elsewhere, *line, folder=desk)
+        assert checked.stdout, checked.stderr
+        return checked.returncode, json.loads(checked.stdout), time.perf_counter() - began
+
+    signed = ("--public-key", "operator.pem")
+    code, value, seconds = verify("bundle.zip", *signed)
+    found = {one["name"]: one["verdict"] for one in value["findings"]}
+    assert code == 7
+    proven = ("signature", "transition", "chain", "statement")
+    assert {name for name in proven if found[name] == "proven"} == set(proven)
+    assert {found[name] for name in ("weights", "rows-elsewhere", "copies", "erased", "clock")} == {"not proven"}
+    assert "That no copies exist elsewhere" in value["statement"]
+    assert verify("bundle.zip", *signed, "--require", "signature,transition,chain")[0] == 0
+    code, value, _ = verify("bundle.zip", *signed, "--receipt", "r.json", "--client", "17")
+    assert (code, value["emptied"]) == (0, 2)
+    code, value, longer = verify(
+        "audit.zip", *signed, "--require", "signature,transition,chain,weights,excess-loss,sums"
+    )
+    assert code == 0
+    assert {path.name for path in desk.iterdir()} == {"bundle.zip", "audit.zip", "r.json", "operator.pem"}
+    with capsys.disabled():
+        print(f"\nbundle {bundle.stat().st_size} bytes, checked in {seconds:.2f} s; with sums {longer:.2f} s")
