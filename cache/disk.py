@@ -45,7 +45,7 @@ class DiskStore:
     ) -> None:
         self.root = Path(root) if root is not None else default_root()
         self.sets, self.tombstones = SetShelf(self.root), Tombstones(self.root)
-        self._waiting = waiting
+        self.waiting = waiting
         if not unfinished:
             check_ready(self.root)
         marker = self.root / "probekit.json"
@@ -199,7 +199,7 @@ class DiskStore:
         try:
             with suppress(StorageError), storing(folder):  # a read-only cache can still be read; writing will say so
                 folder.mkdir(parents=True, exist_ok=True)
-                acquire(lock, notice, self._waiting)
+                acquire(lock, notice, self.waiting)
                 with changing(self.root):
                     pass
             yield

@@ -20,6 +20,8 @@ from probekit.files import PRIVATE, read_json, remove_file, storing, sweep, writ
 from probekit.values import Json
 
 JOURNAL = "purge.json"
+MOST_BYTES = 2**32
+"""The size of a journal that is read at all: it lists every row that goes."""
 
 
 def begin(folder: Path, plan: Mapping[str, Json]) -> dict[str, Any]:
@@ -33,7 +35,7 @@ def begin(folder: Path, plan: Mapping[str, Json]) -> dict[str, Any]:
 def pending(folder: Path) -> dict[str, Any] | None:
     """What was begun in a folder and is not finished."""
     path = folder / JOURNAL
-    found: dict[str, Any] | None = read_json(path) if path.exists() else None
+    found: dict[str, Any] | None = read_json(path, MOST_BYTES) if path.exists() else None
     return found
 
 

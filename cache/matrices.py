@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from probekit.errors import CorruptError
-from probekit.files import aside_file, settle, storing
+from probekit.files import MOST_BYTES, aside_file, parsed, settle, storing
 from probekit.values import Json, canonical
 
 _NAMES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "I64": "<i8", "I32": "<i4", "U8": "|u1"}
@@ -67,8 +67,10 @@ def map_tensors(path: Path) -> tuple[dict[str, NDArray[Any]], Any]:
         with path.open("rb") as handle:
             mapped = mmap.mmap(handle.fileno(), 0, access=mmap.ACCESS_READ)
         length = int.from_bytes(mapped[:8], "little")
-        entries = json.loads(mapped[8 : 8 + length])
-        note = json.loads(entries.pop("__metadata__")["probekit"])
+        if length > MOST_BYTES:
+            raise ValueError(f"its header has {length} bytes, more than the {MOST_BYTES} that are read")
+        entries = parsed(mapped[8 : 8 + length])
+        note = parsed(entries.pop("__metadata__")["probekit"].encode())
         arrays = {}
         for name, entry in entries.items():
             start, stop = entry["data_offsets"]
@@ -77,7 +79,7 @@ def map_tensors(path: Path) -> tuple[dict[str, NDArray[Any]], Any]:
                 raise ValueError(f"tensor {name} does not fill its place")
             flat = np.frombuffer(mapped, dtype=dtype, count=count, offset=8 + length + start)
             arrays[name] = flat.reshape(entry["shape"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         what = "missing" if isinstance(error, FileNotFoundError) else f"damaged ({error})"
         repair = "`probekit cache verify --repair` sets it aside, and the next extract encodes its rows again."
         raise CorruptError(f"{path} is {what}. {repair}") from error
@@ -88,6 +90,6 @@ def tensor_places(path: Path) -> dict[str, tuple[int, int]]:
     """Where each tensor of a safetensors file begins and ends in it."""
     with path.open("rb") as handle:
         length = int.from_bytes(handle.read(8), "little")
-        entries = json.loads(handle.read(length))
+        entries = parsed(handle.read(length))
     places = {name: one["data_offsets"] for name, one in entries.items() if name != "__metadata__"}
     return {name: (8 + length + begin, 8 + length + end) for name, (begin, end) in places.items()}

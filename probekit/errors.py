@@ -11,6 +11,7 @@ ProbekitError                    exit code 1
 │   └── Pending                  3   clients that have not answered yet; the same command goes on when they have
 ├── CacheError                   4   the cache cannot be used as it is
 │   ├── CorruptError             4   bytes that are not the bytes that were written
+│   │   └── HostileError         6   a file as probekit never writes one: too large, nested too deep, no text
 │   ├── MismatchError            4   two things that should belong together do not
 │   ├── UnfinishedError          4   a removal that was begun has to be finished first
 │   └── StorageError             4   full, read-only or otherwise refusing to be written
@@ -78,6 +79,12 @@ class CacheError(ProbekitError):
 
 class CorruptError(CacheError):
     """Bytes that are not the bytes that were written."""
+
+
+class HostileError(CorruptError):
+    """A file as probekit never writes one: too large, nested too deep, no text, a key twice."""
+
+    exit_code = 6
 
 
 class MismatchError(CacheError):

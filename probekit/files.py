@@ -17,11 +17,13 @@ from typing import IO, Any, Literal
 import platformdirs
 from filelock import BaseFileLock, Timeout
 
-from probekit.errors import CorruptError, StorageError
+from probekit.errors import CorruptError, HostileError, StorageError
 from probekit.values import Json
 
 DEEPEST = 64
 """How deep values may be nested in a text that `parsed` reads."""
+MOST_BYTES = 2**26
+"""The size of a JSON file that is read at all."""
 ASIDE = ".aside-"
 """How the names of files begin that are still being written."""
 PRIVATE = 0o600
@@ -126,8 +128,9 @@ def new_folder(target: Path, *, aside: Path | None = None, closed: bool = False)
     made = aside or target.parent / f".new-{target.name}-{secrets.token_hex(4)}"
     restore_folder(target)
     shutil.rmtree(made, ignore_errors=True)
-    make_folder(made, closed=closed)
     try:
+        with storing(target.parent):
+            make_folder(made, closed=closed)
         yield made
         sync_folder(made)
         if target.exists():  # a full folder cannot be replaced
@@ -230,12 +233,14 @@ def read_limited(path: Path, most: int) -> bytes:
     return path.read_bytes()
 
 
-def read_json(path: Path) -> Any:
-    """The value in a JSON file."""
+def read_json(path: Path, most: int = MOST_BYTES, *, remedy: str = "Run `probekit cache verify`.") -> Any:
+    """The value in a JSON file of at most so many bytes."""
     try:
-        return json.loads(path.read_bytes().decode())
-    except (ValueError, RecursionError) as error:
-        raise CorruptError(f"{path} is not readable JSON ({error}). Run `probekit cache verify`.") from error
+        return parsed(read_limited(path, most))
+    except json.JSONDecodeError as error:
+        raise CorruptError(f"{path} is not readable JSON ({error}). {remedy}") from error
+    except ValueError as error:
+        raise HostileError(f"{path} is not one that was written: {error}. Restore it from a copy.") from error
 
 
 def checked_digest(text: object, where: Path) -> str:

@@ -18,6 +18,7 @@ from probekit.certificates.published import Concentration, Term
 from probekit.certificates.sealing import LOSS_CHANGE, REQUEST, RETAINED, unsealed
 from probekit.custody.seals import Openings, opened
 from probekit.errors import VerificationError
+from probekit.files import parsed
 from probekit.linear.objective import SIGMA
 from probekit.values import Json, canonical, digest
 
@@ -225,12 +226,11 @@ def read_certificate(text: str, openings: Openings | None = None) -> tuple[Certi
     One that differs in any byte from what was written is refused.
     """
     try:
-        sealed = json.loads(text)
+        sealed = parsed(text.encode())
         plain, signature = sealed["certificate"], sealed["signature"]
         if signature is not None and {type(one) for one in signature.values()} != {str}:
             raise ValueError("its signature is none")
-        text.encode()
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise VerificationError(f"This is not a certificate: {error}. Take the file as written.") from error
     found = Certificate.from_stored(plain, openings)
     if certificate_text(found, signature=signature) != text:

@@ -16,6 +16,7 @@ from probekit.custody.signatures import check_signature, sign
 from probekit.custody.slots import ClientLeaf, SlotRoot, climb, name_digest, read_hex
 from probekit.custody.transitions import SlotHistory, Transition, follow
 from probekit.errors import VerificationError
+from probekit.files import parsed
 from probekit.values import canonical
 
 KIND = "probekit receipt 1"
@@ -82,14 +83,13 @@ class Receipt:
         if len(data) > MOST_BYTES:
             raise VerificationError(f"This is larger than any receipt ({MOST_BYTES} bytes). Take the file as written.")
         try:
-            text = data.decode()
-            plain = json.loads(text)
+            text, plain = data.decode(), parsed(data)
             if not isinstance(plain, Mapping) or set(plain) != {*FIELDS, "signature"} or plain["kind"] != KIND:
                 raise ValueError(f"something of kind {KIND!r} was wanted")
             signature = plain["signature"]
             if signature is not None and {type(one) for one in signature.values()} != {str}:
                 raise ValueError("its signature is none")
-        except (ValueError, AttributeError, RecursionError) as error:
+        except (ValueError, AttributeError) as error:
             raise VerificationError(f"This is not a receipt: {error}. Take the file as written.") from error
         leaf, root = ClientLeaf.from_plain(plain["leaf"]), SlotRoot.from_plain(plain["root"])
         found = cls(leaf, root, read_hex(plain["siblings"]), Anchor.from_plain(plain["anchor"]), signature)

@@ -17,7 +17,6 @@ from probekit.federated.rows import check_rows, design_for, head_problem
 from probekit.federated.server import client_weights
 from probekit.federated.trained import Gradients, RoundState, ServerSet, Trained
 from probekit.linear.design import ClientStats, Design, Solution
-from probekit.linear.objective import refuse_unhidden
 from probekit.linear.plausibility import implausible
 from probekit.linear.ridge import penalty_of
 from probekit.models.heads import Head
@@ -115,6 +114,7 @@ class Trainer(Protocol):
     """A way to train: a frozen value of its options.
 
     `needs` are pairs of a party and what it must be able to answer or be; `keeps` what it can keep for unlearning.
+    `traits`, where it has any: "minimum" (finds the minimum itself, with the run's own linear term).
     """
 
     name: ClassVar[str]
@@ -159,8 +159,11 @@ def train(
     with where to go on from by `resume`.
     """
     trainer = trainer_named(method)
-    if objective_noise is not None:
-        refuse_unhidden(method=trainer.name)
+    if objective_noise is not None and "minimum" not in getattr(trainer, "traits", ()):
+        raise InputError(
+            "Objective noise needs a method that minimises the linear term too, as the closed form does; found method "
+            f"{trainer.name}. Change that, or leave the noise out."
+        )
     if problem is None:
         weighted = getattr(trainer, "class_weight", None) is not None
         usual = design_for(embeddings, intercept=getattr(trainer, "intercept", "penalised"), per_class=weighted)

@@ -35,7 +35,6 @@ def refuse_sigma(sigma: float) -> None:
 
 def refuse_unhidden(
     *,
-    method: str = "closed-form",
     ridge: float | None = None,
     intercept: str = "penalised",
     arithmetic: str = "float64",
@@ -46,7 +45,6 @@ def refuse_unhidden(
 ) -> None:
     """Refuse training options with which a linear term would hide nothing, or would be left out of something."""
     wanted = (
-        (method == "closed-form", "the closed form", f"method {method}"),
         (ridge is None or ridge > 0, "a ridge above 0", f"ridge {ridge}"),
         (intercept != "free", "a ridge on every parameter (a penalised intercept or none)", "a free intercept"),
         (arithmetic != "fast", "sums in float64 or exact arithmetic", "arithmetic fast"),

@@ -14,7 +14,7 @@ from safetensors.numpy import save as save_tensors
 
 from probekit import __version__
 from probekit.errors import CorruptError, InputError, MismatchError, NotFoundError, StorageError
-from probekit.files import new_folder, write_bytes
+from probekit.files import new_folder, read_json, write_bytes
 from probekit.models.heads import Head
 from probekit.models.problem import backend_named, problem_of
 from probekit.values import Array, EmbeddingSet, Indices, Json, Rows
@@ -72,7 +72,7 @@ def load_head(folder: str | Path) -> Head:
         if not (folder / name).is_file():
             raise NotFoundError(f"{folder} holds no head: {name} is missing. Give a folder that save_head wrote.")
     try:
-        config = json.loads((folder / CONFIG).read_bytes())
+        config = read_json(folder / CONFIG, remedy="Train or fetch it again.")
         written, stated = config["format"], config["digest"]
         if written != FORMAT:
             raise MismatchError(

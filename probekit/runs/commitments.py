@@ -8,7 +8,6 @@ A leaf that changes gets a new salt: with the old one, what was taken out of it 
 
 from __future__ import annotations
 
-import json
 import random
 import secrets
 import struct
@@ -20,13 +19,13 @@ from typing import Any, NamedTuple, Self
 
 from probekit.custody.slots import EMPTY, NONE, WIDTH, ClientLeaf, SlotRoot, SlotTree, name_digest, row_ids_digest
 from probekit.custody.transitions import Transition, change
-from probekit.errors import CorruptError, VerificationError
+from probekit.errors import CorruptError, InputError, VerificationError
 from probekit.federated.trained import Trained
-from probekit.files import write_text
+from probekit.files import parsed, read_limited, write_text
 from probekit.values import EmbeddingSet, Partition, canonical
 
 SLOTS, TRANSITIONS = "slots.bin", "transitions"
-MOST_BYTES = 2**30
+MOST_BYTES = 2**26
 _RECORD = struct.Struct(">Q32s32sQ32s32s")
 
 
@@ -96,7 +95,7 @@ class Commitments:
         """Those that were kept."""
         head, _, records = data.partition(b"\n")
         try:
-            said: dict[str, Any] = json.loads(head)
+            said: dict[str, Any] = parsed(head)
             run, leaves = bytes.fromhex(said["run"]), {}
             for name, parts in zip(said["names"], _RECORD.iter_unpack(records), strict=True):
                 slot, salt, key, rows, row_ids, statistics = parts
@@ -148,7 +147,11 @@ def row_ids_of(embeddings: EmbeddingSet, partition: Partition, clients: Iterable
 
 def write_transition(run: Path, transition: Transition) -> None:
     """Keep the proof of what changed on the way to a state."""
-    write_text(transition_path(run, transition.after.state), canonical(transition.plain) + "\n")
+    text = canonical(transition.plain) + "\n"
+    if len(text) > MOST_BYTES:
+        count = len(transition.changes)
+        raise InputError(f"A proof for {count} clients is larger than any that is read. Ask for fewer at once.")
+    write_text(transition_path(run, transition.after.state), text)
 
 
 def read_transition(run: Path, state: int) -> Transition | None:
@@ -156,11 +159,9 @@ def read_transition(run: Path, state: int) -> Transition | None:
     path = transition_path(run, state)
     if not path.is_file():
         return None
-    if path.stat().st_size > MOST_BYTES:
-        raise VerificationError(f"{path} is larger than any transition. Restore it from a copy.")
     try:
-        found = Transition.from_plain(json.loads(path.read_bytes()))
-    except (ValueError, RecursionError) as error:
+        found = Transition.from_plain(parsed(read_limited(path, MOST_BYTES)))
+    except ValueError as error:
         raise VerificationError(f"{path} is not a transition ({error}). Restore it from a copy.") from error
     if found.after.state != state:
         raise VerificationError(f"{path} leads to state {found.after.state}. Restore it from a copy.")

@@ -51,6 +51,8 @@ class RunFolder:
     def __init__(self, path: Path, note: dict[str, Any]) -> None:
         self.path, self._note = path, note
         self._lock = lock_of(path)
+        self._ledger = ledger.LedgerFile(path / LEDGER)
+        self.waiting: Callable[[str], None] | None = None
 
     @classmethod
     def open(cls, path: Path | str, *, unfinished: bool = False) -> RunFolder:
@@ -88,7 +90,7 @@ class RunFolder:
 
     def entries(self) -> list[LedgerEntry]:
         """The ledger, its chain checked."""
-        return ledger.read(self.path / LEDGER, self._note["ledger"])
+        return self._ledger.entries(self._note["ledger"], locked=self._lock.is_locked)
 
     def at(self, number: int | None = None) -> StateFolder:
         """A state by its number, or the current one."""
@@ -154,13 +156,13 @@ class RunFolder:
         return found
 
     @contextmanager
-    def lock(self, waiting: Callable[[str], None] | None = None, *, purging: bool = False) -> Iterator[None]:
+    def lock(self, *, purging: bool = False) -> Iterator[None]:
         """Held while the run changes; first puts right what a killed process left. May be nested.
 
         Refuses while a purge is unfinished, except to the one that is `purging`.
         """
         with storing(self.path.parent):
-            acquire(self._lock, f"Another process is changing {self.path}; waiting for it to finish.", waiting)
+            acquire(self._lock, f"Another process is changing {self.path}; waiting for it to finish.", self.waiting)
         try:
             if self._lock.lock_counter == 1:
                 if not purging:
@@ -235,8 +237,7 @@ class RunFolder:
         return RunFolder.open(path)
 
     def _enter(self, event: Event, outputs: Mapping[str, Json]) -> None:
-        entry = ledger.follow(self.entries()[-1], event, outputs)
-        ledger.append(self.path / LEDGER, entry)
+        entry = self._ledger.add(ledger.follow(self.entries()[-1], event, outputs))
         self._switch(entry)
 
     def _switch(self, entry: LedgerEntry) -> None:
@@ -249,14 +250,19 @@ class RunFolder:
 
     def _recover(self) -> None:
         """Finish a change whose ledger entry and state are there; drop what is left of any other."""
-        entry = ledger.beyond(self.path / LEDGER, self._note["ledger"])
+        entry = self._ledger.beyond(self._note["ledger"])
         if entry is not None and self._whole(entry):
             self._switch(entry)
-        ledger.cut(self.path / LEDGER, self._note["ledger"])
+        self._ledger.cut(self._note["ledger"])
         layout.drop_leftovers(self.path, self.state)
         for folder in (commitments.TRANSITIONS, f"{OPENINGS}/{CERTIFICATES}"):
             drop_numbers(self.path / folder, self.state)
-        erase_purged(self.path, self.entries())
+        self.erase()
+
+    def erase(self) -> None:
+        """Erase the salts of all that purges made go."""
+        if erase_purged(self.path, self.entries()):
+            self._ledger.forget()
 
     def _whole(self, entry: LedgerEntry) -> bool:
         """Whether what an entry tells of is there."""
@@ -275,6 +281,7 @@ class OpenRun:
 
     def __init__(self, folder: RunFolder, store: DiskStore) -> None:
         self.folder, self.store = folder, store
+        folder.waiting = store.waiting
 
     @property
     def path(self) -> Path:

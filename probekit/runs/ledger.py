@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -123,45 +123,85 @@ def append(path: Path, entry: LedgerEntry) -> None:
 
 def read(path: Path, tip: str) -> list[LedgerEntry]:
     """The entries up to the one with this digest, each checked against its own digest and the one before."""
-    entries: list[LedgerEntry] = []
-    for entry, _ in _chain(path):
-        entries.append(entry)
-        if entry.digest == tip:
-            return entries
-    raise VerificationError(
-        f"{path} has {len(entries)} entries and none is {tip[:12]}, the last one that this run knows of. {DISTRUST}"
-    )
+    return LedgerFile(path).entries(tip)
 
 
 def first(path: Path) -> LedgerEntry:
     """The first entry."""
-    for entry, _ in _chain(path):
+    for entry, _, _ in _chain(path):
         return entry
     raise VerificationError(f"{path} has no entry. {DISTRUST}")
 
 
-def beyond(path: Path, tip: str) -> LedgerEntry | None:
-    """The entry after the one with this digest, if a process was killed between writing and using it."""
-    following = islice(_chain(path), len(read(path, tip)), None)
-    try:
-        return next(following, (None, 0))[0]
-    except VerificationError:
-        return None
+class LedgerFile:
+    """A ledger on disk, which is read again only where its files changed since."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._seen: object = None
+        self._entries: list[LedgerEntry] = []
+        self._size = 0
+        self._beyond: LedgerEntry | None = None
+
+    def entries(self, tip: str, *, locked: bool = False) -> list[LedgerEntry]:
+        """The entries up to the one with this digest. `locked`: nobody else can have changed it since."""
+        known = self._entries and self._entries[-1].digest == tip
+        if not known or not (locked or self._seen == self._stamp()):
+            self._scan(tip)
+        return list(self._entries)
+
+    def beyond(self, tip: str) -> LedgerEntry | None:
+        """The entry after the one with this digest, if a process was killed between writing and using it."""
+        self.entries(tip)
+        return self._beyond
+
+    def cut(self, tip: str) -> None:
+        """Drop what a killed process left after the entry with this digest."""
+        if self._beyond is not None and self._beyond.digest == tip:
+            self._known([*self._entries, self._beyond], self._size + len(self._beyond.line), None)
+        self.entries(tip, locked=True)
+        drop_numbers(self.path.parent / OPENINGS, len(self._entries))
+        if self.path.stat().st_size > self._size:
+            with storing(self.path.parent), self.path.open("r+b") as handle:
+                handle.truncate(self._size)
+                os.fsync(handle.fileno())
+
+    def add(self, entry: LedgerEntry) -> LedgerEntry:
+        """Add a line after the last entry that is known."""
+        append(self.path, entry)
+        self._known([*self._entries, entry], self._size + len(entry.line), None)
+        return entry
+
+    def forget(self) -> None:
+        """Read it again next time: openings were erased."""
+        self._entries = []
+
+    def _scan(self, tip: str) -> None:
+        seen, entries, size, chain = self._stamp(), list[LedgerEntry](), 0, _chain(self.path)
+        for entry, own, length in chain:
+            entries.append(entry)
+            size += length
+            if own == tip:
+                beyond = None
+                with suppress(VerificationError):  # a killed process may have left anything
+                    beyond = next(chain, (None,))[0]
+                return self._known(entries, size, beyond, seen)
+        raise VerificationError(
+            f"{self.path} has {len(entries)} entries and none is {tip[:12]}, the last one that this run knows of. "
+            f"{DISTRUST}"
+        )
+
+    def _known(self, entries: list[LedgerEntry], size: int, beyond: LedgerEntry | None, seen: object = None) -> None:
+        self._seen, self._entries, self._size, self._beyond = seen or self._stamp(), entries, size, beyond
+
+    def _stamp(self) -> object:
+        """What changes with the file and its openings."""
+        places = [place.stat() for place in (self.path, self.path.parent / OPENINGS) if place.exists()]
+        return [(one.st_ino, one.st_size, one.st_mtime_ns) for one in places]
 
 
-def cut(path: Path, tip: str) -> None:
-    """Drop what a killed process left after the entry with this digest."""
-    known = len(read(path, tip))
-    drop_numbers(path.parent / OPENINGS, known)
-    length = sum(size for _, size in islice(_chain(path), known))
-    if path.stat().st_size > length:
-        with storing(path.parent), path.open("r+b") as handle:
-            handle.truncate(length)
-            os.fsync(handle.fileno())
-
-
-def _chain(path: Path) -> Iterator[tuple[LedgerEntry, int]]:
-    """Each entry and the bytes that its line takes; a last line cut short is left out."""
+def _chain(path: Path) -> Iterator[tuple[LedgerEntry, str, int]]:
+    """Each entry, its digest and the bytes that its line takes; a last line cut short is left out."""
     try:
         lines = read_limited(path, MOST_BYTES).split(b"\n")[:-1]
     except ValueError as error:
@@ -172,7 +212,7 @@ def _chain(path: Path) -> Iterator[tuple[LedgerEntry, int]]:
     for number, line in enumerate(lines, start=1):
         try:
             fields = parsed(line)
-            del fields["digest"]
+            own = fields.pop("digest")
             where = openings_path(path.parent, number)
             openings = read_openings(where)
             entry = LedgerEntry(**unsealed(fields, openings, where), openings=openings)
@@ -184,8 +224,8 @@ def _chain(path: Path) -> Iterator[tuple[LedgerEntry, int]]:
             raise VerificationError(
                 f"Entry {number} of {path} is not the one that was written, or one before it is missing. {DISTRUST}"
             )
-        previous = entry.digest
-        yield entry, len(line) + 1
+        previous = own  # as the entry has it: the line is the one that it writes
+        yield entry, own, len(line) + 1
 
 
 def entry_of(stored: Any) -> LedgerEntry:

@@ -75,7 +75,7 @@ def read_openings(path: Path) -> dict[str, Opening]:
         return {}
     try:
         return openings_of(read_json(path))
-    except (CacheError, VerificationError, RecursionError) as error:
+    except (CacheError, VerificationError) as error:
         raise VerificationError(f"{path} is damaged ({error}). Restore it from a copy.") from error
 
 

@@ -9,7 +9,6 @@ state, so that a state writes what changed. What was judged when it arrived is l
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,8 +18,9 @@ from typing import Any
 import numpy as np
 
 from probekit.cache.matrices import map_tensors, write_tensors
-from probekit.errors import CorruptError, VerificationError
+from probekit.errors import CorruptError, HostileError, VerificationError
 from probekit.federated.summation import StatisticsTree, key_of
+from probekit.files import parsed
 from probekit.linear.design import ClientStats, Design
 from probekit.linear.roots import RootStats
 from probekit.runs.stored import StoredStats, address, branches, packed, stored_sum, triangle_length, unpacked
@@ -55,7 +55,10 @@ class Pack:
             raise CorruptError(f"{path} is missing from its run. Restore it from a copy, or train again.") from None
         if hashlib.sha256(content).hexdigest() != header:
             raise CorruptError(f"The header of {path} is not the one that was written. Restore it from a copy.")
-        leaves = json.loads(json.loads(content[8:])["__metadata__"]["probekit"])
+        try:
+            leaves = parsed(parsed(content[8:])["__metadata__"]["probekit"].encode())
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise HostileError(f"{path} is not one that was written: {error}. Restore it from a copy.") from error
         return cls(path, sha256, header, design, leaves)
 
     def stats(self) -> Iterator[tuple[str, StoredStats]]:

@@ -21,7 +21,6 @@ from probekit.cache.journal import changing, pending, strike
 from probekit.cache.users import missing, register, registered
 from probekit.errors import UnfinishedError
 from probekit.files import remove_file, remove_folder
-from probekit.runs.erasure import erase_purged
 from probekit.runs.folder import OpenRun, RunFolder
 from probekit.runs.layout import CERTIFICATE, checkpoint_path
 from probekit.runs.layout import NOTE as RUN_NOTE
@@ -249,7 +248,7 @@ def _record(run: RunFolder, one: Mapping[str, Any], cached: PurgedRows | None, o
         # how many only: names of files are names of clients
         details = {"removed": len(one["removed"]), "cache": to_plain(cached), "operation": operation}
         run.record(Event(PURGE, {"state": run.state}, details))
-    erase_purged(run.path, run.entries())
+    run.erase()
 
 
 def _unreached(run: OpenRun, there: Mapping[Path, Mapping[str, Any]], *, rows: bool) -> tuple[str, ...]:

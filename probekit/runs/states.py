@@ -24,7 +24,7 @@ from probekit.federated.federation import Traffic
 from probekit.federated.server import WEIGHTS, client_weights
 from probekit.federated.summation import StatisticsTree
 from probekit.federated.trained import Kept, ServerSet, Trained
-from probekit.files import PRIVATE, make_folder, read_json, sha256_file, sync_folder, write_bytes, write_json
+from probekit.files import PRIVATE, make_folder, sha256_file, sync_folder, write_bytes, write_json
 from probekit.linear.design import ClientStats, Design, Solution
 from probekit.models.heads import Head
 from probekit.models.problem import problem_of
@@ -53,8 +53,7 @@ class StateFolder:
     @classmethod
     def open(cls, folder: Path, stated: str) -> StateFolder:
         """The state in a folder, whose trained.json must have this sha256."""
-        tensors.check(folder / NOTE, stated)
-        return cls(folder, read_json(folder / NOTE))
+        return cls(folder, tensors.take_note(folder / NOTE, stated))
 
     @property
     def files(self) -> dict[str, str]:

@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from probekit.cache.matrices import map_tensors, write_tensors
-from probekit.errors import CorruptError, InputError, VerificationError
+from probekit.errors import CorruptError, HostileError, InputError, VerificationError
 from probekit.federated.trained import Gradients, History, Round
-from probekit.files import PRIVATE, sha256_file
+from probekit.files import PRIVATE, read_json, sha256_file
 from probekit.linear.design import ClientStats, Design
 from probekit.linear.plausibility import implausible
 from probekit.values import Json
@@ -58,6 +58,19 @@ def check(path: Path, stated: str) -> None:
             f"{path} is not the file that was written: its sha256 is {found[:12]}, the run says {stated[:12]}. "
             "Restore it from a copy, or train again."
         )
+
+
+def take_note(path: Path, stated: str) -> Any:
+    """The value of a JSON file whose bytes must have this sha256; what is no text of ours is refused before that."""
+    note = None
+    try:
+        note = read_json(path)
+    except HostileError:
+        raise
+    except (CorruptError, FileNotFoundError):
+        pass  # damaged or missing, which the next line says
+    check(path, stated)
+    return note
 
 
 def link(source: Path, target: Path) -> None:

@@ -14,6 +14,7 @@ from probekit.certificates.verify import Evidence
 from probekit.certificates.verify import verify as check
 from probekit.errors import CorruptError, InputError, NotFoundError, VerificationError
 from probekit.federated.trained import Trained
+from probekit.files import read_limited
 from probekit.models.serving import load_head
 from probekit.runs.folder import OpenRun, RunFolder
 from probekit.runs.noise import release_finding
@@ -71,11 +72,9 @@ class CertificateFile:
         """The certificate in a file."""
         if not path.is_file():
             raise NotFoundError(f"There is no certificate {path}. `probekit unlearn` writes one.")
-        if path.stat().st_size > MOST_BYTES:
-            raise VerificationError(f"{path} is larger than any certificate ({MOST_BYTES} bytes). Take it as written.")
         try:
-            text = path.read_bytes().decode()
-        except UnicodeDecodeError as error:
+            text = read_limited(path, MOST_BYTES).decode()
+        except ValueError as error:
             raise VerificationError(f"{path} is not a certificate: {error}. Take it as written.") from error
         return cls(path, *read_certificate(text))
 

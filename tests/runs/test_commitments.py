@@ -364,3 +364,15 @@ def test_ten_thousand_clients() -> None:
     )
     assert len(receipt.check(name="client 8").text) < 3_000
     assert isinstance(again.tree, SlotTree)
+
+
+def test_a_proof_that_could_not_be_read_again_is_not_written(
+    trained: Path, opened: Opened, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As many clients at once as a transition has room for; the run stays as it was."""
+    monkeypatch.setattr("probekit.runs.commitments.MOST_BYTES", 500)
+    with pytest.raises(InputError, match="Ask for fewer at once"):
+        opened(trained).unlearn(clients=["2", "1"])
+    monkeypatch.undo()
+    assert opened(trained).state == 1
+    assert opened(trained).unlearn("2").state == 2

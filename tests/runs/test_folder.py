@@ -20,6 +20,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from probekit import Run
 from probekit.cache import DiskStore
 from probekit.cache.removal import remove_set
 from probekit.errors import (
@@ -33,6 +34,7 @@ from probekit.errors import (
 )
 from probekit.federated.summation import StatisticsTree
 from probekit.federated.trained import Trained
+from probekit.files import read_limited
 from probekit.linear.design import Design
 from probekit.linear.ridge import fit
 from probekit.models.heads import head_of
@@ -536,10 +538,10 @@ def test_a_second_process_waits_and_says_so(store: DiskStore, shelve: Shelve, tm
     shelve("small")
     run, _ = made(store, tmp_path / "run")
     said: list[str] = []
-    other = RunFolder.open(run.path)
+    other = Run.open(run.path, store=DiskStore(store.root, waiting=said.append)).folder
 
     def later() -> None:
-        with other.lock(waiting=said.append):
+        with other.lock():
             said.append(f"state {other.state}")
 
     with run.lock():
@@ -568,3 +570,40 @@ def test_a_full_disk_is_told_and_changes_nothing(
         run.write_state(after, Event("unlearn"))
     monkeypatch.undo()
     assert RunFolder.open(run.path).head().digest == trained.head.digest
+
+
+def test_a_verb_reads_the_ledger_once(
+    store: DiskStore, shelve: Shelve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Reading takes a second for ten thousand entries; what others wrote since is read again."""
+    shelve("small")
+    run = Run.train(tmp_path / "run", "small", clients=3, ridge=0.01, store=store)
+    read: list[Path] = []
+
+    def counted(path: Path, most: int) -> bytes:
+        read.append(path)
+        return read_limited(path, most)
+
+    monkeypatch.setattr("probekit.runs.ledger.read_limited", counted)
+    verbs: dict[str, Callable[[Run], object]] = {
+        "unlearn": lambda run: run.unlearn("1"),
+        "verify": lambda run: run.verify(),
+        "export": lambda run: run.export(tmp_path / "head"),
+        "prove": lambda run: run.prove("0", tmp_path / "receipt.json"),
+    }
+    for name, verb in verbs.items():
+        read.clear()
+        verb(Run.open(run.path, store=store))
+        assert len(read) == 1, name
+    first, second = (RunFolder.open(run.path) for _ in range(2))
+    assert first.entries() == second.entries()
+    first.record(Event("noted"))
+    with second.lock():
+        assert second.entries() == first.entries()
+    openings = run.path / "openings" / "000001.json"
+    openings.rename(tmp_path / "aside")
+    assert first.entries()[0].openings == {}
+    (tmp_path / "aside").rename(openings)
+    (run.path / "ledger.jsonl").write_bytes(b"")
+    with pytest.raises(VerificationError, match="has 0 entries"):
+        first.entries()

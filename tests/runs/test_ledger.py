@@ -126,17 +126,21 @@ def test_what_a_killed_process_left_is_dropped(tmp_path: Path, tail: bytes) -> N
     path.write_bytes(whole + tail)
     tip = entries[-1].digest
     assert ledger.read(path, tip) == entries
-    assert ledger.beyond(path, tip) is None
-    ledger.cut(path, tip)
+    file = ledger.LedgerFile(path)
+    assert file.beyond(tip) is None
+    file.cut(tip)
     assert path.read_bytes() == whole
 
 
 def test_an_entry_beyond_the_known_one_is_found(tmp_path: Path) -> None:
     path = tmp_path / "ledger.jsonl"
     entries = written(path, [Event("train"), Event("unlearn")])
-    assert ledger.beyond(path, entries[0].digest) == entries[1]
-    ledger.cut(path, entries[0].digest)
-    assert path.read_bytes() == entries[0].line
+    file = ledger.LedgerFile(path)
+    assert file.beyond(entries[0].digest) == entries[1]
+    for tip, left in ((entries[1].digest, entries), (entries[0].digest, entries[:1])):
+        file.cut(tip)
+        assert path.read_bytes() == b"".join(one.line for one in left)
+        assert file.entries(tip) == ledger.read(path, tip) == left
 
 
 def sealed(**changes: Any) -> tuple[bytes, str]:

@@ -23,7 +23,7 @@ from probekit.custody.seals import opened as is_open
 from probekit.custody.slots import row_ids_digest
 from probekit.errors import CorruptError, InputError, VerificationError
 from probekit.federated.partition import partition
-from probekit.runs import ledger, purging
+from probekit.runs import ledger
 from probekit.runs.folder import RunFolder
 from probekit.runs.ledger import Event
 from probekit.runs.openings import certificate_openings, erase_openings, openings_path, read_openings, write_openings
@@ -159,7 +159,7 @@ def test_a_killed_process_leaves_no_openings(tmp_path: Path) -> None:
     whole = path.read_bytes()
     ledger.append(path, second)
     path.write_bytes(whole)  # killed between the openings and the line
-    ledger.cut(path, first.digest)
+    ledger.LedgerFile(path).cut(first.digest)
     assert [one.name for one in (tmp_path / "openings").iterdir()] == ["000001.json"]
 
 
@@ -430,10 +430,13 @@ def test_a_purge_killed_before_the_salts_are_erased_is_finished(
     run.unlearn("1")
     run.unlearn("2")
 
-    def killed(*_: Any) -> None:
+    record = RunFolder.record
+
+    def killed(*given: Any) -> None:
+        record(*given)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(purging, "erase_purged", killed)
+    monkeypatch.setattr(RunFolder, "record", killed)
     with pytest.raises(KeyboardInterrupt):
         run.purge(rows=rows)
     monkeypatch.undo()

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -125,6 +125,26 @@ def test_methods_that_do_not_know_the_term_are_refused(method: str, keep: str) -
 def test_what_a_term_cannot_hide_is_refused(options: dict[str, Any], words: str) -> None:
     with pytest.raises(InputError, match=words):
         make_run(**{"objective_noise": SIGMA, **options})
+
+
+@dataclass(frozen=True)
+class OwnMinimum(ClosedForm):
+    """Somebody's own way to the same minimum."""
+
+    name: ClassVar[str] = "own"
+
+
+@dataclass(frozen=True)
+class Namesake(ClosedForm):
+    """Has the name, and does not say that it minimises the term too."""
+
+    traits: ClassVar[frozenset[str]] = frozenset()
+
+
+def test_what_a_method_declares_counts_and_not_its_name() -> None:
+    assert make_run(objective_noise=SIGMA, method=OwnMinimum()).trained.objective is not None
+    with pytest.raises(InputError, match="minimises the linear term too"):
+        make_run(objective_noise=SIGMA, method=Namesake())
 
 
 def test_influences_are_those_of_the_perturbed_objective() -> None:

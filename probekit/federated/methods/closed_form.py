@@ -21,6 +21,7 @@ class ClosedForm:
     name: ClassVar[str] = "closed-form"
     needs: ClassVar[tuple[Any, ...]] = (("problem", "statistics"), ("clients", "statistics"))
     keeps: ClassVar[tuple[str, ...]] = ("statistics", "gradients")
+    traits: ClassVar[frozenset[str]] = frozenset({"minimum"})
 
     standardise: str | Standardisation = "none"
     class_weight: ClassWeight = None
