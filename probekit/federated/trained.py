@@ -20,6 +20,8 @@ from probekit.values import Array, Indices, Json
 
 ENCODING = ("backbone", "dataset", "spec", "ridge_chosen", SIGMA)
 """What a head's recipe says of its embeddings, its ridge and its linear term, which no removal changes."""
+MEASURED = ("squared_error", "wrong_share")
+"""What it says of its ridge by numbers that depend on every row: these do not outlive a removal."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -184,10 +186,17 @@ class Trained:
         """The ridge in mean scaling, for that many rows: one in sum scaling weighs more on fewer."""
         return self.ridge if self.scaling == "mean" else self.ridge / rows
 
+    @property
+    def lasting(self) -> dict[str, Any]:
+        """What the head's recipe says that holds after a removal, too, and tells nothing of a row."""
+        kept: dict[str, Any] = {name: value for name, value in self.head.recipe.items() if name in ENCODING}
+        if chosen := kept.get("ridge_chosen"):
+            kept["ridge_chosen"] = {name: value for name, value in chosen.items() if name not in MEASURED}
+        return kept
+
     def named(self, head: Any) -> Any:
         """A head that was fitted anew, with what is known of the encoding, the ridge and the linear term."""
-        kept = {name: value for name, value in self.head.recipe.items() if name in ENCODING}
-        recipe = {**kept, **head.recipe}
+        recipe = {**self.lasting, **head.recipe}
         return replace(head, classes=self.head.classes, spec_digest=self.head.spec_digest, recipe=recipe)
 
     def minimum(self, total: ClientStats) -> tuple[Head, Solution]:

@@ -5,6 +5,7 @@ gram = Q diag(s) Q^T, so value(penalty) = Q diag(1 / (s + penalty)) Q^T moment.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -65,11 +66,14 @@ class RidgePath:
         return cls(system, plan["scaling"], arrays["values"], arrays["vectors"], arrays["rotated"])
 
     def grid(self, count: int = 45) -> Array:
-        """Ridges from 1e-8 to 10 times the mean squared norm of the system's rows, in even ratios."""
+        """Ridges from 1e-8 to 10 times about the mean squared norm of the system's rows, in even ratios.
+
+        About: to a power of two, for the digits of a chosen ridge outlive the rows that it was chosen from.
+        """
         size = float(self.values.sum()) / (self.system.weight if self.scaling == "mean" else 1.0)
         if not size > 0:
             raise InputError("A ridge cannot be chosen for embeddings that are all alike. Give one.")
-        return np.geomspace(1e-8, 10.0, count) * size
+        return np.geomspace(1e-8, 10.0, count) * 2.0 ** round(math.log2(size))
 
 
 def decompose(stats: ClientStats, *, scaling: str = "mean", **options: Any) -> RidgePath:

@@ -139,14 +139,12 @@ def _spectrum(trained: Trained, choice: Choice | None) -> tuple[float | None, fl
 
 
 def _resolved(options: TrainOptions, trainer: Any, trained: Trained) -> dict[str, Json]:
-    """The options with everything filled in that they had left open."""
+    """The options with all filled in that they had left open, but a learning rate, which depends on every row."""
     given = {OPTIONS.get(one.name, one.name): getattr(trainer, one.name) for one in fields(trainer)}
     plain = (str, float, int, type(None))
     own: dict[str, Json] = {k: v for k, v in given.items() if hasattr(options, k) and isinstance(v, plain)}
     if hasattr(trainer, "optimiser"):
         own["optimiser"] = trainer.optimiser.name
-    if trained.learning_rate is not None:
-        own["learning_rate"] = trained.learning_rate
     design = getattr(trained.problem, "design", None)
     more: dict[str, Json] = {} if design is None else {"intercept": design.intercept, "grid": design.grid}
     return {

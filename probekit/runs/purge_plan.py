@@ -1,13 +1,14 @@
 """What a purge of runs will do, as its journal says it: what each run stands on afterwards, and which files go.
 
-A run is purged of everything derived from what it forgot. Certificates stay for good. With rows, the run gets a set of
-its retained rows, and the samples that it forgot are erased from the cache; other runs on these samples are named.
+A run is purged of everything derived from what it forgot. Certificates stay for good, earlier ones stripped. With
+rows, the run gets a set of its retained rows, and the samples that it forgot are erased from the cache; other runs on
+these samples are named.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,12 +19,15 @@ from probekit.cache import DiskStore
 from probekit.cache.erasure import Doomed, plan_of
 from probekit.cache.ids import pack
 from probekit.cache.journal import JOURNAL
+from probekit.certificates.stripping import read_stripped
 from probekit.errors import InputError, OtherRunsError, ProbekitError
 from probekit.files import read_json, sha256_file
 from probekit.runs.folder import RunFolder
 from probekit.runs.layout import CERTIFICATE, REFERENCES, checkpoint_path
+from probekit.runs.ledger import LedgerEntry
 from probekit.runs.rows import PURGE, UNLEARN, rows_at
 from probekit.runs.states import NOTE
+from probekit.unlearning.method import FROM_ROWS, method
 from probekit.values import EmbeddingSet, Json, Partition
 
 
@@ -129,14 +133,31 @@ def _target(run: RunFolder, store: DiskStore) -> dict[str, Json]:
     return {"set": digest, "name": name if names.get(name, digest) == digest else f"{name[:100]}-{digest[:8]}"}
 
 
+def trace_of(entries: Sequence[LedgerEntry]) -> str | None:
+    """The method by which the current head was taken from one that knew the forgotten; None: it was made anew."""
+    made = [str(one.details["method"]) for one in entries if one.action == UNLEARN]
+    if not made:
+        return None
+    try:
+        traits = getattr(method(made[-1]), "traits", ())
+    except ProbekitError:  # somebody's own, which is not installed here
+        return made[-1]
+    return None if FROM_ROWS in traits else made[-1]
+
+
 def left_in(run: RunFolder, objects: Mapping[str, int]) -> list[str]:
     """The files of a run that should have gone: in emptied places, or anywhere with the bytes of one that went."""
     sizes, found = set(objects.values()), []
     emptied = doomed_places(run)
     for path in sorted(path for path in run.path.rglob("*") if path.is_file()):
-        if path.name in (CERTIFICATE, JOURNAL):
+        if path.name == JOURNAL or (path.name == CERTIFICATE and _left_of_one(path, emptied)):
             continue
         inside = any(path.is_relative_to(place) for place in emptied)
         if inside or (path.stat().st_size in sizes and sha256_file(path) in objects):
             found.append(str(path.relative_to(run.path)))
     return found
+
+
+def _left_of_one(path: Path, emptied: list[Path]) -> bool:
+    """Whether a certificate may stay: the current state's, and what is left of an earlier one."""
+    return path.parent not in emptied or read_stripped(path.read_text()) is not None

@@ -19,13 +19,15 @@ from probekit.cache import DiskStore, journal
 from probekit.cache.erasure import erase, look_for
 from probekit.cache.journal import changing, pending, strike
 from probekit.cache.users import missing, register, registered
+from probekit.certificates.certificate import read_certificate
+from probekit.certificates.stripping import read_stripped, stripped_text
 from probekit.errors import UnfinishedError
-from probekit.files import remove_file, remove_folder
+from probekit.files import remove_file, remove_folder, write_text
 from probekit.runs.folder import OpenRun, RunFolder
 from probekit.runs.layout import CERTIFICATE, checkpoint_path
 from probekit.runs.layout import NOTE as RUN_NOTE
 from probekit.runs.ledger import Event
-from probekit.runs.purge_plan import doomed_places, left_in, plan_files, plan_rows, refuse_idle, retained_rows
+from probekit.runs.purge_plan import doomed_places, left_in, plan_files, plan_rows, refuse_idle, retained_rows, trace_of
 from probekit.runs.result import Result, to_plain
 from probekit.runs.rows import PURGE
 from probekit.runs.states import NOTE
@@ -46,6 +48,12 @@ OLD_LEDGER = (
     "entries of the ledger that an earlier version wrote: they name what was forgotten, and hold unsealed digests by "
     "which a candidate can be tried"
 )
+TRACE_STAYS = (
+    "the head itself, and the numbers in its certificate: {} took it from the head before, which knew the forgotten; "
+    "whoever has the retained rows and candidates for a forgotten one can try them. Only `exact` and the retraining "
+    "methods leave no such trace"
+)
+RIDGE_STAYS = "the ridge, one of a fixed grid, which was chosen from all rows: give a number where that matters"
 TERM_STAYS = (
     "the secret linear term of the objective (kept/objective.safetensors), which later removals need; it "
     "does not depend on any row"
@@ -227,12 +235,13 @@ def _switch(run: RunFolder, store: DiskStore, target: Mapping[str, str]) -> None
 
 
 def _remove_files(run: RunFolder) -> None:
-    """Remove earlier states but their certificates, and what was made of them."""
+    """Remove earlier states but what is left of their certificates, and what was made of them."""
     for place in doomed_places(run):
         if not (place / CERTIFICATE).is_file():
             remove_folder(place)
             continue
         remove_file(place / NOTE)  # first, so that nobody takes the rest for a state
+        _strip(place / CERTIFICATE)
         for path in sorted(place.iterdir()):
             if path.is_dir():
                 remove_folder(path)
@@ -242,11 +251,19 @@ def _remove_files(run: RunFolder) -> None:
     run.drop_partitions()
 
 
+def _strip(path: Path) -> None:
+    """Leave of a certificate what tells nothing of those that were forgotten later."""
+    text = path.read_text()
+    if read_stripped(text) is None:
+        write_text(path, stripped_text(*read_certificate(text)))
+
+
 def _record(run: RunFolder, one: Mapping[str, Any], cached: PurgedRows | None, operation: str) -> None:
     """Enter a purge in the run's ledger, once, and erase the salts of all that went by it."""
     if not any(entry.details.get("operation") == operation for entry in run.entries()):
         # how many only: names of files are names of clients
         details = {"removed": len(one["removed"]), "cache": to_plain(cached), "operation": operation}
+        details["trace"] = trace_of(run.entries())
         run.record(Event(PURGE, {"state": run.state}, details))
     run.erase()
 
@@ -254,8 +271,14 @@ def _record(run: RunFolder, one: Mapping[str, Any], cached: PurgedRows | None, o
 def _unreached(run: OpenRun, there: Mapping[Path, Mapping[str, Any]], *, rows: bool) -> tuple[str, ...]:
     folder = run.folder
     old = any(entry.format == 1 for entry in folder.entries())
-    notes = ((folder.at().objective() is not None, TERM_STAYS), (not rows, REQUESTS_STAY), (old, OLD_LEDGER))
+    chosen = "ridge_chosen" in folder.head().recipe
+    notes = (
+        *((folder.at().objective() is not None, TERM_STAYS), (chosen, RIDGE_STAYS)),
+        *((not rows, REQUESTS_STAY), (old, OLD_LEDGER)),
+    )
     stays = [text for holds, text in notes if holds]
+    if method := trace_of(folder.entries()):
+        stays.append(TRACE_STAYS.format(method))
     if linked := sum(one["linked"] for one in there.values()):
         stays.append(f"{linked} of the removed files, which have another name outside the run (hard links)")
     if rows and (lost := missing(run.store.root)):

@@ -39,6 +39,10 @@ CHOSEN_RIDGE = (
 )
 
 
+UNNAMED = "(unnamed)"
+"""What a run calls a set that has no name."""
+
+
 @dataclass(frozen=True)
 class Ability:
     """Whether clients can be forgotten by a method, and why (not)."""
@@ -137,7 +141,8 @@ def train_run(
     checkpoint = TrainingCheckpoint.of(path, options, embeddings)
     fitted = fit(options, embeddings, divided, checkpoint, timings=timings, watch=watch, note=note)
     trained = _described(fitted.trained, whole, fitted.choice)
-    config, inputs = {"embeddings": name, **fitted.options}, _inputs(store, digest, whole, embeddings)
+    inputs = _inputs(store, digest, whole, embeddings)
+    config = {"embeddings": name if name in store.sets.names() else inputs["name"], **fitted.options}
     details: dict[str, Json] = {"backbone": whole.spec.backbone, "source": whole.source}
     row_ids = row_ids_of(embeddings, divided, trained.counts)
     material = RunContents(config, inputs, divided, trained, rows, timings, details, row_ids, client_keys or {})
@@ -231,7 +236,10 @@ def _described(trained: Trained, embeddings: EmbeddingSet, choice: Choice | None
 
 
 def _inputs(store: DiskStore, digest: str, whole: EmbeddingSet, used: EmbeddingSet) -> dict[str, Json]:
-    """What the run was trained on; the name is the set's in the cache, where it has one."""
-    name = next((name for name, meant in store.sets.names().items() if meant == digest), digest[:12])
+    """What the run was trained on; the name is the set's in the cache, where it has one.
+
+    Never the beginning of its digest: that stays, unsealed, when rows are erased, and candidates could be tried on it.
+    """
+    name = next((name for name, meant in store.sets.names().items() if meant == digest), UNNAMED)
     counts = {"count": len(used), "left out": len(whole) - len(used)}
     return {"name": name, "set": digest, "rows": used.digest, "spec": whole.spec.digest, **counts}

@@ -12,7 +12,9 @@ from probekit.certificates.certificate import Certificate, certificate_text, rea
 from probekit.certificates.certify import certify
 from probekit.certificates.privacy import guarantee
 from probekit.certificates.sealing import sealed
+from probekit.certificates.stripping import read_stripped
 from probekit.custody.petitions import Petition
+from probekit.custody.seals import opened
 from probekit.custody.signatures import sign
 from probekit.errors import InputError, MismatchError, NotFoundError
 from probekit.federated.trained import Trained
@@ -58,8 +60,8 @@ class UnlearnPlan(Result):
 class UnlearnResult(Result):
     """A request that was carried out, now or earlier: then nothing was `unlearned` and nothing changed.
 
-    `distance` to retraining, before and after, is told and not kept: whoever has the retained rows could look for the
-    forgotten ones by it.
+    `digest` is the certificate's as it was given: a purge strips those of earlier states. `distance` to retraining,
+    before and after, is told and not kept: whoever has the retained rows could look for the forgotten ones by it.
     """
 
     run: Path
@@ -67,6 +69,7 @@ class UnlearnResult(Result):
     request: UnlearnRequest
     certificate: Certificate
     path: Path
+    digest: str
     cost: Cost
     why: str = ""
     unlearned: Unlearned | None = None
@@ -95,8 +98,8 @@ class UnlearnResult(Result):
             **{name: claims[name] for name in ("method", "retained", "bounds", "residual", "agreement", "privacy")},
             **{name: claims[name] for name in ("checkable_by", "warnings")},
             "certificate": str(self.path),
-            "certificate_digest": self.certificate.digest,
-            "head": self.certificate.after["head"],
+            "certificate_digest": self.digest,
+            "head": self.certificate.after.get("head"),
             "cost": to_plain(self.cost),
             "distance": to_plain(self.distance),
             "note": "" if self.unlearned is None else self.unlearned.note,
@@ -188,7 +191,8 @@ def unlearn(
         given: Any = {"committed": committed, "openings": certificate.openings}
         number = folder.write_state(unlearned.trained_after, event, texts={CERTIFICATE: text}, **given)
         path, cost = certificate_path(folder, number), unlearned.cost
-        return UnlearnResult(run.path, number, request, certificate, path, cost, why, unlearned, distance)
+        given = certificate.digest
+        return UnlearnResult(run.path, number, request, certificate, path, given, cost, why, unlearned, distance)
 
 
 def _row_ids(removal: Removal) -> dict[str, bytes]:
@@ -254,8 +258,9 @@ def _earlier(run: RunFolder, before: Trained, request: UnlearnRequest) -> Unlear
             path = certificate_path(run, entry.state)
             if not path.exists():
                 raise InputError(f"This was done in state {entry.state}, which was purged since. The ledger says so.")
-            cost: Any = entry.details["cost"]
+            cost: Any = entry.details["cost"] if opened(entry.details["cost"]) else {}
             openings = read_openings(certificate_openings(run.path, entry.state))
-            claims, _ = read_certificate(path.read_text(), openings)
-            return UnlearnResult(run.path, entry.state, request, claims, path, Cost(**cost))
+            text, given = path.read_text(), str(entry.details["certificate"])
+            claims = read_stripped(text) or read_certificate(text, openings)[0]
+            return UnlearnResult(run.path, entry.state, request, claims, path, given, Cost(**cost))
     return None

@@ -9,6 +9,7 @@ from typing import Any
 
 from probekit.cache import DiskStore
 from probekit.certificates.certificate import Certificate, read_certificate
+from probekit.certificates.stripping import WHY, read_stripped
 from probekit.certificates.verdicts import FALSE, PROVEN, Finding, verdict_of
 from probekit.certificates.verify import Evidence
 from probekit.certificates.verify import verify as check
@@ -76,6 +77,8 @@ class CertificateFile:
             text = read_limited(path, MOST_BYTES).decode()
         except ValueError as error:
             raise VerificationError(f"{path} is not a certificate: {error}. Take it as written.") from error
+        if read_stripped(text) is not None:
+            raise InputError(f"{path} proves nothing any more. {WHY}")
         return cls(path, *read_certificate(text))
 
     def opened(self, run: RunFolder, state: int) -> CertificateFile:

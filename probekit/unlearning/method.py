@@ -17,6 +17,7 @@ from probekit.values import EmbeddingSet, Partition
 if TYPE_CHECKING:
     from probekit.unlearning.removal import Removal
 
+FROM_ROWS = "from_rows"
 ROWS = "the cached rows of the retained clients: give the embedding set and the partition"
 GRADIENTS = 'the clients\' gradients at the head: train with keep="gradients" or "statistics"'
 REMEDIES = {
@@ -108,7 +109,7 @@ class Unlearner(Protocol):
     `needs`: pairs of party and question or kept thing, each perhaps with its remedy; a tuple of such is a choice.
     Parties: "kept", "server", "retained" (kept things may answer for them), "online" (they themselves), "target",
     "problem", "trainer". `traits`: "minimum" (solves for the minimum itself, with the run's own linear term),
-    "contains_before" (what comes out still holds the old head).
+    "from_rows" (what comes out is made of what the retained rows give alone, and holds nothing of the old head).
     """
 
     name: ClassVar[str]

@@ -266,9 +266,10 @@ class Removal:
         if head is None:
             if params is None or not np.isfinite(params).all():
                 raise InputError(f"Unlearning by {name} must end in finite parameters. Nothing was changed.")
-            recipe = {**self.before.head.recipe, "solver": name, "rows": self.rows, "exact_unlearning": False}
+            recipe = {**self.before.lasting, "solver": name, "rows": self.rows, "exact_unlearning": False}
             head = self.problem.head(params, ridge=self.before.head.ridge, recipe=recipe)
-        kept = {"losses": (), "history": None, "gradients": None, "server": self.server_set, **kept}
+        dropped: Any = {"losses": (), "history": None, "gradients": None, "learning_rate": None, "rounds": 0}
+        kept = {**dropped, "server": self.server_set, **kept}
         if "statistics" not in kept:
             kept["statistics"] = self.statistics
         solution = solution or Solution(self.problem.params(head), 1.0, 0, name, "No system was solved.")

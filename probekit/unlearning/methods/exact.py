@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from probekit.federated.trained import Gradients
-from probekit.unlearning.method import Unlearned
+from probekit.unlearning.method import FROM_ROWS, Unlearned
 from probekit.unlearning.removal import Removal
 
 NOTE = "The head is the minimum of the retained loss, as closed-form training on the rest gives it."
@@ -24,7 +24,7 @@ class Exact:
     name: ClassVar[str] = "exact"
     needs: ClassVar[tuple[Any, ...]] = (("problem", "statistics"), ("kept", "statistics"))
     keeps: ClassVar[tuple[str, ...]] = ("statistics", "gradients")
-    traits: ClassVar[frozenset[str]] = frozenset({"minimum"})
+    traits: ClassVar[frozenset[str]] = frozenset({"minimum", FROM_ROWS})
 
     def unlearn(self, removal: Removal) -> Unlearned:
         """The head of the retained statistics."""

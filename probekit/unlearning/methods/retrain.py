@@ -14,7 +14,7 @@ from probekit.federated.summation import StatisticsTree
 from probekit.federated.trained import Trained
 from probekit.federated.training import Training, trainer_named
 from probekit.protocols import Watch, unwatched
-from probekit.unlearning.method import Unlearned
+from probekit.unlearning.method import FROM_ROWS, Unlearned
 from probekit.unlearning.methods.exact import closed_form_work
 from probekit.unlearning.removal import Removal
 
@@ -58,7 +58,7 @@ class Retrain:
         (("online", "statistics"), ("online", "product"), ("online", "fit")),
     )
     keeps: ClassVar[tuple[str, ...]] = ("statistics", "gradients")
-    traits: ClassVar[frozenset[str]] = frozenset({"minimum"})
+    traits: ClassVar[frozenset[str]] = frozenset({"minimum", FROM_ROWS})
 
     def unlearn(self, removal: Removal) -> Unlearned:
         """The head of the remaining rows."""
@@ -95,7 +95,7 @@ class RetrainFedAvg:
         ("trainer", "local_steps"),
     )
     keeps: ClassVar[tuple[str, ...]] = ("statistics", "gradients")
-    traits: ClassVar[frozenset[str]] = frozenset()
+    traits: ClassVar[frozenset[str]] = frozenset({FROM_ROWS})
 
     def unlearn(self, removal: Removal) -> Unlearned:
         """The head that FedAvg comes to without the forgotten."""
