@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import fields, is_dataclass, replace
+from functools import lru_cache
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, get_args, get_type_hints
@@ -27,6 +28,16 @@ def nearest(name: str, known: list[str]) -> str:
     """A clause for an error message that names the closest known names, or all of a few."""
     close = difflib.get_close_matches(name, known, n=3, cutoff=0.5) or sorted(known)[:12]
     return f"Known and close: {', '.join(close)}." if close else "None is installed."
+
+
+def entry_points(group: str) -> tuple[metadata.EntryPoint, ...]:
+    """The entry points of a group, looked up once for the same search path: every look reads all distributions."""
+    return _entry_points(group, metadata.entry_points, tuple(sys.path))
+
+
+@lru_cache
+def _entry_points(group: str, look: Callable[..., Any], path: tuple[str, ...]) -> tuple[metadata.EntryPoint, ...]:
+    return tuple(look(group=group))
 
 
 class Registry:
@@ -47,13 +58,13 @@ class Registry:
 
     def names(self) -> list[str]:
         """Every name that can be asked for."""
-        return sorted({*self._registered, *(point.name for point in metadata.entry_points(group=self.group))})
+        return sorted({*self._registered, *(point.name for point in entry_points(self.group))})
 
     def get(self, name: str) -> Callable[..., Any]:
         """The factory of this name."""
         if name in self._registered:
             return self._registered[name]
-        points = list(metadata.entry_points(group=self.group, name=name))
+        points = [point for point in entry_points(self.group) if point.name == name]
         if not points:
             raise NotFoundError(f"There is no {self.noun} {name!r}. {nearest(name, self.names())}")
         point = points[0]
@@ -114,7 +125,7 @@ def configured(registry: Registry, text: str) -> Any:
 
 def described(registry: Registry) -> dict[str, str]:
     """What each name is and its options with their defaults, read from the source: help imports no method."""
-    points = sorted(metadata.entry_points(group=registry.group), key=lambda point: point.name)
+    points = sorted(entry_points(registry.group), key=lambda point: point.name)
     return {point.name: _described(point) for point in points}
 
 

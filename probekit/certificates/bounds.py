@@ -22,6 +22,7 @@ from probekit.linear.design import ClientStats, Design
 from probekit.linear.lapack import linalg
 from probekit.linear.norms import column_norms, norm
 from probekit.linear.ridge import penalty_of
+from probekit.linear.roots import STACK_ROWS
 from probekit.linear.statistics import BLOCK_BYTES, FAST_ROWS
 from probekit.linear.system import Standardisation, class_weights, standardisation_of
 
@@ -58,6 +59,15 @@ def summing_error(arithmetic: str, dimension: int, rows: int, parts: int) -> flo
     return gamma(min(rows, block) + rows / block + parts + 4)
 
 
+def root_error(rows: int) -> float:
+    """The relative error of R^T R against the sum of squares, for the triangular factor of so many rows.
+
+    Each of `rows` Householder reflections of that length moves a column by at most gamma(10 rows) times its norm
+    (Higham, Accuracy and Stability, Lemma 19.3), and R^T R by twice that.
+    """
+    return 2 * rows * gamma(10 * rows)
+
+
 @dataclass(frozen=True, eq=False)
 class RetainedQuadratic:
     """The retained loss from statistics, in the parameters of the head's least-squares problem.
@@ -76,11 +86,12 @@ class RetainedQuadratic:
 
 
 def quadratic(
-    stats: ClientStats, objective: Mapping[str, Any], *, parts: int = 1, term: Array | None = None
+    stats: ClientStats, objective: Mapping[str, Any], *, parts: int = 1, roots: int = 0, term: Array | None = None
 ) -> RetainedQuadratic:
     """The retained loss of summed statistics by a certificate's `objective` (ridge, scaling, view, class_weight).
 
-    parts: how many clients' sums were added. term: a linear term, in sum scaling, that the loss has besides.
+    parts: how many clients' sums were added. roots: the most rows that one sent as a root.
+    term: a linear term, in sum scaling, that the loss has besides.
     """
     largest = float(np.abs(stats.gram).max(initial=0.0))
     if largest and not SMALLEST < largest < 1 / SMALLEST:
@@ -102,6 +113,8 @@ def quadratic(
     added = 0.0 if term is None else gamma(4) * norm(term) / weight
     # means, and classes with weights, are sums over the classes
     summing = summing_error(design.arithmetic, design.dimension, stats.count, parts) + gamma(design.classes + 16)
+    if roots and not design.grid:
+        summing += gamma(min(STACK_ROWS, stats.count)) + root_error(roots)
     energy = float(np.trace(stats.total_gram)) * float(weights.max()) / weight
     target_energy = float((stats.class_counts * weights**2).sum()) / weight
     penalised = design.intercept != "free" and chosen.name == "none"

@@ -10,6 +10,7 @@ import json
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
+from functools import cached_property
 from typing import Any, Self
 
 from probekit.certificates.agreement import Agreement
@@ -131,14 +132,14 @@ class Certificate:
     @property
     def plain(self) -> dict[str, Json]:
         """All that it says, in plain values."""
-        said = asdict(replace(self, openings={}))
+        said = asdict(replace(self, openings={}, retained={}))
         del said["openings"]  # salts are for nobody
         found: dict[str, Json] = json.loads(canonical(_finite(said)))
-        return found
+        return found | {"retained": dict(sorted(self.retained.items()))}
 
-    @property
+    @cached_property
     def stored(self) -> dict[str, Any]:
-        """As it is written: what it claims is a list of typed entries."""
+        """As it is written: what it claims is a list of typed entries. Not to be changed."""
         said: dict[str, Any] = self.plain
         if self.format == 1:
             said["bounds"].pop("loss_rounding")
@@ -164,7 +165,7 @@ class Certificate:
             said[REQUEST][kind][int(number)] = seals.pop(place)
         return {**said, **seals, "claims": claims, "context": context}
 
-    @property
+    @cached_property
     def digest(self) -> str:
         """The sha256 of all that it says."""
         return digest(self.stored)

@@ -22,6 +22,7 @@ from probekit.federated.trained import Trained
 from probekit.linear.design import ClientStats
 from probekit.linear.norms import norm
 from probekit.linear.objective import SIGMA
+from probekit.linear.roots import has_root
 from probekit.models.heads import Head
 from probekit.unlearning.method import Unlearned
 from probekit.values import EmbeddingSet, Json, digest
@@ -126,7 +127,10 @@ def known_at(
 ) -> Known | None:
     """What statistics, or a gradient round, tell of the retained loss (with its linear `term`) at these parameters."""
     if statistics is not None:
-        loss = bounds.quadratic(StatisticsTree.of(statistics).total, objective, parts=len(statistics), term=term)
+        total, design = StatisticsTree.of(statistics).total, problem.design
+        few = [one.count for one in statistics.values() if has_root(one.count, design.classes, design)]
+        how: Any = {"parts": len(statistics), "roots": max(few, default=0), "term": term}
+        loss = bounds.quadratic(total, objective, **how)
         sure = bounds.convexity(loss)
         return Known(bounds.residual(loss, params), sure if sure.value > 0 else None, loss)
     if clients is None or "plain" not in problem.traits:

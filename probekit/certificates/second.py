@@ -9,9 +9,10 @@ fractions, so that no size of the numbers matters.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
 
@@ -21,6 +22,7 @@ from numpy.typing import NDArray
 from probekit.certificates.doubled import UNIT, Doubled, outer
 from probekit.errors import InputError
 from probekit.linear.design import ClientStats, Design
+from probekit.linear.roots import EXACT_STACK, RootStats, product
 from probekit.linear.statistics import row_blocks
 from probekit.values import Rows
 
@@ -51,8 +53,10 @@ class Sums:
     @classmethod
     def of_statistics(cls, statistics: Mapping[str, ClientStats]) -> Sums:
         """The sum of what clients sent, taken as it is."""
-        parts = [(one.gram, one.moment, one.class_counts) for one in statistics.values()]
-        return _added(next(iter(statistics.values())).design, parts, error=0.0)
+        design, longest = next(iter(statistics.values())).design, [0]
+        found = _added(design, _multiplied(design, statistics.values(), longest), error=0.0)
+        rounded = longest[0] and not design.grid  # products of roots, which on a grid are rounded to it
+        return replace(found, error=(longest[0] + 4) * ROUNDING) if rounded else found
 
     @classmethod
     def of_rows(cls, design: Design, clients: Iterable[tuple[Rows, NDArray[np.int64]]]) -> Sums:
@@ -107,6 +111,23 @@ def _added(design: Design, parts: Iterable[Part], *, error: float) -> Sums:
         moment = moment + Doubled.of(np.ldexp(sums, -(half or 0)))
         counts = counts + count
     return Sums(design, gram, moment, counts, error, half or 0)
+
+
+def _multiplied(design: Design, statistics: Iterable[ClientStats], longest: list[int]) -> Iterable[Part]:
+    """Sums as they are, and roots multiplied out, many at a time; `longest` gets the most rows of such a product."""
+    roots: list[RootStats] = []
+    most = EXACT_STACK if design.grid else BLOCK
+    for one in itertools.chain(statistics, [None]):
+        given = None if one is None else one.loaded
+        rows = sum(root.count for root in roots)
+        if roots and (given is None or rows + given.count > BLOCK or len(roots) == most):
+            sums = product(roots)
+            yield sums["gram"], sums["moment"], sums["class_counts"]
+            longest[0], roots = max(longest[0], rows), []
+        if isinstance(given, RootStats):
+            roots.append(given)
+        elif given is not None:
+            yield given.gram, given.moment, given.class_counts
 
 
 def _blocks(design: Design, rows: Rows, labels: NDArray[np.int64]) -> Iterable[Part]:

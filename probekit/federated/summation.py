@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, ItemsView, Iterable, Iterator, Mapping, ValuesView
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from typing import Self
@@ -124,6 +124,14 @@ class StatisticsTree(Mapping[str, ClientStats]):
     def __len__(self) -> int:
         return len(self.parts)
 
+    def items(self) -> ItemsView[str, ClientStats]:
+        """As of a dictionary, at its speed."""
+        return self.parts.items()
+
+    def values(self) -> ValuesView[ClientStats]:
+        """As of a dictionary, at its speed."""
+        return self.parts.values()
+
     @property
     def least(self) -> int:
         """The rows of a bucket."""
@@ -183,7 +191,7 @@ def _summed(node: Branch, least: int) -> ClientStats:
     """The sum of a branch, to the bit that of its two sides; the sums on a path made anew are not kept.
 
     Adding along the path in place takes one matrix instead of one per level: memory that was never used before
-    costs several times the additions. A sum that is missing beside the path is made and kept.
+    costs several times the additions. A sum that is missing beside the path is made and kept, as is the bucket's.
     """
     beside: list[ClientStats] = []
     while not is_bucket(node, least) and (missing := _missing(node)) is not None:
@@ -194,6 +202,8 @@ def _summed(node: Branch, least: int) -> ClientStats:
     for part in parts[1:]:
         found.add(Sum.of(part))
     found.settle()
+    if beside and is_bucket(node, least):  # the only one that takes many additions to make again
+        node.known.append(found.copy().stats(parts[0].design))
     for part in reversed(beside):
         found.add(Sum.of(part))
     return found.stats(parts[0].design)

@@ -41,6 +41,11 @@ class Sum:
         self.values = {name: value + other.values[name] for name, value in self.values.items()}
         self.count += other.count
 
+    def copy(self) -> Sum:
+        """The same as it is now, with nothing put aside."""
+        self.settle()
+        return Sum({name: np.array(array) for name, array in self.arrays.items()}, self.values, self.count)
+
     def settle(self) -> Sum:
         """The same, with nothing put aside."""
         if self._roots:

@@ -88,7 +88,7 @@ class RootStats(ClientStats):
 def client_statistics(rows: Rows, labels: NDArray[Any], design: Design) -> ClientStats:
     """What a client sends of its rows: their joint root where they are few, else Gram, moment and class counts."""
     labels = checked_labels(labels, len(rows), design.classes)
-    if not 0 < 2 * len(rows) < design.dimension + len(np.unique(labels)):
+    if not has_root(len(rows), len(np.unique(labels)), design):
         return statistics(rows, labels, design)
     found = root_of(columns_of(rows, design), labels, design)
     with np.errstate(over="ignore", invalid="ignore"):
@@ -97,6 +97,11 @@ def client_statistics(rows: Rows, labels: NDArray[Any], design: Design) -> Clien
         return found
     sums = statistics(rows, labels, design)  # which names a row that cannot be used
     return found if usable and _rounds_to(found, sums) else sums
+
+
+def has_root(rows: int, classes: int, design: Design) -> bool:
+    """Whether so many rows of so many classes are few enough for a root to take less room than sums."""
+    return 0 < 2 * rows < design.dimension + classes
 
 
 def root_of(columns: Array, labels: Indices, design: Design) -> RootStats:

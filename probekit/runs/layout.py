@@ -97,8 +97,10 @@ def write_partition(path: Path, partition: Partition, rows: NDArray[np.int64] | 
 def read_partition(path: Path, stated: str) -> tuple[Partition, NDArray[np.int64] | None]:
     """The partition, and the rows of the cached set that it divides (None: all)."""
     arrays, note = tensors.take(path, stated)
-    held = np.split(arrays["held"], arrays["ends"])[:-1]
-    clients = dict(zip(note["clients"], held, strict=True))
+    held, ends = arrays["held"], arrays["ends"].tolist()
+    clients = {name: held[i:j] for name, i, j in zip(note["clients"], [0, *ends], ends, strict=False)}
+    if len(clients) != len(ends):
+        raise CorruptError(f"{path} has the rows of {len(ends)} clients and {len(clients)} names. Restore it.")
     server = arrays.get("server", np.empty(0, np.int64))
     return Partition(clients, server, note["rows"], note["scheme"], note["seed"]), arrays.get("rows")
 
