@@ -24,7 +24,7 @@ class Column(Sequence[str]):
 
     def __getitem__(self, row: Any) -> Any:
         found = self.entries[row]
-        return Column(found, self.text) if isinstance(row, slice) else self.text(found)
+        return type(self)(found, self.text) if isinstance(row, slice) else self.text(found)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Sequence) and list(self) == list(other)
@@ -36,14 +36,23 @@ def _hex(packed: IdArray) -> str:
     return packed.tobytes().hex()
 
 
-def hex_ids(packed: IdArray) -> Column:
+class HexIds(Column):
+    """Ids as hex strings, and all at once as bytes."""
+
+    def tobytes(self) -> bytes:
+        """The ids one after the other."""
+        found: bytes = self.entries.tobytes()
+        return found
+
+
+def hex_ids(packed: IdArray) -> HexIds:
     """An (n, 32) array of ids, read as hex strings."""
-    return Column(packed, _hex)
+    return HexIds(packed, _hex)
 
 
 def pack(ids: Iterable[str]) -> IdArray:
     """Hex ids as an (n, 32) array."""
-    if isinstance(ids, Column) and ids.text is _hex:
+    if isinstance(ids, HexIds):
         packed: IdArray = ids.entries
         return packed
     return np.frombuffer(b"".join(map(bytes.fromhex, ids)), dtype=np.uint8).reshape(-1, 32)
