@@ -121,6 +121,7 @@ class Bench(Computed):
         if found != claimed:
             return [same("statistics", claimed, found)]
         try:
+            _ = self.at_hand
             for name, one in given.items():
                 refuse_unsound(one, name, design=None if self.evidence.head is None else self.problem.design)
         except (ProbekitError, KeyError, TypeError, ValueError) as error:

@@ -19,6 +19,8 @@ SPLIT = 2.0**27 + 1
 SLICES = 4
 LEAST = -960
 """The exponent below which nothing is told apart from zero."""
+PIECE = 2**14
+"""Numbers that are added at a time."""
 UNIT = 2.0**-100
 """The relative error of one operation here, with room."""
 
@@ -78,6 +80,34 @@ class Doubled:
     def at(self, params: Array) -> Doubled:
         """The product with a matrix of plain numbers."""
         return matmul(self.high, params) + Doubled.of(self.low @ params)
+
+
+class Accumulator:
+    """A sum of many arrays of one shape: as `Doubled` adds, in place and in pieces that stay in a cache."""
+
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        self._high, self._low = np.zeros(shape), np.zeros(shape)
+        self._spare = np.empty((3, min(math.prod(shape), PIECE)))
+
+    def add(self, value: Array) -> None:
+        """Add an array."""
+        highs, lows, values = (one.reshape(-1) for one in (self._high, self._low, value))
+        for start in range(0, len(values), PIECE):
+            part = slice(start, start + PIECE)
+            high, low, new = highs[part], lows[part], values[part]
+            total, back, lost = self._spare[:, : len(new)]
+            np.add(high, new, out=total)
+            np.subtract(total, high, out=back)
+            np.subtract(high, np.subtract(total, back, out=lost), out=lost)
+            lost += np.subtract(new, back, out=back)
+            lost += low
+            np.add(total, lost, out=high)
+            np.subtract(lost, np.subtract(high, total, out=back), out=low)
+
+    @property
+    def sum(self) -> Doubled:
+        """What was added up."""
+        return Doubled(self._high, self._low)
 
 
 def outer(left: Doubled, right: Doubled) -> Doubled:

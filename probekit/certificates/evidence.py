@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -21,6 +23,9 @@ from probekit.linear.objective import SIGMA
 from probekit.models.heads import Head
 from probekit.models.problem import problem_of
 from probekit.values import EmbeddingSet
+
+AT_HAND = 2**29
+"""How many bytes of statistics are held while they are checked and added up."""
 
 Array = NDArray[np.float64]
 Look = SecondLook | AskedLook
@@ -84,6 +89,13 @@ class Computed:
         if self.evidence.embeddings is None or given is None or set(self.certificate.retained) - set(given):
             return None
         return {name: given[name] for name in self.certificate.retained or given}
+
+    @cached_property
+    def at_hand(self) -> list[ClientStats]:
+        """The first statistics, as they are read: while somebody has them, the next to ask need not read them."""
+        given = self.evidence.statistics or {}
+        sizes = [8 * sum(map(math.prod, one.design.shapes)) for one in itertools.islice(given.values(), 1)]
+        return [one.loaded for one in itertools.islice(given.values(), AT_HAND // max(sizes, default=1))]
 
     @cached_property
     def sums(self) -> Sums | None:

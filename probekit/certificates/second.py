@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from probekit.certificates.doubled import UNIT, Doubled, outer
+from probekit.certificates.doubled import UNIT, Accumulator, Doubled, outer
 from probekit.errors import InputError
 from probekit.linear.design import ClientStats, Design
 from probekit.linear.roots import EXACT_STACK, RootStats, product
@@ -97,7 +97,8 @@ class Sums:
 
 
 def _added(design: Design, parts: Iterable[Part], *, error: float) -> Sums:
-    gram, moment, counts, half = Doubled.of(0.0), Doubled.of(0.0), np.zeros(design.classes, np.int64), None
+    gram, moment = (Accumulator(shape) for shape in design.shapes[:2])
+    counts, half = np.zeros(design.classes, np.int64), None
     for squares, sums, count in parts:
         largest = float(np.abs(squares).max(initial=0.0))
         if largest and not (SMALLEST < largest < 1 / SMALLEST and np.isfinite(sums).all()):
@@ -107,10 +108,10 @@ def _added(design: Design, parts: Iterable[Part], *, error: float) -> Sums:
             )
         if half is None and largest:  # the other parts are of the same order
             half = math.frexp(largest)[1] // 2
-        gram = gram + Doubled.of(np.ldexp(squares, -2 * (half or 0)))
-        moment = moment + Doubled.of(np.ldexp(sums, -(half or 0)))
+        gram.add(np.ldexp(squares, -2 * (half or 0)))
+        moment.add(np.ldexp(sums, -(half or 0)))
         counts = counts + count
-    return Sums(design, gram, moment, counts, error, half or 0)
+    return Sums(design, gram.sum, moment.sum, counts, error, half or 0)
 
 
 def _multiplied(design: Design, statistics: Iterable[ClientStats], longest: list[int]) -> Iterable[Part]:

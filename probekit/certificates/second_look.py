@@ -12,9 +12,12 @@ from numpy.typing import NDArray
 
 from probekit.certificates.doubled import Doubled, product_error
 from probekit.certificates.second import ROUNDING, TINY, SecondLoss
+from probekit.linear.lapack import linalg
 
 Array = NDArray[np.float64]
 
+NEAR = 2.0**-10
+"""From where, against the linear term, a gradient is so small that the minimum is looked for from there."""
 REFINEMENTS = 3
 INVERSE_STEPS = 30
 ROOM = 1 + 2.0**-40
@@ -97,9 +100,7 @@ class SecondLook:
             return None
 
     def _solve(self, right: Array) -> Array:
-        from scipy.linalg import cho_solve
-
-        return np.asarray(cho_solve((self.factor, True), right, check_finite=False))
+        return np.asarray(linalg.cho_solve((self.factor, True), right, check_finite=False))
 
     @cached_property
     def smallest(self) -> tuple[float, float]:
@@ -128,13 +129,8 @@ class SecondLook:
         """Whether H - curvature I is positive definite: its factorisation must succeed with room for rounding."""
         matrix, size = self.loss.matrix.high, len(self.loss.matrix.high)
         strayed = 2 * (size + 4) * ROUNDING * float(np.abs(np.diag(matrix)).sum())
-        taken = (
-            curvature * (1 + 16 * ROUNDING)
-            + strayed
-            + self.loss.error
-            + float(np.linalg.norm(self.loss.matrix.low))
-            + TINY
-        )
+        taken = curvature * (1 + 16 * ROUNDING) + strayed + self.loss.error + TINY
+        taken += float(np.linalg.norm(self.loss.matrix.low))
         try:
             np.linalg.cholesky(matrix - taken * np.eye(size))
         except np.linalg.LinAlgError:
@@ -146,10 +142,15 @@ class SecondLook:
         """Where the minimum lies, and how far off each class's parameters may be; None: it is not known."""
         if self.factor is None or not self.smallest[0] > 0:
             return None
-        found = Doubled.of(self._solve(self.loss.right.high))
+        found, slope = self.own, self.here
+        if not slope.norm[1] <= NEAR * float(np.linalg.norm(self.loss.right.high)):
+            slope = self.gradient(found := Doubled.of(self._solve(self.loss.right.high)))
         for _ in range(REFINEMENTS):
-            found = found - Doubled.of(self._solve(self.gradient(found).value.high))
-        off = self.gradient(found).sizes[1] / self.smallest[0] * ROOM
+            found = found - Doubled.of(self._solve(slope.value.high))
+            slope = self.gradient(found)
+            if np.linalg.norm(slope.value.high) <= np.linalg.norm(slope.error):
+                break  # what is left of it cannot be told from rounding
+        off = slope.sizes[1] / self.smallest[0] * ROOM
         return (found, off) if np.isfinite(off).all() else None
 
     @cached_property

@@ -46,7 +46,7 @@ class Matrix(Operator):
         """The product with each column, by SciPy's BLAS: NumPy's threads would fight those that factored for cores."""
         if v.ndim != 2 or self.array.dtype != np.float64 or v.dtype != np.float64:
             return self.array @ v
-        return np.asarray(linalg.blas.dgemm(1.0, self.array.T, v.T, trans_a=True, trans_b=True))
+        return np.asarray(linalg.gemm(1.0, self.array.T, v.T, trans_a=True, trans_b=True))
 
     def dense(self) -> Array | None:
         """The matrix itself."""

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 
+import numpy as np
 from threadpoolctl import ThreadpoolController
 
 from probekit.linear.lapack import linalg
@@ -27,5 +28,5 @@ def threads_for(columns: int) -> Iterator[None]:
 @cache
 def libraries() -> ThreadpoolController:
     """Looked up once, with SciPy's BLAS loaded: that takes longer than the statistics of a small client."""
-    _ = linalg.cholesky
+    linalg.cholesky(np.eye(1))
     return ThreadpoolController()
