@@ -208,20 +208,18 @@ def parsed(content: bytes) -> Any:
             raise ValueError("a key stands there twice")
         return found
 
-    def check(value: Any, room: int) -> None:
-        if not room:
-            raise ValueError(f"it is nested deeper than {DEEPEST}")
-        if isinstance(value, str):
-            value.encode()  # refuses half a character
-        elif isinstance(value, dict | list):
-            for part in (*value, *value.values()) if isinstance(value, dict) else value:
-                check(part, room - 1)
-
     try:
         found = json.loads(content.decode(), object_pairs_hook=once)
     except RecursionError:
         raise ValueError(f"it is nested deeper than {DEEPEST}") from None
-    check(found, DEEPEST)
+    level = [found] if isinstance(found, dict | list) else []
+    for _ in range(DEEPEST):
+        parts = (one.values() if isinstance(one, dict) else one for one in level)
+        level = [one for part in parts for one in part if isinstance(one, dict | list)]
+    if level:
+        raise ValueError(f"it is nested deeper than {DEEPEST}")
+    if b"\\u" in content:
+        json.dumps(found, ensure_ascii=False).encode()  # refuses half a character
     return found
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -115,7 +116,7 @@ def plan(
     others: clients, samples, relabel and add, as `unlearn` has them.
     """
     request = read_request(client, **others)
-    before, rows, request, done = _look(run.folder, run.store, request)
+    before, rows, request, done = _look(run.folder, run.store, request, method)
     if done is not None:
         said = done.certificate
         return UnlearnPlan(run.path, done.state, request, True, said.method, "", (), (), tuple(said.retained))
@@ -158,7 +159,7 @@ def unlearn(
     asked_for = read_request(client, clients=clients, samples=named, relabel=relabel, add=add, asked=asked)
     evaluation = run.store.open(chosen.test) if chosen.test is not None else None
     with folder.lock():
-        before, rows, request, done = _look(folder, run.store, asked_for)
+        before, rows, request, done = _look(folder, run.store, asked_for, chosen.method)
         if before.objective is None and (chosen.epsilon, chosen.delta) != (None, None):
             raise InputError(
                 "`epsilon` and `delta` are asked of objective noise, and this run has none. Leave them out: noise on "
@@ -206,20 +207,26 @@ def _row_ids(removal: Removal) -> dict[str, bytes]:
 
 
 def _look(
-    run: RunFolder, store: DiskStore, request: UnlearnRequest
+    run: RunFolder, store: DiskStore, request: UnlearnRequest, method: str
 ) -> tuple[Trained, RunRows | None, UnlearnRequest, UnlearnResult | None]:
     """The run as it is, its rows where they are at hand, the request with full ids, and whether it was done before."""
     before = run.trained()
     if "quadratic" not in before.problem.traits:
         why = before.problem.no_unlearning
         raise InputError(f"{why} Train a ridge head (`method=closed-form`) to be able to unlearn.")
-    try:
-        rows = rows_at(run, store, joining=request.added)
-    except (NotFoundError, MismatchError):
-        rows = None
+    rows = None
+    if not _by_statistics(before, request, method):
+        with suppress(NotFoundError, MismatchError):
+            rows = rows_at(run, store, joining=request.added)
     if rows is not None and request.by_row:
         request = full_ids(request, run.embeddings(store))  # which has those that are forgotten already
     return before, rows, request, _earlier(run, before, request)
+
+
+def _by_statistics(before: Trained, request: UnlearnRequest, method: str) -> bool:
+    """Whether a request takes nothing but the statistics that were kept: no row is then looked for."""
+    leaving = not request.by_row and not request.added and before.server is None and before.gradients is None
+    return leaving and before.statistics is not None and method in ("auto", "exact")
 
 
 def _prepare(
@@ -228,7 +235,8 @@ def _prepare(
     """The method, why it is taken, and all that it may use: what was kept, and the cached rows."""
     request.remaining(before)
     trainer = trainer_of(TrainOptions.of({**run.config, "ridge": None, "keep": None}))
-    embeddings, partition = rows if rows is not None else (None, run.partition())
+    # without rows, it only says whose the server's were
+    embeddings, partition = rows if rows is not None else (None, run.partition() if before.server else None)
     material = Material(embeddings, partition, options=trainer, server_only=how.server_only, watch=watch)
     removal = Removal(before, request, material)
     name, why = choose(removal) if how.method == "auto" else (how.method, "Asked for.")
