@@ -188,6 +188,7 @@ def refuse_left_in(before: Trained, unlearned: Unlearned) -> None:
     """Refuse a result whose counts or statistics are not those of exactly the clients that the request leaves."""
     after, request = unlearned.trained_after, unlearned.request
     left = set(request.remaining(before))
+    left -= {name for name in left - set(after.counts) if request.may_empty(name, before.counts.get(name, 0))}
     if set(after.counts) != left or (after.statistics is not None and set(after.statistics) != left):
         wrong = sorted(left ^ set(after.counts) or left ^ set(after.statistics or ()))
         raise InputError(

@@ -16,7 +16,7 @@ from probekit.runs.erase_plan import run_named
 from probekit.runs.folder import OpenRun
 from probekit.runs.ledger import PURGE, LedgerEntry
 from probekit.runs.openings import certificate_openings, read_openings
-from probekit.runs.proving import receipt_of
+from probekit.runs.proving import receipts_of
 from probekit.runs.purging import UNREACHED
 from probekit.runs.register import CaseInfo, Record, Register, RunRecord
 
@@ -39,30 +39,37 @@ def entries_of(run: OpenRun) -> list[LedgerEntry]:
         return run.folder.entries()
 
 
-def write_receipts(book: Register, run: OpenRun, info: Case, case: Case, key: bytes | None) -> None:
+Pair = tuple[Case, Case]
+"""What is known of a request, and what it takes from a run."""
+
+
+def write_receipts(book: Register, run: OpenRun, cases: Sequence[Pair], key: bytes | None) -> None:
     """For every client that goes: its leaf as it stands now, by which it can check the bundle."""
     if run.folder.at().commitments() is None:
         return
-    for name in case["clients"]:
-        receipt = receipt_of(run, name, key=key)
-        path = book.case(info["reference"]) / f"receipt-{run.path.name}-{receipt.leaf.slot}.json"
+    gone = [(info["reference"], name) for info, case in cases for name in case["clients"]]
+    made = receipts_of(run, [name for _, name in gone], key=key)
+    for (reference, _), receipt in zip(gone, made, strict=True):
+        path = book.case(reference) / f"receipt-{run.path.name}-{receipt.leaf.slot}.json"
         write_bytes(path, receipt.text.encode(), mode=PRIVATE)
 
 
-def write_answer(book: Register, run: OpenRun, info: Case, case: Case, entry: LedgerEntry, key: bytes | None) -> None:
-    """What opens, in the certificate, just what this request asked for; only before the purge erases the salts."""
+def write_answers(book: Register, run: OpenRun, cases: Sequence[Pair], entry: LedgerEntry, key: bytes | None) -> None:
+    """What opens, in the certificate, just what each request asked for; only before the purge erases the salts."""
+    asked = {"request.clients": lambda value: value, "request.samples": _text}
+    places: dict[tuple[str, str], str] = {}
     openings = read_openings(certificate_openings(run.path, entry.state))
-    clients, samples = set(case["clients"]), set(case["samples"])
-    mine = {
-        place: one
-        for place, one in openings.items()
-        if (place.startswith("request.clients.") and one.value in clients)
-        or (place.startswith("request.samples.") and _text(one.value) in samples)
-    }
-    path = book.case(info["reference"]) / f"answer-{run.path.name}-{entry.state:04d}.json"
-    if mine and not path.exists():
-        answer = ErasureAnswer(info["reference"], {str(entry.details["certificate"]): mine}, entry.anchor)
-        write_bytes(path, (answer if key is None else answer.signed(key)).text.encode(), mode=PRIVATE)
+    for place, one in openings.items():
+        if (kind := place.rpartition(".")[0]) in asked:
+            places[kind, asked[kind](one.value)] = place
+    for info, case in cases:
+        own = [("request.clients", name) for name in case["clients"]]
+        own += [("request.samples", text) for text in case["samples"]]
+        mine = {places[one]: openings[places[one]] for one in own if one in places}
+        path = book.case(info["reference"]) / f"answer-{run.path.name}-{entry.state:04d}.json"
+        if mine and not path.exists():
+            answer = ErasureAnswer(info["reference"], {str(entry.details["certificate"]): mine}, entry.anchor)
+            write_bytes(path, (answer if key is None else answer.signed(key)).text.encode(), mode=PRIVATE)
 
 
 def _text(value: Any) -> str:

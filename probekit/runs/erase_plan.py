@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from probekit.runs.asking import client_of
 from probekit.runs.folder import OpenRun, RunFolder
 from probekit.runs.purge_plan import retained_rows
 from probekit.runs.register import CaseInfo, fingerprint
-from probekit.runs.rows import UNLEARN, RunRows, full_ids, read_request, request_of, rows_at
+from probekit.runs.rows import UNLEARN, full_ids, read_request, request_of, rows_at
 from probekit.runs.subjects import read_subject, subject_rows
 from probekit.unlearning.request import SampleRef, UnlearnRequest, known_clients
 from probekit.values import Json
@@ -79,83 +80,89 @@ def _asker(request: EraseRequest) -> str:
     return "the operator" if request.petition is None else "a client, by a petition signed with its key"
 
 
+@dataclass(frozen=True)
+class _Holders:
+    """How many rows each client of a run has, and the samples of each, those forgotten before included."""
+
+    counts: Mapping[str, int]
+    samples: Mapping[str, set[str]]
+
+    @classmethod
+    def of(cls, run: OpenRun) -> tuple[_Holders, bool]:
+        """Of a run as it is, and whether its rows are at hand."""
+        counts = run.folder.trained().counts
+        try:
+            embeddings, partition = rows_at(run.folder, run.store)
+        except (NotFoundError, MismatchError):
+            return cls(counts, {}), False
+        ids = embeddings.ids
+        held = {**partition.clients, "": partition.server}
+        return cls(counts, {name: {ids[row] for row in own.tolist()} for name, own in held.items()}), True
+
+    @cached_property
+    def whose(self) -> Mapping[str, list[str]]:
+        """Who holds each sample now; the server has no name."""
+        found: dict[str, list[str]] = {}
+        for name, own in self.samples.items():
+            for sample in own if name in self.counts or not name else ():
+                found.setdefault(sample, []).append(name)
+        return found
+
+
 def _plan_run(run: OpenRun, requests: Sequence[EraseRequest], shared: str | None) -> dict[str, Any]:
     """What goes from one run, for each request, and in which states."""
-    folder, counts = run.folder, run.folder.trained().counts
-    try:
-        rows: RunRows | None = rows_at(folder, run.store)
-    except (NotFoundError, MismatchError):
-        rows = None
+    holders, rows = _Holders.of(run)
     items, doomed = [], set[str]()
     for one in requests:
-        found, ids = _resolve(run, one, rows, shared)
+        found, ids = _resolve(run, one, holders, shared)
         items.append(found)
         doomed |= ids
     everybody = {name for one in items for name in one["clients"]}
     if everybody:
-        UnlearnRequest.of(everybody).remaining(folder.trained())
+        UnlearnRequest.of(everybody).remaining(run.folder.trained())
     for item in items:  # a client that goes takes its samples with it
         item["samples"] = [text for text in item["samples"] if text.rpartition("/")[0] not in everybody]
     return {
         "path": str(run.path.absolute()),
-        "ledger": len(folder.entries()),
-        "rows": rows is not None,
+        "ledger": len(run.folder.entries()),
+        "rows": rows,
         "cases": items,
-        "chunks": list(_chunks(items, set(counts))),
+        "chunks": list(_chunks(items, set(holders.counts))),
         "ids": doomed,
     }
 
 
 def _resolve(
-    run: OpenRun, request: EraseRequest, rows: RunRows | None, shared: str | None
+    run: OpenRun, request: EraseRequest, holders: _Holders, shared: str | None
 ) -> tuple[dict[str, Any], set[str]]:
     """The clients and samples of one request in one run, with those forgotten before; and the ids of all their rows."""
-    folder, counts = run.folder, run.folder.trained().counts
+    folder, counts = run.folder, holders.counts
     names = [*request.clients, *([client_of(folder, request.petition)] if request.petition is not None else [])]
     earlier = {name: _forgotten(folder, name, tuple(counts)) for name in names if name not in counts}
     refs = {one for text in request.subjects for one in subject_rows(folder, run.store, text)}
     if request.samples:
         named = full_ids(read_request(samples=request.samples), folder.embeddings(run.store))
         refs |= {*named.samples}
-    ids = {one.sample for one in refs}
-    if rows is not None:
-        embeddings, partition = rows
-        own = {name: {embeddings.ids[row] for row in partition.clients.get(name, ())} for name in names}
-        ids |= set().union(*own.values()) if own else set()
-        others = _also_held(rows, names, refs, ids, set(counts))
-        if others and shared is None:
-            who = ", ".join(sorted({name or "the server" for held in others.values() for name in held})[:5])
-            raise InputError(
-                f"{len(others)} samples of this request are also held by others in {run.path}: {who}. Decide with "
-                "`shared`: keep leaves them with the others, erase takes them from everybody. Nothing was changed."
-            )
-        if shared == "erase":
-            refs = {one for one in refs if one.sample not in others} | {SampleRef(sample) for sample in others}
-        else:
-            ids -= set(others)
-    left = [name for name in names if name in counts]
+    ids = {one.sample for one in refs}.union(*(holders.samples.get(name, ()) for name in names))
+    mine, everywhere = {(one.client, one.sample) for one in refs}, {one.sample for one in refs if one.client is None}
+    others: dict[str, list[str]] = {}
+    for sample in ids - everywhere:
+        if left := [one for one in holders.whose.get(sample, ()) if one not in names and (one, sample) not in mine]:
+            others[sample] = left
+    if others and shared is None:
+        who = ", ".join(sorted({name or "the server" for held in others.values() for name in held})[:5])
+        raise InputError(
+            f"{len(others)} samples of this request are also held by others in {run.path}: {who}. Decide with "
+            "`shared`: keep leaves them with the others, erase takes them from everybody. Nothing was changed."
+        )
+    if shared == "erase":
+        refs = {one for one in refs if one.sample not in others} | {SampleRef(sample) for sample in others}
+    else:
+        ids -= set(others)
     asked = None if request.petition is None else request.petition.plain
     samples = [one.text for one in sorted(refs, key=str)]
-    return {"clients": left, "samples": samples, "earlier": earlier, "asked": asked}, ids
-
-
-def _also_held(
-    rows: RunRows, names: Sequence[str], refs: set[SampleRef], ids: set[str], present: set[str]
-) -> dict[str, list[str]]:
-    """The samples that somebody else holds too, and who."""
-    embeddings, partition = rows
-    mine = {(one.client, one.sample) for one in refs}
-    everywhere = {one.sample for one in refs if one.client is None}
-    found: dict[str, list[str]] = {}
-    holders = {**{name: own for name, own in partition.clients.items() if name in present}, "": partition.server}
-    for name, own in holders.items():
-        if name in names:
-            continue
-        for row in own.tolist():
-            sample = embeddings.ids[row]
-            if sample in ids and (name, sample) not in mine and sample not in everywhere:
-                found.setdefault(sample, []).append(name)
-    return found
+    present = [name for name in names if name in counts]
+    return {"clients": present, "samples": samples, "earlier": earlier, "asked": asked}, ids
 
 
 def _forgotten(run: RunFolder, name: str, known: Sequence[str]) -> int:

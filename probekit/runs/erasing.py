@@ -22,7 +22,7 @@ from probekit.custody.petitions import Petition
 from probekit.errors import InputError, VerificationError
 from probekit.files import make_folder
 from probekit.runs.commitments import read_transition
-from probekit.runs.erase_papers import Forgot, entries_of, records_of, write_answer, write_bundles, write_receipts
+from probekit.runs.erase_papers import Forgot, entries_of, records_of, write_answers, write_bundles, write_receipts
 from probekit.runs.erase_plan import EraseRequest, plan_erasure, run_named
 from probekit.runs.folder import OpenRun
 from probekit.runs.ledger import PURGE, LedgerEntry
@@ -82,6 +82,9 @@ def erase(
     own: Any = {"clients": tuple(names), "subjects": tuple(subjects), "samples": tuple(samples), "petition": petition}
     wanted = [*requests] or [EraseRequest(**own, info=CaseInfo(**info))]
     book = Register(Path(register) if register is not None else runs[0].path.absolute().parent / REGISTER)
+    for place in (runs[0].store.root, *(one.path for one in runs)):
+        if book.folder.resolve().is_relative_to(place.resolve()):
+            raise InputError(f"{book.folder} lies in {place}, which others get to see. Keep the register elsewhere.")
     with book.lock():
         plan, done = _begun(book, runs, wanted)
         if done is not None:
@@ -117,9 +120,9 @@ def _begun(
         if [one["fingerprint"] for one in plan["cases"]] != marks:
             book.refuse_pending(plan)
         return plan, None
-    found = [book.same(mark) for mark in marks]
-    done = tuple(one for one in found if one is not None)
-    return None, done if len(done) == len(found) and all(_still(one, runs) for one in done) else None
+    known = {one.fingerprint: one for one in sorted(book.records(), key=lambda one: one.done)}
+    done = tuple(known[mark] for mark in marks if mark in known)
+    return None, done if len(done) == len(marks) and all(_still(one, runs) for one in done) else None
 
 
 def _still(record: Record, runs: Sequence[OpenRun]) -> bool:
@@ -203,11 +206,10 @@ def _forget(
     found = []
     for number, chunk in enumerate(plan["chunks"]):
         reference = f"{whole['reference']} ({whole['operation']}/{number})"
-        entry = _entry(run, plan, reference)
+        entry, pairs = _entry(run, plan, reference), [(whole["cases"][one], plan["cases"][one]) for one in chunk]
         if entry is None:
             cases = [plan["cases"][case] for case in chunk]
-            for case in chunk:
-                write_receipts(book, run, whole["cases"][case], plan["cases"][case], key)
+            write_receipts(book, run, pairs, key)
             journal.reached("receipts written")
             names = sorted({name for one in cases for name in one["clients"]})
             texts = sorted({text for one in cases for text in one["samples"]})
@@ -218,8 +220,7 @@ def _forget(
         if entry is None:
             raise VerificationError(f"The ledger of {run.path} does not say what was just done. Do not trust it.")
         found.append(Forgot(entry, tuple(chunk)))
-        for case in chunk:
-            write_answer(book, run, whole["cases"][case], plan["cases"][case], entry, key)
+        write_answers(book, run, pairs, entry, key)
         journal.reached("answers written")
     made = {one.state: one for one in entries_of(run) if one.action == UNLEARN}
     for case, one in enumerate(plan["cases"]):

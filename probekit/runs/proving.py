@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -68,16 +69,23 @@ def prove(run: OpenRun, client: str, path: Path | str, *, key: bytes | None = No
 
 def receipt_of(run: OpenRun, client: str, *, key: bytes | None = None) -> Receipt:
     """A client's receipt: its leaf in the current state, opened."""
+    return next(receipts_of(run, [client], key=key))
+
+
+def receipts_of(run: OpenRun, clients: Iterable[str], *, key: bytes | None = None) -> Iterator[Receipt]:
+    """The receipts of many clients."""
     folder = run.folder
     with folder.lock():
-        committed, entries = committed_in(folder), folder.entries()
-        if client not in committed.leaves:
-            raise InputError(f"Cannot prove anything to client {client}: {known_clients(tuple(committed.leaves))}.")
-        leaf, root = committed.leaves[client], committed.root(folder.state)
-        if root_of(entries, folder.state) != root:
+        committed, anchor = committed_in(folder), folder.entries()[-1].anchor
+        root = committed.root(folder.state)
+        if root_of(folder.entries(), folder.state) != root:
             raise VerificationError(f"The leaves of {run.path} are not those that its ledger commits to.")
-        found = Receipt(leaf, root, committed.tree.siblings(leaf.slot), entries[-1].anchor)
-        return (found if key is None else found.signed(key)).check(name=client)
+        for client in clients:
+            if client not in committed.leaves:
+                raise InputError(f"Cannot prove anything to client {client}: {known_clients(tuple(committed.leaves))}.")
+            leaf = committed.leaves[client]
+            found = Receipt(leaf, root, committed.tree.siblings(leaf.slot), anchor)
+            yield (found if key is None else found.signed(key)).check(name=client)
 
 
 def committed_in(run: RunFolder) -> Commitments:

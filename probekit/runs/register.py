@@ -150,11 +150,6 @@ class Register:
         path = self.case(reference) / RECORD
         return _read(path) if path.exists() else None
 
-    def same(self, fingerprint: str) -> Record | None:
-        """The last record of the same request."""
-        found = [one for one in self.records() if fingerprint and one.fingerprint == fingerprint]
-        return max(found, key=lambda one: one.done) if found else None
-
     def write(self, record: Record) -> Path:
         """Keep a record."""
         path = self.case(record.reference) / RECORD

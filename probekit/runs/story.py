@@ -111,13 +111,16 @@ def _request(run: RunFolder, entry: LedgerEntry, certificate: Certificate, store
     for name in request.clients:
         counts.pop(name)
     retained = certificate.retained or run.trained(entry.state).counts  # names may be sealed
-    others = set(retained) - set(request.added)
+    others, everyone = set(retained) - set(request.added), dict(counts)
+    for name in set(counts) - others:
+        if request.may_empty(name, counts[name]):
+            counts.pop(name)
     if others != set(counts):
         return f"client {min(others ^ set(counts))} came or went unasked"
     moved = [name for name in sorted(others) if retained[name] != counts[name]]
     if moved and not request.by_row:
         return f"client {moved[0]} has {retained[moved[0]]} rows, before it had {counts[moved[0]]}"
-    return _samples(run, entry, request, certificate, counts, store) if request.by_row and store is not None else ""
+    return _samples(run, entry, request, certificate, everyone, store) if request.by_row and store is not None else ""
 
 
 def _samples(
@@ -135,7 +138,7 @@ def _samples(
     server: list[set[str]] = []
     for state in (entry.state - 1, entry.state):
         embeddings, partition = rows_at(run, store, state)
-        names = [name for name in partition.clients if name in (certificate.retained or counts)]
+        names = [name for name in partition.clients if name in certificate.retained or name in counts]
         server.append({embeddings.ids[row] for row in partition.server.tolist()})
         held.append(
             {

@@ -78,6 +78,10 @@ class UnlearnRequest:
         """Whether single rows change, so that the cached rows are needed."""
         return bool(self.samples or self.relabelled)
 
+    def may_empty(self, client: str, rows: int) -> bool:
+        """Whether the samples to forget can be all that a client has, so that it goes too."""
+        return 0 < rows <= sum(one.client in (None, client) for one in self.samples)
+
     @property
     def plain(self) -> dict[str, Json]:
         """The request in plain values."""

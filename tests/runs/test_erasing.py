@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from probekit.cache import DiskStore, journal
 from probekit.cli.main import run as command
+from probekit.custody.archive import Archive
 from probekit.custody.columns import salted
 from probekit.custody.signatures import new_private_key, public_key_of, raw_public_key
-from probekit.errors import InputError, OtherRunsError, UnfinishedError
+from probekit.errors import InputError, OtherRunsError, UnfinishedError, VerificationError
 from probekit.runs.asking import petition
 from probekit.runs.bundle_check import AnswerResult, Bundle
 from probekit.runs.erase_plan import EraseRequest
@@ -20,6 +23,8 @@ from probekit.runs.erasing import EraseResult, erase, refuse
 from probekit.runs.proving import ReceiptResult
 from probekit.runs.register import CaseInfo, Register
 from probekit.runs.run import Run
+from probekit.runs.verification import verify as real
+from tests.runs.test_openings import matches
 from tests.shelves import Shelve
 from tests.shelves import shelve as shelve
 
@@ -317,3 +322,70 @@ def test_samples_by_file(trained: Run, tmp_path: Path, store: DiskStore) -> None
     assert command(line) == 0
     assert left_of(store, set(chosen)) == []
     assert command(line) == 0
+
+
+def test_bundles_and_records_do_not_tell_the_forgotten_picture(
+    shelve: Shelve, tmp_path: Path, store: DiskStore
+) -> None:
+    """C13, C19: by somebody who owns the run, bundles with head, the record, the retained rows and 200 candidates."""
+    shelve("rows", rows=90)
+    others = shelve("others", rows=199, seed=8)
+    run = Run.train(tmp_path / "run", "rows", clients=3, ridge=0.01, arithmetic="exact", grid=2.0**-10, store=store)
+    embeddings, held = run.folder.embeddings(store), run.folder.partition().clients["1"]
+    row = int(held[4])
+    gone = (embeddings.to_numpy()[row], int(embeddings.labels[row]), embeddings.ids[row])
+    candidates = [(others.to_numpy()[n], int(others.labels[n]), others.ids[n]) for n in range(199)]
+    done = run.erase(samples=[gone[2]], key=KEY, reference="r")
+    run.bundle(tmp_path / "head.zip", key=KEY, head=True)
+    stolen = run.path / "stolen"
+    stolen.mkdir()
+    for source in (done.register / done.records[0].runs[0].bundle, tmp_path / "head.zip"):
+        for name, data in Archive.read(source).parts.items():
+            (stolen / f"{source.stem} {name.replace('/', ' ')}").write_bytes(data)
+    (stolen / "record.json").write_bytes((done.register / "r" / "record.json").read_bytes())
+    rows = np.delete(held, 4)
+    found = [matches(run.path, embeddings, rows, one) for one in (gone, *candidates)]
+    assert found == [set()] * 200
+    (stolen / "answer.json").write_bytes(papers(done, "r")["answer"].read_bytes())
+    assert "id" in matches(run.path, embeddings, rows, gone)  # the person's own paper does
+
+
+def test_sums_of_one_state_and_an_erasure(trained: Run, tmp_path: Path) -> None:
+    """Sums that were handed out before do not stand in the way of an erasure; those after it are refused."""
+    trained.unlearn("0")
+    trained.bundle(tmp_path / "audit.zip", sums_for="auditor")
+    assert trained.erase("1").complete
+    with pytest.raises(InputError, match="whoever has both"):
+        trained.bundle(tmp_path / "again.zip", sums_for="auditor")
+
+
+def test_papers_do_not_go_into_the_run_or_the_cache(trained: Run, store: DiskStore) -> None:
+    """Answers tell which samples they were; runs and caches are copied and shown around."""
+    for inside in (trained.path / "erasures", store.root / "book", trained.path):
+        with pytest.raises(InputError, match="Keep the register elsewhere"):
+            trained.erase("1", register=inside)
+    assert trained.state == 1
+
+
+def test_a_false_certificate_stops_an_erasure_before_the_purge(
+    trained: Run, monkeypatch: pytest.MonkeyPatch, store: DiskStore
+) -> None:
+    from probekit.runs import erasing
+
+    def forged(*arguments: Any, **named: Any) -> Any:
+        found = real(*arguments, **named)
+        return replace(found, verdict="false", findings=(replace(found.findings[0], verdict="false"),))
+
+    monkeypatch.setattr(erasing, "verify", forged)
+    with pytest.raises(VerificationError, match="Nothing was purged"):
+        trained.erase("1")
+    assert trained.folder.states() == [1, 2]
+    monkeypatch.undo()
+    assert Run.open(trained.path, store=store).erase("1").complete
+
+
+def test_someone_taken_back_is_erased_again(trained: Run) -> None:
+    trained.erase("2")
+    assert trained.erase("2").already_done
+    with pytest.raises(InputError):
+        trained.unlearn(add=["2"])  # its rows are gone

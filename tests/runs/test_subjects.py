@@ -105,3 +105,16 @@ def test_by_command(trained: Run, tmp_path: Path, store: DiskStore, capsys: pyte
     assert "matches nobody" in capsys.readouterr().err
     assert command([*line, "patient=p3", "--subject", "patient=p4"]) == 0
     assert "8 samples forgotten" in capsys.readouterr().out
+
+
+def test_a_person_who_is_all_of_a_client_takes_the_client_along(
+    shelve: Shelve, tmp_path: Path, store: DiskStore
+) -> None:
+    clients = ["small"] * 4 + [f"c{row % 3}" for row in range(86)]
+    shelve("rows", rows=90, clients=clients, columns={"patient": salted(["p"] * 5 + ["q"] * 85)})
+    run = Run.train(tmp_path / "run", "rows", partition="column:client_id", ridge=0.01, store=store)
+    run.unlearn(subjects=["patient=p"])
+    assert set(run.trained().counts) == {"c0", "c1", "c2"}
+    found = {one.name: one for one in run.verify(rows=True).findings}
+    assert {one.verdict for one in found.values()} == {"proven", "not proven"}
+    assert "1 emptied, 1 changed" in found["transition"].found
