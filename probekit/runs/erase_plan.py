@@ -17,7 +17,7 @@ from probekit.errors import InputError, MismatchError, NotFoundError, OtherRunsE
 from probekit.runs.asking import client_of
 from probekit.runs.folder import OpenRun, RunFolder
 from probekit.runs.purge_plan import retained_rows
-from probekit.runs.register import CaseInfo, fingerprint
+from probekit.runs.register import CaseInfo, fingerprints
 from probekit.runs.rows import UNLEARN, full_ids, read_request, request_of, rows_at
 from probekit.runs.subjects import read_subject, subject_rows
 from probekit.unlearning.request import SampleRef, UnlearnRequest, known_clients
@@ -64,7 +64,7 @@ def plan_erasure(
         if not one.wanted:
             raise InputError("A request must name something to erase: a client, a person, samples, or a petition.")
     store, paths = runs[0].store, [str(run.path.absolute()) for run in runs]
-    marks = [fingerprint(store, {**one.plain, "runs": sorted(paths)}) for one in requests]
+    marks = marks_of(runs, requests)
     cases: list[Case] = [
         {**asdict(one.info), "wanted": one.wanted, "fingerprint": mark, "asked_by": _asker(one)}
         for one, mark in zip(requests, marks, strict=True)
@@ -74,6 +74,12 @@ def plan_erasure(
     _refuse_others(store, doomed, paths, yes=yes)
     sets = [store.sets.label(digest) for digest in _holding(store, doomed)]
     return {"cases": cases, "runs": plans, "ids": sorted(doomed), "sets": sets, "shared": shared or ""}
+
+
+def marks_of(runs: Sequence[OpenRun], requests: Sequence[EraseRequest]) -> list[str]:
+    """By which each request, of these runs, is known again."""
+    paths = sorted(str(run.path.absolute()) for run in runs)
+    return fingerprints(runs[0].store, [{**one.plain, "runs": paths} for one in requests])
 
 
 def _asker(request: EraseRequest) -> str:

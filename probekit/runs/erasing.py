@@ -23,11 +23,11 @@ from probekit.errors import InputError, VerificationError
 from probekit.files import make_folder
 from probekit.runs.commitments import read_transition
 from probekit.runs.erase_papers import Forgot, entries_of, records_of, write_answers, write_bundles, write_receipts
-from probekit.runs.erase_plan import EraseRequest, plan_erasure, run_named
+from probekit.runs.erase_plan import EraseRequest, marks_of, plan_erasure, run_named
 from probekit.runs.folder import OpenRun
 from probekit.runs.ledger import PURGE, LedgerEntry
 from probekit.runs.purging import purge, unfinished
-from probekit.runs.register import CaseInfo, Record, Register, fingerprint
+from probekit.runs.register import CaseInfo, Record, Register
 from probekit.runs.result import Result
 from probekit.runs.rows import UNLEARN
 from probekit.runs.unlearning import certificate_path, unlearn
@@ -113,9 +113,7 @@ def _begun(
     book: Register, runs: Sequence[OpenRun], wanted: Sequence[EraseRequest]
 ) -> tuple[dict[str, Any] | None, tuple[Record, ...] | None]:
     """The plan that was begun for these requests, or their records where they were finished."""
-    paths = sorted(str(one.path.absolute()) for one in runs)
-    marks = [fingerprint(runs[0].store, {**one.plain, "runs": paths}) for one in wanted]
-    plan = book.pending()
+    marks, plan = marks_of(runs, wanted), book.pending()
     if plan is not None:
         if [one["fingerprint"] for one in plan["cases"]] != marks:
             book.refuse_pending(plan)

@@ -196,13 +196,14 @@ def _tuple(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
 
 
-def fingerprint(store: DiskStore, content: Json) -> str:
-    """By which the same request is known again; only with the key of this cache can anybody try another's."""
+def fingerprints(store: DiskStore, contents: Sequence[Json]) -> list[str]:
+    """By which the same requests are known again; only with the key of this cache can anybody try another's."""
     path = store.root / KEY
     with changing(store.root, removing=True):
         if not path.exists():
             write_bytes(path, secrets.token_bytes(32), mode=PRIVATE)
-        return hmac.digest(path.read_bytes(), canonical(to_plain(content)).encode(), "sha256").hex()
+    key = path.read_bytes()
+    return [hmac.digest(key, canonical(to_plain(one)).encode(), "sha256").hex() for one in contents]
 
 
 def read_backups(path: Path) -> tuple[str, ...]:
