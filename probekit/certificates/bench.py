@@ -79,8 +79,11 @@ class Bench(Computed):
         wrong = [
             name for name, value in problem.objective.items() if isinstance(value, str) and str(said.get(name)) != value
         ]
+        head, design = self.evidence.head, getattr(problem, "design", None)
+        if head is not None and design is not None:
+            told = {"intercept": design.intercept, "fit_view": str(said.get("view"))}
+            wrong += [name for name, value in told.items() if head.recipe.get(name, value) != value]
         found = [stated("objective", not wrong, "that of the head", wrong[0] if wrong else "that of the head")]
-        head = self.evidence.head
         if head is not None and problem.params(head).shape != problem.shape:
             found.append(Finding("objective", FALSE, f"parameters {problem.shape}", f"{problem.params(head).shape}"))
         return found + check_term(

@@ -36,6 +36,7 @@ SERVER, SCALAR, GRADIENT, STATISTICS = (
     "statistics of the retained clients",
 )
 """Who can check a certificate, from the least material to the most."""
+CHECKERS = (SERVER, SCALAR, GRADIENT, STATISTICS)
 
 ASSUMPTIONS = (
     "The embeddings of the retained rows are those that were trained on: same backbone, preprocessing and bits.",

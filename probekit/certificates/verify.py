@@ -11,7 +11,16 @@ import numpy as np
 
 from probekit.certificates.bench import Bench as Bench
 from probekit.certificates.budgets import check_privacy
-from probekit.certificates.certificate import Certificate, required_statements, signed_bytes
+from probekit.certificates.certificate import (
+    CHECKERS,
+    GRADIENT,
+    SCALAR,
+    SERVER,
+    STATISTICS,
+    Certificate,
+    required_statements,
+    signed_bytes,
+)
 from probekit.certificates.evidence import Evidence as Evidence
 from probekit.certificates.verdicts import (
     FALSE,
@@ -53,6 +62,8 @@ def _read(certificate: Certificate) -> list[Finding]:
         found.append(Finding("format", INTACT, "1", old, "a certificate of format 2: unlearn again"))
     missing = [one for one in required_statements(certificate) if one not in certificate.statements]
     found.append(stated("statements", not missing, "assumptions and caveats", missing[0] if missing else "all there"))
+    said_by, least = certificate.checkable_by, _least_checker(certificate)
+    found.append(stated("checkable-by", said_by in CHECKERS[CHECKERS.index(least) :], said_by, f"at least {least}"))
     found += [
         unproven(str(one.get("kind")).replace("_", "-"), "sealed", "the opening, unless it was erased")
         if "sealed" in one
@@ -60,6 +71,15 @@ def _read(certificate: Certificate) -> list[Finding]:
         for one in certificate.unknown
     ]
     return found
+
+
+def _least_checker(certificate: Certificate) -> str:
+    """What it takes at least to check such claims: a residual needs a gradient, and sums where they gave it."""
+    curvature, bounds = certificate.curvature, certificate.bounds
+    if certificate.residual is None:
+        return SERVER if bounds.loss_change is None else SCALAR
+    summed = "statistics" in certificate.after or (curvature is not None and curvature.source == "statistics")
+    return STATISTICS if summed else GRADIENT
 
 
 def _asked(request: UnlearnRequest) -> list[Finding]:

@@ -18,8 +18,11 @@ from probekit.linear.objective import SIGMA
 from probekit.models.heads import Head
 from probekit.values import Array, Indices, Json
 
-ENCODING = ("backbone", "dataset", "spec", "ridge_chosen", SIGMA)
-"""What a head's recipe says of its embeddings, its ridge and its linear term, which no removal changes."""
+ENCODING = (
+    *("backbone", "dataset", "spec", "ridge_chosen", SIGMA),
+    *("head", "scaling", "intercept", "arithmetic", "grid", "fit_view", "class_weight", "normalise_classes"),
+)
+"""What a head's recipe says of its embeddings and of the loss that it minimises, which no removal changes."""
 MEASURED = ("squared_error", "wrong_share")
 """What it says of its ridge by numbers that depend on every row: these do not outlive a removal."""
 

@@ -33,7 +33,12 @@ from probekit.unlearning.request import UnlearnRequest
 from probekit.values import EmbeddingSet, EncodingSpec
 
 Matrix = list[list[Fraction]]
+SPEC = EncodingSpec("test", "0" * 64, {}, "proj", dtype="float64")
 SCALES = (-150, -80, -20, -3, 0, 0, 0, 0, 3, 20, 80, 150)
+
+
+def some_ids(count: int) -> list[str]:
+    return [hashlib.sha256(str(row).encode()).hexdigest() for row in range(count)]
 
 
 @dataclass(frozen=True)
@@ -77,8 +82,7 @@ def made(seed: int) -> Case | None:
     )
     ridge = float(10.0 ** random.uniform(-8, 0) * (1 if view == "standardise" or power == 99 else 10.0 ** (2 * power)))
     ids = [hashlib.sha256(f"{seed} {row}".encode()).hexdigest() for row in range(n)]
-    spec = EncodingSpec("test", "0" * 64, {}, "proj", dtype="float64")
-    whole = EmbeddingSet(spec, rows, labels, ids, class_names=tuple("abc"[:k]))
+    whole = EmbeddingSet(SPEC, rows, labels, ids, class_names=tuple("abc"[:k]))
     divided = partition(labels, "iid", clients=3, server_share=0.2, seed=seed)
     gone = str(random.integers(0, 3))
     try:
@@ -238,6 +242,7 @@ def enough(bounded: int, verdicts: Counter[tuple[str, str]], problems: int) -> N
 
 
 def test_no_claim_is_violated_and_no_honest_certificate_called_false() -> None:
+    """C4, C11: outputs with and without a bias, at scales from 1e-150 to 1e150."""
     enough(*judged(range(120)), 120)
 
 
@@ -276,14 +281,12 @@ MUTANTS: dict[str, tuple[str, Mutant]] = {
 
 @pytest.mark.parametrize("name", MUTANTS)
 def test_mutants_of_the_certifier_are_called_false(name: str) -> None:
-    """Where a bound is tight, a certifier that halves it, or drops a factor, is caught."""
+    """C4: where a bound is tight, a certifier that halves it, or drops a factor, is caught."""
     claim, mutant = MUTANTS[name]
     random = np.random.default_rng(3)
     # one column and a ridge that outweighs the rows: the curvature is about the same in all directions
     rows, labels = random.normal(size=(60, 1)) * 0.01, np.arange(60) % 2
-    ids = [hashlib.sha256(str(row).encode()).hexdigest() for row in range(60)]
-    spec = EncodingSpec("test", "0" * 64, {}, "proj", dtype="float64")
-    whole = EmbeddingSet(spec, rows, labels, ids, class_names=("a", "b"))
+    whole = EmbeddingSet(SPEC, rows, labels, some_ids(60), class_names=("a", "b"))
     divided = partition(labels, "iid", clients=3, server_share=0.2, seed=1)
     trained = train(whole, divided, ridge=1e4, method=ClosedForm())
     done = unlearn(trained, UnlearnRequest.of(["1"]), method="exact")
@@ -295,6 +298,63 @@ def test_mutants_of_the_certifier_are_called_false(name: str) -> None:
     evidence = Evidence(off.trained_after.head, statistics=off.trained_after.statistics)
     assert {one.name: one.verdict for one in verify(honest, evidence)}[claim] == PROVEN
     assert {one.name: one.verdict for one in verify(mutant(honest), evidence)}[claim] == FALSE
+
+
+@pytest.mark.parametrize("centred", [False, True])
+@pytest.mark.parametrize("intercept", ["penalised", "free", "none"])
+def test_the_worst_row_of_norm_1_stays_within_the_outputs_bound(intercept: str, centred: bool) -> None:
+    """C4: a row of norm 1 is longer to the parameters than itself: by the bias, or by what centring takes off."""
+    random = np.random.default_rng(5)
+    # as for the mutants, so that the bound has no room for a factor left out
+    rows, labels = random.normal(size=(60, 1)) * 0.01 + 4 * centred, np.arange(60) % 2
+    whole = EmbeddingSet(SPEC, rows, labels, some_ids(60), class_names=("a", "b"))
+    divided = partition(labels, "iid", clients=3, server_share=0.2, seed=1)
+    how = ClosedForm(standardise="centre" if centred else "none")
+    design = design_for(whole, intercept=intercept)
+    trained = train(whole, divided, ridge=1e4, method=how, design=design)
+    done = unlearn(trained, UnlearnRequest.of(["1"]), method="exact")
+    minimum = done.trained_after.head.params
+    off = trained.problem.params(done.trained_after.head) + np.array([1e-3, 0.0])
+    head = trained.problem.head(off, ridge=1e4, recipe=done.trained_after.head.recipe)
+    if centred and intercept == "none":  # its bias is what centring makes of its weights
+        kept = np.concatenate([own for name, own in divided.clients.items() if name != "1"])
+        head = replace(head, params=np.vstack([head.params[:-1], -rows[kept].mean(0) @ head.params[:-1]]))
+    moved = replace(done, trained_after=replace(done.trained_after, head=head))
+    bound = certify(trained, moved).bounds.outputs
+    assert bound is not None
+    away = head.params - minimum  # the worst row lies along the weights, on the side of the bias
+    worst = np.linalg.norm(away[:-1], axis=0) + np.abs(away[-1])
+    assert worst.max() <= bound
+
+
+@pytest.mark.parametrize("scale", [1e-155, 1e-140, 1e-78, 1e78, 1e140, "mixed"])
+@pytest.mark.parametrize("intercept", ["penalised", "none"])
+def test_rows_of_any_scale_are_bounded_or_told_not_to_be(intercept: str, scale: float | str) -> None:
+    """C11: no bound of 0 for a head that is off, no division by zero, no overflow, and no false alarm."""
+    random = np.random.default_rng(2)
+    factors = 10.0 ** random.uniform(-100, 100, (60, 1)) if isinstance(scale, str) else np.full((60, 1), scale)
+    rows, labels = random.normal(size=(60, 3)) * factors, np.arange(60) % 2
+    whole = EmbeddingSet(SPEC, rows, labels, some_ids(60), class_names=("a", "b"))
+    divided = partition(labels, "iid", clients=3, server_share=0.2, seed=1)
+    size = float(np.abs(rows).max())
+    ridge = float(np.clip(0.1 * size**2 if size < 1e150 else 1e300, 1e-300, 1e300))
+    try:
+        with np.errstate(all="ignore"):
+            trained = train(whole, divided, ridge=ridge, design=design_for(whole, intercept=intercept))
+            done = unlearn(trained, UnlearnRequest.of(["1"]), method="fedremoval-line")
+    except ProbekitError as error:
+        assert str(error).endswith(".")  # noqa: PT017
+        return
+    with np.errstate(all="ignore"):
+        honest, _ = read_certificate(certificate_text(certify(trained, done)))
+    after = done.trained_after
+    held = {name: own for name, own in divided.clients.items() if name != "1"}
+    for evidence in (
+        Evidence(after.head, trained.head, after.statistics),
+        Evidence(after.head, trained.head, after.statistics, whole, held),
+    ):
+        assert [one for one in verify(honest, evidence) if one.verdict == FALSE] == []
+    assert honest.bounds.weights is None or honest.bounds.weights > 0
 
 
 def test_a_certifier_that_leaves_rounding_out_is_called_false(monkeypatch: pytest.MonkeyPatch) -> None:

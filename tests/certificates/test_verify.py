@@ -269,6 +269,7 @@ def test_a_bias_that_nothing_fitted_is_found() -> None:
 
 
 def test_a_method_that_leaves_the_forgotten_in_is_not_certified(made: Made) -> None:
+    """C14: the certifier does not believe a method; nor does the verifier believe the certifier."""
     run, unlearned, _, _ = made
     after = unlearned.trained_after
     with pytest.raises(InputError, match="differs in 1"):

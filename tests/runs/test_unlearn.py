@@ -341,3 +341,14 @@ def _copy(run: Path, target: Path) -> Path:
 
     shutil.copytree(run, target)
     return target
+
+
+def test_a_head_still_says_which_loss_it_minimises(shelve: Shelve, tmp_path: Path, store: DiskStore) -> None:
+    """Whatever method it was unlearned by: whoever gets the head alone must read its parameters as they are meant."""
+    shelve("rows", rows=160)
+    options: dict[str, Any] = {"clients": 4, "server_share": 0.2, "ridge": 0.01, "intercept": "none"}
+    run = Run.train(tmp_path / "run", "rows", store=store, **options)
+    before = run.head().recipe
+    run.unlearn("2", method="fedremoval-pcg:1")
+    said = ("head", "scaling", "intercept", "arithmetic", "fit_view", "class_weight", "normalise_classes")
+    assert {name: run.head().recipe.get(name, "gone") for name in said} == {name: before[name] for name in said}
