@@ -20,6 +20,7 @@ from probekit.runs.commitments import read_transition
 from probekit.runs.folder import OpenRun, RunFolder
 from probekit.runs.layout import state_folder
 from probekit.runs.ledger import FORMAT, PURGE, UNLEARN, Event, LedgerEntry
+from probekit.runs.noise import EXPORT, releases_of
 from probekit.runs.proving import NOTHING_COMMITTED
 from probekit.runs.result import Result
 from probekit.runs.statement import NOT_SHOWN, statement
@@ -30,6 +31,10 @@ from probekit.values import Json, canonical
 
 HANDED = "sums"
 """The ledger's word for sums that were handed to an auditor."""
+NOISY = (
+    "{} releases its heads with noise, and a certificate has numbers and digests of heads without it, which no noise "
+    "covers: there is no bundle of it. Show the certificate to an auditor, with the run; heads leave it by `export`."
+)
 MOST_LINKS = 8192
 """Entries of the chain that a bundle has at most."""
 
@@ -60,14 +65,20 @@ def bundle(
     """Write what a stranger can check of states in which something was unlearned (none named: of the current one).
 
     reference: the operator's for the request; not a name. key: the operator's private key (PEM), to sign with.
-    head: enclose the head. sums_for: an auditor, to whom the sums over the retained clients go with it; the ledger
-    says so, and of one state of a run only: two states' sums differ by whoever was forgotten between them.
+    head: enclose the head, which the ledger says left. sums_for: an auditor, to whom the sums over the retained clients
+    go with it; the ledger says so, and of one state of a run only: two states' sums differ by whoever was forgotten
+    between them.
     """
     folder = run.folder
     with folder.lock():
+        if releases_of(folder.entries()) is not None:
+            raise InputError(NOISY.format(folder.path))
+        named = tuple(sorted(states)) or (folder.state,)
         if sums_for is not None:
             _hand_out(folder, sums_for)
-        made = _contents(folder, tuple(states) or (folder.state,), reference)
+        if head or sums_for is not None:
+            _export(folder, named[-1], sums_for or "whoever gets the bundle")
+        made = _contents(folder, named, reference)
         large = _large(folder, made.states[-1], head=head or sums_for is not None, sums=sums_for is not None)
         made, data = _fitted(made, large, key)
         write_bytes(Path(path), data)
@@ -173,6 +184,13 @@ def _large(run: RunFolder, state: int, *, head: bool, sums: bool) -> dict[str, b
             raise InputError(f"{run.path} keeps no statistics, so there are no sums to hand out.")
         found[SUMS] = save_tensors(Sums.of_statistics(statistics).arrays)
     return found
+
+
+def _export(run: RunFolder, state: int, to: str) -> None:
+    """Enter in the ledger, once, that a head leaves the run."""
+    said: dict[str, Json] = {"state": state, "to": to, "rho": None, "noise": False}
+    if not any(one.action == EXPORT and dict(one.details) == said for one in run.entries()):
+        run.record(Event(EXPORT, {}, said))
 
 
 def _hand_out(run: RunFolder, auditor: str) -> None:

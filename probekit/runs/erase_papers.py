@@ -15,12 +15,12 @@ from probekit.runs.commitments import read_transition
 from probekit.runs.erase_plan import run_named
 from probekit.runs.folder import OpenRun
 from probekit.runs.ledger import PURGE, LedgerEntry
+from probekit.runs.noise import EXPORT
 from probekit.runs.openings import certificate_openings, read_openings
 from probekit.runs.proving import receipts_of
 from probekit.runs.purging import UNREACHED
 from probekit.runs.register import CaseInfo, Record, Register, RunRecord
 
-EXPORT = "export"
 FIELDS = ("reference", "received", "due", "identity", "basis", "keep")
 Case = Mapping[str, Any]
 

@@ -96,7 +96,7 @@ class _Holders:
     @classmethod
     def of(cls, run: OpenRun) -> tuple[_Holders, bool]:
         """Of a run as it is, and whether its rows are at hand."""
-        counts = run.folder.trained().counts
+        counts = run.folder.at().counts
         try:
             embeddings, partition = rows_at(run.folder, run.store)
         except (NotFoundError, MismatchError):

@@ -21,7 +21,7 @@ def subject_rows(run: RunFolder, store: DiskStore, text: str) -> tuple[SampleRef
     """
     whole = RunRows(run.embeddings(store), run.partition())
     column, value = read_subject(whole.embeddings, text)
-    counts = run.trained().counts
+    counts = run.at().counts
     now = rows_at(run, store)
     found = _held(now, column, value, counts) or _held(whole, column, value, whole.partition.clients)
     if not found:

@@ -160,6 +160,28 @@ def test_sums_go_out_once(trained: Run, tmp_path: Path) -> None:
         trained.bundle(tmp_path / "c.zip", sums_for=" ")
 
 
+def test_a_head_that_leaves_is_on_record(trained: Run, tmp_path: Path) -> None:
+    for _ in range(2):
+        trained.bundle(tmp_path / "b.zip", head=True)
+    trained.bundle(tmp_path / "c.zip", sums_for="A")
+    left = [one.details["to"] for one in trained.folder.entries() if one.action == "export"]
+    assert left == ["whoever gets the bundle", "A"]
+
+
+def test_a_run_with_noise_has_no_bundle(shelve: Shelve, tmp_path: Path, store: DiskStore) -> None:
+    """A certificate has numbers and digests that no noise covers; an erasure is carried out all the same."""
+    shelve("noisy", rows=150, seed=5)
+    options: Any = {"view": "l2", "intercept": "none", "ridge": 0.1, "clients": 5}
+    run = Run.train(tmp_path / "noisy", "noisy", store=store, release=5.0, **options)
+    run.unlearn("1")
+    with pytest.raises(InputError, match="releases its heads with noise"):
+        run.bundle(tmp_path / "b.zip", head=True)
+    assert not (tmp_path / "b.zip").exists()
+    done = run.erase("2")
+    assert (done.complete, done.records[0].runs[0].bundle) == (True, "")
+    assert "no bundle" in next((done.register / done.records[0].reference).glob("bundle*.txt")).read_text()
+
+
 Parts = dict[str, bytes]
 
 

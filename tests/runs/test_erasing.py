@@ -389,3 +389,33 @@ def test_someone_taken_back_is_erased_again(trained: Run) -> None:
     assert trained.erase("2").already_done
     with pytest.raises(InputError):
         trained.unlearn(add=["2"])  # its rows are gone
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"method": "fedavg", "rounds": 5, "server_share": 0.2},
+        {"method": "fedavg", "rounds": 5, "keep": "nothing"},
+        {"method": "cg"},
+        {"keep": "nothing"},
+        {"objective_noise": 0.5, "view": "l2"},
+        {"arithmetic": "exact", "grid": 2.0**-10, "fit_view": "centre"},
+    ],
+    ids=lambda one: "-".join(one),
+)
+def test_whatever_was_trained_can_be_erased_from(
+    shelve: Shelve, tmp_path: Path, store: DiskStore, options: dict[str, Any]
+) -> None:
+    shelve("rows", rows=120, columns={"patient": salted(PEOPLE)})
+    run = Run.train(tmp_path / "run", "rows", clients=4, ridge=0.01, store=store, **options)
+    own = ids_of(run, store, "2")
+    requests: list[Any] = [{"clients": ["2"]}, {"subjects": ["p7"]}]
+    for number, wanted in enumerate(requests):
+        done = run.erase(key=KEY, reference=f"r{number}", **wanted)
+        assert done.complete
+        checked = Bundle(done.register / done.records[0].runs[0].bundle).check(
+            public_key=PUBLIC, require=["signature", "transition", "chain"]
+        )
+        assert checked.verdict == "proven"
+    assert left_of(store, own) == []
+    assert run.state == 3
