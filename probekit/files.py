@@ -212,15 +212,20 @@ def parsed(content: bytes) -> Any:
         found = json.loads(content.decode(), object_pairs_hook=once)
     except RecursionError:
         raise ValueError(f"it is nested deeper than {DEEPEST}") from None
-    level = [found] if isinstance(found, dict | list) else []
-    for _ in range(DEEPEST):
-        parts = (one.values() if isinstance(one, dict) else one for one in level)
-        level = [one for part in parts for one in part if isinstance(one, dict | list)]
-    if level:
-        raise ValueError(f"it is nested deeper than {DEEPEST}")
+    if content.count(b"[") + content.count(b"{") > DEEPEST:  # else it cannot be
+        _refuse_deep(found)
     if b"\\u" in content:
         json.dumps(found, ensure_ascii=False).encode()  # refuses half a character
     return found
+
+
+def _refuse_deep(value: Any) -> None:
+    level, nested = [value], (dict, list)  # a tuple: a union would be made anew for every value
+    for _ in range(DEEPEST):
+        parts = (one.values() if isinstance(one, dict) else one for one in level)
+        level = [one for part in parts for one in part if isinstance(one, nested)]
+    if level:
+        raise ValueError(f"it is nested deeper than {DEEPEST}")
 
 
 def read_limited(path: Path, most: int) -> bytes:

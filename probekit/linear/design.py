@@ -176,7 +176,7 @@ class ClientStats:
         """The sha256 of the numbers and the design."""
         hasher = hashlib.sha256(design_text(self.design).encode())
         for array in (self.gram, self.moment, self.class_counts):
-            hasher.update(np.ascontiguousarray(array).tobytes())
+            hasher.update(np.ascontiguousarray(array).data)
         return hasher.hexdigest()
 
 

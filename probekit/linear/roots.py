@@ -71,7 +71,7 @@ class RootStats(ClientStats):
         """The sha256 of the root, the class counts and the design."""
         hasher = hashlib.sha256(f"root {design_text(self.design)}".encode())
         for array in (self.root, self.class_counts):
-            hasher.update(np.ascontiguousarray(array).tobytes())
+            hasher.update(np.ascontiguousarray(array).data)
         return hasher.hexdigest()
 
     def parts(self) -> Iterator[tuple[Indices, Array]]:
