@@ -133,18 +133,10 @@ class Bundle:
             findings += self._counted(certificate, evidence) + list(judged)
         findings += [unproven(name, short, wanted) for name, (short, _, wanted) in NOT_SHOWN.items()]
         findings += [self._purged(one) for one in self.entries if one.action == PURGE]
-        signed = self.archive.signature
-        return BundleCheck(
-            self.path,
-            self.path.stat().st_size,
-            verdict_of(findings, require),
-            tuple(findings),
-            signed["key"] if signed else None,
-            self.reference,
-            self.states,
-            str(self.chain.tip),
-            self.statement,
-        )
+        signed = self.archive.signature["key"] if self.archive.signature else None
+        found, size, tip = tuple(findings), self.path.stat().st_size, str(self.chain.tip)
+        verdict, about = verdict_of(findings, require), (self.reference, self.states)
+        return BundleCheck(self.path, size, verdict, found, signed, *about, tip, self.statement)
 
     def _signed(self, public_key: bytes | None) -> Finding:
         signature = self.archive.signature
@@ -164,12 +156,8 @@ class Bundle:
     def _page(self) -> Finding:
         given = self.archive.parts.get(STATEMENT, b"")
         same = given == self.statement.encode()
-        return Finding(
-            "statement",
-            PROVEN if same else FALSE,
-            "the page in plain words",
-            "says what the rest of the bundle says" if same else "says something else than the rest of the bundle",
-        )
+        verdict, said = (PROVEN, "says what") if same else (FALSE, "says something else than what")
+        return Finding("statement", verdict, "the page in plain words", f"{said} the rest of the bundle says")
 
     def _steps(self) -> list[Finding]:
         return [
@@ -254,17 +242,9 @@ class Bundle:
         else:
             history = receipt.history(self.transitions[begin:] if begin is not None else ())
             missing, emptied = None, history.emptied
-        entry = self.unlearned.get(emptied or 0)
-        return ReceiptResult(
-            path,
-            receipt.leaf.slot,
-            receipt.root.state,
-            emptied,
-            None if entry is None else entry.time,
-            missing,
-            str(self.chain.tip),
-            receipt.signature["key"] if receipt.signature else None,
-        )
+        entry, leaf = self.unlearned.get(emptied or 0), (receipt.leaf.slot, receipt.root.state)
+        when, signed = None if entry is None else entry.time, receipt.signature["key"] if receipt.signature else None
+        return ReceiptResult(path, *leaf, emptied, when, missing, str(self.chain.tip), signed)
 
     def _answer(self, path: Path, answer: ErasureAnswer) -> AnswerResult:
         self.chain.demand([answer.anchor])

@@ -127,10 +127,8 @@ def _contents(run: RunFolder, states: tuple[int, ...], reference: str | None) ->
     shown = [one for one in entries if one in made.values() or (one.number > first and one.action in (PURGE, HANDED))]
     steps = _transitions(run, min(states), max(states))
     certificates = {state: CertificateFile.read(certificate_path(run, state)) for state in sorted(states)}
-    return _Contents(
-        steps[-1].after.run.hex(), tuple(sorted(states)), reference, tuple(shown), _chain(entries, first), steps,
-        certificates,
-    )  # fmt: skip
+    name, chain = steps[-1].after.run.hex(), _chain(entries, first)
+    return _Contents(name, tuple(sorted(states)), reference, tuple(shown), chain, steps, certificates)
 
 
 def _chain(entries: Sequence[LedgerEntry], first: int) -> Chain:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 from pathlib import Path
+from typing import Any
 
 from probekit.custody.petitions import Petition
 from probekit.errors import InputError, NotFoundError
@@ -49,15 +50,7 @@ def _request(path: Path, number: int, line: dict[str, str]) -> EraseRequest:
     given = {name: (line.get(name) or "").strip() for name in (*OWN, *INFO)}
     if None in line or sum(bool(given[name]) for name in OWN) != 1:
         raise InputError(f"{path}, line {number}: wanted is one of {', '.join(OWN)}, and no more fields than columns.")
-    return EraseRequest(
-        clients=(given["client"],) if given["client"] else (),
-        subjects=(given["subject"],) if given["subject"] else (),
-        petition=Petition.read(path.parent / given["petition"]) if given["petition"] else None,
-        info=CaseInfo(
-            reference=given["reference"],
-            received=given["received"],
-            due=given["due"],
-            identity=given["identity"],
-            basis=given["basis"],
-        ),
-    )
+    clients, subjects = ((given[name],) if given[name] else () for name in ("client", "subject"))
+    petition = Petition.read(path.parent / given["petition"]) if given["petition"] else None
+    info: dict[str, Any] = {name: given[name] for name in INFO}
+    return EraseRequest(clients=clients, subjects=subjects, petition=petition, info=CaseInfo(**info))

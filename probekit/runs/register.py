@@ -88,7 +88,6 @@ class RunRecord:
     files_removed: int
     rows_erased: int
     bundle: str
-    papers: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
