@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,6 +13,7 @@ from probekit.linear.lapack import special
 
 BOOTSTRAP_STREAM, FOLD_STREAM = 10, 11
 SMALLEST_TEMPERATURE, LARGEST_TEMPERATURE = 1e-6, 1e6
+TEMPERATURE_STEPS, TEMPERATURE_ACCURACY = 100, 1e-10
 
 Indices = NDArray[np.int64]
 Matrix = NDArray[np.float64]
@@ -20,10 +21,10 @@ Matrix = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Interval:
-    """How intervals are made: the percentile bootstrap over rows, seeded."""
+    """How sure an interval is: Wilson's for shares; elsewhere the percentile bootstrap, with its draws and seed."""
 
     confidence: float = 0.95
-    draws: int = 10_000
+    draws: int = 1_000
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -82,24 +83,33 @@ class Confusion:
 
 
 def share(hits: NDArray[np.bool_], *, name: str = "all", interval: Interval = USUAL) -> Share:
-    """The share of true entries with its percentile bootstrap interval.
-
-    Resampling n zeros and ones with replacement and counting is one binomial draw, so that is what is drawn.
-    Where all or none are true the bootstrap has no width; there the exact (Clopper-Pearson) interval is
-    given.
-    """
+    """The share of true entries with its Wilson score interval, which has a width where all or none are true, too."""
     count, right = len(hits), int(hits.sum())
     if not count:
         return Share(name, 0, 0, None, None, None, interval.confidence, "no rows")
-    tail = (1 - interval.confidence) / 2
-    if right in (0, count):
-        edge = tail ** (1 / count)
-        low, high = (edge, 1.0) if right else (0.0, 1 - edge)
-        return Share(name, count, right, right / count, low, high, interval.confidence, "clopper-pearson")
+    z = float(special.ndtri((1 + interval.confidence) / 2))
+    centre, half = right + z * z / 2, z * np.sqrt(right * (count - right) / count + z * z / 4)
+    low, high = max(0.0, (centre - half) / (count + z * z)), min(1.0, (centre + half) / (count + z * z))
+    return Share(name, count, right, right / count, float(low), float(high), interval.confidence, "wilson")
+
+
+def resampled(
+    measure: Callable[[Indices], float | None], units: Sequence[Indices], *, interval: Interval = USUAL
+) -> tuple[float, float] | None:
+    """The percentile bootstrap interval of a measure of rows: whole units (rows, or groups of them) are drawn anew.
+
+    None where the measure is None on more than half of the draws.
+    """
     generator = np.random.Generator(np.random.PCG64([interval.seed, BOOTSTRAP_STREAM]))
-    draws = generator.binomial(count, right / count, interval.draws) / count
-    low, high = (float(edge) for edge in np.quantile(draws, [tail, 1 - tail]))
-    return Share(name, count, right, right / count, low, high, interval.confidence, "bootstrap")
+    found = []
+    for _ in range(interval.draws):
+        value = measure(np.concatenate([units[i] for i in generator.integers(0, len(units), len(units))]))
+        found += [] if value is None else [value]
+    if 2 * len(found) <= interval.draws:
+        return None
+    tail = (1 - interval.confidence) / 2
+    low, high = np.quantile(found, [tail, 1 - tail])
+    return float(low), float(high)
 
 
 def accuracy(predictions: Indices, labels: Indices, *, interval: Interval = USUAL) -> Share:
@@ -144,16 +154,30 @@ def log_probabilities(scores: Matrix, temperature: float) -> Matrix:
 def best_temperature(scores: Matrix, labels: Indices) -> float:
     """The temperature of least log loss on these rows, between 1e-6 and 1e6.
 
-    The loss is convex in t = 1 / temperature and its slope is mean(sum_k p_k s_k - s_label): bisected, in log
-    t.
+    The loss is convex in t = 1 / temperature; its slope is the mean of E[s] - s_label, its curvature that of Var[s]
+    under the softmax. Newton's steps in log t, kept inside the bracket that the slopes' signs give.
     """
     own = np.take_along_axis(scores, labels[:, None], axis=1)[:, 0]
+
+    def derivatives(log_t: float) -> tuple[float, float]:
+        chances = np.exp(log_probabilities(scores, np.exp(-log_t)))
+        mean = np.einsum("nk,nk->n", chances, scores)
+        square = np.einsum("nk,nk,nk->n", chances, scores, scores)
+        return float(np.mean(mean - own)), float(np.mean(square - mean**2))
+
     low, high = np.log(1 / LARGEST_TEMPERATURE), np.log(1 / SMALLEST_TEMPERATURE)
-    for _ in range(100):
-        middle = (low + high) / 2
-        slope = float(np.mean((np.exp(log_probabilities(scores, np.exp(-middle))) * scores).sum(axis=1) - own))
-        low, high = (middle, high) if slope < 0 else (low, middle)
-    return float(np.exp(-(low + high) / 2))
+    if derivatives(high)[0] < 0:
+        return SMALLEST_TEMPERATURE
+    log_t = float(np.clip(-np.log(np.std(scores) or 1.0), low, high))
+    for _ in range(TEMPERATURE_STEPS):
+        slope, curvature = derivatives(log_t)
+        low, high = (log_t, high) if slope < 0 else (low, log_t)
+        step = -slope / (curvature * np.exp(log_t)) if curvature > 0 else np.inf
+        following = log_t + step if low < log_t + step < high else (low + high) / 2
+        if abs(following - log_t) < TEMPERATURE_ACCURACY:
+            break
+        log_t = following
+    return float(np.exp(-log_t))
 
 
 def calibration(scores: Matrix, labels: Indices, *, bins: int = 15, seed: int = 0) -> Calibration:

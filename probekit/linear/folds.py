@@ -43,7 +43,7 @@ def cross_validate(parts: Sequence[ClientStats], *, ridges: Array, **options: An
     if not (ridges > 0).all():
         raise InputError(f"Ridges to choose from must lie above 0; found {ridges.min():g}.")
     squared, weight = np.zeros(len(ridges)), 0.0
-    for others, part in zip(_others(parts), parts, strict=True):
+    for others, part in zip(sums_of_others(parts), parts, strict=True):
         errors, held = _held_out(decompose(others, **options), part, ridges)
         squared += errors
         weight += held
@@ -51,7 +51,7 @@ def cross_validate(parts: Sequence[ClientStats], *, ridges: Array, **options: An
     return Validation(f"{len(parts)} parts left out in turn", ridges, squared / (weight * classes))
 
 
-def _others(parts: Sequence[ClientStats]) -> list[ClientStats]:
+def sums_of_others(parts: Sequence[ClientStats]) -> list[ClientStats]:
     """For each part the sum of all others: a sum of those before it and those after it."""
     zero = ClientStats.zero(parts[0].design)
     before, after = (list(accumulate(some, initial=zero)) for some in (parts[:-1], parts[:0:-1]))

@@ -22,40 +22,45 @@ from probekit.evaluation.metrics import (
     calibration,
     confusion,
     log_probabilities,
+    resampled,
     share,
 )
 
 
-def test_the_bootstrap_interval_covers_as_often_as_it_says() -> None:
+def test_the_wilson_interval_covers_as_often_as_it_says() -> None:
     generator = np.random.default_rng(0)
     covered = 0
-    for trial in range(1000):
-        right = generator.random(200) < 0.8
-        found = share(right, interval=Interval(0.9, 1000, trial))
+    for _ in range(2000):
+        found = share(generator.random(200) < 0.8, interval=Interval(0.9))
         assert found.low is not None
         assert found.high is not None
         covered += found.low <= 0.8 <= found.high
-    assert 0.85 <= covered / 1000 <= 0.93
+    assert 0.88 <= covered / 2000 <= 0.925
 
 
-def test_the_interval_is_that_of_resampled_rows() -> None:
-    right = np.arange(60) % 4 > 0
-    found = share(right, interval=Interval(0.95, 50_000, 1))
-    rows = np.random.default_rng(2).integers(0, 60, (50_000, 60))
-    low, high = np.quantile(right[rows].mean(axis=1), [0.025, 0.975])
-    assert found.low == pytest.approx(low, abs=1 / 60)
-    assert found.high == pytest.approx(high, abs=1 / 60)
-    assert found.how == "bootstrap"
+def test_the_wilson_interval_is_where_the_score_test_turns() -> None:
+    found = share(np.arange(60) % 4 > 0)
+    assert found.how == "wilson"
+    for edge in (found.low, found.high):
+        assert edge is not None
+        assert abs(45 / 60 - edge) / math.sqrt(edge * (1 - edge) / 60) == pytest.approx(1.959964, rel=1e-6)
+    for right, (low, high) in ((30, (0.88649, 1.0)), (0, (0.0, 0.11351))):
+        found = share(np.arange(30) < right)
+        assert (found.low, found.high) == pytest.approx((low, high), abs=1e-5)
 
 
-def test_all_or_none_right_gets_an_exact_interval_of_some_width() -> None:
-    everything, nothing = share(np.ones(30, bool)), share(np.zeros(30, bool))
-    assert everything.low is not None
-    assert nothing.high is not None
-    # at the lower end, 30 of 30 right happens with a chance of 2.5 %
-    assert everything.low**30 == pytest.approx(0.025)
-    assert (1 - nothing.high) ** 30 == pytest.approx(0.025)
-    assert (everything.high, nothing.low, everything.how) == (1.0, 0.0, "clopper-pearson")
+def test_whole_units_are_drawn_anew() -> None:
+    drawn = np.random.default_rng(3)
+    values = np.repeat(drawn.normal(size=40), 5)  # five equal rows of each person
+    people = [np.arange(5 * i, 5 * i + 5) for i in range(40)]
+    by_person = resampled(lambda rows: float(values[rows].mean()), people)
+    by_row = resampled(lambda rows: float(values[rows].mean()), [np.array([i]) for i in range(200)])
+    assert by_person is not None
+    assert by_row is not None
+    deviation = float(np.std(values[::5])) / math.sqrt(40)
+    assert by_person[1] - by_person[0] == pytest.approx(2 * 1.96 * deviation, rel=0.15)
+    assert by_row[1] - by_row[0] == pytest.approx(2 * 1.96 * deviation / math.sqrt(5), rel=0.15)
+    assert resampled(lambda _: None, people) is None
 
 
 def test_accuracy_in_all_and_by_class_and_client() -> None:
