@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from probekit.errors import InputError
 
@@ -153,6 +153,7 @@ class EmbeddingSet:
     skipped: samples that were left out.
     source: the data set's name.
     columns: by name, salted digests of what a column of the data set says of each row; no part of the set's identity.
+    groups: numbers of what rows belong together (patients, users, videos); no part of the set's identity either.
     """
 
     spec: EncodingSpec
@@ -166,6 +167,7 @@ class EmbeddingSet:
     skipped: tuple[Skipped, ...] = ()
     source: str = ""
     columns: Mapping[str, NDArray[np.uint8]] = field(default_factory=dict)
+    groups: NDArray[np.int64] | None = None
 
     __repr__ = one_line
 
@@ -173,7 +175,7 @@ class EmbeddingSet:
         n = len(self.ids)
         if len(self.embeddings.shape) != 2:
             raise InputError(f"Embeddings must be a matrix, one row per sample; found shape {self.embeddings.shape}.")
-        told = {name: getattr(self, name) for name in ("embeddings", "labels", "clients", "names", "masked")}
+        told = {name: getattr(self, name) for name in ("embeddings", "labels", "clients", "names", "masked", "groups")}
         for name, column in (told | dict(self.columns)).items():
             if column is not None and len(column) != n:
                 raise InputError(f"Each of the {n} samples needs one entry in {name}; found {len(column)}.")
@@ -183,9 +185,55 @@ class EmbeddingSet:
                 f"Labels must lie between 0 and {len(self.class_names) - 1} (-1 for none); found "
                 f"{int(self.labels.min(initial=0))} to {top}. Give the data set's own class names or fix the labels."
             )
-        for array in (self.labels, self.masked):
+        for array in (self.labels, self.masked, self.groups):
             if array is not None:
                 array.setflags(write=False)
+
+    @classmethod
+    def from_numpy(
+        cls,
+        rows: ArrayLike,
+        labels: ArrayLike | None = None,
+        *,
+        ids: Sequence[Any] | None = None,
+        clients: Sequence[Any] | None = None,
+        groups: ArrayLike | None = None,
+        class_names: Sequence[str] = (),
+        source: str = "vectors",
+    ) -> EmbeddingSet:
+        """Vectors that exist already, as a set: identified by content, stored in the numbers they have.
+
+        rows: an (n, d) matrix of float16, float32 or float64.
+        labels: class numbers (-1: none) or names of classes.
+        ids: what the rows are called elsewhere; kept as their names.
+        clients, groups: whose a row is, and what rows belong together.
+        class_names: what class numbers mean.
+        source: where the vectors come from. Sets of one source are taken to be encoded alike.
+        """
+        matrix = np.ascontiguousarray(rows)
+        if matrix.ndim != 2 or matrix.dtype.name not in DTYPES:
+            found = f"{matrix.dtype} of shape {matrix.shape}"
+            raise InputError(f"Vectors must be a matrix of {', '.join(DTYPES)}, one row per sample; found {found}.")
+        if len(matrix) and not np.isfinite(bad := matrix.sum(axis=1, dtype=np.float64)).all():
+            raise InputError(
+                f"Row {int(np.argmin(np.isfinite(bad)))} holds NaN or infinity. Leave it out or correct it."
+            )
+        numbers, names = _numbered(np.full(len(matrix), UNLABELLED) if labels is None else np.asarray(labels))
+        kind = f"vector {matrix.dtype.name}"
+        origin = {"origin": source, "dimension": int(matrix.shape[1])}
+        spec = EncodingSpec(f"vectors:{source}", digest({"vectors": source}), origin, "as given", matrix.dtype.name)
+        together = None if groups is None else np.unique(np.asarray(groups), return_inverse=True)[1].astype(np.int64)
+        return cls(
+            spec=spec,
+            embeddings=frozen(matrix.view()),
+            labels=numbers,
+            ids=[content_id(kind, row.tobytes()) for row in matrix],
+            class_names=tuple(class_names) or names,
+            clients=None if clients is None else tuple(map(str, clients)),
+            names=None if ids is None else tuple(map(str, ids)),
+            source=source,
+            groups=together,
+        )
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -230,6 +278,7 @@ class EmbeddingSet:
             masked=None if self.masked is None else self.masked[rows],
             skipped=(),
             columns={name: column[rows] for name, column in self.columns.items()},
+            groups=None if self.groups is None else self.groups[rows],
         )
 
     def to_numpy(self) -> NDArray[Any]:
@@ -255,6 +304,20 @@ class EmbeddingSet:
         kinds["embedding"] = datasets.List(datasets.Value(str(self.embeddings.dtype)), length=self.dimension)
         named = datasets.ClassLabel(names=list(self.class_names)) if self.class_names else datasets.Value("int64")
         return datasets.Dataset.from_dict(columns, features=datasets.Features(kinds | {"label": named}))
+
+
+def _numbered(labels: NDArray[Any]) -> tuple[NDArray[np.int64], tuple[str, ...]]:
+    """Class numbers and, where labels are texts, the names of the classes in their order."""
+    if labels.dtype.kind in "OUS":
+        if missing := [label for label in labels.tolist() if not isinstance(label, str)]:
+            raise InputError(f"Labels must be class numbers or texts; found {missing[0]!r} among the texts.")
+        names, numbers = np.unique(labels.astype(str), return_inverse=True)
+        return numbers.astype(np.int64), tuple(names.tolist())
+    if labels.dtype.kind not in "iub":
+        whole = labels.dtype.kind == "f" and np.array_equal(labels, np.rint(labels))
+        if not whole:
+            raise InputError(f"Labels must be class numbers or texts; found {labels.dtype}.")
+    return labels.astype(np.int64), ()
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -52,6 +52,18 @@ class Share:
 
 
 @dataclass(frozen=True)
+class Measured:
+    """A number with its interval, where there is one."""
+
+    name: str
+    value: float
+    low: float | None
+    high: float | None
+    confidence: float
+    how: str
+
+
+@dataclass(frozen=True)
 class Bin:
     """The rows whose confidence lies in (low, high]: how sure the head was and how often it was right."""
 
@@ -93,25 +105,6 @@ def share(hits: NDArray[np.bool_], *, name: str = "all", interval: Interval = US
     return Share(name, count, right, right / count, float(low), float(high), interval.confidence, "wilson")
 
 
-def resampled(
-    measure: Callable[[Indices], float | None], units: Sequence[Indices], *, interval: Interval = USUAL
-) -> tuple[float, float] | None:
-    """The percentile bootstrap interval of a measure of rows: whole units (rows, or groups of them) are drawn anew.
-
-    None where the measure is None on more than half of the draws.
-    """
-    generator = np.random.Generator(np.random.PCG64([interval.seed, BOOTSTRAP_STREAM]))
-    found = []
-    for _ in range(interval.draws):
-        value = measure(np.concatenate([units[i] for i in generator.integers(0, len(units), len(units))]))
-        found += [] if value is None else [value]
-    if 2 * len(found) <= interval.draws:
-        return None
-    tail = (1 - interval.confidence) / 2
-    low, high = np.quantile(found, [tail, 1 - tail])
-    return float(low), float(high)
-
-
 def accuracy(predictions: Indices, labels: Indices, *, interval: Interval = USUAL) -> Share:
     """The share of rows given their own class."""
     _same_rows(predictions, labels)
@@ -134,6 +127,47 @@ def accuracy_by_client(
     _same_rows(predictions, labels)
     right = predictions == labels
     return tuple(share(right[rows], name=name, interval=interval) for name, rows in clients.items())
+
+
+def top_k(scores: Matrix, labels: Indices, k: int, *, interval: Interval = USUAL) -> Share:
+    """The share of rows whose own class is among the k with the highest scores; an equal score counts as higher."""
+    _same_rows(scores, labels)
+    own = np.take_along_axis(scores, labels[:, None], axis=1)
+    return share((scores >= own).sum(axis=1) <= k, name=f"top-{k}", interval=interval)
+
+
+def mean_per_class(
+    predictions: Indices, labels: Indices, *, groups: Indices | None = None, interval: Interval = USUAL
+) -> Measured:
+    """The mean of the classes' own accuracies, with a bootstrap interval over rows or, where given, over groups.
+
+    What a draw gives depends on how often it takes each unit alone, so those counts are what is drawn.
+    """
+    _same_rows(predictions, labels)
+    present, number = np.unique(labels, return_inverse=True)
+    cells = 2 * number + (predictions == labels)
+    if groups is None:
+        table, chances = np.eye(2 * len(present)), np.bincount(cells, minlength=2 * len(present)) / len(labels)
+        size = len(labels)
+    else:
+        _, unit = np.unique(groups, return_inverse=True)
+        size = int(unit.max()) + 1
+        table = np.zeros((size, 2 * len(present)))
+        np.add.at(table, (unit, cells), 1.0)
+        chances = np.full(size, 1 / size)
+    generator = np.random.Generator(np.random.PCG64([interval.seed, BOOTSTRAP_STREAM]))
+    drawn = generator.multinomial(size, chances, interval.draws) @ table
+
+    def mean(counts: Matrix) -> Matrix:
+        rows = counts[:, ::2] + counts[:, 1::2]
+        shares = np.divide(counts[:, 1::2], rows, out=np.full(rows.shape, np.nan), where=rows > 0)
+        return np.asarray(np.nanmean(shares, axis=1))
+
+    tail = (1 - interval.confidence) / 2
+    low, high = (float(edge) for edge in np.quantile(mean(drawn), [tail, 1 - tail]))
+    value = float(mean(np.bincount(cells, minlength=2 * len(present))[None].astype(np.float64))[0])
+    how = "bootstrap over rows" if groups is None else "bootstrap over groups"
+    return Measured("mean per class", value, low, high, interval.confidence, how)
 
 
 def confusion(predictions: Indices, labels: Indices, *, classes: Sequence[str]) -> Confusion:
@@ -180,20 +214,25 @@ def best_temperature(scores: Matrix, labels: Indices) -> float:
     return float(np.exp(-log_t))
 
 
-def calibration(scores: Matrix, labels: Indices, *, bins: int = 15, seed: int = 0) -> Calibration:
-    """How far confidence and accuracy lie apart: sum over bins of (rows in bin / rows) |accuracy -
-    confidence|.
+def calibration(
+    scores: Matrix, labels: Indices, *, bins: int = 15, seed: int = 0, temperature: float | None = None
+) -> Calibration:
+    """How far confidence and accuracy lie apart: sum over bins of (rows in bin / rows) |accuracy - confidence|.
 
     A ridge head's scores are regressions on 0 and 1, not probabilities, so any calibration error judges the
-    head together with a map to probabilities. Ours is the softmax at one temperature. Each half of the rows is
-    judged at the temperature of least log loss on the other half: no row chooses its own. The confidence of a row
-    is its largest probability; the bins are of equal width, (i / bins, (i + 1) / bins].
+    head together with a map to probabilities. Ours is the softmax at one temperature: the given one, else each half
+    of the rows is judged at that of least log loss on the other half, so that no row chooses its own. The confidence
+    of a row is its largest probability; the bins are of equal width, (i / bins, (i + 1) / bins].
     """
     _same_rows(scores, labels)
     if bins < 1 or len(labels) < 2:
         raise InputError(f"Calibration needs a bin and two rows; found {bins} bins and {len(labels)} rows.")
-    logs, temperatures = _cross_fitted(scores, labels, seed)
-    how = "softmax; each half at the temperature fitted on the other half"
+    if temperature is None:
+        logs, temperatures = _cross_fitted(scores, labels, seed)
+        how = "softmax; each half at the temperature fitted on the other half"
+    else:
+        logs, temperatures = log_probabilities(scores, temperature), (temperature,)
+        how = "softmax at the temperature given"
     table = _bins(np.exp(logs.max(axis=1)), logs.argmax(axis=1) == labels, bins)
     gaps = [b.count * abs((b.accuracy or 0.0) - (b.confidence or 0.0)) for b in table]
     own = np.take_along_axis(logs, labels[:, None], axis=1)[:, 0]

@@ -22,8 +22,9 @@ from probekit.evaluation.metrics import (
     calibration,
     confusion,
     log_probabilities,
-    resampled,
+    mean_per_class,
     share,
+    top_k,
 )
 
 
@@ -49,18 +50,39 @@ def test_the_wilson_interval_is_where_the_score_test_turns() -> None:
         assert (found.low, found.high) == pytest.approx((low, high), abs=1e-5)
 
 
-def test_whole_units_are_drawn_anew() -> None:
+def test_the_mean_per_class_is_resampled_by_rows_or_by_whole_groups() -> None:
     drawn = np.random.default_rng(3)
-    values = np.repeat(drawn.normal(size=40), 5)  # five equal rows of each person
-    people = [np.arange(5 * i, 5 * i + 5) for i in range(40)]
-    by_person = resampled(lambda rows: float(values[rows].mean()), people)
-    by_row = resampled(lambda rows: float(values[rows].mean()), [np.array([i]) for i in range(200)])
-    assert by_person is not None
-    assert by_row is not None
-    deviation = float(np.std(values[::5])) / math.sqrt(40)
-    assert by_person[1] - by_person[0] == pytest.approx(2 * 1.96 * deviation, rel=0.15)
-    assert by_row[1] - by_row[0] == pytest.approx(2 * 1.96 * deviation / math.sqrt(5), rel=0.15)
-    assert resampled(lambda _: None, people) is None
+    people = np.repeat(np.arange(60), 5)  # five equal rows of each person
+    labels = np.repeat(drawn.integers(0, 2, 60), 5)
+    given_classes = np.where(np.repeat(drawn.random(60) < 0.7, 5), labels, 1 - labels)
+    by_row, by_person = (mean_per_class(given_classes, labels, groups=one) for one in (None, people))
+    shares = [(given_classes == labels)[labels == k].mean() for k in (0, 1)]
+    assert by_row.value == by_person.value == pytest.approx(np.mean(shares))
+    plain = []
+    for _ in range(2000):
+        rows = drawn.integers(0, 300, 300)
+        plain.append(np.mean([(given_classes == labels)[rows][labels[rows] == k].mean() for k in (0, 1)]))
+    assert (by_row.low, by_row.high) == pytest.approx(tuple(np.quantile(plain, [0.025, 0.975])), abs=0.015)
+    assert by_person.low is not None
+    assert by_person.high is not None
+    assert by_row.low is not None
+    assert by_row.high is not None
+    assert by_person.high - by_person.low == pytest.approx(math.sqrt(5) * (by_row.high - by_row.low), rel=0.2)
+
+
+def test_top_k_counts_equal_scores_against_the_row() -> None:
+    scores = np.array([[3.0, 2.0, 1.0], [1.0, 2.0, 3.0], [1.0, 1.0, 1.0]])
+    labels = np.array([0, 0, 1])
+    assert [top_k(scores, labels, k).hits for k in (1, 2, 3)] == [1, 1, 3]
+
+
+def test_a_given_temperature_judges_all_rows() -> None:
+    scores = np.random.default_rng(1).normal(size=(50, 3))
+    labels = np.arange(50) % 3
+    found = calibration(scores, labels, temperature=0.5)
+    own = log_probabilities(scores, 0.5)[np.arange(50), labels]
+    assert found.log_loss == pytest.approx(-own.mean())
+    assert found.temperatures == (0.5,)
 
 
 def test_accuracy_in_all_and_by_class_and_client() -> None:
