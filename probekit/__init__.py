@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from probekit.datasets import dataset as dataset
     from probekit.encoding.extract import extract as extract
     from probekit.errors import ProbekitError as ProbekitError
+    from probekit.evaluation.probe import probe as probe
+    from probekit.evaluation.probe_values import Probe as Probe
     from probekit.federated.methods.closed_form import ClosedForm as ClosedForm
     from probekit.federated.methods.fedavg import FedAvg as FedAvg
     from probekit.federated.networks import train_network as train_network
@@ -44,6 +46,8 @@ _NAMES = {
     "datasets": ("dataset",),
     "encoding.extract": ("extract",),
     "errors": ("ProbekitError",),
+    "evaluation.probe": ("probe",),
+    "evaluation.probe_values": ("Probe",),
     "federated.methods.closed_form": ("ClosedForm",),
     "federated.methods.fedavg": ("FedAvg",),
     "federated.networks": ("train_network",),

@@ -1,4 +1,4 @@
-"""What the rows left out in turn say of a head: temperature, most wrong rows. No row is judged by a head that knew it."""
+"""What rows left out in turn say of a head: its temperature, the most wrong rows. No head judges rows it knew."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ class Share:
 
 
 @dataclass(frozen=True)
-class Measured:
+class Estimate:
     """A number with its interval, where there is one."""
 
     name: str
@@ -138,7 +138,7 @@ def top_k(scores: Matrix, labels: Indices, k: int, *, interval: Interval = USUAL
 
 def mean_per_class(
     predictions: Indices, labels: Indices, *, groups: Indices | None = None, interval: Interval = USUAL
-) -> Measured:
+) -> Estimate:
     """The mean of the classes' own accuracies, with a bootstrap interval over rows or, where given, over groups.
 
     What a draw gives depends on how often it takes each unit alone, so those counts are what is drawn.
@@ -167,7 +167,7 @@ def mean_per_class(
     low, high = (float(edge) for edge in np.quantile(mean(drawn), [tail, 1 - tail]))
     value = float(mean(np.bincount(cells, minlength=2 * len(present))[None].astype(np.float64))[0])
     how = "bootstrap over rows" if groups is None else "bootstrap over groups"
-    return Measured("mean per class", value, low, high, interval.confidence, how)
+    return Estimate("mean per class", value, low, high, interval.confidence, how)
 
 
 def confusion(predictions: Indices, labels: Indices, *, classes: Sequence[str]) -> Confusion:
