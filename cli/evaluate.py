@@ -32,10 +32,15 @@ def evaluate(
     triggered: o.Triggered = None,
     target: Annotated[int, typer.Option(min=0, help="Backdoor target class.")] = 0,
     confidence: Annotated[float, typer.Option(help="Confidence level.")] = 0.95,
-    seed: Annotated[int, typer.Option(min=0, help="Of the bootstrap and the draws.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Of whatever is drawn.")] = 0,
 ) -> None:
     """Judge the head of a run: accuracy with an interval, per class and client, calibration, confusion."""
-    how: dict[str, Any] = {"shots": _shots(shots), "draws": draws, "confidence": confidence, "seed": seed}
+    how: dict[str, Any] = {
+        "shots": o.whole_numbers(shots, "--shots"),
+        "draws": draws,
+        "confidence": confidence,
+        "seed": seed,
+    }
     backdoor: dict[str, Any] = {"triggered": triggered, "target": target}
     result = output.open(run).evaluate(*(embeddings or ()), state=state, knn=knn, **backdoor, **how)
     output.result(result, _show)
@@ -49,13 +54,6 @@ def _backdoor_lines(found: BackdoorComparison) -> dict[str, str]:
         "retrained": f"{there.excluding_target.value:.1%} ({there.all.value:.1%} of all); the difference to retraining "
         f"is {found.difference_to_retraining:.2%}",
     }
-
-
-def _shots(text: str) -> tuple[int, ...]:
-    try:
-        return tuple(int(part) for part in text.split(",") if part.strip())
-    except ValueError:
-        raise typer.BadParameter(f"--shots wants whole numbers with commas between; found {text!r}.") from None
 
 
 def _show(console: Console, result: EvaluationResult) -> None:

@@ -19,6 +19,7 @@ from probekit.cli.output import fail
 from probekit.errors import ProbekitError
 
 COMMANDS = {
+    "probe": ("probekit.cli.probe:probe", "Probe data sets with backbones: one table, honest intervals."),
     "extract": ("probekit.cli.extract:extract", "Encode a dataset with a frozen backbone, once."),
     "train": ("probekit.cli.train:train", "Train a head across clients, and keep what unlearning needs."),
     "evaluate": ("probekit.cli.evaluate:evaluate", "Judge the head of a run: accuracy, calibration, confusion."),

@@ -56,6 +56,14 @@ def among(*names: str, name: str | None = None, help: str | None = None) -> Any:
     return typer.Option(*([name] if name else []), click_type=click.Choice(names), help=help)
 
 
+def whole_numbers(text: str, flag: str) -> tuple[int, ...]:
+    """Numbers with commas between."""
+    try:
+        return tuple(int(part) for part in text.split(",") if part.strip())
+    except ValueError:
+        raise typer.BadParameter(f"{flag} wants whole numbers with commas between; found {text!r}.") from None
+
+
 Device = Annotated[str, among("auto", "cpu", "cuda", "mps")]
 
 

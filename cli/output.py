@@ -34,7 +34,7 @@ def fail(message: str, code: int, kind: str, arguments: list[str]) -> int:
         print(json.dumps({"error": {"kind": kind, "message": message, "exit_code": code}}))
     from rich.console import Console
 
-    Console(stderr=True, soft_wrap=True).print(f"[bold red]error:[/] {_plain(message)}", highlight=False)
+    Console(stderr=True, soft_wrap=True, emoji=False).print(f"[bold red]error:[/] {_plain(message)}", highlight=False)
     return code
 
 
@@ -79,7 +79,7 @@ class Output:
         """The console for progress and notices."""
         from rich.console import Console
 
-        return Console(stderr=True, quiet=self.quiet, highlight=False)
+        return Console(stderr=True, quiet=self.quiet, highlight=False, emoji=False)
 
     def note(self, text: str) -> None:
         """A remark on the way."""
@@ -96,7 +96,7 @@ class Output:
         elif not self.quiet:
             from rich.console import Console
 
-            show(Console(highlight=False), value)
+            show(Console(highlight=False, emoji=False), value)
 
     def forms(self, kind: str, rows: Mapping[str, str]) -> None:
         """Names of a kind, and how each is written."""

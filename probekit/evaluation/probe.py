@@ -89,10 +89,10 @@ def probe(
     how = ProbeOptions(**options)
     seconds: dict[str, float] = {}
     with timed(seconds, "encode"):
-        rows, judged = _both(data, test, backbone, store, progress)
+        rows, judged = embedded_pair(data, test, backbone, store, progress)
     rows, judged = _grouped(rows, judged, groups, test_groups)
-    rows = _labelled(rows, "training")
-    return probed(rows, None if judged is None else _labelled(judged, "test"), how, seconds=seconds)
+    rows = labelled(rows, "training")
+    return probed(rows, None if judged is None else labelled(judged, "test"), how, seconds=seconds)
 
 
 def probed(
@@ -148,12 +148,13 @@ def timed(seconds: dict[str, float], what: str) -> Iterator[None]:
     seconds[what] = seconds.get(what, 0.0) + time.perf_counter() - began
 
 
-def _both(
+def embedded_pair(
     data: Any, test: Any, backbone: Any, store: DiskStore | None, progress: Progress | None
 ) -> tuple[EmbeddingSet, EmbeddingSet | None]:
+    """Training rows and, where there are any, test rows: as given, of the cache, or encoded now."""
     if test is not None:
         return tuple(_embedded(one, backbone, store, progress) for one in (data, test))  # type: ignore[return-value]
-    if not isinstance(data, str) or _is_set(data, store):
+    if not isinstance(data, str) or is_set(data, store):
         return _embedded(data, backbone, store, progress), None
     for split in TEST_SPLITS:
         try:
@@ -176,7 +177,7 @@ def _embedded(
     if isinstance(data, tuple) and len(data) == 2 and np.ndim(data[0]) == 2:
         return _without_backbone(EmbeddingSet.from_numpy(*data), backbone)
     kept = store if store is not None else DiskStore()
-    if isinstance(data, str) and _is_set(data, kept):
+    if isinstance(data, str) and is_set(data, kept):
         return _without_backbone(kept.open(data), backbone)
     if backbone is None:
         raise InputError(
@@ -189,7 +190,7 @@ def _embedded(
     return found
 
 
-def _is_set(name: str, store: DiskStore | None) -> bool:
+def is_set(name: str, store: DiskStore | None) -> bool:
     """Whether the cache has a set of this name."""
     try:
         (store if store is not None else DiskStore()).sets.resolve(name)
@@ -204,7 +205,7 @@ def _without_backbone(rows: EmbeddingSet, backbone: Any) -> EmbeddingSet:
     return rows
 
 
-def _labelled(rows: EmbeddingSet, what: str) -> EmbeddingSet:
+def labelled(rows: EmbeddingSet, what: str) -> EmbeddingSet:
     """The rows that have an embedding and a label."""
     kept = rows.usable[rows.labels[rows.usable] >= 0]
     if not len(kept):

@@ -13,6 +13,9 @@ from sklearn.linear_model import Ridge
 from probekit.errors import InputError, MismatchError
 from probekit.evaluation.few_shot import few_shot
 from probekit.linear.design import Design
+from probekit.linear.leaveout import choose_ridge
+from probekit.linear.path import decompose
+from probekit.linear.statistics import statistics
 from probekit.values import EmbeddingSet, EncodingSpec
 
 
@@ -43,6 +46,29 @@ def test_each_draw_is_ridge_on_its_rows_and_grows_by_adding_rows() -> None:
         assert asdict(one)["mean"] == pytest.approx(sum(one.accuracies) / 3)
         assert one.deviation == pytest.approx(np.std(one.accuracies) * np.sqrt(3 / 2))
     assert curve[0].mean < curve[2].mean
+
+
+@pytest.mark.parametrize("width", [5, 40])
+def test_each_draw_chooses_its_own_ridge_from_two_rows_per_class_on(width: int) -> None:
+    wide = [replace(one, embeddings=np.tile(np.asarray(one.embeddings), (1, width // 5))) for one in (TRAIN, TEST)]
+    design = Design(width, 3, intercept="free")
+    curve = few_shot(*wide, design=design, ridge="auto", shots=(1, 4), draws=2, seed=7)
+    for one in curve:
+        for draw, ridge in enumerate(one.ridges):
+            generator = np.random.Generator(np.random.PCG64([7, 12, draw]))
+            rows = np.sort(
+                np.concatenate(
+                    [generator.permutation(np.flatnonzero(TRAIN.labels == k))[: one.shots] for k in range(3)]
+                )
+            )
+            drawn, labels = np.asarray(wide[0].embeddings)[rows], TRAIN.labels[rows]
+            wanted = float(np.square(drawn).sum() / len(rows))
+            if one.shots > 1:
+                path = decompose(statistics(drawn, labels, design))
+                wanted = choose_ridge(path, drawn, labels)[0]
+            assert ridge == pytest.approx(wanted, rel=1e-9)
+        assert one.test is not None
+        assert one.test.value == pytest.approx(one.mean, abs=1 / 200)
 
 
 def test_a_single_draw_has_no_deviation() -> None:
