@@ -21,6 +21,7 @@ from probekit.errors import ProbekitError
 COMMANDS = {
     "probe": ("probekit.cli.probe:probe", "Probe data sets with backbones: one table, honest intervals."),
     "extract": ("probekit.cli.extract:extract", "Encode a dataset with a frozen backbone, once."),
+    "import": ("probekit.cli.vectors:import_", "Bring vectors that exist already into the cache."),
     "train": ("probekit.cli.train:train", "Train a head across clients, and keep what unlearning needs."),
     "evaluate": ("probekit.cli.evaluate:evaluate", "Judge the head of a run: accuracy, calibration, confusion."),
     "unlearn": ("probekit.cli.unlearn:unlearn", "Forget clients or samples, with a certificate."),

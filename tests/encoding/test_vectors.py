@@ -1,0 +1,137 @@
+"""Vectors from files: every format, joined by a key or by order, and refused where the order is not known."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from numpy.typing import NDArray
+
+from probekit.cache import DiskStore
+from probekit.cli.main import run
+from probekit.encoding.vectors import ImportOptions, read_vectors
+from probekit.errors import CorruptError, InputError, NotFoundError
+
+ROWS = np.random.default_rng(0).normal(size=(12, 5)).astype(np.float16)
+NAMES = ["cat", "dog", "dog"] * 4
+
+
+def test_an_array_with_labels_in_its_order(tmp_path: Path) -> None:
+    np.save(tmp_path / "rows.npy", ROWS)
+    (tmp_path / "labels.txt").write_text("\n".join(NAMES) + "\n")
+    found = read_vectors(tmp_path / "rows.npy", ImportOptions(tmp_path / "labels.txt"))
+    assert found.embeddings.dtype == np.float16
+    assert np.array_equal(found.to_numpy(), ROWS)
+    assert [found.class_names[label] for label in found.labels] == NAMES
+    (tmp_path / "labels.txt").write_text("\n".join(NAMES[:-1]))
+    with pytest.raises(InputError, match="11 labels for 12 vectors"):
+        read_vectors(tmp_path / "rows.npy", ImportOptions(tmp_path / "labels.txt"))
+
+
+def test_a_table_joined_with_labels_by_a_key(tmp_path: Path) -> None:
+    keys = [f"k{number}" for number in range(12)]
+    table = pa.table({"embedding": list(ROWS.astype(np.float32)), "key": keys, "patient": ["a", "b", "c"] * 4})
+    pq.write_table(table, tmp_path / "rows.parquet")
+    turned = np.random.default_rng(1).permutation(12)
+    lines = [f"{keys[at]},{NAMES[at]}" for at in turned]
+    (tmp_path / "labels.csv").write_text("key,label\n" + "\n".join(lines) + "\n")
+    how = ImportOptions(tmp_path / "labels.csv", join="key", group="patient", client="patient")
+    found = read_vectors(tmp_path / "rows.parquet", how)
+    assert [found.class_names[label] for label in found.labels] == NAMES
+    assert found.names == tuple(keys)
+    assert found.clients == ("a", "b", "c") * 4
+    assert found.groups is not None
+    assert found.groups.tolist() == [0, 1, 2] * 4
+    kept = DiskStore(tmp_path / "cache").adopt(found, "rows")
+    assert kept.groups is not None
+    assert kept.groups.tolist() == [0, 1, 2] * 4
+    (tmp_path / "labels.csv").write_text("key,label\n" + "\n".join(lines[1:]) + "\n")
+    with pytest.raises(InputError, match="1 of 12 vectors have no label"):
+        read_vectors(tmp_path / "rows.parquet", how)
+    (tmp_path / "labels.csv").write_text("key,label\n" + "\n".join([*lines, lines[0]]) + "\n")
+    with pytest.raises(InputError, match="twice"):
+        read_vectors(tmp_path / "rows.parquet", how)
+    with pytest.raises(NotFoundError, match="no column 'nope'"):
+        read_vectors(tmp_path / "rows.parquet", ImportOptions(label="nope"))
+
+
+def clip_retrieval(folder: Path, parts: list[NDArray[Any]]) -> Path:
+    for kind in ("img_emb", "metadata"):
+        (folder / kind).mkdir(parents=True)
+    start = 0
+    for number, part in enumerate(parts):
+        np.save(folder / "img_emb" / f"img_emb_{number}.npy", part)
+        told = {"image_path": [f"{row}.jpg" for row in range(start, start + len(part))]}
+        told["label"] = NAMES[start : start + len(part)]
+        pq.write_table(pa.table(told), folder / "metadata" / f"metadata_{number}.parquet")
+        start += len(part)
+    return folder
+
+
+def test_a_folder_of_clip_retrieval_is_matched_by_number_and_count(tmp_path: Path) -> None:
+    folder = clip_retrieval(tmp_path / "out", [ROWS[:3], ROWS[3:4], ROWS[4:]])
+    found = read_vectors(folder)
+    assert np.array_equal(found.to_numpy(), ROWS)
+    assert [found.class_names[label] for label in found.labels] == NAMES
+    assert found.names is not None
+    assert found.names[11] == "11.jpg"
+    np.save(folder / "img_emb" / "img_emb_1.npy", ROWS[3:5])
+    with pytest.raises(InputError, match="2 vectors and 1 lines"):
+        read_vectors(folder)
+    (folder / "metadata" / "metadata_1.parquet").unlink()
+    with pytest.raises(InputError, match="Partition 1"):
+        read_vectors(folder)
+    (folder / "img_emb" / "img_emb_1.npy").unlink()
+    with pytest.raises(InputError, match="Partition 1 of the vectors"):
+        read_vectors(folder)
+
+
+def test_named_arrays_and_what_cannot_be_read(tmp_path: Path) -> None:
+    np.savez(tmp_path / "rows.npz", x=ROWS, y=np.arange(12) % 3)
+    assert read_vectors(tmp_path / "rows.npz").labels.tolist() == [0, 1, 2] * 4
+    np.savez(tmp_path / "two.npz", a=ROWS, b=ROWS)
+    with pytest.raises(NotFoundError, match="which of them"):
+        read_vectors(tmp_path / "two.npz")
+    assert len(read_vectors(tmp_path / "two.npz", ImportOptions(vectors="b"))) == 12
+    (tmp_path / "bad.npy").write_bytes(b"\x93NUMPY no")
+    with pytest.raises(CorruptError, match="cannot be read"):
+        read_vectors(tmp_path / "bad.npy")
+    (tmp_path / "bad.parquet").write_bytes(b"no")
+    with pytest.raises(CorruptError, match="cannot be read"):
+        read_vectors(tmp_path / "bad.parquet")
+    np.save(tmp_path / "objects.npy", np.array([{}], dtype=object), allow_pickle=True)
+    with pytest.raises(CorruptError, match="cannot be read"):
+        read_vectors(tmp_path / "objects.npy")
+    with pytest.raises(NotFoundError, match="no file or folder"):
+        read_vectors(tmp_path / "nowhere.npy")
+    (tmp_path / "rows.txt").write_text("")
+    with pytest.raises(InputError, match=r"rows\.txt"):
+        read_vectors(tmp_path / "rows.txt")
+
+
+def test_norms_are_part_of_the_identity(tmp_path: Path) -> None:
+    unit = (ROWS / np.linalg.norm(ROWS.astype(np.float64), axis=1)[:, None]).astype(np.float32)
+    for name, rows in (("train", unit), ("test", unit[:4]), ("raw", ROWS.astype(np.float32))):
+        np.save(tmp_path / f"{name}.npy", rows)
+    specs = [
+        read_vectors(tmp_path / f"{name}.npy", ImportOptions(source="clip")).spec for name in ("train", "test", "raw")
+    ]
+    assert specs[0] == specs[1] != specs[2]
+
+
+def test_the_command_keeps_the_set_for_every_other(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    np.savez(tmp_path / "mine.npz", x=ROWS.astype(np.float32), y=np.arange(12) % 2)
+    cache = ["--cache", str(tmp_path / "cache")]
+    assert run(["import", str(tmp_path / "mine.npz"), "--json", *cache]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (told["set"], told["rows"], told["classes"], told["labelled"]) == ("mine", 12, 2, 12)
+    kept = DiskStore(tmp_path / "cache").open("mine")
+    assert np.array_equal(kept.to_numpy(), ROWS.astype(np.float32))
+    assert run(["probe", "mine", "--no-controls", *cache]) == 0
+    assert "each left out in turn" in capsys.readouterr().out
+    assert run(["import", str(tmp_path / "nowhere.npy"), *cache]) == 3
