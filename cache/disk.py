@@ -24,7 +24,6 @@ from probekit.files import acquire, default_root, read_json, storing, write_json
 from probekit.values import SCHEMA, EmbeddingSet, EncodingSpec, Rows
 
 _TAG = "Signature: 8a477f597d28d172789f06886806bc55\n# This folder is a cache made by probekit.\n"
-_BLOCK_ROWS = 8192
 WORK = ".work-"
 """How the names of locks begin that are held while rows of a spec are made."""
 
@@ -155,11 +154,8 @@ class DiskStore:
             )
         with self.working(spec, f"set {embeddings.digest}"):
             self.restore(erased)
-            known = self.known(spec)
-            fresh = np.array([row for row in embeddings.usable.tolist() if ids[row] not in known], dtype=np.int64)
-            for start in range(0, len(fresh), _BLOCK_ROWS):
-                rows = fresh[start : start + _BLOCK_ROWS]
-                self.save(spec, [ids[row] for row in rows], embeddings.embeddings[rows])
+            with self._changed(spec) as entry:
+                entry.append(pack(ids), embeddings.embeddings, embeddings.usable)
             sealed = self.seal(replace(embeddings, embeddings=self.load(spec, ids, masked=embeddings.masked)))
             self.sets.give_name(name, sealed.digest)
         return sealed

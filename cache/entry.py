@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from probekit.cache.ids import IdArray, IdLookup, first_of, stack
+from probekit.cache.ids import IdArray, IdLookup, first_of, keys, stack
 from probekit.cache.journal import changing
 from probekit.cache.matrices import map_tensors, write_tensors
 from probekit.cache.rows import Places, StoredRows
@@ -118,6 +118,20 @@ class Entry:
         blocks = (rows[start : start + _BLOCK_ROWS] for start in range(0, len(ids), _BLOCK_ROWS))
         tensors = {"rows": (rows.shape, np.dtype(self.spec.dtype), blocks), "ids": (ids.shape, ids.dtype, [ids])}
         return write_tensors(self.folder / place, tensors, {"schema": SCHEMA, "spec": self.spec.digest})
+
+    def append(self, ids: IdArray, rows: Rows, usable: NDArray[np.int64]) -> None:
+        """Seal those of these rows that are not here yet, in their order, at once."""
+        with changing(self.root):
+            missing = usable[IdLookup(stack(file.ids for file in self.files())).locate(ids[usable]) < 0]
+            if not len(missing):
+                return
+            fresh = missing[np.sort(np.unique(keys(ids[missing]), return_index=True)[1])]
+            step = max(1, SHARD_BYTES // max(1, rows[:1].nbytes))
+            parts = [fresh[start : start + step] for start in range(0, len(fresh), step)]
+            places = (Places([rows], np.zeros(len(part), np.int64), part) for part in parts)  # type: ignore[list-item]
+            picked = (StoredRows.of(one) for one in places)
+            written = [self.write_shard("shards", ids[part], one) for part, one in zip(parts, picked, strict=True)]
+            self.write_index([*self.shard_names(), *written])
 
     def seal(self, wanted: IdArray) -> None:
         """Bring the rows of these samples into shards, in this order, and drop the pieces they came from."""

@@ -55,7 +55,7 @@ def pack(ids: Iterable[str]) -> IdArray:
     if isinstance(ids, HexIds):
         packed: IdArray = ids.entries
         return packed
-    return np.frombuffer(b"".join(map(bytes.fromhex, ids)), dtype=np.uint8).reshape(-1, 32)
+    return np.frombuffer(bytes.fromhex("".join(ids)), dtype=np.uint8).reshape(-1, 32)
 
 
 def stack(parts: Iterable[IdArray]) -> IdArray:
@@ -70,29 +70,30 @@ def meant(text: str, known: Set[str], named: Mapping[str, str]) -> set[str]:
     return {sample for sample in known if len(text) >= SHORTEST and sample.startswith(text.lower())}
 
 
-def _keys(ids: IdArray) -> NDArray[np.bytes_]:
+def keys(ids: IdArray) -> NDArray[np.bytes_]:
+    """Ids as one value each, which sort and compare."""
     return np.ascontiguousarray(ids).view("S32").ravel()
 
 
 def first_of(ids: IdArray, wanted: IdArray) -> int:
     """Where the first wanted id stands; 0 where it does not."""
-    return int(np.argmax(_keys(ids) == wanted[:1].tobytes())) if len(ids) else 0
+    return int(np.argmax(keys(ids) == wanted[:1].tobytes())) if len(ids) else 0
 
 
 class IdLookup:
     """Where an id stands in a list of ids. Holds 40 bytes per id and can be shared between processes by forking."""
 
     def __init__(self, ids: IdArray) -> None:
-        self._order = np.argsort(_keys(ids), kind="stable")
-        self._keys = _keys(ids)[self._order]
+        self._order = np.argsort(keys(ids), kind="stable")
+        self._keys = keys(ids)[self._order]
 
     def locate(self, wanted: IdArray) -> NDArray[np.int64]:
         """The position of each wanted id, -1 where it is not there."""
         if not len(self._keys):
             return np.full(len(wanted), -1, dtype=np.int64)
-        keys = _keys(wanted)
-        found = np.minimum(np.searchsorted(self._keys, keys), len(self._keys) - 1)
-        return np.where(self._keys[found] == keys, self._order[found], -1)
+        sought = keys(wanted)
+        found = np.minimum(np.searchsorted(self._keys, sought), len(self._keys) - 1)
+        return np.where(self._keys[found] == sought, self._order[found], -1)
 
     def __contains__(self, sample: object) -> bool:
         return isinstance(sample, str) and bool(self.locate(pack([sample]))[0] >= 0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -154,12 +155,12 @@ class EmbeddingSet:
         """The length of one embedding."""
         return int(self.embeddings.shape[1])
 
-    @property
+    @cached_property
     def digest(self) -> str:
         """The sha256 that names this set: its spec, its samples in order and what is said of them."""
         hasher = hashlib.sha256(self.spec.digest.encode())
         packed = getattr(self.ids, "tobytes", None)  # a million ids one by one take a second
-        hasher.update(packed() if packed else b"".join(map(bytes.fromhex, self.ids)))
+        hasher.update(packed() if packed else bytes.fromhex("".join(self.ids)))
         hasher.update(np.ascontiguousarray(self.labels, dtype="<i8").tobytes())
         masked = [] if self.masked is None else np.flatnonzero(self.masked).tolist()
         said: Json = [list(self.class_names), list(self.clients or ()), list(self.names or ()), masked]
