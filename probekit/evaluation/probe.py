@@ -16,7 +16,7 @@ from probekit.datasets import dataset as find_dataset
 from probekit.encoding.extract import ExtractProgress, extract, set_name
 from probekit.errors import InputError, MismatchError, NotFoundError
 from probekit.evaluation import metrics
-from probekit.evaluation.left_out import grid_temperature, most_wrong
+from probekit.evaluation.left_out import most_wrong
 from probekit.evaluation.metrics import USUAL, Interval
 from probekit.evaluation.probe_values import Probe
 from probekit.linear.design import ClientStats, Design
@@ -26,6 +26,7 @@ from probekit.linear.path import RidgePath, Validation, decompose
 from probekit.linear.ridge import fit
 from probekit.linear.statistics import statistics
 from probekit.linear.system import ClassWeight
+from probekit.linear.temperature import grid_temperature
 from probekit.models.heads import LinearHead, head_of
 from probekit.models.serving import scores
 from probekit.values import EmbeddingSet

@@ -14,9 +14,10 @@ from typing import Any
 import numpy as np
 
 from probekit.evaluation.left_out import WrongRow
-from probekit.evaluation.metrics import Calibration, Confusion, Estimate, Share, log_probabilities
+from probekit.evaluation.metrics import Calibration, Confusion, Estimate, Share
 from probekit.files import write_bytes
 from probekit.linear.path import Validation
+from probekit.linear.temperature import log_probabilities
 from probekit.models.heads import LinearHead
 from probekit.models.serving import predict, save_head, scores
 from probekit.values import Array, EmbeddingSet, Indices, Rows

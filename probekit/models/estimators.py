@@ -18,12 +18,14 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from probekit.errors import InputError, MismatchError
 from probekit.linear.design import ClientStats, Design, LinearFit
+from probekit.linear.groups import leave_groups_out, left_out_scores
 from probekit.linear.leaveout import choose_ridge
 from probekit.linear.logistic import fit_logistic
-from probekit.linear.path import decompose
+from probekit.linear.path import RidgePath, Validation, decompose
 from probekit.linear.ridge import penalty_of, recipe_of, solve
 from probekit.linear.statistics import statistics
 from probekit.linear.system import system_of
+from probekit.linear.temperature import grid_temperature
 from probekit.models.heads import LinearHead, head_of
 from probekit.models.serving import scores
 from probekit.values import Array, Indices
@@ -79,6 +81,19 @@ def _has_alpha(head: RidgeHead) -> bool:
     return True
 
 
+def _has_probability(head: RidgeHead) -> bool:
+    if not head.probability:
+        raise AttributeError("A ridge head has chances only with probability=True.")
+    return True
+
+
+def _chosen(path: RidgePath, rows: NDArray[Any], labels: Indices, groups: ArrayLike | None) -> tuple[float, Validation]:
+    if groups is None:
+        return choose_ridge(path, rows, labels)
+    found = leave_groups_out(path, rows, labels, groups=groups)
+    return found.best(), found
+
+
 class RidgeHead(_Head):
     """A ridge classifier from sufficient statistics, equal to scikit-learn's RidgeClassifier.
 
@@ -89,6 +104,8 @@ class RidgeHead(_Head):
     standardise: statistics as they are ("none"), or "centre" or "standardise".
     class_weight: as in scikit-learn.
     arithmetic: "float64", "fast" or "exact", the last with the step of its `grid`.
+    probability: whether there is `predict_proba`: the softmax of scores at the temperature of least log loss on
+    training rows (or groups) left out in turn. Rows that are added or taken out later leave it without one.
     """
 
     def __init__(
@@ -102,6 +119,7 @@ class RidgeHead(_Head):
         class_weight: dict[Any, float] | str | None = None,
         arithmetic: str = "float64",
         grid: float = 0.0,
+        probability: bool = False,
     ) -> None:
         self.alpha = alpha
         self.scaling = scaling
@@ -111,18 +129,32 @@ class RidgeHead(_Head):
         self.class_weight = class_weight
         self.arithmetic = arithmetic
         self.grid = grid
+        self.probability = probability
 
-    def fit(self, X: ArrayLike, y: ArrayLike) -> Self:
-        """Fit to these rows alone."""
+    def fit(self, X: ArrayLike, y: ArrayLike, groups: ArrayLike | None = None) -> Self:
+        """Fit to these rows alone; rows of a group are left out together where rows are left out."""
         rows, labels = self._checked(X, y, reset=True)
         self.classes_ = _two_or_more(np.unique(labels))
-        numbers = self._numbers(labels)
+        numbers, alpha = self._numbers(labels), self.alpha
         self.stats_ = statistics(rows, numbers, self._design())
-        alpha = self.alpha
-        if alpha == "auto":
+        path = None
+        if alpha == "auto" or self.probability:
             path = decompose(self.stats_, scaling=self.scaling, **self._weighing)
-            alpha, self.validation_ = choose_ridge(path, rows, numbers)
-        return self._solve(alpha)
+        if alpha == "auto" and path is not None:
+            alpha, self.validation_ = _chosen(path, rows, numbers, groups)
+        self._solve(alpha)
+        if self.probability and path is not None:
+            left_out = left_out_scores(path, rows, numbers, ridge=self._fixed(), groups=groups)
+            self.temperature_ = grid_temperature(left_out, numbers)
+        return self
+
+    @available_if(_has_probability)  # type: ignore[untyped-decorator]
+    def predict_proba(self, X: ArrayLike) -> Array:
+        """The chance of each class."""
+        found = self._scores(X)
+        if not hasattr(self, "temperature_"):
+            raise InputError("Rows were added or taken out since the temperature was chosen. Call fit again.")
+        return np.asarray(softmax(found / self.temperature_, axis=1))
 
     @available_if(_has_alpha)  # type: ignore[untyped-decorator]
     def partial_fit(self, X: ArrayLike, y: ArrayLike, classes: ArrayLike | None = None) -> Self:
@@ -182,6 +214,8 @@ class RidgeHead(_Head):
         return float(self.alpha_ if self.alpha == "auto" else self.alpha)
 
     def _solve(self, alpha: float | str) -> Self:
+        if hasattr(self, "temperature_"):
+            del self.temperature_  # it belonged to other rows
         if isinstance(alpha, str):
             raise InputError(f'alpha must be a number or "auto"; found {alpha!r}.')
         system = system_of(self.stats_, **self._weighing)

@@ -1,4 +1,4 @@
-"""Temperatures and most wrong rows by scores of rows left out."""
+"""The most wrong rows by scores of rows left out."""
 
 from __future__ import annotations
 
@@ -6,19 +6,8 @@ import numpy as np
 import pytest
 
 from probekit.errors import InputError
-from probekit.evaluation.left_out import TEMPERATURES, grid_temperature, most_wrong
-from probekit.evaluation.metrics import log_probabilities
+from probekit.evaluation.left_out import most_wrong
 from probekit.values import EmbeddingSet
-
-
-def test_the_temperature_is_the_grids_best() -> None:
-    drawn = np.random.default_rng(0)
-    for scale in (1e-3, 0.2, 7.0):
-        scores = scale * drawn.normal(size=(300, 4))
-        chances = np.exp(log_probabilities(scores, scale / 2))
-        labels = (chances.cumsum(axis=1) < drawn.random((300, 1))).sum(axis=1)
-        losses = [-np.take_along_axis(log_probabilities(scores, t), labels[:, None], 1).sum() for t in TEMPERATURES]
-        assert grid_temperature(scores, labels) == TEMPERATURES[int(np.argmin(losses))]
 
 
 def test_the_most_wrong_rows_come_first_and_right_ones_never() -> None:

@@ -18,14 +18,13 @@ from probekit.evaluation.metrics import (
     accuracy,
     accuracy_by_class,
     accuracy_by_client,
-    best_temperature,
     calibration,
     confusion,
-    log_probabilities,
     mean_per_class,
     share,
     top_k,
 )
+from probekit.linear.temperature import best_temperature, log_probabilities
 
 
 def test_the_wilson_interval_covers_as_often_as_it_says() -> None:

@@ -6,9 +6,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from sklearn.calibration import CalibratedClassifierCV
 from sklearn.datasets import load_digits
 from sklearn.linear_model import LogisticRegression, RidgeClassifier, RidgeClassifierCV
-from sklearn.model_selection import GridSearchCV
+from sklearn.model_selection import GridSearchCV, GroupKFold, cross_val_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from probekit.errors import InputError, MismatchError
@@ -21,6 +24,7 @@ KINDS = [
     RidgeHead(alpha="auto"),
     RidgeHead(scaling="mean", standardise="standardise"),
     RidgeHead(class_weight="balanced"),
+    RidgeHead(probability=True),
     LogisticHead(),
 ]
 Digits = tuple[np.ndarray, np.ndarray]
@@ -54,6 +58,35 @@ def test_it_is_ridge_classifier(digits: Digits, two: bool, fit_intercept: bool, 
     assert np.allclose(ours.decision_function(X), theirs.decision_function(X), atol=1e-8)
     assert np.array_equal(ours.predict(X), theirs.predict(X))
     assert ours.score(X, y) == theirs.score(X, y)
+
+
+def test_chances_are_calibrated_by_rows_left_out(digits: Digits) -> None:
+    X, y = load_digits(return_X_y=True)
+    head = RidgeHead("auto", probability=True).fit(X[:1000], y[:1000])
+    chances = head.predict_proba(X[1000:])
+    assert np.allclose(chances.sum(axis=1), 1)
+    assert np.array_equal(head.classes_[chances.argmax(axis=1)], head.predict(X[1000:]))
+    own = np.log(chances[np.arange(len(chances)), y[1000:]])
+    for factor in (0.5, 2.0):  # no far better temperature for rows that nobody has seen
+        other = head.decision_function(X[1000:]) / (head.temperature_ * factor)
+        other = other - np.log(np.exp(other).sum(axis=1, keepdims=True))
+        assert other[np.arange(len(other)), y[1000:]].mean() < own.mean()
+    with pytest.raises(AttributeError, match="predict_proba"):
+        RidgeHead().fit(X, y).predict_proba(X)
+    with pytest.raises(InputError, match="fit again"):
+        head.remove(X[:5], y[:5]).predict_proba(X)
+
+
+def test_groups_choose_the_ridge_and_other_tools_take_the_head(digits: Digits) -> None:
+    X, y = digits
+    groups = np.arange(len(X)) // 6
+    head = RidgeHead("auto").fit(X, y, groups=groups)
+    assert head.validation_.scheme == "leave-one-group-out"
+    search = GridSearchCV(RidgeHead(), {"alpha": [0.1, 10.0]}, cv=GroupKFold(3)).fit(X, y, groups=groups)
+    assert search.best_score_ > 0.8
+    assert cross_val_score(make_pipeline(StandardScaler(), RidgeHead()), X, y, cv=3).min() > 0.8
+    calibrated = CalibratedClassifierCV(RidgeHead(), cv=3).fit(X, y)
+    assert calibrated.score(X, y) > 0.9
 
 
 def test_automatic_alpha_is_ridge_classifier_cvs(digits: Digits) -> None:

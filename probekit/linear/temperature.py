@@ -1,0 +1,64 @@
+"""From scores to chances: a softmax at the temperature of least log loss on rows that the head does not know."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from probekit.errors import InputError
+from probekit.linear.lapack import special
+
+SMALLEST_TEMPERATURE, LARGEST_TEMPERATURE = 1e-6, 1e6
+TEMPERATURE_STEPS, TEMPERATURE_ACCURACY = 100, 1e-10
+TEMPERATURES = 2.0 ** (np.arange(-160, 161) / 8)
+"""The temperatures to choose from: a fixed grid, so that sums over clients lead to the same one whoever is asked."""
+
+Array = NDArray[np.float64]
+Indices = NDArray[np.int64]
+
+
+def log_probabilities(scores: Array, temperature: float) -> Array:
+    """The logarithm of the softmax of the scores divided by the temperature."""
+    if not temperature > 0:
+        raise InputError(f"A temperature must be above 0; found {temperature}.")
+    return np.asarray(special.log_softmax(scores / temperature, axis=1))
+
+
+def best_temperature(scores: Array, labels: Indices) -> float:
+    """The temperature of least log loss on these rows, between 1e-6 and 1e6.
+
+    The loss is convex in t = 1 / temperature; its slope is the mean of E[s] - s_label, its curvature that of Var[s]
+    under the softmax. Newton's steps in log t, kept inside the bracket that the slopes' signs give.
+    """
+    own = np.take_along_axis(scores, labels[:, None], axis=1)[:, 0]
+
+    def derivatives(log_t: float) -> tuple[float, float]:
+        chances = np.exp(log_probabilities(scores, np.exp(-log_t)))
+        mean = np.einsum("nk,nk->n", chances, scores)
+        square = np.einsum("nk,nk,nk->n", chances, scores, scores)
+        return float(np.mean(mean - own)), float(np.mean(square - mean**2))
+
+    low, high = np.log(1 / LARGEST_TEMPERATURE), np.log(1 / SMALLEST_TEMPERATURE)
+    if derivatives(high)[0] < 0:
+        return SMALLEST_TEMPERATURE
+    log_t = float(np.clip(-np.log(np.std(scores) or 1.0), low, high))
+    for _ in range(TEMPERATURE_STEPS):
+        slope, curvature = derivatives(log_t)
+        low, high = (log_t, high) if slope < 0 else (low, log_t)
+        step = -slope / (curvature * np.exp(log_t)) if curvature > 0 else np.inf
+        following = log_t + step if low < log_t + step < high else (low + high) / 2
+        if abs(following - log_t) < TEMPERATURE_ACCURACY:
+            break
+        log_t = following
+    return float(np.exp(-log_t))
+
+
+def grid_temperature(scores: Array, labels: Indices) -> float:
+    """The temperature of the grid with the least summed log loss on these rows.
+
+    The loss is convex in 1 / temperature, so it is one of the two neighbours of the best of all temperatures.
+    """
+    place = int(np.searchsorted(TEMPERATURES, best_temperature(scores, labels)))
+    near = TEMPERATURES[max(0, place - 1) : place + 1]
+    losses = [-np.take_along_axis(log_probabilities(scores, float(t)), labels[:, None], 1).sum() for t in near]
+    return float(near[int(np.argmin(losses))])
