@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from probekit.unlearning.choice import unlearn as unlearn
     from probekit.unlearning.request import UnlearnRequest as UnlearnRequest
     from probekit.values import EmbeddingSet as EmbeddingSet
-    from probekit.values import EncodingSpec as EncodingSpec
     from probekit.values import Partition as Partition
+    from probekit.values.identity import EncodingSpec as EncodingSpec
 
 __version__ = "0.1.0"
 
@@ -63,7 +63,8 @@ _NAMES = {
     "runs.run": ("Run",),
     "unlearning.choice": ("unlearn",),
     "unlearning.request": ("UnlearnRequest",),
-    "values": ("EmbeddingSet", "EncodingSpec", "Partition"),
+    "values": ("EmbeddingSet", "Partition"),
+    "values.identity": ("EncodingSpec",),
 }
 _HOMES = {name: f"probekit.{home}" for home, names in _NAMES.items() for name in names}
 __all__ = ["__version__", *_HOMES]
