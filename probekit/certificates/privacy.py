@@ -30,8 +30,8 @@ EARLIER = "Heads that were released before a removal still know the forgotten."
 CAVEATS = (
     NOT_TRAINING,
     EARLIER,
-    "It covers what the ledger says was released, in all. Copies of the run that release heads of their own, and heads "
-    "without noise in other hands, undo it.",
+    "It covers what the ledger says was released, in all. Copies of the run, or runs trained again on the same rows, "
+    "that release heads of their own, and heads without noise in other hands, undo it.",
     "Residuals, changes of the loss, digests and reports of heads without noise are not covered: keep them, as "
     "embeddings, logs and statistics of the forgotten, from those who get the head.",
     "Requests that depend on what was released before are not covered.",

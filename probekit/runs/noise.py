@@ -6,6 +6,7 @@ While a run is being trained, the entry that fixes its noise stands beside it, i
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,16 +15,15 @@ from probekit.certificates.certificate import Certificate
 from probekit.certificates.privacy import release_budget
 from probekit.certificates.verdicts import FALSE, INTACT, PROVEN, Finding, unproven
 from probekit.custody.accounting import DISCRETE, ReleaseNoise
-from probekit.errors import InputError, VerificationError
+from probekit.errors import CacheError, InputError, VerificationError
 from probekit.files import new_file, storing
 from probekit.runs import ledger
 from probekit.runs.folder import RunFolder
-from probekit.runs.layout import lock_of, noise_path
+from probekit.runs.layout import NOTE, lock_of, noise_path
 from probekit.runs.ledger import Event, LedgerEntry
 from probekit.runs.options import TrainOptions
 
 NOISE, EXPORT = "noise", "export"
-RELEASED = "released"
 CHOSEN_RIDGE = "The ridge is chosen from all clients' rows, and no noise covers it: give the ridge as a number."
 UNRELEASED = "The noise does not cover this removal, as was asked for: this state is never released."
 VOID = "A head left this run without noise (ledger entry {}), so that nothing it releases has a guarantee any more."
@@ -71,6 +71,8 @@ def fix_noise(
     It says nothing of the rows: what stays in a ledger must not give anybody away.
     """
     noise, place = options.noise, noise_path(path)
+    if force and (path / NOTE).is_file():
+        _refuse_released(path)
     if noise is None:
         return None
     event = Event(NOISE, {}, {"noise": noise.plain, "budget": noise.budget})
@@ -92,6 +94,17 @@ def fix_noise(
         if options.number is None:
             note(CHOSEN_RIDGE)
     return entry
+
+
+def _refuse_released(path: Path) -> None:
+    """Refuse to replace a run that released heads: its ledger alone says what they cost."""
+    with suppress(CacheError, VerificationError):  # what is damaged may be replaced
+        found = releases_of(RunFolder.open(path).entries())
+        if found is not None and found.digests:
+            raise InputError(
+                f"{path} released heads of states {sorted(found.digests)} with noise: trained again, it would draw "
+                "fresh noise and forget what they cost. Choose another folder."
+            )
 
 
 def in_words(noise: ReleaseNoise) -> str:

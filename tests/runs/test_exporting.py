@@ -471,3 +471,16 @@ def test_a_chosen_ridge_is_not_covered_and_it_says_so(shelve: Shelve, tmp_path: 
     assert "give the ridge as a number" in remarks[1]
     run.export(tmp_path / "out")
     assert "ridge_chosen" not in load_head(tmp_path / "out").recipe
+
+
+def test_a_run_that_released_heads_is_not_trained_anew(train: Train, tmp_path: Path) -> None:
+    """C9: the same head with fresh noise, and a ledger that knows nothing of the first."""
+    train(release=SIGMA)
+    run = train(release=SIGMA, force=True)
+    run.export(tmp_path / "out")
+    for options in ({"release": SIGMA}, {"release": 2 * SIGMA}, {}):
+        with pytest.raises(InputError, match="forget what they cost"):
+            train(force=True, **options)
+    assert run.folder.entries()[-1].action == "export"
+    (run.path / "ledger.jsonl").write_bytes(b"")
+    train(force=True)
