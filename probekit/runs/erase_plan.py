@@ -19,7 +19,7 @@ from probekit.runs.folder import OpenRun, RunFolder
 from probekit.runs.purge_plan import retained_rows
 from probekit.runs.register import CaseInfo, fingerprints
 from probekit.runs.rows import UNLEARN, full_ids, read_request, request_of, rows_at
-from probekit.runs.subjects import read_subject, subject_rows
+from probekit.runs.subjects import RunPeople, read_subject
 from probekit.unlearning.request import SampleRef, UnlearnRequest, known_clients
 from probekit.values import Json
 
@@ -92,6 +92,12 @@ class _Holders:
 
     counts: Mapping[str, int]
     samples: Mapping[str, set[str]]
+    run: OpenRun
+
+    @cached_property
+    def people(self) -> RunPeople:
+        """Whose the rows are."""
+        return RunPeople(self.run.folder, self.run.store)
 
     @classmethod
     def of(cls, run: OpenRun) -> tuple[_Holders, bool]:
@@ -100,10 +106,10 @@ class _Holders:
         try:
             embeddings, partition = rows_at(run.folder, run.store)
         except (NotFoundError, MismatchError):
-            return cls(counts, {}), False
+            return cls(counts, {}, run), False
         ids = embeddings.ids
         held = {**partition.clients, "": partition.server}
-        return cls(counts, {name: {ids[row] for row in own.tolist()} for name, own in held.items()}), True
+        return cls(counts, {name: {ids[row] for row in own.tolist()} for name, own in held.items()}, run), True
 
     @cached_property
     def whose(self) -> Mapping[str, list[str]]:
@@ -145,7 +151,7 @@ def _resolve(
     folder, counts = run.folder, holders.counts
     names = [*request.clients, *([client_of(folder, request.petition)] if request.petition is not None else [])]
     earlier = {name: _forgotten(folder, name, tuple(counts)) for name in names if name not in counts}
-    refs = {one for text in request.subjects for one in subject_rows(folder, run.store, text)}
+    refs = {one for text in request.subjects for one in holders.people.samples(text)}
     if request.samples:
         named = full_ids(read_request(samples=request.samples), folder.embeddings(run.store))
         refs |= {*named.samples}

@@ -14,28 +14,38 @@ from probekit.values import EmbeddingSet
 
 
 def subject_rows(run: RunFolder, store: DiskStore, text: str) -> tuple[SampleRef, ...]:
-    """The samples of a person, COLUMN=VALUE (or VALUE, where the set has one column), each with who holds it.
+    """The samples of a person, COLUMN=VALUE, in a run."""
+    return RunPeople(run, store).samples(text)
 
-    A person whom nobody holds, or of whom every row is, is refused. One whose rows were all forgotten before is found
-    as long as they are in the cache, so that the same again changes nothing.
-    """
-    whole = RunRows(run.embeddings(store), run.partition())
-    column, value = read_subject(whole.embeddings, text)
-    counts = run.at().counts
-    now = rows_at(run, store)
-    found = _held(now, column, value, counts) or _held(whole, column, value, whole.partition.clients)
-    if not found:
-        raise InputError(
-            f"{column}={value} matches nobody: no row of {run.path} has that value. Values are compared as text, "
-            "letter by letter; nothing was changed."
-        )
-    rows = sum(counts.values()) + len(now.partition.server)
-    if len(found) >= rows:
-        raise InputError(
-            f"{column}={value} matches everybody: all {rows} rows of {run.path} have that value. Name a column that "
-            "tells people apart, or delete the run; nothing was changed."
-        )
-    return found
+
+class RunPeople:
+    """The people in a run's rows, read once for many questions."""
+
+    def __init__(self, run: RunFolder, store: DiskStore) -> None:
+        self.path, self.counts = run.path, run.at().counts
+        self.whole, self.now = RunRows(run.embeddings(store), run.partition()), rows_at(run, store)
+
+    def samples(self, text: str) -> tuple[SampleRef, ...]:
+        """The samples of a person, COLUMN=VALUE (or VALUE, where the set has one column), each with who holds it.
+
+        A person whom nobody holds, or of whom every row is, is refused. One whose rows were all forgotten before is
+        found as long as they are in the cache, so that the same again changes nothing.
+        """
+        column, value = read_subject(self.whole.embeddings, text)
+        found = _held(self.now, column, value, self.counts)
+        found = found or _held(self.whole, column, value, self.whole.partition.clients)
+        if not found:
+            raise InputError(
+                f"{column}={value} matches nobody: no row of {self.path} has that value. Values are compared as text, "
+                "letter by letter; nothing was changed."
+            )
+        rows = sum(self.counts.values()) + len(self.now.partition.server)
+        if len(found) >= rows:
+            raise InputError(
+                f"{column}={value} matches everybody: all {rows} rows of {self.path} have that value. Name a column "
+                "that tells people apart, or delete the run; nothing was changed."
+            )
+        return found
 
 
 def read_subject(embeddings: EmbeddingSet, text: str) -> tuple[str, str]:
