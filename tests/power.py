@@ -38,6 +38,22 @@ def _counted(job: Callable[[], object], last: int) -> None:
     job()
 
 
+def _to_be_killed(job: Callable[[], object], said: Path) -> None:
+    """Do a job, then say so; somebody else ends it before."""
+    job()
+    said.touch()
+
+
+def killed_after(job: Callable[[], object], seconds: float, said: Path) -> None:
+    """Do a job in a process that is killed after so many seconds, if it is still at it; `said` is there if it ended."""
+    process = FORK.Process(target=_to_be_killed, args=(job, said))
+    process.start()
+    process.join(seconds)
+    process.kill()
+    process.join(120)
+    assert process.exitcode in (0, -signal.SIGKILL)
+
+
 def killed_at(job: Callable[[], object], step: int) -> bool:
     """Do a job in a process that is killed just before a step; gives whether it came so far."""
     process = FORK.Process(target=_counted, args=(job, step))
@@ -52,13 +68,18 @@ Contents = dict[int, bytes]
 
 
 class Disk:
-    """What of a folder would be left if the power failed now: names that their folder's fsync made safe, and bytes."""
+    """What of a folder would be left if the power failed now: names that their folder's fsync made safe, and bytes.
+
+    A disk may do more than it must: `ahead` has, after every change of a name, all names as they are, and still only
+    those bytes that were made safe.
+    """
 
     def __init__(self, root: Path) -> None:
         self.root, self.top, self.open = root, root.stat().st_ino, {root.stat().st_ino: os.open(root, os.O_RDONLY)}
         self.names: Listing = {}
         self.bytes: Contents = {}
         self.states: list[tuple[Listing, Contents]] = []
+        self.ahead: list[tuple[Listing, Contents]] = []
         for folder in [root, *(path for path in root.rglob("*") if path.is_dir())]:
             self._see(folder)
             for path in folder.iterdir():
@@ -100,14 +121,33 @@ class Disk:
             sync(handle)
             self.synced(handle)
 
+        def changing(change: Callable[..., Any]) -> Callable[..., Any]:
+            def call(*arguments: Any, **named: Any) -> Any:
+                change(*arguments, **named)
+                self._look_ahead()
+
+            return call
+
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(os, "fsync", fsync)
+            for name in ("rename", "unlink", "rmdir"):
+                patch.setattr(os, name, changing(getattr(os, name)))
             yield
 
-    def cut(self, state: int) -> None:
-        """Leave what would be there if the power had failed after this many fsyncs."""
+    def _look_ahead(self) -> None:
+        safe, self.names = self.names, {}
+        for folder in [self.root, *(path for path in self.root.rglob("*") if path.is_dir())]:
+            self._see(folder)
+        if not self.ahead or self.ahead[-1][0] != self.names:
+            self.ahead.append((self.names, dict(self.bytes)))
+        self.names = safe
+        for number in self.ahead[-1][0]:
+            self.names.setdefault(number, {})
+
+    def cut(self, state: int, *, ahead: bool = False) -> None:
+        """Leave what would be there if the power had failed after this many fsyncs (`ahead`: changes of names)."""
         shutil.rmtree(self.root)
-        self._write(self.root, self.top, *self.states[state])
+        self._write(self.root, self.top, *(self.ahead if ahead else self.states)[state])
 
     def _write(self, place: Path, number: int, names: Listing, contents: Contents) -> None:
         if number in names:
