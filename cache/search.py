@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 _KEY = 8
 _BLOCK = 1 << 22
+_BITS, _ODD = 24, np.uint64(0x9E3779B97F4A7C15)
 
 
 class Needle(NamedTuple):
@@ -77,6 +78,11 @@ def remains(root: Path, secret_bytes: Iterable[bytes]) -> Searched:
     return search(root, needles_of(secret_bytes, salt), salt)
 
 
+def _mixed(windows: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """A few bits of every window, such that windows that are alike in most bytes differ in them."""
+    return (windows * _ODD) >> np.uint64(64 - _BITS)
+
+
 def _digest(salt: bytes, data: bytes) -> str:
     return hashlib.blake2b(data, key=salt, digest_size=16).hexdigest()
 
@@ -91,10 +97,8 @@ class _Needles:
             shapes = self.by_key.setdefault(int.from_bytes(bytes.fromhex(one.window), "little"), {})
             shapes.setdefault((one.offset, one.length), set()).add(one.digest)
         self.keys = np.array(sorted(self.by_key), dtype=np.uint64)
-        parts = [(self.keys >> np.uint64(shift)) & np.uint64(0xFFFF) for shift in range(0, 8 * _KEY, 16)]
-        self.pairs = np.zeros((len(parts), 1 << 16), dtype=bool)
-        for known, part in zip(self.pairs, parts, strict=True):
-            known[part.astype(np.int64)] = True
+        self.seen = np.zeros(1 << _BITS, dtype=bool)
+        self.seen[_mixed(self.keys)] = True
 
     def inside(self, path: Path) -> Iterator[tuple[int, int]]:
         """Where in a file one of the strings begins, and its length."""
@@ -103,16 +107,12 @@ class _Needles:
             yield from self._in_block(data, start, min(start + _BLOCK, len(data) - _KEY + 1))
 
     def _in_block(self, data: NDArray[np.uint8], start: int, stop: int) -> Iterator[tuple[int, int]]:
-        end = stop + _KEY - 1
-        pairs = data[start : end - 1].astype(np.uint16) | (data[start + 1 : end].astype(np.uint16) << 8)
-        candidates = np.flatnonzero(self.pairs[0][pairs[: stop - start]])
-        for number, known in enumerate(self.pairs[1:], start=1):  # two bytes after the other: few pass them all
-            candidates = candidates[known[pairs[candidates + 2 * number]]]
+        block = np.array(data[start : stop + _KEY - 1])
+        windows = np.ndarray(stop - start, "<u8", block, strides=(1,))  # the eight bytes at every offset
+        candidates = np.flatnonzero(self.seen[_mixed(windows)])  # few: most are told apart by a table
+        windows = windows[candidates]
         if not len(candidates):
             return
-        windows = np.zeros(len(candidates), dtype=np.uint64)
-        for number in range(len(self.pairs)):
-            windows |= pairs[candidates + 2 * number].astype(np.uint64) << np.uint64(16 * number)
         hits = self.keys[np.minimum(np.searchsorted(self.keys, windows), len(self.keys) - 1)] == windows
         for place, window in zip((candidates[hits] + start).tolist(), windows[hits].tolist(), strict=True):
             for (offset, length), digests in self.by_key[window].items():
