@@ -236,3 +236,17 @@ def depth_of(tree: StatisticsTree, name: str) -> int:
     inside = [one for one in above if min(one.low.count, one.high.count) < ROWS_PER_COLUMN * tree.design.columns]
     first = inside[0].leaves if inside else ()
     return sum(len(one.leaves) > len(first) for one in above) + bool(inside)
+
+
+def test_the_sum_of_a_bucket_that_lost_a_client_is_kept(added: list[int]) -> None:
+    tree = StatisticsTree.of({str(number): stats_of(number) for number in range(256)})
+    assert len(list(tree.complements())) == 256
+    smaller = tree.without("17")
+    assert smaller.total.count == 255 * 5
+    there = {leaf.name for leaf in bucket_of(tree, "17")}
+    other = next(name for name in smaller if name not in there)
+    added.clear()
+    least = smaller.without(other)
+    whole = least.total.digest
+    assert len([count for count in added if count == 5]) < len(bucket_of(tree, other))  # and nobody of 17's bucket
+    assert whole == StatisticsTree.of(dict(least.items())).total.digest

@@ -352,3 +352,22 @@ def test_a_head_still_says_which_loss_it_minimises(shelve: Shelve, tmp_path: Pat
     run.unlearn("2", method="fedremoval-pcg:1")
     said = ("head", "scaling", "intercept", "arithmetic", "fit_view", "class_weight", "normalise_classes")
     assert {name: run.head().recipe.get(name, "gone") for name in said} == {name: before[name] for name in said}
+
+
+def test_with_statistics_a_client_is_forgotten_without_a_look_at_rows(
+    shelve: Shelve, tmp_path: Path, store: DiskStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shelve("rows", rows=160)
+    run = Run.train(tmp_path / "run", "rows", clients=4, ridge=0.01, store=store)
+    other = run.fork(tmp_path / "other")
+    wanted = other.unlearn("2", method="retrain").certificate
+
+    def refused(*_: Any, **__: Any) -> None:
+        raise AssertionError("rows were looked for")
+
+    monkeypatch.setattr("probekit.runs.unlearning.rows_at", refused)
+    found = run.unlearn("2").certificate
+    assert found.method == "exact"
+    assert found.after["head"] == wanted.after["head"]
+    with pytest.raises(AssertionError, match="looked for"):
+        run.unlearn("3", method="retrain")
