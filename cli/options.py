@@ -22,11 +22,13 @@ def read_config(context: typer.Context, path: Path | None) -> Path | None:
         return path
     import tomllib
 
+    from probekit.files import MOST_BYTES, read_limited
+
     try:
-        content: dict[str, Any] = tomllib.loads(path.read_text())
-    except (OSError, UnicodeDecodeError) as error:
+        content: dict[str, Any] = tomllib.loads(read_limited(path, MOST_BYTES).decode())
+    except OSError as error:
         raise click.BadParameter(f"{path} cannot be read: {error}") from error
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:
         raise click.BadParameter(f"{path} is not TOML: {error}") from error
     own = content.get(context.info_name or "", {name: v for name, v in content.items() if not isinstance(v, dict)})
     known = {parameter.name for parameter in context.command.params}

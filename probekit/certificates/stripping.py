@@ -14,6 +14,7 @@ from typing import Any
 
 from probekit.certificates.certificate import Bounds, Certificate
 from probekit.errors import VerificationError
+from probekit.files import parsed
 
 WHY = (
     "A purge erased what this certificate claimed, since it could give those away who were forgotten later. A copy "
@@ -33,11 +34,11 @@ def stripped_text(certificate: Certificate, signature: Mapping[str, str] | None)
 def read_stripped(text: str) -> Certificate | None:
     """What a stripped certificate still says; None: the text is none."""
     try:
-        said: Any = json.loads(text)
+        said: Any = parsed(text.encode())
         if not isinstance(said, dict) or "stripped" not in said:
             return None
         kept = said["stripped"]
         nothing: dict[str, Any] = {"before": {}, "after": {}, "retained": {}, "bounds": Bounds(why=WHY)}
         return Certificate(**nothing, **{name: kept[name] for name in KEPT}, counted=kept["retained"])
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError) as error:
         raise VerificationError(f"This is not what a purge left of a certificate: {error}.") from error

@@ -24,7 +24,17 @@ from filelock import FileLock
 from probekit.cache import DiskStore
 from probekit.cache.journal import changing
 from probekit.errors import CorruptError, InputError, NotFoundError, UnfinishedError
-from probekit.files import PRIVATE, make_folder, read_json, remove_file, storing, write_bytes, write_json
+from probekit.files import (
+    MOST_BYTES,
+    PRIVATE,
+    make_folder,
+    read_json,
+    read_limited,
+    remove_file,
+    storing,
+    write_bytes,
+    write_json,
+)
 from probekit.runs.result import Result, to_plain
 from probekit.values import Json, canonical
 
@@ -210,9 +220,9 @@ def read_backups(path: Path) -> tuple[str, ...]:
     if not path.is_file():
         raise NotFoundError(f"There is no list of backups {path}.")
     try:
-        listed: Sequence[Any] = tomllib.loads(path.read_text())["backup"]
+        listed: Sequence[Any] = tomllib.loads(read_limited(path, MOST_BYTES).decode())["backup"]
         return tuple(f"backup {one['what']} at {one['where']}, until {one['expires']}" for one in listed)
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, KeyError, TypeError) as error:
+    except (ValueError, RecursionError, KeyError, TypeError) as error:
         raise InputError(
             f"{path} is no list of backups ({error}): wanted are tables [[backup]] with what, where and expires."
         ) from error

@@ -48,6 +48,17 @@ FILES: dict[str, tuple[str, tuple[str, ...]]] = {
     "index": ("cache/rows/*/index.json", VERIFY),
     "index, audited": ("cache/rows/*/index.json", AUDIT),
 }
+HANDED: dict[str, tuple[str, ...]] = {
+    "petition.json": ("erase", "run", "--petition", "petition.json", "--yes"),
+    "bundle.zip": ("verify", "bundle.zip"),
+    "answer.json": ("verify", "answer.json", "--receipt", "receipt.json"),
+}
+"""Files that somebody hands over, and who reads them."""
+TABLES: dict[str, tuple[str, ...]] = {
+    "defaults": ("verify", "certificate.json", "--run", "run", "--config", "bad.toml"),
+    "backups": ("erase", "run", "--client", "1", "--backups", "bad.toml", "--yes"),
+}
+"""TOML files, and who reads them."""
 
 
 @pytest.fixture(scope="module")
@@ -96,6 +107,22 @@ def test_hostile_texts_are_refused(here: Path, command: Command, name: str, what
     assert "Traceback" not in done.err
 
 
+@pytest.mark.parametrize("what", [*HOSTILE, "large"])
+@pytest.mark.parametrize("name", HANDED)
+def test_hostile_papers_are_refused(here: Path, command: Command, name: str, what: str) -> None:
+    """C12: and nothing was done."""
+    before = (here / "run/ledger.jsonl").read_bytes()
+    with (here / name).open("wb") as handle:
+        handle.write(HOSTILE.get(what, b"{}"))
+        if what == "large":
+            handle.truncate(LARGE)
+    done = command(*HANDED[name])
+    assert done.code in (2, 6), done
+    assert "Traceback" not in done.err
+    assert "unexpected" not in done.err
+    assert (here / "run/ledger.jsonl").read_bytes() == before
+
+
 @pytest.mark.parametrize("name", FILES)
 def test_a_hundred_megabytes_are_refused_by_their_size(
     here: Path, command: Command, name: str, monkeypatch: pytest.MonkeyPatch
@@ -115,6 +142,18 @@ def test_a_hundred_megabytes_are_refused_by_their_size(
     done = command(*call)
     assert done.code == 6, done
     assert "bytes" in done.message
+
+
+@pytest.mark.parametrize("content", [b"a = " + b"[" * 100_000, b"a = '\xff'", b"a = 1\na = 2", b"\0"])
+@pytest.mark.parametrize("name", TABLES)
+def test_hostile_tables_are_refused(here: Path, command: Command, name: str, content: bytes) -> None:
+    (here / "bad.toml").write_bytes(content)
+    done = command(*TABLES[name])
+    assert (done.code, "Traceback" in done.err) == (2, False), done
+    with (here / "bad.toml").open("wb") as handle:
+        handle.truncate(LARGE)
+    done = command(*TABLES[name])
+    assert (done.code, "bytes" in done.message) == (2, True), done
 
 
 def lengthened(text: str, more: str) -> str:
