@@ -254,11 +254,17 @@ def _joined(one: Node, other: Node) -> Branch:
 
 
 def _built(leaves: list[Leaf]) -> Node:
-    if len(leaves) == 1:
-        return leaves[0]
-    bit = _parting(leaves[0].key, leaves[-1].key)
-    cut = bisect_left(leaves, 1, key=lambda leaf: _bit(leaf.key, bit))
-    return _joined(_built(leaves[:cut]), _built(leaves[cut:]))
+    keys = [leaf.key for leaf in leaves]
+
+    def between(start: int, stop: int) -> Node:
+        if stop - start == 1:
+            return leaves[start]
+        bit = _parting(keys[start], keys[stop - 1])
+        below = KEY_BITS - 1 - bit
+        cut = bisect_left(keys, keys[stop - 1] >> below << below, start, stop)
+        return Branch(bit, keys[start], between(start, cut), between(cut, stop))
+
+    return between(0, len(leaves))
 
 
 def _inserted(node: Node, leaf: Leaf) -> Node:
