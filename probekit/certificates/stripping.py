@@ -35,10 +35,13 @@ def read_stripped(text: str) -> Certificate | None:
     """What a stripped certificate still says; None: the text is none."""
     try:
         said: Any = parsed(text.encode())
-        if not isinstance(said, dict) or "stripped" not in said:
-            return None
+    except ValueError:
+        return None
+    if not isinstance(said, dict) or "stripped" not in said:
+        return None
+    nothing: dict[str, Any] = {"before": {}, "after": {}, "retained": {}, "bounds": Bounds(why=WHY)}
+    try:
         kept = said["stripped"]
-        nothing: dict[str, Any] = {"before": {}, "after": {}, "retained": {}, "bounds": Bounds(why=WHY)}
         return Certificate(**nothing, **{name: kept[name] for name in KEPT}, counted=kept["retained"])
-    except (ValueError, KeyError, TypeError) as error:
+    except (KeyError, TypeError) as error:
         raise VerificationError(f"This is not what a purge left of a certificate: {error}.") from error
