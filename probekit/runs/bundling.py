@@ -74,12 +74,13 @@ def bundle(
         if releases_of(folder.entries()) is not None:
             raise InputError(NOISY.format(folder.path))
         named = tuple(sorted(states)) or (folder.state,)
-        if sums_for is not None:
-            _hand_out(folder, sums_for)
-        if head or sums_for is not None:
-            _export(folder, named[-1], sums_for or "whoever gets the bundle")
         made = _contents(folder, named, reference)
         large = _large(folder, made.states[-1], head=head or sums_for is not None, sums=sums_for is not None)
+        if sums_for is not None:
+            _hand_out(folder, sums_for)
+        if large:
+            _export(folder, named[-1], sums_for or "whoever gets the bundle")
+            made = _contents(folder, named, reference)  # with these entries
         made, data = _fitted(made, large, key)
         write_bytes(Path(path), data)
     signed_by = None if key is None else raw_public_key(key, private=True).hex()

@@ -22,6 +22,7 @@ from probekit.federated.training import Training
 from probekit.models.problem import problem_of
 from probekit.models.serving import load_head, predict
 from probekit.runs import ledger
+from probekit.runs.bundle_check import Bundle
 from probekit.runs.folder import RunFolder
 from probekit.runs.rows import rows_at
 from probekit.runs.verification import verify_head
@@ -246,3 +247,17 @@ def test_requests_that_cannot_be_met(
     with pytest.raises(error, match=words):
         opened(trained).unlearn(**asked)
     assert RunFolder.open(trained).states() == [1]
+
+
+def test_a_client_is_erased_from_a_network_and_a_bundle_shows_it(trained: Path, opened: Opened, tmp_path: Path) -> None:
+    run = opened(trained)
+    done = run.erase("1", register=tmp_path / "book", yes=True)
+    assert done.complete
+    bundled = Bundle(tmp_path / "book" / done.records[0].runs[0].bundle)
+    assert bundled.check(require=["transition", "chain", "statement"]).verdict == "proven"
+    run.bundle(tmp_path / "head.zip", head=True)
+    found = {one.name: one.verdict for one in Bundle(tmp_path / "head.zip").check().findings}
+    assert (found["head"], found["weights"]) == ("proven", "not proven")
+    with pytest.raises(InputError, match="no statistics"):
+        run.bundle(tmp_path / "sums.zip", sums_for="A")
+    assert "sums" not in [one.action for one in run.folder.entries()]
