@@ -204,7 +204,7 @@ def by_rows() -> None:
     """A million rows of few clients."""
     clients = 50
     with bench(1_000_000, 512, 1_000) as own:
-        train = own.train(clients)
+        train = fewest(partial(own.train, clients))
         sums = own.folder / "sums"
         parts = write_partial(own, clients, sums)
         script = own.folder / "bare.py"
