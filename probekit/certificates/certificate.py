@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any, Self
 
@@ -133,9 +133,8 @@ class Certificate:
     @property
     def plain(self) -> dict[str, Json]:
         """All that it says, in plain values."""
-        said = asdict(replace(self, openings={}, retained={}))
-        del said["openings"]  # salts are for nobody
-        found: dict[str, Json] = json.loads(canonical(_finite(said)))
+        found: dict[str, Json] = _said(replace(self, openings={}, retained={}))
+        del found["openings"]  # salts are for nobody
         return found | {"retained": dict(sorted(self.retained.items()))}
 
     @cached_property
@@ -249,13 +248,18 @@ def signed_bytes(certificate: Certificate) -> bytes:
     return kind + canonical(certificate.stored).encode()
 
 
-def _finite(value: Any) -> Any:
-    """The same value with infinite bounds as None: JSON has no infinity."""
+def _said(value: Any) -> Any:
+    """The same in plain values, names sorted, with infinite bounds as None: JSON has no infinity."""
+    if value is None or isinstance(value, str | int):
+        return value
     if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, Mapping):
-        return {name: _finite(one) for name, one in value.items()}
-    return [_finite(one) for one in value] if isinstance(value, list | tuple) else value
+        return float(value) if math.isfinite(value) else None
+    if isinstance(value, list | tuple):
+        if {*map(type, value)} == {float}:
+            return [one if math.isfinite(one) else None for one in value]
+        return [_said(one) for one in value]
+    named = value if isinstance(value, Mapping) else {one.name: getattr(value, one.name) for one in fields(value)}
+    return {name: _said(named[name]) for name in sorted(named)}
 
 
 def _same(value: Any) -> Any:

@@ -163,5 +163,7 @@ def _transformed(frame: System, gram: Array, moment: Array, counts: Array) -> Sy
     if frame.design.intercept == "penalised":
         gram = np.block([[gram, sums[:, None]], [sums[None], np.array([[total]])]])
         moment = np.vstack([moment, (high - low) * counts + low * total])
-    each = low + (high - low) * np.eye(len(counts)) - frame.mean_target
-    return replace(frame, gram=gram, moment=moment, weight=total, energy=float(counts @ (each**2).sum(axis=1)))
+    # of each class: the squares of a row's targets, all but its own being `low`
+    lows, highs = low - frame.mean_target, high - frame.mean_target
+    each = np.square(lows).sum() - np.square(lows) + np.square(highs)
+    return replace(frame, gram=gram, moment=moment, weight=total, energy=float(counts @ each))

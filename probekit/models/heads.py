@@ -46,7 +46,7 @@ class LinearHead:
         """The length of an embedding."""
         return int(self.params.shape[0]) - 1
 
-    @property
+    @cached_property
     def digest(self) -> str:
         """The sha256 of the map: parameters, classes and row view."""
         return _hash([list(self.classes), self.view, self.spec_digest, list(self.params.shape)], self.params)
