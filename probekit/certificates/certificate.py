@@ -250,14 +250,11 @@ def signed_bytes(certificate: Certificate) -> bytes:
 
 def _said(value: Any) -> Any:
     """The same in plain values, names sorted, with infinite bounds as None: JSON has no infinity."""
-    if value is None or isinstance(value, str | int):
-        return value
-    if isinstance(value, float):
-        return float(value) if math.isfinite(value) else None
+    if value is None or isinstance(value, str | int | float):
+        return value if not isinstance(value, float) else float(value) if math.isfinite(value) else None
     if isinstance(value, list | tuple):
-        if {*map(type, value)} == {float}:
-            return [one if math.isfinite(one) else None for one in value]
-        return [_said(one) for one in value]
+        plain = {*map(type, value)} == {float}
+        return [one if math.isfinite(one) else None for one in value] if plain else [_said(one) for one in value]
     named = value if isinstance(value, Mapping) else {one.name: getattr(value, one.name) for one in fields(value)}
     return {name: _said(named[name]) for name in sorted(named)}
 
