@@ -16,6 +16,7 @@ import zipfile
 from collections.abc import Iterator
 from importlib import import_module, metadata
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any
 
 import pytest
@@ -212,16 +213,21 @@ def elsewhere(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 def _outside(
     place: Path, *arguments: str, folder: Path | None = None, limit: float = 1500
 ) -> subprocess.CompletedProcess[str]:
+    """Run the wheel's Python. What it prints goes to files: a pipe would be waited for while any process has it."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST", "PYTHONPATH"))}
-    return subprocess.run(
-        [str(place / "venv" / "bin" / "python"), *arguments],
-        cwd=folder or place,
-        env={**clean, "OMP_NUM_THREADS": "1"},
-        text=True,
-        capture_output=True,
-        check=False,
-        timeout=limit,
-    )
+    with TemporaryFile("w+") as out, TemporaryFile("w+") as errors:
+        done = subprocess.run(
+            [str(place / "venv" / "bin" / "python"), *arguments],
+            cwd=folder or place,
+            env={**clean, "OMP_NUM_THREADS": "1"},
+            stdout=out,
+            stderr=errors,
+            check=False,
+            timeout=limit,
+        )
+        out.seek(0)
+        errors.seek(0)
+        return subprocess.CompletedProcess(done.args, done.returncode, out.read(), errors.read())
 
 
 @pytest.mark.slow

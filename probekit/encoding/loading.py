@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from collections.abc import Callable, Container, Generator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -14,6 +15,9 @@ from probekit.datasets.pictures import sample_id
 from probekit.errors import SampleError
 from probekit.protocols import Dataset, Sample, Trigger
 from probekit.values import UNLABELLED
+
+_DIE_WITH_PARENT = 1
+"""Linux's PR_SET_PDEATHSIG."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,16 +97,23 @@ def _loaded(
 
     pack = partial(_pack, data, prepare)  # workers get no model, only the preprocessing
     numbers: Any = range(length)
+    begin = partial(_begin_worker, os.getpid())
     for rows, stacked in DataLoader(
-        numbers, batch_size=chunk, num_workers=workers, collate_fn=pack, worker_init_fn=_quiet_worker
+        numbers, batch_size=chunk, num_workers=workers, collate_fn=pack, worker_init_fn=begin
     ):
         apart = stacked is not None
         yield [replace(row, content=stacked[row.content]) if apart and row.content is not None else row for row in rows]
 
 
-def _quiet_worker(_: int) -> None:
-    """A worker leaves Ctrl-C to its parent."""
+def _begin_worker(parent: int, _: int) -> None:
+    """A worker leaves Ctrl-C to its parent and, on Linux, dies with it: killed, it would keep locks and pipes open."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if sys.platform == "linux":
+        import ctypes
+
+        ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, signal.SIGKILL)
+        if os.getppid() != parent:  # it died before the line above
+            os._exit(1)
 
 
 def _pack(data: Dataset, prepare: Prepare, numbers: list[int]) -> tuple[list[Prepared], Any]:

@@ -92,6 +92,49 @@ def test_killed_at_random_instants(
     assert kills == 10
 
 
+class Stuck(PixelBackbone):
+    """In another process than its own it says which, and never ends."""
+
+    def __init__(self, said: Path) -> None:
+        super().__init__()
+        self.said, self.home = said, os.getpid()
+
+    def preprocess(self, sample: Any) -> Any:
+        """At once here, never there."""
+        if os.getpid() != self.home:
+            (self.said / str(os.getpid())).touch()
+            time.sleep(60)
+        return super().preprocess(sample)
+
+
+def _stuck(root: Path, said: Path) -> None:
+    extract(Stuck(said), pairs(ROWS), store=DiskStore(root), batch_size=8, num_workers=2)
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs Linux")
+def test_workers_die_with_a_killed_extraction(tmp_path: Path) -> None:
+    """Left alone, one that is stuck would hold its parent's locks and pipes for good."""
+    said = tmp_path / "said"
+    said.mkdir()
+    process = start(_stuck, tmp_path / "cache", said)
+    while len(list(said.iterdir())) < 2:
+        time.sleep(0.01)
+        assert process.exitcode is None
+    os.kill(process.pid, signal.SIGKILL)
+    process.join()
+    end = time.monotonic() + 30
+    while left := [one.name for one in said.iterdir() if _runs(one.name)]:
+        assert time.monotonic() < end, left
+        time.sleep(0.02)
+
+
+def _runs(process: str) -> bool:
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
 def test_an_interrupted_run_keeps_what_it_had(tmp_path: Path) -> None:
     process = start(work, tmp_path)
     while not list(tmp_path.rglob("pieces/*.safetensors")):
