@@ -18,6 +18,8 @@ import platformdirs
 from filelock import BaseFileLock, Timeout
 
 from probekit.errors import CorruptError, HostileError, StorageError
+from probekit.syncing import sync_file
+from probekit.syncing import sync_folder as sync_folder
 from probekit.values import Json
 
 DEEPEST = 64
@@ -60,15 +62,6 @@ def acquire(lock: BaseFileLock, notice: str, waiting: Callable[[str], None] | No
     lock.acquire()
 
 
-def sync_folder(folder: Path) -> None:
-    """Make the names in a folder survive a power cut."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
 def make_folder(folder: Path, *, closed: bool = False) -> None:
     """Make a folder, and those above it, to survive a power cut: as closed as what they stand in, or to all others."""
     if not folder.is_dir():
@@ -99,7 +92,7 @@ def aside_file(folder: Path, mode: int = 0o666) -> Iterator[tuple[IO[bytes], Pat
 def settle(handle: IO[bytes], path: Path, target: Path) -> None:
     """Make the file's bytes safe, then let it appear under its name."""
     handle.flush()
-    os.fsync(handle.fileno())
+    sync_file(handle.fileno())
     path.rename(target)
     sync_folder(target.parent)
 

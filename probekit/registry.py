@@ -1,23 +1,23 @@
-"""Backbones, data sets, backends, trainers and methods by name: from entry points, or registered in code."""
+"""Backbones, data sets, backends, trainers and methods by name: built in, registered in code, or of plugins."""
 
 from __future__ import annotations
 
-import ast
 import difflib
 import importlib.util
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import fields, is_dataclass, replace
 from functools import lru_cache
-from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, get_args, get_type_hints
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, get_args, get_type_hints
 
 from probekit.errors import InputError, NotFoundError
 
 if TYPE_CHECKING:
+    import ast
+
     from probekit.protocols import Reference
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -30,21 +30,39 @@ def nearest(name: str, known: list[str]) -> str:
     return f"Known and close: {', '.join(close)}." if close else "None is installed."
 
 
-def entry_points(group: str) -> tuple[metadata.EntryPoint, ...]:
+class Point(NamedTuple):
+    """Where a name leads, and which distribution says so."""
+
+    name: str
+    module: str
+    attribute: str
+    origin: str = "probekit"
+
+    def load(self) -> Callable[..., Any]:
+        """The factory."""
+        found: Callable[..., Any] = getattr(importlib.import_module(self.module), self.attribute)
+        return found
+
+
+def plugins(group: str) -> tuple[Point, ...]:
     """The entry points of a group, looked up once for the same search path: every look reads all distributions."""
-    return _entry_points(group, metadata.entry_points, tuple(sys.path))
+    from importlib import metadata
+
+    return _plugins(group, metadata.entry_points, tuple(sys.path))
 
 
 @lru_cache
-def _entry_points(group: str, look: Callable[..., Any], path: tuple[str, ...]) -> tuple[metadata.EntryPoint, ...]:
-    return tuple(look(group=group))
+def _plugins(group: str, look: Callable[..., Any], path: tuple[str, ...]) -> tuple[Point, ...]:
+    origins = [(one, one.dist.name if one.dist else "an unknown distribution") for one in look(group=group)]
+    return tuple(Point(one.name, one.module, one.attr, origin) for one, origin in origins)
 
 
 class Registry:
-    """Names of one kind. Built-ins and strangers' plugins come through the same entry-point group."""
+    """Names of one kind: ours, which need no search, and those of plugins, from the entry points of a group."""
 
-    def __init__(self, group: str, noun: str) -> None:
+    def __init__(self, group: str, noun: str, built_in: Mapping[str, str]) -> None:
         self.group, self.noun = group, noun
+        self.built_in = [Point(name, *f"probekit.{value}".split(":")) for name, value in built_in.items()]
         self._registered: dict[str, Callable[..., Any]] = {}
 
     def register(self, name: str) -> Callable[[F], F]:
@@ -56,33 +74,82 @@ class Registry:
 
         return remember
 
+    @property
+    def points(self) -> list[Point]:
+        """Where each name leads; a plugin cannot take one of ours."""
+        ours = {point.name for point in self.built_in}
+        return [*self.built_in, *(point for point in plugins(self.group) if point.name not in ours)]
+
     def names(self) -> list[str]:
         """Every name that can be asked for."""
-        return sorted({*self._registered, *(point.name for point in entry_points(self.group))})
+        return sorted({*self._registered, *(point.name for point in self.points)})
 
     def get(self, name: str) -> Callable[..., Any]:
         """The factory of this name."""
         if name in self._registered:
             return self._registered[name]
-        points = [point for point in entry_points(self.group) if point.name == name]
-        if not points:
+        ours = [point for point in self.built_in if point.name == name]
+        point = next((point for point in ours or self.points if point.name == name), None)
+        if point is None:
             raise NotFoundError(f"There is no {self.noun} {name!r}. {nearest(name, self.names())}")
-        point = points[0]
         try:
-            loaded: Callable[..., Any] = point.load()
-        except ImportError as error:
-            origin = point.dist.name if point.dist else "an unknown distribution"
+            return point.load()
+        except (ImportError, AttributeError) as error:
             raise NotFoundError(
-                f"The {self.noun} {name!r} of {origin} cannot be imported: {error}. Install what it needs."
+                f"The {self.noun} {name!r} of {point.origin} cannot be imported: {error}. Install what it needs."
             ) from error
-        return loaded
 
 
-backbones = Registry("probekit.backbones", "backbone")
-datasets = Registry("probekit.datasets", "dataset")
-methods = Registry("probekit.methods", "unlearning method")
-trainers = Registry("probekit.trainers", "training method")
-problems = Registry("probekit.problems", "backend")
+backbones = Registry(
+    "probekit.backbones",
+    "backbone",
+    {
+        "open_clip": "backbones.open_clip:load",
+        "hf": "backbones.huggingface:load",
+        "timm": "backbones.timm:load",
+        "packaged": "backbones.packaged:load",
+        "pixels": "backbones.pixels:load",
+        "py": "backbones.python:load",
+    },
+)
+datasets = Registry(
+    "probekit.datasets",
+    "dataset",
+    {
+        "hf": "datasets.huggingface:load",
+        "folder": "datasets.folder:load",
+        "idx": "datasets.arrays:load_idx",
+        "npz": "datasets.arrays:load_npz",
+        "packaged": "datasets.installed:load",
+    },
+)
+methods = Registry(
+    "probekit.methods",
+    "unlearning method",
+    {
+        "exact": "unlearning.methods.exact:Exact",
+        "fedremoval": "unlearning.methods.fedremoval:FedRemoval",
+        "fedremoval-line": "unlearning.methods.line:FedRemovalLine",
+        "fedremoval-pcg": "unlearning.methods.pcg:FedRemovalPcg",
+        "retrain": "unlearning.methods.retrain:Retrain",
+        "retrain-fedavg": "unlearning.methods.retrain:RetrainFedAvg",
+    },
+)
+trainers = Registry(
+    "probekit.trainers",
+    "training method",
+    {
+        "closed-form": "federated.methods.closed_form:ClosedForm",
+        "fedavg": "federated.methods.fedavg:FedAvg",
+        "cg": "federated.methods.cg:FederatedCg",
+        "logistic": "federated.methods.logistic:Logistic",
+    },
+)
+problems = Registry(
+    "probekit.problems",
+    "backend",
+    {"embeddings": "models.embeddings:EmbeddingsBackend", "jvp": "models.jvp:JvpBackend"},
+)
 
 
 def parse(text: str, *, preset: str = "native") -> Reference:
@@ -113,8 +180,6 @@ def configured(registry: Registry, text: str) -> Any:
         name = f"py:{module}:{attribute}"
         factory = imported(name)
     else:
-        if name not in registry.names():
-            raise NotFoundError(f"There is no {registry.noun} {text!r}. {nearest(name, registry.names())}")
         factory = registry.get(name)
     call: Callable[..., Any] = factory
     first, _, rest = argument.partition(",")
@@ -125,17 +190,18 @@ def configured(registry: Registry, text: str) -> Any:
 
 def described(registry: Registry) -> dict[str, str]:
     """What each name is and its options with their defaults, read from the source: help imports no method."""
-    points = sorted(entry_points(registry.group), key=lambda point: point.name)
-    return {point.name: _described(point) for point in points}
+    return {point.name: _described(point) for point in sorted(registry.points)}
 
 
-def _described(point: metadata.EntryPoint) -> str:
+def _described(point: Point) -> str:
+    import ast
+
     body: list[ast.stmt] = []
     with suppress(ImportError, OSError, SyntaxError):
         found = importlib.util.find_spec(point.module)
         body = ast.parse(Path(found.origin).read_text() if found and found.origin else "").body
     constants = {ast.unparse(one.targets[0]): one.value for one in body if isinstance(one, ast.Assign)}
-    made = next((one for one in body if isinstance(one, ast.ClassDef) and one.name == point.attr), None)
+    made = next((one for one in body if isinstance(one, ast.ClassDef) and one.name == point.attribute), None)
     if made is None:
         return ""
     options = []

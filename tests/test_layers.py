@@ -16,7 +16,7 @@ import probekit
 
 LAYERS = (
     ("errors",),
-    ("files", "values", "protocols", "registry"),
+    ("syncing", "files", "values", "protocols", "registry"),
     *(
         (name,)
         for name in (

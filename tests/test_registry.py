@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from importlib import metadata
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -50,6 +49,24 @@ def test_what_cannot_be_read_is_described_by_nothing(monkeypatch: pytest.MonkeyP
         metadata.EntryPoint("function", "tests.test_registry:test_empty_and_unknown_names_are_refused", "g"),
     ]
     monkeypatch.setattr(metadata, "entry_points", lambda group: points)
-    found = registry.described(SimpleNamespace(group="g"))  # type: ignore[arg-type]
+    kinds = registry.Registry("g", "thing", {"ours": "no.such.module:Thing"})
+    found = registry.described(kinds)
+    assert found["ours"] == ""
     assert found["gone"] == found["function"] == ""
     assert found["taking"] == "Takes options of several types: steps=3, rate=None, loud=False"
+
+
+def test_a_plugin_cannot_take_a_name_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    theirs = [metadata.EntryPoint(name, "tests.test_registry:Taking", "g") for name in ("ours", "theirs")]
+    monkeypatch.setattr(metadata, "entry_points", lambda group: theirs)
+    kinds = registry.Registry("g", "thing", {"ours": "registry:parse"})
+    assert kinds.names() == ["ours", "theirs"]
+    assert kinds.get("ours") is registry.parse
+    assert kinds.get("theirs") is Taking
+
+
+def test_a_plugin_that_lacks_what_it_names_is_named_with_its_distribution(monkeypatch: pytest.MonkeyPatch) -> None:
+    broken = [metadata.EntryPoint("theirs", "tests.test_registry:Nothing", "g")]
+    monkeypatch.setattr(metadata, "entry_points", lambda group: broken)
+    with pytest.raises(NotFoundError, match="thing 'theirs' of an unknown distribution cannot be imported"):
+        registry.Registry("g", "thing", {}).get("theirs")

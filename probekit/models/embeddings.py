@@ -13,7 +13,6 @@ from probekit.linear.design import Design
 from probekit.linear.statistics import step_for
 from probekit.models.heads import LinearHead
 from probekit.models.linear_problem import HeadProblem
-from probekit.models.logistic_problem import LogisticProblem
 from probekit.models.problem import class_count
 from probekit.registry import configured, trainers
 from probekit.values import EmbeddingSet, Json, Partition
@@ -53,13 +52,13 @@ class EmbeddingsBackend:
         design = Design(**known["design"]) if known.get("design") else usual
         scaled = (stored or recipe).get("view", recipe.get("fit_view", "none"))
         weight = known.get("class_weight", recipe.get("class_weight"))
-        kind = LogisticProblem if recipe.get("head") == "logistic" else HeadProblem
+        kind = _logistic() if recipe.get("head") == "logistic" else HeadProblem
         normalised = bool(recipe.get("normalise_classes"))
         return kind(design, head.classes, head.spec_digest, scaled, weight, normalised)
 
     def from_plain(self, plain: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> HeadProblem:
         """The problem that was sent."""
-        kind = LogisticProblem if plain.get("head") == "logistic" else HeadProblem
+        kind = _logistic() if plain.get("head") == "logistic" else HeadProblem
         others = (plain[name] for name in ("spec", "view", "class_weight", "normalise_classes"))
         return kind(Design(**plain["design"]), tuple(plain["classes"]), *others)
 
@@ -72,3 +71,9 @@ class EmbeddingsBackend:
         params = np.ascontiguousarray(arrays["params"], np.float64)
         fields = {name: config[name] for name in ("ridge", "view", "spec_digest", "recipe")}
         return LinearHead(params, tuple(config["classes"]), **fields)
+
+
+def _logistic() -> type[HeadProblem]:
+    from probekit.models.logistic_problem import LogisticProblem  # which closed forms do without
+
+    return LogisticProblem

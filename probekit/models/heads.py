@@ -140,7 +140,9 @@ def _freeze(params: Array) -> None:
 
 
 def _hash(about: Json, params: Array) -> str:
-    return hashlib.sha256(canonical(about).encode() + np.ascontiguousarray(params, "<f8").tobytes()).hexdigest()
+    found = hashlib.sha256(canonical(about).encode())
+    found.update(np.ascontiguousarray(params, "<f8").data)
+    return found.hexdigest()
 
 
 class Head(Protocol):

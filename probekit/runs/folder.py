@@ -42,6 +42,7 @@ from probekit.runs.openings import (
     write_openings,
 )
 from probekit.runs.states import StateFolder, write_state
+from probekit.syncing import together
 from probekit.values import EmbeddingSet, Json, Partition
 
 
@@ -199,12 +200,13 @@ class RunFolder:
             step = committed or self.commit(trained)
             if step.transition is not None:
                 event = replace(event, inputs={**event.inputs, "root": step.transition.before.digest})
-            outputs = write_state(aside, trained, step.commitments, texts=texts)
-            aside.rename(state_folder(self.path, number))
-            sync_folder(self.path / "states")
-            if step.transition is not None:
-                commitments.write_transition(self.path, step.transition)
-            write_openings(certificate_openings(self.path, number), openings or {})
+            with together():  # until the ledger's entry makes it the state, a power cut may take it
+                outputs = write_state(aside, trained, step.commitments, texts=texts)
+                aside.rename(state_folder(self.path, number))
+                sync_folder(self.path / "states")
+                if step.transition is not None:
+                    commitments.write_transition(self.path, step.transition)
+                write_openings(certificate_openings(self.path, number), openings or {})
             self._enter(event, {"state": number, "root": step.root.plain, **outputs})
             return number
 

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import os
-import platform
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +41,9 @@ MOST_BYTES = 2**24
 
 def environment() -> dict[str, Json]:
     """What a run was made with: versions, machine and thread settings, as plain values."""
+    import platform
+    from importlib import metadata  # which takes the whole of email along
+
     versions: dict[str, Json] = {}
     for name in PACKAGES:
         try:

@@ -11,7 +11,6 @@ from typing import Any
 from probekit.cache import DiskStore
 from probekit.certificates.certificate import Certificate, certificate_text, read_certificate, signed_bytes
 from probekit.certificates.certify import certify
-from probekit.certificates.privacy import guarantee
 from probekit.certificates.sealing import sealed
 from probekit.certificates.stripping import read_stripped
 from probekit.custody.petitions import Petition
@@ -21,9 +20,7 @@ from probekit.errors import InputError, MismatchError, NotFoundError
 from probekit.federated.trained import Trained
 from probekit.linear.objective import SIGMA
 from probekit.protocols import Watch, unwatched
-from probekit.runs.asking import refuse_strangers
 from probekit.runs.commitments import row_ids_of
-from probekit.runs.fitting import trainer_of
 from probekit.runs.folder import OpenRun, RunFolder
 from probekit.runs.layout import CERTIFICATE, state_folder
 from probekit.runs.ledger import Event
@@ -32,13 +29,12 @@ from probekit.runs.openings import certificate_openings, read_openings
 from probekit.runs.options import TrainOptions, UnlearnOptions
 from probekit.runs.result import Result, to_plain
 from probekit.runs.rows import UNLEARN, RunRows, full_ids, read_request, rows_at
-from probekit.runs.subjects import subject_rows
 from probekit.unlearning.choice import carried_out, choose
 from probekit.unlearning.distance import Distance, distance_to_retraining
 from probekit.unlearning.method import Cost, Material, Unlearned, missing, needs_in_words
 from probekit.unlearning.method import method as find_method
 from probekit.unlearning.removal import Removal
-from probekit.unlearning.request import UnlearnRequest, asked
+from probekit.unlearning.request import SampleRef, UnlearnRequest, asked
 from probekit.values import Json
 
 
@@ -154,7 +150,7 @@ def unlearn(
     Doing the same again changes nothing. Interrupted, the run is as it was before.
     """
     chosen, folder = UnlearnOptions(**options), run.folder
-    people = {one for text in subjects for one in subject_rows(folder, run.store, text)}
+    people = _people(run, subjects)
     named = [*samples, *(one.text for one in sorted(people, key=str))]
     asked_for = read_request(client, clients=clients, samples=named, relabel=relabel, add=add, asked=asked)
     evaluation = run.store.open(chosen.test) if chosen.test is not None else None
@@ -167,7 +163,10 @@ def unlearn(
             )
         if done is not None:
             return done
-        refuse_strangers(folder, request)
+        if request.asked:
+            from probekit.runs.asking import refuse_strangers
+
+            refuse_strangers(folder, request)
         name, why, removal = _prepare(folder, before, request, chosen, rows, watch)
         unlearned = carried_out(removal, name)
         answering = unlearned.trained_after.statistics is None and removal.online.offers("gradient")
@@ -234,7 +233,7 @@ def _prepare(
 ) -> tuple[str, str, Removal]:
     """The method, why it is taken, and all that it may use: what was kept, and the cached rows."""
     request.remaining(before)
-    trainer = trainer_of(TrainOptions.of({**run.config, "ridge": None, "keep": None}))
+    trainer = None if _by_statistics(before, request, how.method) else _trainer(run)
     # without rows, it only says whose the server's were
     embeddings, partition = rows if rows is not None else (None, run.partition() if before.server else None)
     material = Material(embeddings, partition, options=trainer, server_only=how.server_only, watch=watch)
@@ -243,11 +242,28 @@ def _prepare(
     return name, why, removal
 
 
+def _trainer(run: RunFolder) -> Any:
+    from probekit.runs.fitting import trainer_of
+
+    return trainer_of(TrainOptions.of({**run.config, "ridge": None, "keep": None}))
+
+
+def _people(run: OpenRun, subjects: Sequence[str]) -> set[SampleRef]:
+    """The samples of all these people."""
+    if not subjects:
+        return set()
+    from probekit.runs.subjects import subject_rows
+
+    return {one for text in subjects for one in subject_rows(run.folder, run.store, text)}
+
+
 def _covered(run: RunFolder, found: Certificate, unlearned: Unlearned, options: UnlearnOptions) -> Certificate:
     """The certificate with its (epsilon, delta); what is too large for the noise is refused, and nothing changes."""
     if SIGMA in found.objective and not options.unreleased:
         asked = {"epsilon": options.epsilon, "delta": options.delta}
         wanted = {name: value for name, value in asked.items() if value is not None}
+        from probekit.certificates.privacy import guarantee
+
         return replace(found, privacy=guarantee(found, **wanted).plain)
     parameters = unlearned.trained_after.head.params.size
     return covered(run, found, parameters=parameters, unreleased=options.unreleased)

@@ -8,10 +8,6 @@ from probekit.errors import InputError
 from probekit.federated.trained import Trained
 from probekit.registry import methods
 from probekit.unlearning.method import NOTHING, REMEDIES, ROWS, Material, Unlearned, method, missing
-from probekit.unlearning.methods.fedremoval import FedRemoval, server_plan
-from probekit.unlearning.methods.line import FedRemovalLine
-from probekit.unlearning.methods.pcg import DEFAULT_ROUNDS, FedRemovalPcg
-from probekit.unlearning.methods.retrain import Retrain
 from probekit.unlearning.removal import Removal
 from probekit.unlearning.request import UnlearnRequest
 
@@ -28,19 +24,19 @@ def choose(removal: Removal) -> tuple[str, str]:
     if before.statistics is not None and (rows or not by_row):
         return "exact", "Every client's statistics are kept: the rest is summed anew and solved, exactly."
     summed = "statistics" in removal.problem.traits
-    if rows and not missing(Retrain(), removal):
+    if rows and not missing(method("retrain"), removal):
         why = "The cached rows are at hand: training on the rest from the same w_p finds its minimum."
         if summed:
             why = "No statistics are kept, but the cached rows are at hand: closed-form training on the rest is exact."
         return "retrain", why
     if by_row and removal.material.clients is None and not rows:
         raise InputError(f"Forgetting single samples needs {ROWS}.")
-    if not missing(FedRemovalPcg(), removal):
-        return f"fedremoval-pcg:{DEFAULT_ROUNDS}", (
+    if not missing(method("fedremoval-pcg"), removal):
+        return f"fedremoval-pcg:{method('fedremoval-pcg').rounds}", (
             "No statistics are kept, but the server has rows of its own and the retained clients answer: a "
             "gradient round each brings the head as near to retraining as wanted."
         )
-    if not missing(FedRemovalLine(), removal):
+    if not missing(method("fedremoval-line"), removal):
         return "fedremoval-line", (
             "The retained clients answer with one number each: along FedRemoval's step their loss falls to its lowest."
         )
@@ -49,7 +45,9 @@ def choose(removal: Removal) -> tuple[str, str]:
 
 def _one_step(removal: Removal, exact: str) -> str:
     """Why one step with the server's curvature is taken: its own rule says that it helps; else it is refused."""
-    lacking = missing(FedRemoval(), removal)
+    from probekit.unlearning.methods.fedremoval import server_plan
+
+    lacking = missing(method("fedremoval"), removal)
     if lacking:
         raise InputError(f"Nothing that this run kept allows unlearning. {lacking}{exact} Or give {ROWS}.")
     plan = server_plan(removal)

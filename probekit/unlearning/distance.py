@@ -8,8 +8,6 @@ import numpy as np
 
 from probekit.unlearning.choice import carried_out
 from probekit.unlearning.method import Unlearned, method, missing
-from probekit.unlearning.methods.exact import Exact
-from probekit.unlearning.methods.retrain import Retrain
 from probekit.unlearning.removal import Array, Removal
 
 
@@ -44,7 +42,7 @@ def _minimum(removal: Removal, name: str) -> Array | None:
     """The parameters that retraining in closed form gives, where the method did not find them itself."""
     if "minimum" in method(name).traits or "statistics" not in removal.problem.traits:
         return None
-    for one in (Exact(), Retrain()):
+    for one in map(method, ("exact", "retrain")):
         asks = one.name == "retrain" and removal.material.clients is not None  # their statistics are not ours to ask
         if not asks and not missing(one, removal):
             return carried_out(removal, one).trained_after.params

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Iterator
 from dataclasses import FrozenInstanceError, is_dataclass, replace
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -27,8 +25,7 @@ from tests.oracles import relative
 from tests.unlearning.conftest import make_run
 from tests.unlearning.small_network import GONE, minimum, network_of, whole
 
-TABLE = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]["entry-points"]
-NAMES = sorted(TABLE["probekit.methods"])
+NAMES = sorted(point.name for point in methods.built_in)
 ROUNDS = FedAvg(rounds=12, local_steps=3)
 FORGET = UnlearnRequest.of(["1"])
 
