@@ -14,7 +14,7 @@ from filelock import FileLock
 from numpy.typing import NDArray
 
 from probekit.cache.entry import Entry, check_schema, locate
-from probekit.cache.ids import IdLookup, hex_ids, pack, stack
+from probekit.cache.ids import IdArray, IdLookup, hex_ids, pack, stack
 from probekit.cache.journal import changing, check_ready
 from probekit.cache.rows import Places, StoredRows
 from probekit.cache.sets import SetShelf, assemble
@@ -116,10 +116,19 @@ class DiskStore:
         """
         entry, digest = self.entry(embeddings.spec), embeddings.digest
         wanted = pack(embeddings.ids)[embeddings.usable]
-        # so that a read-only cache can be read
-        if not entry.pieces() and self.sets.has_columns(digest, embeddings.columns):
+        complete = self.sets.has_columns(digest, embeddings.columns)
+        if complete and not entry.pieces():
             locate(entry.files(), wanted)
             return self.open(digest)
+        try:
+            self._seal(embeddings, entry, wanted)
+        except StorageError:  # a complete set of a read-only cache can be read
+            if not complete:
+                raise
+            locate(entry.files(), wanted)
+        return self.open(digest)
+
+    def _seal(self, embeddings: EmbeddingSet, entry: Entry, wanted: IdArray) -> None:
         self._prepare()
         with changing(self.root):
             if erased := self.erased(embeddings.ids):
@@ -130,7 +139,6 @@ class DiskStore:
             locate(entry.files(), wanted)
             entry.seal(wanted)
             self.sets.write(embeddings)
-        return self.open(digest)
 
     def erased(self, ids: Iterable[str]) -> set[str]:
         """Those of these samples that were erased on request."""
@@ -172,15 +180,20 @@ class DiskStore:
         rows = self.load(entry.spec, hex_ids(columns["ids"]), masked=None if masked is None else masked.astype(bool))
         return assemble(note, columns, spec=entry.spec, rows=rows)
 
-    def canary(self, spec: EncodingSpec) -> NDArray[Any] | None:
+    def canary(self, spec: EncodingSpec, samples: str = "") -> NDArray[Any] | None:
         """The vectors of the synthetic samples when this spec was first used."""
-        path = self.entry(spec).folder / "canary.json"
-        return np.array(read_json(path), dtype=np.float32) if path.exists() else None
+        return self.canaries(spec).get(samples)
 
-    def keep_canary(self, spec: EncodingSpec, vectors: NDArray[Any]) -> None:
+    def canaries(self, spec: EncodingSpec) -> dict[str, NDArray[Any]]:
+        """All that are kept, by the names of their samples."""
+        paths = {path.stem.removeprefix("canary").lstrip("-"): path for path in self.entry(spec).canary_paths()}
+        return {name: np.array(read_json(path), dtype=np.float32) for name, path in paths.items()}
+
+    def keep_canary(self, spec: EncodingSpec, vectors: NDArray[Any], samples: str = "") -> None:
         """Remember those vectors, exactly (a float32 survives JSON)."""
+        name = f"canary-{samples}.json" if samples else "canary.json"
         with self._changed(spec) as entry:
-            write_json(entry.folder / "canary.json", np.asarray(vectors, dtype=np.float32).astype(float).tolist())
+            write_json(entry.folder / name, np.asarray(vectors, dtype=np.float32).astype(float).tolist())
 
     @contextmanager
     def working(self, spec: EncodingSpec, purpose: str) -> Iterator[None]:

@@ -1,7 +1,7 @@
 """The rows of one spec on disk: an index of sealed shards, and pieces of work not yet sealed.
 
     rows/<spec digest>/spec.json      what the rows are
-                       canary.json    vectors of the synthetic samples, when first encoded
+                       canary.json    vectors of the synthetic samples, when first encoded (and canary-*.json: arrays)
                        index.json     the shards that count, in order; written last
                        shards/        <sha256>.safetensors: "rows" (n, d) and "ids" (n, 32)
                        pieces/        the same form; written while an extraction runs
@@ -98,6 +98,10 @@ class Entry:
             path.unlink()
         if gone:
             sync_folder(self.folder / place)
+
+    def canary_paths(self) -> list[Path]:
+        """Where vectors of synthetic samples are kept."""
+        return sorted(self.folder.glob("canary*.json"))
 
     def shards(self) -> list[Shard]:
         """The sealed shards, mapped."""

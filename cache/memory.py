@@ -19,7 +19,7 @@ class MemoryStore:
     def __init__(self) -> None:
         self._rows: dict[str, dict[str, NDArray[Any]]] = {}
         self._specs: dict[str, EncodingSpec] = {}
-        self._canaries: dict[str, NDArray[Any]] = {}
+        self._canaries: dict[tuple[str, str], NDArray[Any]] = {}
 
     def known(self, spec: EncodingSpec) -> Container[str]:
         """The ids that have an embedding."""
@@ -52,13 +52,13 @@ class MemoryStore:
     def restore(self, ids: Iterable[str]) -> None:
         """So nothing can come back."""
 
-    def canary(self, spec: EncodingSpec) -> NDArray[Any] | None:
+    def canary(self, spec: EncodingSpec, samples: str = "") -> NDArray[Any] | None:
         """The vectors of the synthetic samples when this spec was first used."""
-        return self._canaries.get(spec.digest)
+        return self._canaries.get((spec.digest, samples))
 
-    def keep_canary(self, spec: EncodingSpec, vectors: NDArray[Any]) -> None:
+    def keep_canary(self, spec: EncodingSpec, vectors: NDArray[Any], samples: str = "") -> None:
         """Remember those vectors."""
-        self._canaries[spec.digest] = vectors
+        self._canaries[spec.digest, samples] = vectors
 
     def specs(self) -> Sequence[EncodingSpec]:
         """Every spec that has rows."""

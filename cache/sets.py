@@ -67,8 +67,11 @@ class SetShelf:
         """Let this name mean this set from now on."""
         if not _NAME.fullmatch(name):
             raise InputError(f"{name!r} cannot name a set: use letters, digits, dots, dashes and underscores.")
+        path = self.root / "names" / f"{name}.json"
+        if path.exists() and read_json(path).get("set") == digest:  # also where nothing can be written
+            return
         with changing(self.root):
-            write_json(self.root / "names" / f"{name}.json", {"set": digest})
+            write_json(path, {"set": digest})
 
     def resolve(self, text: str) -> str:
         """The digest that a name or the beginning of a digest means."""

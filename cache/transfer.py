@@ -59,9 +59,9 @@ def bring(store: DiskStore, source: Path, *, name: str | None = None, restore_er
 def _copy(
     embeddings: EmbeddingSet, source: DiskStore, target: DiskStore, name: str, *, restore_erased: bool = False
 ) -> None:
-    canary = source.canary(embeddings.spec)
-    if canary is not None and target.canary(embeddings.spec) is None:
-        target.keep_canary(embeddings.spec, canary)
+    for samples, vectors in source.canaries(embeddings.spec).items():
+        if target.canary(embeddings.spec, samples) is None:
+            target.keep_canary(embeddings.spec, vectors, samples)
     target.adopt(embeddings, name, restore_erased=restore_erased)
 
 

@@ -44,6 +44,7 @@ def extract(
         _data(help="Keep this column, as salted digests: erase --subject finds a person's rows by it. Repeatable."),
     ] = None,
     streaming: Annotated[bool, _data(help="Read without downloading first.")] = False,
+    window: o.Window = None,
     preprocessing: o.Preset = "native",
     trigger: Annotated[
         str | None, typer.Option(help="Change pictures first: square:size=5, py:module:function.")
@@ -63,7 +64,7 @@ def extract(
 
     Interrupt it whenever you like: the same command continues.
     """
-    size = _batch_size(batch_size)
+    size, grey = _batch_size(batch_size), o.window(window)
     keep_freed_memory()
     began = time.perf_counter()
     with output.busy("loading ..."):
@@ -79,9 +80,9 @@ def extract(
         columns = Columns(**named, kept=tuple(column or ()))
         data = find_dataset(dataset, split=split, columns=columns, streaming=streaming, limit=limit)
         precision = ("amp-bfloat16" if device in ("auto", "cpu") else "amp-float16") if amp else "float32"
-        encoder = find_backbone(backbone, preset=preprocessing, device=device, precision=precision)
+        encoder = find_backbone(backbone, preset=preprocessing, device=device, precision=precision, kind=data.kind)
         paste = find_trigger(trigger) if trigger else None
-        spec = spec_of(encoder, dtype=dtype, trigger=paste)
+        spec = spec_of(encoder, dtype=dtype, trigger=paste, window=grey)
     loaded = time.perf_counter()
     if explain:
         from probekit.cache.audit import explain as differences
@@ -96,8 +97,8 @@ def extract(
             bar(now.rows, now.total, f"{now.reused} reused")
 
         how: dict[str, Any] = {"num_workers": num_workers, "dtype": dtype, "on_error": on_error, "trigger": paste}
-        how["restore_erased"] = restore_erased
-        embeddings = run(encoder, data, store=store, progress=progress, batch_size=size, **how)
+        how |= {"restore_erased": restore_erased, "window": grey, "batch_size": size}
+        embeddings = run(encoder, data, store=store, progress=progress, note=partial(_note, output), **how)
     if last[0].erased:
         output.note(
             f"{last[0].erased} rows were left out: their samples were erased from this cache on request. "
@@ -109,6 +110,10 @@ def extract(
     value = _plain(name, embeddings, encoder, last[0]) | {"seconds": timings, "cache": str(store.root)}
     output.result(value, partial(_show, weights=embeddings.spec.weights))
     return 5 if embeddings.skipped else 0
+
+
+def _note(output: Output, text: str) -> None:
+    output.note(o.as_flags(text, {name: f"--{name}" for name in ("split", "window")}))
 
 
 def _batch_size(text: str) -> int | None:

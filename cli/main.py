@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import inspect
+import os
 import sys
 from importlib import import_module
 from typing import Annotated, Any
@@ -185,5 +186,10 @@ def _interrupted(arguments: list[str]) -> int:
 
 def main() -> None:
     """The entry point of the `probekit` command."""
+    if "--json" in sys.argv and sys.stdout is not None:  # what libraries write below Python goes to stderr
+        sys.stdout.flush()
+        stdout = os.fdopen(os.dup(1), "w", encoding=sys.stdout.encoding, errors=sys.stdout.errors)
+        os.dup2(2, 1)
+        sys.stdout = stdout
     gc.set_threshold(100_000, 20, 20)  # a command ends soon: looking for cycles took a tenth of its time
     sys.exit(run(sys.argv[1:]))

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import inspect
 import re
+import sys
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext, redirect_stdout
 from dataclasses import Field, fields
 from functools import wraps
 from pathlib import Path
@@ -49,6 +51,9 @@ Rows = Annotated[bool, typer.Option("--rows", help="Compute again from the cache
 Preset = Annotated[str, typer.Option(help="native, or a preset: f2l2-domainnet, f2l2-imagenet, f2l2-flowers.")]
 Triggered = Annotated[str | None, typer.Option(help="Test pictures with a trigger: how often does it work?")]
 SetName = Annotated[str, typer.Argument(help="A set's name or the beginning of its digest.")]
+Window = Annotated[
+    str | None, typer.Option(help="LOW,HIGH: grey values that become black and white, for 12- and 16-bit scans.")
+]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and do nothing.")]
 
@@ -56,6 +61,17 @@ DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be done,
 def among(*names: str, name: str | None = None, help: str | None = None) -> Any:  # noqa: A002
     """A flag that takes one of a few words, known to shell completion."""
     return typer.Option(*([name] if name else []), click_type=click.Choice(names), help=help)
+
+
+def window(text: str | None) -> tuple[float, float] | None:
+    """Two grey values with a comma between."""
+    if text is None:
+        return None
+    try:
+        low, high = map(float, text.split(","))
+    except ValueError:
+        raise typer.BadParameter(f"--window wants two numbers, LOW,HIGH; found {text!r}.") from None
+    return low, high
 
 
 def whole_numbers(text: str, flag: str) -> tuple[int, ...]:
@@ -76,7 +92,10 @@ def common(command: Callable[..., int | None]) -> Callable[..., int | None]:
     @wraps(command)
     def call(**given: Any) -> Any:
         del given["config"], given["verbose"]  # which were read before
-        return command(Output(given.pop("json"), given.pop("quiet"), given.pop("cache")), **given)
+        output = Output(given.pop("json"), given.pop("quiet"), given.pop("cache"), sys.stdout)
+        # what a backbone or a plugin prints is not our one object
+        with redirect_stdout(sys.stderr) if output.as_json else nullcontext():
+            return command(output, **given)
 
     shared = inspect.signature(_shared, eval_str=True).parameters.values()
     keywords = [one.replace(kind=one.KEYWORD_ONLY) for one in (*own, *shared)]
@@ -152,6 +171,7 @@ def as_flags(message: str, flags: Mapping[str, str]) -> str:
         name, value = found[1] or found[3] or f"{found[5]}_column", (found[2] or found[4] or "").strip("\"'")
         if name not in flags:
             return found[0]
+        value = value.strip("()").replace(" ", "") if value.startswith("(") else value
         return flags[name] if value in ("", "True") else f"{flags[name]} {value}"
 
     return ARGUMENT.sub(flag, message)

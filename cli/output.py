@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import IO, TYPE_CHECKING, Any, TypeVar
 
 import typer
 
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from probekit.cache import DiskStore
     from probekit.protocols import Progress, Watch
     from probekit.runs.run import Run
-
 else:
     Console = Any  # which only type checkers need
 
@@ -46,11 +45,12 @@ def _plain(text: str) -> str:
 
 @dataclass(frozen=True)
 class Output:
-    """Where a command speaks. `result` is said once, at the end."""
+    """Where a command speaks. `result` is said once, at the end, on the `stream` where JSON goes."""
 
     as_json: bool = False
     quiet: bool = False
     cache: Path | None = None
+    stream: IO[str] | None = None
 
     @cached_property
     def store(self) -> DiskStore:
@@ -92,7 +92,8 @@ class Output:
     def result(self, value: Value, show: Callable[[Console, Value], None]) -> None:
         """The outcome, as one JSON object or shown to a person."""
         if self.as_json:
-            print(json.dumps(getattr(value, "plain", value), ensure_ascii=False, default=str))
+            text = json.dumps(getattr(value, "plain", value), ensure_ascii=False, default=str)
+            print(text, file=self.stream, flush=True)
         elif not self.quiet:
             from rich.console import Console
 

@@ -137,10 +137,10 @@ class Store(Protocol):
     def seal(self, embeddings: EmbeddingSet) -> EmbeddingSet:
         """Keep the set itself, its rows put in its order; gives the set as the store will load it."""
 
-    def canary(self, spec: EncodingSpec) -> NDArray[Any] | None:
-        """The vectors of the built-in synthetic samples when this spec was first used."""
+    def canary(self, spec: EncodingSpec, samples: str = "") -> NDArray[Any] | None:
+        """The vectors of the built-in synthetic samples (or of those of this name) when this spec was first used."""
 
-    def keep_canary(self, spec: EncodingSpec, vectors: NDArray[Any]) -> None:
+    def keep_canary(self, spec: EncodingSpec, vectors: NDArray[Any], samples: str = "") -> None:
         """Remember those vectors."""
 
     def specs(self) -> Sequence[EncodingSpec]:

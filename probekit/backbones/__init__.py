@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
 from probekit import registry
 from probekit.errors import InputError
 from probekit.protocols import Backbone, Placeable
+
+if TYPE_CHECKING:
+    from probekit.backbones.python import Own
 
 register_backbone = registry.backbones.register
 
 
 def backbone(
-    name: str | object, *, preset: str = "native", device: str | None = None, precision: str | None = None
+    name: str | object,
+    *,
+    preset: str = "native",
+    device: str | None = None,
+    precision: str | None = None,
+    preprocess: Callable[[Any], Any] | None = None,
+    fingerprint: str | None = None,
+    kind: str = "image",
 ) -> Backbone:
     """A frozen model that turns samples into vectors.
 
@@ -19,11 +32,15 @@ def backbone(
     preset: how pictures are preprocessed: native, f2l2-domainnet, f2l2-imagenet or f2l2-flowers.
     device: auto, cpu, cuda or mps. Left out, an object stays where it is, a model by name goes to the cpu.
     precision: float32, amp-bfloat16 or amp-float16. Left out, float32.
+    preprocess: of a module or a function: turns one sample into what it takes.
+    fingerprint: of a function: a text that changes when its numbers do; left out, its source is looked at.
+    kind: of a module or a function that has no `kind` of its own: image, text or array.
     Gives a Backbone, to pass to `extract`.
     """
     from probekit.backbones import python
 
-    found = _named(name, preset) if isinstance(name, str) else python.with_preset(name, preset)
+    own = python.Own(preprocess, fingerprint, kind)
+    found = _named(name, preset, own) if isinstance(name, str) else python.with_preset(name, preset, own)
     if preset != "native" and found.preprocessing.get("preset") != preset:
         raise InputError(f"{found.name} brings its own preprocessing and knows no presets. Leave out {preset!r}.")
     if device is not None or precision is not None:
@@ -31,13 +48,14 @@ def backbone(
     return found
 
 
-def _named(name: str, preset: str) -> Backbone:
+def _named(name: str, preset: str, own: Own) -> Backbone:
     from probekit.backbones import preprocessing, python
 
     if preset != "native":
         preprocessing.preset(preset)
     reference = registry.parse(name, preset=preset)
-    found = python.made(registry.backbones.get(reference.scheme), reference)
+    factory = registry.imported(f"py:{reference.name}") if reference.scheme == "py" else None
+    found = python.made(factory or registry.backbones.get(reference.scheme), reference, own)
     if reference.view is not None and found.view != reference.view:
         raise InputError(f"{name} has no view #{reference.view}. It has: #{found.view}.")
     return found

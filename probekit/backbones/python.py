@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
@@ -22,12 +23,21 @@ from probekit.values import Json, digest
 VIEW = "output"
 
 
+@dataclass(frozen=True)
+class Own:
+    """What a caller says of a module or a function: how samples are prepared, which version, what it takes."""
+
+    preprocess: Callable[[Any], Any] | None = None
+    fingerprint: str | None = None
+    kind: str = "image"
+
+
 def load(reference: Reference) -> Backbone:
     """What `py:module:factory` makes."""
     return made(imported(f"py:{reference.name}"), reference)
 
 
-def made(factory: Any, reference: Reference) -> Backbone:
+def made(factory: Any, reference: Reference, own: Own | None = None) -> Backbone:
     """The backbone of an entry point or a `py:` name.
 
     A callable without required parameters is called; so is one whose only parameter is called `reference`,
@@ -38,13 +48,18 @@ def made(factory: Any, reference: Reference) -> Backbone:
         wanted = _required(factory)
         if wanted in ([], ["reference"]):
             thing = factory(reference) if wanted else factory()
-    return with_preset(thing, reference.preset, name=str(reference))
+    return with_preset(thing, reference.preset, own, name=str(reference))
 
 
-def with_preset(thing: Any, name_of_preset: str, *, name: str | None = None) -> Backbone:
+def with_preset(thing: Any, name_of_preset: str, own: Own | None = None, *, name: str | None = None) -> Backbone:
     """A backbone made of a thing with this preset, where it does not bring a preprocessing of its own."""
-    own = None if name_of_preset == NATIVE or is_backbone(thing) else preset(name_of_preset)
-    return as_backbone(thing, name=name, preprocess=own)
+    own = own or Own()
+    chosen = None if name_of_preset == NATIVE or is_backbone(thing) else preset(name_of_preset)
+    if chosen is not None and own.preprocess is not None:
+        raise InputError(f"Give `preprocess` or the preset {name_of_preset}, one of them.")
+    kind = getattr(thing, "kind", own.kind)
+    prepare = own.preprocess or chosen
+    return as_backbone(thing, name=name, preprocess=prepare, fingerprint=own.fingerprint, kind=kind)
 
 
 def is_backbone(thing: Any) -> bool:
@@ -87,7 +102,7 @@ def as_backbone(
     own = _stated(preprocess or getattr(thing, "preprocess", None), kind)
     if isinstance(thing, nn.Module):
         if own is None:
-            remedy = "Set its attribute `preprocess` to a function from a picture to a tensor, or choose a preset."
+            remedy = "Give `preprocess`, a function from a picture to a tensor, or set its attribute of that name."
             raise InputError(f"{label} is a torch module, and nothing says how pictures are prepared for it. {remedy}")
         return FrozenModule(thing, own, name=label, view=VIEW, kind=kind, collate=_collated)
     version = _hexadecimal(fingerprint or getattr(thing, "fingerprint", None) or _source_digest(thing))
@@ -130,7 +145,7 @@ def _source_digest(function: Any) -> str:
     except (OSError, TypeError) as error:
         text = repr(function)
         if re.search(r" at 0x[0-9a-fA-F]+", text) or not text:
-            remedy = "Define it in a file, give it a repr that says all, or an attribute `fingerprint`."
+            remedy = "Define it in a file, give it a repr that says all, or give `fingerprint`, a text of your choice."
             raise InputError(f"Cannot tell one version of {_qualified(function)} from another. {remedy}") from error
         return digest([_qualified(function), text])
 

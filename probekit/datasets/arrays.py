@@ -30,7 +30,7 @@ def load_idx(name: str, options: DatasetOptions) -> Table:
     """The pictures of an idx file with its labels beside it, or of one split in a folder of such files."""
     path, source = Path(name).expanduser(), f"idx:{name}"
     options.refuse("columns", source=source)
-    if not name or not path.exists():
+    if not name or not (path.is_file() or path.is_dir()):
         raise NotFoundError(f"There is no file or folder {name!r}. Give a folder of idx files, or an images file.")
     if path.is_dir():
         files = _idx_files(path)

@@ -31,7 +31,7 @@ def load(name: str, options: DatasetOptions) -> Table:
     options.refuse("text", source=f"folder:{name}")
     if not name or not top.is_dir():
         raise NotFoundError(f"There is no folder {name!r}. Give the folder that holds one folder per class.")
-    root = _split_folder(top, options.split)
+    root, note = _split_folder(top, options.split)
     files, others = _pictures(root)
     if not files:
         known = " ".join(sorted(EXTENSIONS))
@@ -44,28 +44,42 @@ def load(name: str, options: DatasetOptions) -> Table:
     clients = client_names(noted["client"], source=source) if "client" in noted else None
     reader = partial(_reader, root, files)
     kept = {name: noted[f"kept {name}"] for name in options.columns.kept}
-    return Table(source, "image", reader, labels, classes, names=names, clients=clients, ignored=others, columns=kept)
+    more: dict[str, Any] = {"names": names, "clients": clients, "ignored": others, "columns": kept, "note": note}
+    return Table(source, "image", reader, labels, classes, **more)
 
 
 def _reader(root: Path, files: Sequence[tuple[str, ...]], row: int) -> Callable[[], Any]:
     return partial(pictures.decode, root.joinpath(*files[row]))
 
 
-def _split_folder(top: Path, wanted: str | None) -> Path:
+def _split_folder(top: Path, wanted: str | None) -> tuple[Path, str]:
+    """The folder to read, and what to say where nobody chose it."""
     folders = _subfolders(top)
     splits = [name for name in folders if name.lower() in SPLITS]
     if wanted is not None:
         # An unusual name is a split too when it is asked for; the usual ones are what an error should list.
         known = folders if wanted in folders else splits
-        return top / choose_split(wanted, known, source=f"folder:{top}")
+        return top / choose_split(wanted, known, source=f"folder:{top}"), ""
+    listed = ", ".join(splits)
     if splits and splits == folders and not any(_is_picture(entry.name) for entry in os.scandir(top)):
-        return top / choose_split(None, splits, source=f"folder:{top}")
-    return top
+        chosen = choose_split(None, splits, source=f"folder:{top}")
+        told = f"folder:{top} has the splits {listed}; {chosen} is read. Choose another with `split`."
+        return top / chosen, told if len(splits) > 1 else ""
+    mixed = f"folder:{top} holds {listed} beside other folders: they are taken for classes. `split` reads one alone."
+    return top, mixed if len(splits) > 1 else ""
 
 
 def _subfolders(top: Path) -> list[str]:
     with os.scandir(top) as entries:
-        return sorted(entry.name for entry in entries if entry.is_dir() and not _is_hidden(entry.name))
+        return sorted(entry.name for entry in entries if _is_folder(entry) and not _is_hidden(entry.name))
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    """Whether it is a folder; a link to itself is none, and is told as a sample that cannot be read."""
+    try:
+        return entry.is_dir()
+    except OSError:
+        return False
 
 
 def _pictures(root: Path) -> tuple[list[tuple[str, ...]], int]:
@@ -80,7 +94,7 @@ def _walk(folder: Path, parts: tuple[str, ...], above: frozenset[str]) -> Iterat
     with os.scandir(folder) as entries:
         listed = [entry for entry in entries if not _is_hidden(entry.name)]
     for entry in listed:
-        if not entry.is_dir():
+        if not _is_folder(entry):
             yield (*parts, entry.name)
         elif (place := os.path.realpath(entry.path)) not in above:
             yield from _walk(Path(entry.path), (*parts, entry.name), above | {place})

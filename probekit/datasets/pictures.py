@@ -1,7 +1,8 @@
-"""Pictures that the rest of probekit may take for granted: whole, upright, 8 bits deep, with an id."""
+"""Pictures that the rest of probekit may take for granted: whole, upright, with an id, and as 8 bits."""
 
 from __future__ import annotations
 
+import math
 import re
 from io import BytesIO
 from pathlib import Path
@@ -16,11 +17,15 @@ from probekit.values import EncodingSpec, content_id
 
 MODES = ("1", "L", "LA", "P", "PA", "RGB", "RGBA", "RGBX", "RGBa", "CMYK", "YCbCr", "HSV", "LAB")
 """The modes that have one agreed conversion to 8-bit RGB."""
+DEEP = ("I;16", "I", "F")
+"""Grey pictures of more than 8 bits. Of these only the first has an agreed range of values."""
 
 
 def decode(source: bytes | Path) -> Image.Image:
     """The picture in a file or in its bytes, read to the end and checked."""
     where = str(source) if isinstance(source, Path) else f"{len(source)} bytes"
+    if isinstance(source, Path) and source.exists() and not source.is_file():
+        raise SampleError(f"{where} is no regular file but a pipe, a folder or a device. Replace it or remove the row.")
     try:
         with Image.open(source if isinstance(source, Path) else BytesIO(source)) as picture:
             return checked(picture)
@@ -43,11 +48,10 @@ def _reason(error: Exception) -> str:
 
 
 def checked(picture: Image.Image) -> Image.Image:
-    """The same picture, upright and at most 8 bits deep, or a SampleError that says what is wrong with it.
+    """The same picture, upright, or a SampleError that says what is wrong with it.
 
-    EXIF orientation is applied as the `datasets` library does. 16-bit grey becomes 8-bit grey as
-    round(value / 257), which maps 0 to 0 and 65535 to 255. Alpha stays: it belongs to the sample's id, and
-    `rgb` drops it later.
+    EXIF orientation is applied as the `datasets` library does. Alpha and values of more than 8 bits stay: they belong
+    to the sample's id, and `rgb` and `eight_bits` drop them later.
     """
     if not isinstance(picture, Image.Image):
         raise SampleError(f"Wanted a picture, found {type(picture).__name__}. Give a PIL picture.")
@@ -61,11 +65,44 @@ def checked(picture: Image.Image) -> Image.Image:
     if picture.getexif().get(ExifTags.Base.Orientation) is not None:
         picture = ImageOps.exif_transpose(picture)
     if picture.mode.startswith("I;16"):
-        return Image.fromarray(((np.asarray(picture).astype(np.uint32) + 128) // 257).astype(np.uint8))
-    if picture.mode not in MODES:
+        return Image.fromarray(np.asarray(picture).astype(np.uint16))  # in one order of bytes
+    if picture.mode not in (*MODES, *DEEP):
         remedy = "Scale them to 8 bits yourself, and save them as L or RGB."
         raise SampleError(f"Pictures of mode {picture.mode!r} have no agreed range of values. {remedy}")
     return picture
+
+
+def checked_window(window: tuple[float, float]) -> tuple[float, float]:
+    """A window of grey values: two numbers, the lower first; whole ones as such, so that one window has one name."""
+    low, high = map(float, window)
+    if not (math.isfinite(low) and math.isfinite(high) and low < high):
+        raise InputError(f"A `window` is two numbers, the lower first; found {low:g} and {high:g}.")
+    return (int(low) if low == int(low) else low), (int(high) if high == int(high) else high)
+
+
+def eight_bits(content: Any, window: tuple[float, float] | None = None) -> Any:
+    """A picture at most 8 bits deep; whatever is no picture as it is.
+
+    window: the grey values that become 0 and 255; those between in proportion, rounded, those beyond cut off. Left
+    out, it is 0 and 65535 for 16 bits, and pictures of 32 bits, which have no agreed range, are refused.
+    """
+    if not isinstance(content, Image.Image) or (window is None and content.mode not in DEEP):
+        return content
+    if content.mode not in ("L", *DEEP):
+        raise SampleError(f"A window is for grey pictures, and this one is {content.mode}. Leave `window` out for it.")
+    if window is None and content.mode != "I;16":
+        remedy = "Give a `window` (lowest, highest), or save them as L or RGB."
+        raise SampleError(f"Pictures of mode {content.mode!r} have no agreed range of values. {remedy}")
+    low, high = window or (0, 65535)
+    values = np.asarray(content, dtype=np.float64)
+    if not np.isfinite(values).all():
+        raise SampleError("The picture holds values that are not finite. Replace it or remove the row.")
+    return Image.fromarray(np.floor(np.clip((values - low) / (high - low), 0, 1) * 255 + 0.5).astype(np.uint8))
+
+
+def deepest(content: Any) -> int:
+    """The highest value of a 16-bit picture; 0 for all else."""
+    return int(np.asarray(content).max()) if isinstance(content, Image.Image) and content.mode == "I;16" else 0
 
 
 def rgb(picture: Image.Image) -> Image.Image:
@@ -73,6 +110,7 @@ def rgb(picture: Image.Image) -> Image.Image:
 
     Every backbone converts before it resizes: Pillow would resize palette pictures by nearest neighbour.
     """
+    picture = eight_bits(picture)
     if picture.mode == "RGB":
         return picture
     if "transparency" in picture.info:  # Pillow warns when asked to forget a palette's transparency in one step
@@ -123,12 +161,19 @@ CANARY_TEXTS = (
 
 
 def canary_samples(kind: str) -> list[Any]:
-    """Eight samples that are the same everywhere and forever; none for arrays, whose shape nobody knows."""
+    """Eight samples that are the same everywhere and forever; none for arrays, whose shape `canary_arrays` follows."""
     if kind not in ("image", "text", "array"):
         raise InputError(f"Samples are of kind image, text or array; found {kind!r}.")
     if kind == "image":
         return _canary_pictures()
     return list(CANARY_TEXTS) if kind == "text" else []
+
+
+def canary_arrays(like: NDArray[Any]) -> list[NDArray[Any]]:
+    """Four arrays of another's shape and type: values in (0, 1), or small whole numbers that may be indices."""
+    noise = _noise(4 * like.size).reshape(4, *like.shape)
+    whole = like.dtype.kind in "biu"
+    return [(one % 8 if whole else (one + 0.5) / 256).astype(like.dtype) for one in noise]
 
 
 def _canary_pictures() -> list[Image.Image]:

@@ -26,7 +26,8 @@ LIMIT = 2**31
 class Table:
     """A dataset that knows its rows. `reader(row)` gives the function that reads the content of that row.
 
-    Rows without a name of their own are named by their number. `ignored` counts files that are not samples.
+    Rows without a name of their own are named by their number. `ignored` counts files that are not samples. `note` is
+    what a person should know of how it was read.
     """
 
     name: str
@@ -38,6 +39,7 @@ class Table:
     clients: Sequence[str] | None = None
     ignored: int = 0
     columns: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    note: str = ""
 
     def __post_init__(self) -> None:
         for column in (self.names, self.clients, *self.columns.values()):
@@ -69,7 +71,7 @@ class FirstRows:
         if limit < 1:
             raise InputError(f"A limit must leave at least one row; found {limit}. Leave it out for all rows.")
         self.whole, self.limit, self.name = whole, limit, f"{whole.name}[:{limit}]"
-        self.kind, self.class_names = whole.kind, whole.class_names
+        self.kind, self.class_names, self.note = whole.kind, whole.class_names, str(getattr(whole, "note", ""))
 
     def __len__(self) -> int:
         return min(self.limit, len(self.whole))
@@ -99,20 +101,22 @@ class Mapped:
         return Mapped, (self.opener,)
 
 
-def picture(pixels: NDArray[np.uint8]) -> Image.Image:
-    """The picture of H x W or H x W x channels bytes."""
+def picture(pixels: NDArray[Any]) -> Image.Image:
+    """The picture of H x W or H x W x channels bytes, or of H x W 16-bit numbers."""
     plane = pixels[..., 0] if pixels.ndim == 3 and pixels.shape[2] == 1 else pixels
     return Image.fromarray(np.ascontiguousarray(plane))
 
 
 def array_kind(content: Any) -> str | None:
-    """What one sample in an array is: a picture of H x W or H x W x channels bytes, a row of numbers, or neither."""
+    """What one sample in an array is: a picture of H x W [x channels] bytes or H x W 16 bits, a row of numbers, or
+    neither."""
     if not isinstance(content, np.ndarray):
         return None
     if content.ndim == 1 and content.dtype.kind in "fiu":
         return "array"
     pixels = content.ndim == 2 or (content.ndim == 3 and content.shape[2] in (1, 3, 4))
-    return "image" if pixels and content.dtype == np.uint8 else None
+    grey = pixels and (content.ndim == 2 or content.shape[2] == 1)
+    return "image" if (pixels and content.dtype == np.uint8) or (grey and content.dtype == np.uint16) else None
 
 
 def vector(numbers: NDArray[Any]) -> NDArray[Any]:

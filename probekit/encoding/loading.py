@@ -11,7 +11,7 @@ from functools import partial
 from itertools import count, islice
 from typing import Any
 
-from probekit.datasets.pictures import sample_id
+from probekit.datasets.pictures import deepest, eight_bits, sample_id
 from probekit.errors import SampleError
 from probekit.protocols import Dataset, Sample, Trigger
 from probekit.values import UNLABELLED
@@ -22,7 +22,10 @@ _DIE_WITH_PARENT = 1
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A row on its way to the backbone. No content: the store has it. An error: it cannot be used."""
+    """A row on its way to the backbone. No content: the store has it. An error: it cannot be used.
+
+    `deepest` is the highest value of a 16-bit picture that no window was given for.
+    """
 
     number: int
     name: str
@@ -32,6 +35,7 @@ class Prepared:
     content: Any = None
     error: str | None = None
     columns: Mapping[str, str] = field(default_factory=dict)
+    deepest: int = 0
 
 
 @dataclass(frozen=True)
@@ -41,17 +45,21 @@ class Prepare:
     preprocess: Callable[[Any], Any]
     trigger: Trigger | None
     known: Container[str]
+    window: tuple[float, float] | None = None
 
     def __call__(self, number: int, sample: Sample) -> Prepared:
         try:
             content = sample.content()
             identity, ready = sample_id(content), None
+            high = deepest(content) if self.window is None else 0
             if identity not in self.known:
-                ready = self.preprocess(content if self.trigger is None else self.trigger(content))
+                seen = eight_bits(content, self.window)
+                ready = self.preprocess(seen if self.trigger is None else self.trigger(seen))
         except Exception as error:  # whatever a decoder throws concerns this sample alone
             reason = str(error) if isinstance(error, SampleError) else f"{type(error).__name__}: {error}."
             return Prepared(number, sample.name, sample.label, sample.client, error=reason, columns=_kept(sample))
-        return Prepared(number, sample.name, sample.label, sample.client, identity, ready, columns=_kept(sample))
+        kept = _kept(sample)
+        return Prepared(number, sample.name, sample.label, sample.client, identity, ready, columns=kept, deepest=high)
 
 
 def _kept(sample: Sample) -> Mapping[str, str]:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from probekit.backbones import backbone
 from probekit.cache.audit import explain
 from probekit.datasets import dataset as find_dataset
-from probekit.datasets.pictures import sample_id
+from probekit.datasets.pictures import checked_window, eight_bits, sample_id
 from probekit.datasets.triggers import trigger
 from probekit.encoding.canary import TOLERANCE
 from probekit.encoding.extract import spec_of
@@ -47,7 +48,9 @@ def reencode(embeddings: EmbeddingSet, *, count: int, dataset: str | None, seed:
         spec.backbone, preset=str(spec.preprocessing.get("preset", "native")), device="cpu", precision=spec.precision
     )
     paste = trigger(spec.trigger.partition("@")[0]) if spec.trigger is not None else None
-    now = spec_of(encoder, dtype=spec.dtype, trigger=paste)
+    given: Any = spec.preprocessing.get("window")
+    window = None if given is None else checked_window(given)
+    now = spec_of(encoder, dtype=spec.dtype, trigger=paste, window=window)
     if now.digest != spec.digest:
         differing = "; ".join(line.strip() for line in explain(now, [spec])[1:])
         raise MismatchError(f"{spec.backbone} is not what made this set any more: {differing}. Extract it again.")
@@ -65,7 +68,8 @@ def reencode(embeddings: EmbeddingSet, *, count: int, dataset: str | None, seed:
             changed += 1
             continue
         kept = np.asarray(embeddings.embeddings[int(row)], dtype=np.float64)
-        ready = encoder.preprocess(content if paste is None else paste(content))
+        seen = eight_bits(content, window)
+        ready = encoder.preprocess(seen if paste is None else paste(seen))
         again = np.asarray(encoder.encode([ready]), dtype=np.float64)[0]
         errors.append(float(np.linalg.norm(again - kept) / (np.linalg.norm(kept) + 1e-30)))
     tolerance = TOLERANCE["float32"] if spec.dtype != "float16" else 2e-3

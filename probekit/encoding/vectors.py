@@ -59,11 +59,14 @@ class _Table:
         return next((column for name, column in self.columns.items() if name.lower() in usual), None)
 
 
-def read_vectors(path: str | Path, options: ImportOptions | None = None) -> EmbeddingSet:
+def read_vectors(source: str | Path, options: ImportOptions | None = None) -> EmbeddingSet:
     """The set of the vectors in a file or folder, with its labels, in the numbers they are stored in."""
-    how, place = options or ImportOptions(), Path(path)
+    how, place = options or ImportOptions(), Path(source)
     if not place.exists():
         raise NotFoundError(f"There is no file or folder {place}. Give the .npy, .npz, .parquet or folder of vectors.")
+    for path in (place, *([how.labels] if how.labels else [])):
+        if path.exists() and not (path.is_file() or path.is_dir()):
+            raise InputError(f"{path} is a pipe or a device, which is read once only. Write it to a file first.")
     table = _read(place, how)
     labels = _labels(table, how)
     ids = table.column(how.ids if how.ids is not None else how.join, IDS)

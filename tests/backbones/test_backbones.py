@@ -91,7 +91,8 @@ def test_presets_are_refused_where_they_would_be_ignored() -> None:
 
 def test_places_are_refused_where_they_would_be_ignored() -> None:
     assert backbone(Own(), device="auto", precision="float32").name == "own"
-    for wish in ({"device": "cuda"}, {"precision": "amp-float16"}):
+    wishes: tuple[dict[str, Any], ...] = ({"device": "cuda"}, {"precision": "amp-float16"})
+    for wish in wishes:
         with pytest.raises(InputError, match="cannot be placed"):
             backbone(Own(), **wish)
 

@@ -12,6 +12,7 @@ from PIL import Image
 from torch import nn
 
 from probekit.backbones import backbone
+from probekit.backbones.modes import training_parts
 from probekit.backbones.python import as_backbone
 from probekit.datasets import pictures
 from probekit.errors import InputError, NotFoundError
@@ -65,9 +66,40 @@ def test_a_fingerprint_may_be_stated() -> None:
     one, two = (as_backbone(mean_colour, fingerprint=version) for version in ("v1", "v2"))
     assert one.fingerprint != two.fingerprint
     assert as_backbone(mean_colour, fingerprint="ab" * 32).fingerprint == "ab" * 32
-    with pytest.raises(InputError, match="attribute `fingerprint`"):
+    with pytest.raises(InputError, match="give `fingerprint`"):
         as_backbone(eval("lambda samples: samples"))
     assert len(as_backbone(eval("lambda samples: samples"), fingerprint="mine").fingerprint) == 64
+
+
+def test_arguments_that_messages_name_exist() -> None:
+    nameless = eval("lambda samples: samples")
+    with pytest.raises(InputError, match="give `fingerprint`"):
+        backbone(nameless)
+    assert backbone(nameless, fingerprint="mine").fingerprint == as_backbone(nameless, fingerprint="mine").fingerprint
+    with pytest.raises(InputError, match="Give `preprocess`"):
+        backbone(Flat())
+    found = backbone(Flat(), preprocess=thumbnail)
+    assert found.preprocessing == as_backbone(Flat(), preprocess=thumbnail).preprocessing
+    with pytest.raises(InputError, match="one of them"):
+        backbone(Flat(), preprocess=thumbnail, preset="f2l2-flowers")
+    with pytest.raises(InputError, match="is a backbone already"):
+        backbone(found, preprocess=thumbnail)
+    assert backbone(nameless, fingerprint="mine", kind="array").kind == "array"
+
+
+def test_modules_in_training_mode_are_found_wherever_they_are() -> None:
+    net = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Dropout())
+
+    def closed(samples: Any) -> Any:
+        return net(samples)
+
+    assert training_parts(as_backbone(closed, fingerprint="x")) == "net"
+    net.eval()
+    assert training_parts(as_backbone(closed, fingerprint="x")) == ""
+    net.train()
+    assert training_parts(as_backbone(net, preprocess=thumbnail)) == ""  # which puts it in evaluation mode
+    assert training_parts(torch.nn.Linear(2, 2)) == ""
+    assert training_parts(as_backbone(max, fingerprint="x")) == ""
 
 
 def test_an_object_without_a_description_needs_a_fingerprint() -> None:

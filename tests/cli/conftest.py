@@ -92,6 +92,25 @@ class Forgetful(Cells):
         return np.stack(batch) + np.float32(Cells.encoded)
 
 
+class Chatty(Cells):
+    """Says hello whenever it is asked."""
+    fingerprint = hashlib.sha256(b"chatty").hexdigest()
+
+    def encode(self, batch):
+        print("hello from encode")
+        return super().encode(batch)
+
+
+class Loud(Cells):
+    """Writes to the descriptor itself, as libraries in C do."""
+    fingerprint = hashlib.sha256(b"loud").hexdigest()
+
+    def encode(self, batch):
+        import os
+        os.write(1, b"below Python")
+        return super().encode(batch)
+
+
 class Interrupted(Cells):
     """Somebody presses Ctrl-C while it encodes pictures of the data set, after the canary's eight."""
     fingerprint = hashlib.sha256(b"interrupted").hexdigest()

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from io import BytesIO
 from pathlib import Path
@@ -342,3 +345,58 @@ def test_columns_of_folders_and_of_tables(command: Command, backbone: str, tmp_p
     assert command(*line, "patient").value["columns"] == ["patient"]
     assert matching(DiskStore().open("folder").columns["patient"], "17").tolist() == [1]
     assert command(*line, "doctor").code == 2
+
+
+def test_what_a_backbone_prints_does_not_break_the_json(command: Command, backbone: str, dataset: str) -> None:
+    outcome = command("extract", dataset, "-b", "py:tiny_cells:Chatty", "--json", "--num-workers", "0")
+    assert (outcome.code, outcome.value["rows"]) == (0, 30)
+    assert "hello from encode" in outcome.err
+    shown = command("extract", dataset, "-b", "py:tiny_cells:Chatty", "--num-workers", "0")
+    assert "hello from encode" in shown.out
+
+
+def test_what_libraries_write_below_python_does_not_break_the_json(backbone: str, dataset: str, tmp_path: Path) -> None:
+    script = "import sys; sys.path.insert(0, sys.argv.pop(1)); from probekit.cli.main import main; main()"
+    line = (
+        script,
+        tmp_path / "modules",
+        "extract",
+        dataset,
+        "-b",
+        "py:tiny_cells:Loud",
+        "--json",
+        "--num-workers",
+        "0",
+    )
+    found = subprocess.run([sys.executable, "-c", *map(str, line)], capture_output=True, check=True, text=True)
+    assert json.loads(found.stdout)["rows"] == 30
+    assert "below Python" in found.stderr
+
+
+def test_pipes_and_links_to_themselves_get_one_sentence(command: Command, backbone: str, folder: str) -> None:
+    place = Path(folder.removeprefix("folder:")) / "good"
+    os.mkfifo(place / "pipe.png")
+    (place / "loop.png").symlink_to(place / "loop.png")
+    outcome = command("extract", folder, "-b", backbone, "--json", "--on-error", "skip", "--num-workers", "0")
+    why = {Path(one["name"]).name: one["reason"] for one in outcome.value["skipped"]}
+    assert outcome.code == 5
+    assert "no regular file" in why["pipe.png"]
+    assert "loop.png" in why
+    for line in (("import", place / "pipe.png"), ("extract", f"idx:{place / 'pipe.png'}", "-b", backbone)):
+        assert command(*line, "--json").code in (2, 3)
+
+
+def test_a_window_and_a_split_that_was_not_chosen(command: Command, backbone: str, tmp_path: Path) -> None:
+    for split in ("train", "test"):
+        (tmp_path / "scans" / split / "a").mkdir(parents=True)
+        values = np.random.default_rng(len(split)).integers(0, 4096, (8, 8), dtype=np.uint16)
+        Image.fromarray(values).save(tmp_path / "scans" / split / "a" / "1.png")
+    line = ("extract", f"folder:{tmp_path / 'scans'}", "-b", backbone, "--json")
+    plain = command(*line)
+    assert "train is read. Choose another with --split" in plain.message
+    assert "Give --window 0,40" in plain.message
+    seen = command(*line, "--split", "train", "--window", "0,4095")
+    assert seen.message == ""
+    assert seen.value["spec"] != plain.value["spec"]
+    for bad in ("0", "a,b", "9,1"):
+        assert command(*line, "--window", bad).code == 2

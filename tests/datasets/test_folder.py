@@ -71,6 +71,27 @@ def test_splits_are_folders_above_the_classes(tmp_path: Path, png: Any) -> None:
         dataset(f"folder:{tmp_path}", split="dev")
 
 
+def test_a_split_that_nobody_chose_is_told(tmp_path: Path, png: Any) -> None:
+    _fill(tmp_path, png, "train/a/1.png", "test/a/3.png")
+    found: Any = dataset(f"folder:{tmp_path}", limit=1)
+    assert "has the splits test, train; train is read. Choose another with `split`" in found.note
+    chosen: Any = dataset(f"folder:{tmp_path}", split="test")
+    assert chosen.note == ""
+    _fill(tmp_path, png, "extra/a/1.png")
+    mixed: Any = dataset(f"folder:{tmp_path}")
+    assert (mixed.class_names, "taken for classes" in mixed.note) == (("extra", "test", "train"), True)
+
+
+def test_a_link_to_itself_harms_its_own_row_only(tmp_path: Path, png: Any) -> None:
+    _fill(tmp_path, png, "a/1.png")
+    (tmp_path / "a/loop.png").symlink_to(tmp_path / "a/loop.png")
+    (tmp_path / "self").symlink_to(tmp_path / "self")
+    good, bad = dataset(f"folder:{tmp_path}")
+    assert good.content().size == (4, 3)
+    with pytest.raises(SampleError, match=r"loop\.png"):
+        bad.content()
+
+
 def test_a_class_may_be_called_train(tmp_path: Path, png: Any) -> None:
     _fill(tmp_path, png, "train/1.png", "tram/2.png")
     assert dataset(f"folder:{tmp_path}").class_names == ("train", "tram")

@@ -1,6 +1,7 @@
 """Pictures: what is accepted, what is refused and why, and that ids follow content alone."""
 
 import hashlib
+import os
 from io import BytesIO
 from pathlib import Path
 
@@ -46,8 +47,47 @@ def test_orientation_is_applied_once() -> None:
 def test_sixteen_bit_grey_is_divided_by_257_and_rounded() -> None:
     values = np.array([[0, 128, 129, 257, 32896, 65535]], dtype=np.uint16)
     picture = pictures.decode(written(Image.fromarray(values), "PNG"))
-    assert picture.mode == "L"
-    assert np.asarray(picture).tolist() == [[round(int(v) / 257) for v in values[0]]]
+    assert picture.mode == "I;16"
+    assert pictures.deepest(picture) == 65535
+    seen = pictures.eight_bits(picture)
+    assert seen.mode == "L"
+    assert np.asarray(seen).tolist() == [[round(int(v) / 257) for v in values[0]]]
+    assert np.asarray(pictures.rgb(picture)).tolist() == np.asarray(seen.convert("RGB")).tolist()
+
+
+def test_a_window_uses_all_grey_levels_of_a_12_bit_scan_and_ids_tell_them_apart() -> None:
+    values = np.arange(4096, dtype=np.uint16).reshape(64, 64)
+    scan, next_scan = (pictures.decode(written(Image.fromarray(one), "PNG")) for one in (values, values + 1))
+    assert len(np.unique(np.asarray(pictures.eight_bits(scan)))) == 17
+    shown = np.asarray(pictures.eight_bits(scan, (0, 4095)))
+    assert len(np.unique(shown)) == 256
+    assert shown.ravel().tolist() == [int(value * 255 / 4095 + 0.5) for value in range(4096)]
+    assert np.asarray(pictures.eight_bits(scan, (100, 101))).ravel()[99:103].tolist() == [0, 0, 255, 255]
+    assert pictures.picture_id(scan) != pictures.picture_id(next_scan)
+    whole = np.asarray(pictures.eight_bits(next_scan, (0, 65535)))
+    assert whole.tolist() == np.asarray(pictures.eight_bits(next_scan)).tolist()
+
+
+def test_the_order_of_bytes_in_a_file_is_no_part_of_the_id() -> None:
+    values = np.arange(16, dtype=np.uint16).reshape(4, 4)
+    little, big = (
+        Image.frombytes(mode, (4, 4), values.astype(kind).tobytes())
+        for mode, kind in (("I;16", "<u2"), ("I;16B", ">u2"))
+    )
+    assert pictures.picture_id(pictures.checked(little)) == pictures.picture_id(pictures.checked(big))
+
+
+def test_windows_are_for_grey_pictures_and_have_two_ends() -> None:
+    with pytest.raises(SampleError, match="this one is RGB"):
+        pictures.eight_bits(Image.new("RGB", (2, 2)), (0, 9))
+    with pytest.raises(SampleError, match="not finite"):
+        pictures.eight_bits(Image.fromarray(np.full((2, 2), np.nan, np.float32)), (0, 1))
+    hounsfield = Image.fromarray(np.array([[-1000, 0, 400]], np.int32))
+    assert np.asarray(pictures.eight_bits(hounsfield, (-200, 200))).tolist() == [[0, 128, 255]]
+    assert pictures.checked_window((0.0, 4095.0)) == (0, 4095)
+    for bad in ((5, 5), (9, 1), (0, float("inf"))):
+        with pytest.raises(InputError, match="the lower first"):
+            pictures.checked_window(bad)
 
 
 @pytest.mark.parametrize(
@@ -71,6 +111,12 @@ def test_a_missing_file_is_a_sample_error_that_names_it(tmp_path: Path) -> None:
         pictures.decode(tmp_path / "nowhere.png")
 
 
+def test_a_pipe_is_no_picture_and_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.png")
+    with pytest.raises(SampleError, match=r"pipe\.png is no regular file"):
+        pictures.decode(tmp_path / "pipe.png")
+
+
 @pytest.mark.parametrize("kind", ["GIF", "PNG", "TIFF", "WEBP"])
 def test_several_frames_are_refused(kind: str) -> None:
     frames = [Image.new("RGB", (8, 8), colour) for colour in ("red", "blue")]
@@ -87,8 +133,8 @@ def test_a_phones_photograph_with_a_preview_behind_it_is_accepted() -> None:
 
 @pytest.mark.parametrize("mode", ["I", "F"])
 def test_pictures_without_a_range_are_refused(mode: str) -> None:
-    with pytest.raises(SampleError, match="Scale them to 8 bits"):
-        pictures.checked(Image.new(mode, (4, 4)))
+    with pytest.raises(SampleError, match=r"no agreed range of values\. Give a `window`"):
+        pictures.eight_bits(pictures.checked(Image.new(mode, (4, 4))))
 
 
 def test_no_pixels_and_no_picture_are_refused() -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from numpy.typing import NDArray
 from PIL import Image
 
@@ -16,9 +18,12 @@ from probekit.cache import DiskStore
 from probekit.cache.memory import MemoryStore
 from probekit.datasets.triggers import Square, trigger
 from probekit.encoding.extract import ExtractProgress, extract, spec_of
-from probekit.errors import InputError, MismatchError, NotFoundError, SampleError
+from probekit.errors import InputError, MismatchError, NotFoundError, SampleError, StorageError
 from probekit.protocols import Sample
 from tests.conftest import PixelBackbone, pairs, picture
+
+CANARY = 6
+"""Synthetic samples that a new entry costs: four, and two of them again."""
 
 
 def expected(backbone: PixelBackbone, numbers: range | list[int]) -> NDArray[np.float32]:
@@ -33,7 +38,7 @@ def test_rows_are_in_dataset_order(workers: int, batch_size: int) -> None:
     found = extract(backbone, pairs(50), num_workers=workers, batch_size=batch_size)
     np.testing.assert_array_equal(found.to_numpy(), expected(backbone, range(50)))
     assert found.labels.tolist() == [number % 3 for number in range(50)]
-    assert backbone.encoded == 50 + 4  # and the canary
+    assert backbone.encoded == 50 + CANARY
 
 
 def test_the_public_name_is_this_function() -> None:
@@ -44,7 +49,7 @@ def test_the_public_name_is_this_function() -> None:
 def test_duplicates_are_encoded_once() -> None:
     backbone = PixelBackbone()
     found = extract(backbone, pairs(5) * 3)
-    assert backbone.encoded == 5 + 4
+    assert backbone.encoded == 5 + CANARY
     np.testing.assert_array_equal(found.to_numpy(), np.tile(expected(backbone, range(5)), (3, 1)))
 
 
@@ -80,7 +85,7 @@ def test_ten_thousand_rows_under_new_names_and_a_thousand_new_ones(store: DiskSt
 def test_another_identity_is_another_entry(store: DiskStore) -> None:
     for backbone in (PixelBackbone(), PixelBackbone(scale=2), PixelBackbone(cells=2)):
         found = extract(backbone, pairs(5), store=store)
-        assert backbone.encoded == 5 + 4
+        assert backbone.encoded == 5 + CANARY
         np.testing.assert_array_equal(found.to_numpy(), expected(backbone, range(5)))
     half = extract(PixelBackbone(), pairs(5), store=store, dtype="float16")
     assert half.to_numpy().dtype == np.float16
@@ -243,7 +248,7 @@ def test_a_store_in_memory_remembers(tmp_path: Path) -> None:
     memory, backbone = MemoryStore(), PixelBackbone()
     extract(backbone, pairs(4), store=memory)
     extract(backbone, pairs(4), store=memory)
-    assert backbone.encoded == 4 + 4 + 4
+    assert backbone.encoded == 4 + CANARY + 4
     assert [found.digest for found in memory.specs()] == [spec_of(backbone).digest]
 
 
@@ -253,3 +258,133 @@ def test_a_set_becomes_what_people_use() -> None:
     table = found.to_dataset()
     assert table["id"][:] == list(found.ids)
     np.testing.assert_array_equal(np.stack(table.with_format("numpy")["embedding"][:]), found.to_numpy())
+
+
+class Rows:
+    """A backbone of arrays whose numbers depend on a secret that its fingerprint does not cover."""
+
+    kind, view, name, preprocessing = "array", "output", "test:rows", {"given": "as it is"}
+    fingerprint = "1" * 64
+
+    def __init__(self, scale: float = 1.0, *, low: float = 0.0) -> None:
+        self.scale, self.low = scale, low
+
+    def preprocess(self, sample: Any) -> Any:
+        """The row itself."""
+        return sample
+
+    def encode(self, batch: Any) -> NDArray[np.float32]:
+        """The first three numbers, if they are not too small."""
+        rows = np.stack(list(batch))[:, :3].astype(np.float32)
+        if rows.min() < self.low:
+            raise RuntimeError(f"{rows.min():.2f} is out of range")
+        return rows * np.float32(self.scale)
+
+
+def test_a_changed_backbone_of_arrays_is_refused(store: DiskStore) -> None:
+    rows = list(np.random.default_rng(0).random((6, 5)))
+    extract(Rows(), rows[:3], store=store)
+    with pytest.raises(MismatchError, match="no longer gives the numbers"):
+        extract(Rows(2.0), rows, store=store)
+    assert len(extract(Rows(), rows, store=store)) == 6
+    wider = list(np.random.default_rng(1).random((4, 7)).astype(np.float32))
+    assert len(extract(Rows(2.0), wider, store=store)) == 4  # rows of another shape have a canary of their own
+    assert len(extract(Rows(low=10.0), list(np.full((2, 5), 20, np.int64)), store=store)) == 2  # none can be made
+
+
+def test_a_sample_on_which_encode_fails_is_named_and_can_be_left_out(store: DiskStore) -> None:
+    rows = list(np.random.default_rng(0).random((9, 5)) + 0.5)
+    rows[4] = -rows[4]
+    with pytest.raises(SampleError, match=r"Sample '4' \(row 4\).*test:rows fails on it \(RuntimeError.*out of range"):
+        extract(Rows(), rows, store=store, batch_size=3)
+    seen: list[ExtractProgress] = []
+    found = extract(Rows(), rows, store=store, batch_size=3, on_error="skip", progress=seen.append)
+    assert [one.row for one in found.skipped] == [4]
+    assert (seen[-1].encoded, seen[-1].reused) == (3, 5)  # what was encoded beside it is kept
+    np.testing.assert_array_equal(found.to_numpy(), np.delete(np.stack(rows), 4, axis=0)[:, :3].astype(np.float32))
+    masked = extract(Rows(), rows, on_error="mask").masked
+    assert masked is not None
+    assert np.flatnonzero(masked).tolist() == [4]
+    with pytest.raises(InputError, match="No sample"):
+        extract(Rows(), [rows[4]], on_error="skip")
+
+
+class Random(PixelBackbone):
+    """Draws noise, as dropout does."""
+
+    noise = np.random.default_rng(0)
+
+    def encode(self, batch: Any) -> NDArray[np.float32]:
+        """Other numbers every time."""
+        return super().encode(batch) * self.noise.random((len(batch), 1)).astype(np.float32)
+
+
+def test_a_random_backbone_is_told(store: DiskStore) -> None:
+    said: list[str] = []
+    extract(Random(), pairs(3), store=store, note=said.append)
+    assert [("is random" in text, "evaluation mode" in text) for text in said] == [(True, True)]
+    with pytest.raises(MismatchError, match=r"is random.*or remove the entry"):
+        extract(Random(), pairs(3), store=store, note=said.append)
+    with pytest.warns(UserWarning, match="is random"):
+        extract(Random(), pairs(3))
+    extract(PixelBackbone(), pairs(3), note=said.append)
+    assert len(said) == 1
+
+
+def test_a_backbone_in_training_mode_is_told() -> None:
+    net = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.BatchNorm1d(2))
+
+    def embed(rows: Any) -> Any:
+        return net(torch.from_numpy(rows).float())
+
+    said: list[str] = []
+    rows = list(np.random.default_rng(0).random((4, 3)))
+    extract(embed, rows, fingerprint="one", note=said.append)
+    assert "in training mode (net)" in said[0]
+    assert "depends on the rest of its batch" in said[1]
+    net.eval()
+    assert len(extract(embed, rows, fingerprint="two", note=said.append)) == 4
+    assert len(said) == 2
+
+
+def test_a_split_can_be_chosen_and_one_that_was_not_is_told(tmp_path: Path) -> None:
+    for split in ("train", "test"):
+        (tmp_path / split / "a").mkdir(parents=True)
+        picture(len(split)).save(tmp_path / split / "a" / "1.png")
+    said: list[str] = []
+    found = [extract(PixelBackbone(), f"folder:{tmp_path}", split=one, note=said.append) for one in ("train", "test")]
+    assert said == []
+    assert found[0].ids != found[1].ids
+    assert extract(PixelBackbone(), f"folder:{tmp_path}", note=said.append).ids == found[0].ids
+    assert "train is read" in said[0]
+
+
+def test_a_window_is_part_of_the_spec_and_not_of_the_sample(store: DiskStore) -> None:
+    scans = np.random.default_rng(0).integers(0, 4096, (3, 8, 8), dtype=np.uint16)
+    said: list[str] = []
+    plain = extract(PixelBackbone(), list(scans), store=store, note=said.append)
+    assert "keep 17 grey levels. Give `window=(0, 40" in said[0]
+    seen = extract(PixelBackbone(), list(scans), store=store, window=(0, 4095), note=said.append)
+    assert len(said) == 1
+    assert list(seen.ids) == list(plain.ids)
+    assert seen.spec.preprocessing == {**plain.spec.preprocessing, "window": [0, 4095]}
+    assert seen.to_numpy().max() > 0.5 > plain.to_numpy().max()
+    assert extract(PixelBackbone(), list(scans), store=store, window=(0.0, 4095.0)).digest == seen.digest
+
+
+def test_a_complete_set_on_a_read_only_cache_can_be_used(store: DiskStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tests may run as root, who can write everywhere: so the system's answer is made up."""
+    found = extract(PixelBackbone(), pairs(6), store=store)
+    store.sets.give_name("mine", found.digest)
+    store.save(found.spec, ["ab" * 32], np.ones((1, found.dimension), np.float32))  # left by an interrupted extraction
+
+    def refuses(*_: object, **__: object) -> None:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    for place in ("probekit.files.settle", "filelock.FileLock.acquire", "pathlib.Path.mkdir"):
+        monkeypatch.setattr(place, refuses)
+    again = extract(PixelBackbone(), pairs(6), store=store)
+    store.sets.give_name("mine", again.digest)
+    np.testing.assert_array_equal(again.to_numpy(), expected(PixelBackbone(), range(6)))
+    with pytest.raises(StorageError, match="read-only"):
+        extract(PixelBackbone(), pairs(7), store=store)

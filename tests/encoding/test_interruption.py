@@ -40,7 +40,7 @@ def work(root: Path, *, workers: int = 0, report: Path | None = None) -> None:
     """The same command, again and again."""
     seen: list[ExtractProgress] = []
     store = DiskStore(root)
-    settings = {"batch_size": 8, "save_rows": 8, "num_workers": workers}
+    settings: dict[str, Any] = {"batch_size": 8, "save_rows": 8, "num_workers": workers}
     found = extract(Slow(), pairs(ROWS), store=store, progress=seen.append, **settings)
     store.sets.give_name("set", found.digest)
     if report is not None:
