@@ -108,7 +108,8 @@ def extract(
     store.sets.give_name(name, embeddings.digest)
     timings = {"load": round(loaded - began, 3), "encode": round(time.perf_counter() - loaded, 3)}
     value = _plain(name, embeddings, encoder, last[0]) | {"seconds": timings, "cache": str(store.root)}
-    output.result(value, partial(_show, weights=embeddings.spec.weights))
+    judged = f"TRAINING-SET --test {name}" if split and split.startswith(("test", "val")) else name
+    output.result(value, partial(_show, weights=embeddings.spec.weights, judged=judged))
     return 5 if embeddings.skipped else 0
 
 
@@ -144,7 +145,7 @@ def _plain(name: str, embeddings: EmbeddingSet, encoder: Backbone, done: Extract
     }
 
 
-def _show(console: Console, value: dict[str, Any], *, weights: str) -> None:
+def _show(console: Console, value: dict[str, Any], *, weights: str, judged: str) -> None:
     encoded, seconds, skipped = value["encoded"], value["seconds"], value["skipped"]
     rate = f", {encoded / seconds['encode']:.1f} per second" if encoded else ""
     seen = {
@@ -155,6 +156,7 @@ def _show(console: Console, value: dict[str, Any], *, weights: str) -> None:
         "encoded": f"{encoded} now{rate}; {value['reused']} were in the cache",
         "time": f"{seconds['load']:.1f} s to load, {seconds['encode']:.1f} s to encode",
         "cache": value["cache"],
+        "next": f"probekit probe {judged}",
     }
     facts(console, seen)
     if skipped:

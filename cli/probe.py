@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -65,7 +66,7 @@ def probe(
             data_sets, backbone or [DEFAULT_BACKBONE], test=test, store=output.store, progress=progress, **more, **how
         )
     written = _write(found, csv, markdown, picture)
-    output.result(found, _show)
+    output.result(found, partial(_show, following=_following(found, output)))
     for path in written:
         output.note(f"wrote {path}")
     return FAILED if found.failed else 0
@@ -91,7 +92,16 @@ def _write(found: ProbeTable, csv: Path | None, markdown: Path | None, picture: 
     return written
 
 
-def _show(console: Console, found: ProbeTable) -> None:
+def _following(found: ProbeTable, output: Output) -> str:
+    """The command that goes on with the best cell: a set that the cache has by a name can be trained across clients."""
+    names = {digest: name for name, digest in output.store.sets.names().items()}
+    done = [cell.probe for cell in found.cells if cell.probe is not None and not cell.control]
+    known = [one for one in done if one.train.digest in names]
+    best = max(known, key=lambda one: one.accuracy.value or 0.0, default=None)
+    return "" if best is None else f"probekit train {names[best.train.digest]} --clients 10"
+
+
+def _show(console: Console, found: ProbeTable, *, following: str) -> None:
     if len(found.cells) == 1 and (only := found.cells[0].probe) is not None:
         facts(console, dict(only.facts))
     else:
@@ -100,6 +110,8 @@ def _show(console: Console, found: ProbeTable) -> None:
     for cell in found.cells:
         _show_more(console, cell)
     remarks(console, found.remarks)
+    if following:
+        facts(console, {"next": following})
 
 
 def _text(cell: Cell | None) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -84,6 +85,10 @@ def _show(console: Console, result: TrainResult) -> None:
         section(console, "rows per client", ("client", "rows"), rows, SHOWN_CLIENTS, "largest")
     able = [("yes" if one.possible else "no", name, one.why) for name, one in result.can_unlearn.items()]
     section(console, "what can be unlearned from this", ("", "method", "why"), able)
+    leaver = next(iter(trained.counts))
+    run = shlex.quote(str(result.folder.path))
+    following = {"next": f"probekit evaluate {run} TEST-SET", "or": f"probekit unlearn {run} --client {leaver}"}
+    facts(console, following if len(counts) > 1 else {"next": following["next"]})
 
 
 def _ridge_line(result: TrainResult) -> str:
