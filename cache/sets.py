@@ -151,6 +151,8 @@ def _write_columns(folder: Path, embeddings: EmbeddingSet) -> None:
         columns["masked"] = embeddings.masked.astype(np.uint8)
     if embeddings.groups is not None:
         columns["groups"] = embeddings.groups.astype("<i8")
+    if embeddings.targets is not None:
+        columns["targets"] = np.ascontiguousarray(embeddings.targets, dtype="<f8")
     columns |= {_kept(name): column for name, column in embeddings.columns.items()}
     name = _write_arrays(folder, columns)
     write_json(
@@ -198,6 +200,7 @@ def assemble(note: dict[str, Any], columns: dict[str, NDArray[Any]], *, spec: An
             source=note["source"],
             columns={name.removeprefix(_COLUMN): one for name, one in columns.items() if name.startswith(_COLUMN)},
             groups=columns.get("groups"),
+            targets=columns.get("targets"),
         )
     except (KeyError, TypeError) as error:
         raise CorruptError(f"A set's description is damaged: {error}. Run `probekit cache verify`.") from error

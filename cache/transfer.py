@@ -13,7 +13,7 @@ from probekit.cache.disk import DiskStore
 from probekit.cache.entry import check_schema
 from probekit.errors import CorruptError, InputError, NotFoundError
 from probekit.files import read_json, write_json
-from probekit.values import SCHEMA, EmbeddingSet, EncodingSpec, Json
+from probekit.values import SCHEMA, TARGET, EmbeddingSet, EncodingSpec, Json
 
 _NOTE = "probekit-set.json"
 FORMATS = ("folder", "dataset")
@@ -85,6 +85,8 @@ def _read_dataset(source: Path, note: dict[str, Any]) -> EmbeddingSet:
     names = getattr(table.features["label"], "names", None)
     rows = np.stack(list(table["embedding"])).astype(spec.dtype)
     masked = ~np.isfinite(rows).all(axis=1)
+    known = [name for name in table.column_names if name.startswith(TARGET)]
+    names = [name.removeprefix(TARGET) for name in known] or names
     return EmbeddingSet(
         spec=spec,
         embeddings=rows,
@@ -95,6 +97,7 @@ def _read_dataset(source: Path, note: dict[str, Any]) -> EmbeddingSet:
         names=[str(text) for text in table["name"]] if "name" in table.column_names else None,
         masked=masked if masked.any() else None,
         source=str(note["source"]),
+        targets=np.stack([np.asarray(table[name], np.float64) for name in known], axis=1) if known else None,
     )
 
 

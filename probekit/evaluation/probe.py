@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,52 +15,23 @@ from probekit.encoding.extract import ExtractProgress, extract, set_name
 from probekit.errors import InputError, MismatchError, NotFoundError
 from probekit.evaluation import metrics
 from probekit.evaluation.left_out import most_wrong
-from probekit.evaluation.metrics import USUAL, Interval
+from probekit.evaluation.metrics import Interval
+from probekit.evaluation.probe_options import CHOICE_ROWS, ProbeOptions, judged_on, shared_groups, timed
 from probekit.evaluation.probe_values import Probe
+from probekit.evaluation.target_probe import probed_targets
 from probekit.linear.design import ClientStats, Design
 from probekit.linear.groups import leave_groups_out, left_out_scores
 from probekit.linear.leaveout import choose_ridge
 from probekit.linear.path import RidgePath, Validation, decompose
 from probekit.linear.ridge import fit
 from probekit.linear.statistics import statistics
-from probekit.linear.system import ClassWeight
 from probekit.linear.temperature import grid_temperature
 from probekit.models.heads import LinearHead, head_of
 from probekit.models.serving import scores
 from probekit.values import EmbeddingSet
 
 TEST_SPLITS = ("test", "validation", "val")
-TEST, LEFT_OUT, LEFT_GROUPS = (
-    "test rows",
-    "training rows, each left out in turn",
-    "training rows, groups left out in turn",
-)
-CHOICE_ROWS = 50_000
-"""So many rows, drawn at random, choose the ridge of more; each one's left-out error is exact all the same."""
-
 Progress = Callable[[ExtractProgress], None]
-
-
-@dataclass(frozen=True)
-class ProbeOptions:
-    """How a probe is fitted and judged.
-
-    ridge: a number, or "auto": of 45, that of the least error on rows (or groups) left out, exactly.
-    view, intercept, standardise, class_weight: of the head, as in training; the ridge is scaled by the mean.
-    confidence: of the intervals. seed: of what is drawn.
-    """
-
-    ridge: float | str = "auto"
-    view: str = "raw"
-    intercept: str = "free"
-    standardise: str = "none"
-    class_weight: ClassWeight = None
-    confidence: float = USUAL.confidence
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        if isinstance(self.ridge, str) and self.ridge != "auto":
-            raise InputError(f'`ridge` must be a number or "auto"; found {self.ridge!r}.')
 
 
 def probe(
@@ -78,7 +47,8 @@ def probe(
 ) -> Probe:
     """Encode what is not encoded yet, choose the ridge, fit a head, and judge it on rows that it does not know.
 
-    data: a data set as `dataset` takes it, an EmbeddingSet, a set of the cache by its name, or arrays (X, y).
+    data: a data set as `dataset` takes it, an EmbeddingSet, a set of the cache by its name, or arrays (X, y), where y
+    are classes, a matrix of several labels (0, 1) or real targets, or fractions; NaN: unknown.
     backbone: as `backbone` takes it; not for vectors.
     test: the same for the rows to judge on. Left out: the data set's own test split; where it has none, every
     training row is judged by the head of the others, and the result says so.
@@ -101,6 +71,8 @@ def probed(
 ) -> Probe:
     """The probe of these embeddings."""
     seconds = {} if seconds is None else seconds
+    if rows.targets is not None:
+        return probed_targets(rows, test, how, seconds=seconds)
     classes = _classes(rows, test)
     design = Design(rows.dimension, len(classes), how.view, how.intercept, per_class=how.class_weight is not None)
     with timed(seconds, "statistics"):
@@ -120,12 +92,11 @@ def probed(
         if len(judged) > 1:
             calibration = metrics.calibration(found, judged.labels, temperature=temperature)
         wrong = most_wrong(left_out, replace(rows, class_names=classes))
-    own = LEFT_OUT if rows.groups is None else LEFT_GROUPS
     return Probe(
         head=head,
         source=rows.source,
         backbone=rows.spec.backbone,
-        judged_on=own if test is None else TEST,
+        judged_on=judged_on(rows, test),
         rows=len(rows),
         test_rows=len(judged),
         validation=validation,
@@ -133,20 +104,12 @@ def probed(
         calibration=calibration,
         most_wrong=wrong,
         chance=float(np.bincount(judged.labels).max() / len(judged)),
-        shared_groups=_shared(rows, test),
+        shared_groups=shared_groups(rows, test),
         seconds={name: round(took, 4) for name, took in seconds.items()},
         train=rows,
         test=test,
         **told,
     )
-
-
-@contextmanager
-def timed(seconds: dict[str, float], what: str) -> Iterator[None]:
-    """Adds the time that a step takes."""
-    began = time.perf_counter()
-    yield
-    seconds[what] = seconds.get(what, 0.0) + time.perf_counter() - began
 
 
 def embedded_pair(
@@ -228,6 +191,8 @@ def _grouped(
 
 
 def _classes(rows: EmbeddingSet, test: EmbeddingSet | None) -> tuple[str, ...]:
+    if test is not None and test.targets is not None:
+        raise MismatchError("Training rows have classes, test rows several labels or real targets. Give both the same.")
     if test is not None and test.class_names != rows.class_names:
         raise MismatchError(
             f"Training and test rows must mean the same classes; found {list(rows.class_names[:8])} and "
@@ -267,9 +232,3 @@ def _judged(found: Any, rows: EmbeddingSet, classes: Sequence[str], interval: In
         "by_class": metrics.accuracy_by_class(guesses, rows.labels, classes=classes, interval=interval),
         "confusion": metrics.confusion(guesses, rows.labels, classes=classes),
     }
-
-
-def _shared(rows: EmbeddingSet, test: EmbeddingSet | None) -> int:
-    if test is None or rows.groups is None or test.groups is None:
-        return 0
-    return len(np.intersect1d(rows.groups, test.groups))

@@ -13,7 +13,8 @@ from probekit.cache.disk import DiskStore
 from probekit.errors import InputError, ProbekitError
 from probekit.evaluation.few_shot import FewShot, few_shot
 from probekit.evaluation.metrics import Interval, Share, accuracy, share
-from probekit.evaluation.probe import ProbeOptions, Progress, embedded_pair, is_set, labelled, probed
+from probekit.evaluation.probe import Progress, embedded_pair, is_set, labelled, probed
+from probekit.evaluation.probe_options import ProbeOptions
 from probekit.evaluation.probe_values import Probe, shown, write_csv
 from probekit.files import write_bytes
 from probekit.linear.design import Design

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from probekit.evaluation.left_out import WrongRow
 from probekit.evaluation.metrics import Calibration, Confusion, Estimate, Share
@@ -20,7 +21,7 @@ from probekit.linear.path import Validation
 from probekit.linear.temperature import log_probabilities
 from probekit.models.heads import LinearHead
 from probekit.models.serving import predict, save_head, scores
-from probekit.values import Array, EmbeddingSet, Indices, Rows
+from probekit.values import Array, EmbeddingSet, Rows
 
 NOTE = "probe.json"
 
@@ -85,13 +86,22 @@ class Probe:
     def to_dict(self) -> dict[str, Any]:
         """Every number in plain values, for JSON; the rows and parameters aside."""
         left_out = {"head", "train", "test", "validation"}
-        found = {one.name: _plain(getattr(self, one.name)) for one in fields(self) if one.name not in left_out}
-        head = {"digest": self.head.digest, "ridge": self.head.ridge, "classes": list(self.head.classes)}
+        found = {one.name: plain_value(getattr(self, one.name)) for one in fields(self) if one.name not in left_out}
+        return {**found, **self.described}
+
+    @property
+    def described(self) -> dict[str, Any]:
+        """The head and how its ridge was chosen, in plain values."""
+        head: dict[str, Any] = {
+            "digest": self.head.digest,
+            "ridge": self.head.ridge,
+            "classes": list(self.head.classes),
+        }
         chosen = None
         if self.validation is not None:
             named = {"ridges": self.validation.ridges, "squared_error": self.validation.squared}
             chosen = {"by": self.validation.scheme, **{name: one.tolist() for name, one in named.items()}}
-        return {**found, "head": {**head, "dimension": self.head.dimension}, "ridge_choice": chosen}
+        return {"head": {**head, "dimension": self.head.dimension}, "ridge_choice": chosen}
 
     def to_csv(self, path: str | Path) -> Path:
         """One row for all test rows, and one for each class."""
@@ -109,7 +119,12 @@ class Probe:
         write_bytes(place / NOTE, text.encode())
         return place
 
-    def predict(self, rows: EmbeddingSet | Rows) -> Indices:
+    @property
+    def main(self) -> Share | Estimate:
+        """The number to compare probes by."""
+        return self.accuracy
+
+    def predict(self, rows: EmbeddingSet | Rows) -> NDArray[Any]:
         """The number of the class with the highest score, for each embedding."""
         return predict(self.head, rows)
 
@@ -144,9 +159,10 @@ def write_csv(path: str | Path, headers: Sequence[str], lines: Sequence[Sequence
     return Path(path)
 
 
-def _plain(value: Any) -> Any:
+def plain_value(value: Any) -> Any:
+    """A value as JSON has it."""
     if is_dataclass(value):
-        return {one.name: _plain(getattr(value, one.name)) for one in fields(value)}
+        return {one.name: plain_value(getattr(value, one.name)) for one in fields(value)}
     if isinstance(value, Mapping):
-        return {name: _plain(one) for name, one in value.items()}
-    return [_plain(one) for one in value] if isinstance(value, list | tuple) else value
+        return {name: plain_value(one) for name, one in value.items()}
+    return [plain_value(one) for one in value] if isinstance(value, list | tuple) else value

@@ -90,6 +90,11 @@ class Design:
         gram, classes = (self.columns, self.columns), self.classes
         return ((classes, *gram) if self.per_class else gram, (self.columns, classes), (classes,))
 
+    def zero(self) -> ClientStats:
+        """The statistics of no rows."""
+        gram, moment, counts = self.shapes
+        return ClientStats(self, np.zeros(gram), np.zeros(moment), np.zeros(counts, np.int64))
+
 
 @lru_cache(maxsize=16)
 def design_text(design: Design) -> str:
@@ -125,8 +130,7 @@ class ClientStats:
     @classmethod
     def zero(cls, design: Design) -> ClientStats:
         """The statistics of no rows."""
-        gram, moment, counts = design.shapes
-        return cls(design, np.zeros(gram), np.zeros(moment), np.zeros(counts, np.int64))
+        return design.zero()
 
     @property
     def count(self) -> int:

@@ -7,20 +7,53 @@ rows, H their block of the hat matrix, both at the penalty that the others have.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from probekit.errors import InputError
+from probekit.linear.design import ClientStats
 from probekit.linear.folds import sums_of_others
 from probekit.linear.path import Array, RidgePath, Validation, decompose
 from probekit.linear.statistics import checked_labels, row_blocks, statistics
+from probekit.linear.system import System
 from probekit.values import Indices, Rows
 
 BLOCK_ELEMENTS = 2**22
 LONE = 1e-9
 """A group whose hat matrix has an eigenvalue this close to 1 decides its own scores alone: it cannot be left out."""
+
+
+class Truth(Protocol):
+    """What is known of rows: their targets, their weights, and sums of some of them."""
+
+    def targets(self, held: Indices) -> Array: ...
+    def weights(self, held: Indices) -> Array: ...
+    def sums(self, rows: Rows, part: Indices) -> ClientStats: ...
+
+
+@dataclass(frozen=True, eq=False)
+class ClassTruth:
+    """Of rows with a class each."""
+
+    labels: Indices
+    system: System
+
+    def targets(self, held: Indices) -> Array:
+        """The upper target for a row's own class, the lower one for others."""
+        low, high = self.system.targets
+        own = self.labels[held][..., None]
+        return np.where(np.arange(self.system.design.classes) == own, high, low).astype(np.float64)
+
+    def weights(self, held: Indices) -> Array:
+        """That of its class."""
+        return np.asarray(self.system.class_weights[self.labels[held]])
+
+    def sums(self, rows: Rows, part: Indices) -> ClientStats:
+        """The statistics of some rows."""
+        return statistics(rows[part], self.labels[part], self.system.design)
 
 
 def group_rows(groups: ArrayLike, count: int) -> list[Indices]:
@@ -42,9 +75,10 @@ def leave_groups_out(
     system = path.system
     labels = checked_labels(labels, len(rows), system.design.classes)
     squared, wrong = np.zeros(len(ridges)), np.zeros(len(ridges))
-    for held, scores in _left_out(path, rows, labels, group_rows(groups, len(rows)), ridges):
-        own, weights = labels[held], system.class_weights[labels[held]]
-        errors = scores - _targets(own, system.design.classes, system.targets)
+    truth = ClassTruth(labels, system)
+    for held, scores in leave_out(path, rows, truth, group_rows(groups, len(rows)), ridges):
+        own, weights = labels[held], truth.weights(held)
+        errors = scores - truth.targets(held)
         squared += np.einsum("rgmk,rgmk,gm->r", errors, errors, weights)
         wrong += np.einsum("rgm,gm->r", (scores.argmax(axis=3) != own).astype(np.float64), weights)
     total = system.weight
@@ -55,16 +89,23 @@ def left_out_scores(
     path: RidgePath, rows: Rows, labels: NDArray[Any], *, ridge: float, groups: ArrayLike | None = None
 ) -> Array:
     """Every row's scores in the head of the rows of other groups (without groups: of all other rows)."""
-    labels = checked_labels(labels, len(rows), path.system.design.classes)
+    truth = ClassTruth(checked_labels(labels, len(rows), path.system.design.classes), path.system)
+    return scores_left_out(path, rows, truth, ridge=ridge, groups=groups)
+
+
+def scores_left_out(
+    path: RidgePath, rows: Rows, truth: Truth, *, ridge: float, groups: ArrayLike | None = None
+) -> Array:
+    """The same for any targets."""
     parts = group_rows(np.arange(len(rows)) if groups is None else groups, len(rows))
     found = np.empty((len(rows), path.system.design.classes))
-    for held, scores in _left_out(path, rows, labels, parts, np.array([ridge])):
+    for held, scores in leave_out(path, rows, truth, parts, np.array([ridge])):
         found[held.ravel()] = scores.reshape(-1, found.shape[1])
     return found
 
 
-def _left_out(
-    path: RidgePath, rows: Rows, labels: Indices, parts: list[Indices], ridges: Array
+def leave_out(
+    path: RidgePath, rows: Rows, truth: Truth, parts: list[Indices], ridges: Array
 ) -> Iterator[tuple[Indices, Array]]:
     """For some groups of equal size the row numbers (groups, size) and the scores (ridges, groups, size, classes)."""
     if len(parts) < 2:
@@ -73,22 +114,22 @@ def _left_out(
     sizes = np.array([len(part) for part in parts])
     large = sizes > path.system.design.columns
     if large.any():
-        yield from _refitted(path, rows, labels, [parts[i] for i in np.flatnonzero(large)], ridges)
+        yield from _refitted(path, rows, truth, [parts[i] for i in np.flatnonzero(large)], ridges)
     for size in np.unique(sizes[~large]):
         same = np.stack([parts[i] for i in np.flatnonzero(sizes == size)])
         elements = size * (max(size, classes) * len(ridges) + len(path.values))
         for some in np.array_split(same, max(1, round(same.shape[0] * elements / BLOCK_ELEMENTS))):
             if len(some):
-                yield some, _scores(path, rows, labels, some, ridges)
+                yield some, _scores(path, rows, truth, some, ridges)
 
 
 def _refitted(
-    path: RidgePath, rows: Rows, labels: Indices, parts: list[Indices], ridges: Array
+    path: RidgePath, rows: Rows, truth: Truth, parts: list[Indices], ridges: Array
 ) -> Iterator[tuple[Indices, Array]]:
     """Groups of more rows than columns: an eigendecomposition of the others' sums costs less than the hat matrix."""
     system = path.system
     rest = np.setdiff1d(np.arange(len(rows)), np.concatenate(parts))
-    sums = [statistics(rows[part], labels[part], system.design) for part in ([*parts, rest] if len(rest) else parts)]
+    sums = [truth.sums(rows, part) for part in ([*parts, rest] if len(rest) else parts)]
     weight = system.class_weights if system.design.per_class else None
     for part, others in zip(parts, sums_of_others(sums), strict=False):
         options: Any = {"standardise": system.standardisation, "class_weight": weight, "targets": system.targets}
@@ -100,14 +141,13 @@ def _refitted(
         yield part[None], (seen @ values + mean)[:, None]
 
 
-def _scores(path: RidgePath, rows: Rows, labels: Indices, held: Indices, ridges: Array) -> Array:
+def _scores(path: RidgePath, rows: Rows, truth: Truth, held: Indices, ridges: Array) -> Array:
     system = path.system
     base, mean = (1 / system.weight, system.mean_target) if system.design.intercept == "free" else (0.0, 0.0)
     count, size = held.shape
     blocks = [system.columns(block) for _, block in row_blocks(rows[held.ravel()], system.design)]
     rotated = np.concatenate(blocks) @ path.vectors
-    weights = system.class_weights[labels[held]]
-    aims = _targets(labels[held], system.design.classes, system.targets)
+    weights, aims = truth.weights(held), truth.targets(held)
     found = np.empty((len(ridges), *aims.shape))
     kept = np.unique(system.weight - weights.sum(axis=1)) if (weights == 1).all() else system.weight - weights.sum(1)
     for number in np.argsort(ridges):
@@ -132,8 +172,3 @@ def _refuse_lone(spare: Array, held: Indices, ridge: float) -> None:
     if spare.min() < LONE:
         row = held[int(np.argmin(spare)), 0]
         raise InputError(f"The group of row {row} cannot be left out at ridge {ridge:g} (leverage 1). Try larger ones.")
-
-
-def _targets(labels: Indices, classes: int, targets: tuple[float, float]) -> Array:
-    low, high = targets
-    return np.where(np.arange(classes) == labels[..., None], high, low).astype(np.float64)

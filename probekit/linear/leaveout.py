@@ -6,7 +6,7 @@ penalty)^-1 x_i its leverage (plus its share of a free intercept).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -61,8 +61,10 @@ def refined_choice(ridges: Array, errors: Callable[[Array, str], Validation]) ->
     if np.count_nonzero(near) == 1:
         return coarse.best(), coarse
     fine = errors(ridges[near], "float64")
-    squared, wrong = coarse.squared.copy(), np.array(coarse.wrong)
-    squared[near], wrong[near] = fine.squared, fine.wrong
+    squared, wrong = coarse.squared.copy(), None if coarse.wrong is None else coarse.wrong.copy()
+    squared[near] = fine.squared
+    if wrong is not None:
+        wrong[near] = fine.wrong
     return fine.best(), Validation(fine.scheme, ridges, squared, wrong)
 
 
@@ -93,10 +95,22 @@ def left_out_sums(
     """For every ridge the sum over these rows of squared errors, and of wrong classes, when each is left out."""
     system = path.system
     labels = checked_labels(labels, len(rows), system.design.classes)
-    chosen = _Filters.of(path, ridges, dtype=dtype)
-    exact = chosen if dtype == np.float64 else None
     weights = system.class_weights[labels]
     squared, wrong = np.zeros(len(ridges)), np.zeros(len(ridges))
+    for numbers, scores, spare in filtered_scores(path, rows, weights, ridges=ridges, dtype=dtype):
+        errors, misses = _left_out(scores, labels[numbers], spare, system=system)
+        squared += weights[numbers] @ errors
+        wrong += weights[numbers] @ misses
+    return squared, wrong
+
+
+def filtered_scores(
+    path: RidgePath, rows: Rows, weights: Array, *, ridges: Array, dtype: DTypeLike
+) -> Iterator[tuple[NDArray[np.int64], NDArray[Any], Array]]:
+    """Row numbers, scores (rows, classes, ridges) and what each row's leverage lacks to 1, some rows at a time."""
+    system = path.system
+    chosen = _Filters.of(path, ridges, dtype=dtype)
+    exact = chosen if dtype == np.float64 else None
     length = max(16, BLOCK_ELEMENTS // ((len(ridges) + len(chosen.mixing)) * system.design.classes))
     for numbers, block in row_blocks(rows, system.design, chunk_rows=length):
         own, filters = weights[numbers], chosen
@@ -109,10 +123,7 @@ def left_out_sums(
             raise InputError(
                 f"Row {numbers[row]} cannot be left out at ridge {ridges[ridge]:g} (leverage 1). Try larger ridges."
             )
-        errors, misses = _left_out(filters.scores(rotated), labels[numbers], spare, system=system)
-        squared += own @ errors
-        wrong += own @ misses
-    return squared, wrong
+        yield numbers, filters.scores(rotated), spare
 
 
 @dataclass(frozen=True, eq=False)

@@ -18,6 +18,7 @@ from probekit.linear.design import SCALINGS, ClientStats, LinearFit, Solution
 from probekit.linear.objective import refuse_unhidden
 from probekit.linear.solvers import Cholesky, Solver
 from probekit.linear.system import ClassWeight, Standardisation, System, system_of
+from probekit.linear.targets import TargetStats
 from probekit.values import Json
 
 CHOLESKY = Cholesky()
@@ -44,7 +45,14 @@ def fit(
     solver: of the linear system.
     objective: a linear term B: <B, W> is added to what is minimised.
     Gives the parameters, and the solution of the system that was solved (before centring and scaling are undone).
+    Real targets are fitted each on the rows that know it, whose number scales its ridge.
     """
+    if isinstance(stats, TargetStats):
+        refused = {"objective noise": objective, "class weights": class_weight, "normalised": normalise_classes or None}
+        for name, one in refused.items():
+            if one is not None:
+                raise InputError(f"Several labels and real targets take no {name}. Leave it out.")
+        return _fit_targets(stats, ridge, scaling=scaling, standardise=standardise, solver=solver)
     system = system_of(stats, standardise=standardise, class_weight=class_weight)
     if objective is not None:
         refuse_unhidden(ridge=ridge, normalised=normalise_classes)
@@ -65,6 +73,34 @@ def fit(
         "residual": solution.residual,
     }
     return LinearFit(system.lift(value), ridge, stats.design, solution, recipe)
+
+
+def _fit_targets(
+    stats: TargetStats, ridge: float, *, scaling: str, standardise: str | Standardisation, solver: Solver
+) -> LinearFit:
+    """The closed form of every target on the rows that know it; targets of the same rows are solved together."""
+    params, value, found = np.zeros((stats.design.dimension + 1, stats.design.classes)), None, []
+    for labels, some in stats.label_groups():
+        if not some.count:
+            raise InputError(f"No row knows target {labels[0]}, so it cannot be fitted. Leave that target out.")
+        system = system_of(some, standardise=standardise)
+        solution = solve(system, penalty_of(ridge, scaling, system.weight), solver=solver)
+        params[:, labels] = system.lift(solution.value)
+        value = np.zeros((len(solution.value), stats.design.classes)) if value is None else value
+        value[:, labels] = solution.value
+        found.append(solution)
+    assert value is not None
+    worst = max(found, key=lambda one: one.residual)
+    solution = replace(worst, value=value, steps=max(one.steps for one in found))
+    view = standardise if isinstance(standardise, str) else standardise.name
+    recipe: dict[str, Json] = {
+        **_recipe(stats, scaling=scaling, view=view),
+        "targets": stats.design.targets,
+        "solver": solution.method,
+        "note": solution.note,
+        "residual": solution.residual,
+    }
+    return LinearFit(params, ridge, stats.design, solution, recipe)
 
 
 def solve(system: System, penalty: float, *, solver: Solver = CHOLESKY) -> Solution:
@@ -89,6 +125,10 @@ def penalty_of(ridge: float, scaling: str, weight: float) -> float:
 
 def recipe_of(stats: ClientStats, *, scaling: str, system: System) -> Mapping[str, Json]:
     """What determined a head besides the rows, in plain values."""
+    return _recipe(stats, scaling=scaling, view=system.standardisation.name)
+
+
+def _recipe(stats: ClientStats, *, scaling: str, view: str) -> Mapping[str, Json]:
     design = stats.design
     return {
         "head": "ridge",
@@ -96,7 +136,7 @@ def recipe_of(stats: ClientStats, *, scaling: str, system: System) -> Mapping[st
         "intercept": design.intercept,
         "arithmetic": design.arithmetic,
         "grid": design.grid,
-        "fit_view": system.standardisation.name,
+        "fit_view": view,
         "rows": stats.count,
         "exact_unlearning": True,
     }

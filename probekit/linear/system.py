@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from probekit.errors import InputError
 from probekit.linear.design import ClientStats, Design
+from probekit.linear.targets import TargetStats
 
 Array = NDArray[np.float64]
 STANDARDISATIONS = ("none", "centre", "standardise")
@@ -38,8 +39,13 @@ def standardisation_of(stats: ClientStats, name: str) -> Standardisation:
         return Standardisation(name, np.zeros(size), np.ones(size))
     if stats.count == 0:
         raise InputError(f"To {name} takes at least one row to know the mean of; found none.")
-    # one-hot targets add to one, so the moments add to the sum of the rows even without a column of ones
-    mean = stats.moment[:size].sum(axis=1) / stats.count
+    if isinstance(stats, TargetStats):
+        if stats.design.intercept == "none":
+            raise InputError(f"To {name} rows with real targets takes an intercept. Leave one of the two out.")
+        mean = stats.gram[:size, -1] / stats.count
+    else:
+        # one-hot targets add to one, so the moments add to the sum of the rows even without a column of ones
+        mean = stats.moment[:size].sum(axis=1) / stats.count
     if name == "centre":
         return Standardisation(name, mean, np.ones(size))
     square = np.einsum("ii->i", stats.total_gram)[:size] / stats.count
@@ -90,6 +96,8 @@ class System:
 
     def of(self, stats: ClientStats) -> System:
         """Other rows' statistics in the coordinates of this system, with the same targets taken off."""
+        if isinstance(stats, TargetStats):
+            return _target_transformed(self, stats)
         return _transformed(self, *_augmented(stats, self.class_weights))
 
 
@@ -103,6 +111,8 @@ def system_of(
     """The system to solve for these statistics. A standardisation by name is taken from them."""
     if stats.count == 0:
         raise InputError("A head cannot be fitted to no rows. Give at least one client with rows.")
+    if isinstance(stats, TargetStats):
+        return _target_system(stats, standardise, class_weight)
     weights = class_weights(stats, class_weight)
     gram, moment, counts = _augmented(stats, weights)
     total = float(counts.sum())
@@ -116,6 +126,40 @@ def system_of(
     empty = np.empty((0, 0))
     frame = System(empty, empty, total, weights, stats.design, chosen, mean_target, targets)
     return _transformed(frame, gram, moment, counts)
+
+
+def _target_system(stats: TargetStats, standardise: str | Standardisation, class_weight: ClassWeight) -> System:
+    """The system of rows that all know the same real targets."""
+    if class_weight is not None:
+        raise InputError("Class weights belong to classes; these rows have several labels or real targets.")
+    design, size = stats.design, stats.design.dimension
+    chosen = standardise if isinstance(standardise, Standardisation) else standardisation_of(stats, standardise)
+    mean_target = np.zeros(design.classes)
+    if design.intercept == "free":
+        chosen = replace(chosen, centre=stats.gram[:size, size] / stats.count)
+        mean_target = stats.moment[size] / stats.count
+    empty, ones = np.empty((0, 0)), np.ones(design.classes)
+    frame = System(empty, empty, float(stats.count), ones, design, chosen, mean_target, (0.0, 1.0))
+    return _target_transformed(frame, stats)
+
+
+def _target_transformed(frame: System, stats: TargetStats) -> System:
+    """The frame with its system filled in from the statistics of rows that all know the same real targets."""
+    size, total, mean = stats.design.dimension, float(stats.count), frame.mean_target
+    centre, scale = frame.standardisation.centre, frame.standardisation.scale
+    gram, moment, energy = stats.gram[:size, :size], stats.moment[:size], stats.energy
+    if stats.design.intercept != "none":
+        sums, target_sums = stats.gram[:size, size], stats.moment[size]
+        shift = np.outer(sums, centre)
+        gram = gram - (shift + shift.T) + total * np.outer(centre, centre)
+        moment = moment - np.outer(centre, target_sums) - np.outer(sums - total * centre, mean)
+        sums = (sums - total * centre) / scale
+        energy = energy - 2 * mean * target_sums + total * mean**2
+    gram, moment = gram / np.outer(scale, scale), moment / scale[:, None]
+    if stats.design.intercept == "penalised":
+        gram = np.block([[gram, sums[:, None]], [sums[None], np.array([[total]])]])
+        moment = np.vstack([moment, target_sums])
+    return replace(frame, gram=gram, moment=moment, weight=total, energy=float(energy.sum()))
 
 
 def class_weights(stats: ClientStats, class_weight: ClassWeight) -> Array:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -62,3 +64,18 @@ def grid_temperature(scores: Array, labels: Indices) -> float:
     near = TEMPERATURES[max(0, place - 1) : place + 1]
     losses = [-np.take_along_axis(log_probabilities(scores, float(t)), labels[:, None], 1).sum() for t in near]
     return float(near[int(np.argmin(losses))])
+
+
+def label_temperatures(scores: Array, targets: Array) -> tuple[float, ...]:
+    """The temperature of every label, by the scores of the rows that know it: regressions on 0 and 1, (n, k)."""
+    found = []
+    for own, truth in zip(scores.T, targets.T, strict=True):
+        seen = ~np.isnan(truth)
+        both = np.stack([1 - own[seen], own[seen]], axis=1)
+        found.append(grid_temperature(both, truth[seen].astype(np.int64)))
+    return tuple(found)
+
+
+def label_chances(scores: Array, temperatures: Sequence[float]) -> Array:
+    """The chance that each label is 1: the softmax of its scores for 0 and 1 at its temperature."""
+    return np.asarray(special.expit((2 * scores - 1) / np.asarray(temperatures)))

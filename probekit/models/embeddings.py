@@ -64,13 +64,13 @@ class EmbeddingsBackend:
 
     def save(self, head: LinearHead) -> tuple[dict[str, Json], dict[str, NDArray[Any]]]:
         """What a folder holds of a head besides what all heads have."""
-        return {}, {}
+        return {"targets": head.targets} if head.targets else {}, {}
 
     def load(self, config: Mapping[str, Any], arrays: dict[str, NDArray[Any]]) -> LinearHead:
         """The head in a folder."""
         params = np.ascontiguousarray(arrays["params"], np.float64)
         fields = {name: config[name] for name in ("ridge", "view", "spec_digest", "recipe")}
-        return LinearHead(params, tuple(config["classes"]), **fields)
+        return LinearHead(params, tuple(config["classes"]), targets=config.get("targets", ""), **fields)
 
 
 def _logistic() -> type[HeadProblem]:

@@ -10,11 +10,9 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import softmax
-from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.class_weight import compute_class_weight
 from sklearn.utils.metaestimators import available_if
-from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 
 from probekit.errors import InputError, MismatchError
 from probekit.linear.design import ClientStats, Design, LinearFit
@@ -26,53 +24,12 @@ from probekit.linear.ridge import penalty_of, recipe_of, solve
 from probekit.linear.statistics import statistics
 from probekit.linear.system import system_of
 from probekit.linear.temperature import grid_temperature
-from probekit.models.heads import LinearHead, head_of
+from probekit.models.classifier_head import ClassifierHead
 from probekit.models.serving import scores
+from probekit.models.target_estimator import CLASSES, TargetHead
 from probekit.values import Array, Indices
 
 TARGETS = (-1.0, 1.0)
-
-
-class _Head(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
-    """What the two heads share: classes, scores and the way to a `LinearHead`."""
-
-    head_: LinearHead
-    classes_: NDArray[Any]
-
-    def decision_function(self, X: ArrayLike) -> Array:
-        """The score of each class; of the second alone where there are two."""
-        found = self._scores(X)
-        return self._one(found.T).T if len(self.classes_) == 2 else found
-
-    def predict(self, X: ArrayLike) -> NDArray[Any]:
-        """The class with the highest score."""
-        found = self.decision_function(X)
-        chosen = (found > 0).astype(np.int64) if found.ndim == 1 else np.argmax(found, axis=1)
-        return np.asarray(self.classes_[chosen])
-
-    def _scores(self, X: ArrayLike) -> Array:
-        check_is_fitted(self)
-        return scores(self.head_, validate_data(self, X, reset=False, dtype=[np.float64, np.float32]))
-
-    def _checked(self, X: ArrayLike, y: ArrayLike, *, reset: bool) -> tuple[NDArray[Any], NDArray[Any]]:
-        rows, labels = validate_data(self, X, y, reset=reset, dtype=[np.float64, np.float32])
-        check_classification_targets(labels)
-        return rows, np.asarray(labels)
-
-    def _numbers(self, labels: NDArray[Any]) -> Indices:
-        unknown = np.setdiff1d(labels, self.classes_)
-        if unknown.size:
-            raise InputError(f"The classes are {list(self.classes_)}; found {unknown[0]!r} among the labels.")
-        return np.searchsorted(self.classes_, labels).astype(np.int64)
-
-    def _keep(self, fit: LinearFit) -> None:
-        self.head_ = head = head_of(fit, classes=tuple(map(str, self.classes_)))
-        both = self._one(head.params.T) if len(self.classes_) == 2 else head.params.T
-        self.coef_, self.intercept_ = np.atleast_2d(both[..., :-1]), np.atleast_1d(both[..., -1])
-
-    def _one(self, pair: Array) -> Array:
-        """What stands for two classes: the second's values."""
-        return np.asarray(pair[1])
 
 
 def _has_alpha(head: RidgeHead) -> bool:
@@ -94,8 +51,11 @@ def _chosen(path: RidgePath, rows: NDArray[Any], labels: Indices, groups: ArrayL
     return found.best(), found
 
 
-class RidgeHead(_Head):
+class RidgeHead(TargetHead):
     """A ridge classifier from sufficient statistics, equal to scikit-learn's RidgeClassifier.
+
+    A y of several columns are several labels (0, 1) or real targets, NaN where one is unknown: each is fitted to the
+    rows that know it, as scikit-learn's Ridge would be. Scores of labels are counted from one half.
 
     alpha: the ridge: a number, or "auto" (chosen by exact leave-one-out).
     scaling: "sum" takes it as it is, "mean" multiplies it by the number of rows.
@@ -106,6 +66,7 @@ class RidgeHead(_Head):
     arithmetic: "float64", "fast" or "exact", the last with the step of its `grid`.
     probability: whether there is `predict_proba`: the softmax of scores at the temperature of least log loss on
     training rows (or groups) left out in turn. Rows that are added or taken out later leave it without one.
+    targets: "classes", or "real": y are real numbers, also in one column, and the head is a regressor.
     """
 
     def __init__(
@@ -120,6 +81,7 @@ class RidgeHead(_Head):
         arithmetic: str = "float64",
         grid: float = 0.0,
         probability: bool = False,
+        targets: str = CLASSES,
     ) -> None:
         self.alpha = alpha
         self.scaling = scaling
@@ -130,9 +92,13 @@ class RidgeHead(_Head):
         self.arithmetic = arithmetic
         self.grid = grid
         self.probability = probability
+        self.targets = targets
 
     def fit(self, X: ArrayLike, y: ArrayLike, groups: ArrayLike | None = None) -> Self:
         """Fit to these rows alone; rows of a group are left out together where rows are left out."""
+        if self._takes_targets(y):
+            self._fit_targets(self._with_targets(X, y, reset=True), y, groups)
+            return self
         rows, labels = self._checked(X, y, reset=True)
         self.classes_ = _two_or_more(np.unique(labels))
         numbers, alpha = self._numbers(labels), self.alpha
@@ -150,16 +116,26 @@ class RidgeHead(_Head):
 
     @available_if(_has_probability)  # type: ignore[untyped-decorator]
     def predict_proba(self, X: ArrayLike) -> Array:
-        """The chance of each class."""
-        found = self._scores(X)
+        """The chance of each class; of several labels that each is 1."""
+        rows = self._rows(X)
         if not hasattr(self, "temperature_"):
             raise InputError("Rows were added or taken out since the temperature was chosen. Call fit again.")
+        if self._has_targets():
+            return self._target_chances(rows)
+        found = scores(self.head_, rows)
         return np.asarray(softmax(found / self.temperature_, axis=1))
 
     @available_if(_has_alpha)  # type: ignore[untyped-decorator]
     def partial_fit(self, X: ArrayLike, y: ArrayLike, classes: ArrayLike | None = None) -> Self:
         """Add these rows: the head of one fit to all rows so far. The first call names all classes."""
         first = not hasattr(self, "stats_")
+        if self._takes_targets(y):
+            rows = self._with_targets(X, y, reset=first)
+            if first:
+                self._fit_targets(rows, y, None)
+                return self
+            self.stats_ = self.stats_ + self._target_sums(rows, y)
+            return self._solve(self._fixed())
         rows, labels = self._checked(X, y, reset=first)
         if first:
             if classes is None:
@@ -175,7 +151,7 @@ class RidgeHead(_Head):
         """Add all rows that another head was fitted to."""
         check_is_fitted(self)
         check_is_fitted(other)
-        if not np.array_equal(self.classes_, other.classes_):
+        if not self._has_targets() and not np.array_equal(self.classes_, other.classes_):
             raise MismatchError(
                 f"Heads to merge need the same classes; found {list(self.classes_)} and "
                 f"{list(other.classes_)}. Name all classes in the first partial_fit."
@@ -192,6 +168,9 @@ class RidgeHead(_Head):
         if not isinstance(X, ClientStats):
             if y is None:
                 raise InputError("Rows to remove need their labels: remove(X, y).")
+            if self._has_targets():
+                self.stats_ = self.stats_ - self._target_sums(self._with_targets(X, y, reset=False), y)
+                return self._solve(self._fixed())
             rows, labels = self._checked(X, y, reset=False)
             X = statistics(rows, self._numbers(labels), self.stats_.design)
         self.stats_ = self.stats_ - X
@@ -216,6 +195,9 @@ class RidgeHead(_Head):
     def _solve(self, alpha: float | str) -> Self:
         if hasattr(self, "temperature_"):
             del self.temperature_  # it belonged to other rows
+        if self._has_targets():
+            self._solve_targets(alpha)
+            return self
         if isinstance(alpha, str):
             raise InputError(f'alpha must be a number or "auto"; found {alpha!r}.')
         system = system_of(self.stats_, **self._weighing)
@@ -225,7 +207,7 @@ class RidgeHead(_Head):
         return self
 
 
-class LogisticHead(_Head):
+class LogisticHead(ClassifierHead):
     """A multinomial logistic classifier with scikit-learn's objective. It cannot be unlearned exactly.
 
     C: the weight of the loss against the ridge of 1.

@@ -23,7 +23,7 @@ class LinearHead:
     """An affine map from embeddings to class scores: `embedding @ params[:d] + params[d]` (bias last).
 
     Any centring or scaling is already inside `params`; only the row view ("raw" or "l2") is applied to an
-    embedding.
+    embedding. `targets`, where it is no classifier: what the columns are, "labels" of 0 or 1 or "real" numbers.
     """
 
     backend: ClassVar[str] = "embeddings"
@@ -34,6 +34,7 @@ class LinearHead:
     view: str = "raw"
     spec_digest: str = ""
     recipe: Mapping[str, Json] = field(default_factory=dict)
+    targets: str = ""
 
     def __post_init__(self) -> None:
         if self.params.ndim != 2 or self.params.shape[1] != len(self.classes):
@@ -49,13 +50,15 @@ class LinearHead:
     @cached_property
     def digest(self) -> str:
         """The sha256 of the map: parameters, classes and row view."""
-        return _hash([list(self.classes), self.view, self.spec_digest, list(self.params.shape)], self.params)
+        about: list[Json] = [list(self.classes), self.view, self.spec_digest, list(self.params.shape)]
+        return _hash([*about, self.targets] if self.targets else about, self.params)
 
 
 def head_of(fit: LinearFit, *, classes: tuple[str, ...] = (), spec_digest: str = "") -> LinearHead:
     """The head of fitted parameters. Classes without names are called by their numbers."""
     names = classes or tuple(map(str, range(fit.design.classes)))
-    return LinearHead(fit.params, names, fit.ridge, view=fit.design.view, spec_digest=spec_digest, recipe=fit.recipe)
+    more = {"spec_digest": spec_digest, "targets": getattr(fit.design, "targets", "")}
+    return LinearHead(fit.params, names, fit.ridge, view=fit.design.view, recipe=fit.recipe, **more)
 
 
 @dataclass(frozen=True, eq=False)

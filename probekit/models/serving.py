@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import load as load_tensors
 from safetensors.numpy import save as save_tensors
@@ -17,9 +18,11 @@ from probekit.errors import CorruptError, InputError, MismatchError, NotFoundErr
 from probekit.files import new_folder, read_json, write_bytes
 from probekit.models.heads import Head
 from probekit.models.problem import backend_named, problem_of
-from probekit.values import Array, EmbeddingSet, Indices, Json, Rows
+from probekit.values import REAL, Array, EmbeddingSet, Json, Rows
 
 FORMAT = 1
+HALF = 0.5
+"""The score from which on a label of 0 or 1 is predicted to be 1."""
 CONFIG, WEIGHTS, CARD = "config.json", "model.safetensors", "README.md"
 
 
@@ -41,9 +44,15 @@ def scores(head: Head, embeddings: EmbeddingSet | Rows) -> Array:
     return found
 
 
-def predict(head: Head, embeddings: EmbeddingSet | Rows) -> Indices:
-    """The number of the class with the highest score, for each embedding; `head.classes` has its name."""
-    return np.asarray(np.argmax(scores(head, embeddings), axis=1), dtype=np.int64)
+def predict(head: Head, embeddings: EmbeddingSet | Rows) -> NDArray[Any]:
+    """The number of the class with the highest score, for each embedding; `head.classes` has its name.
+
+    Of a head of several labels 0 or 1 for each, of a head of real targets the numbers themselves: (n, k).
+    """
+    found, targets = scores(head, embeddings), getattr(head, "targets", "")
+    if targets:
+        return found if targets == REAL else np.asarray(found > HALF, dtype=np.int64)
+    return np.asarray(np.argmax(found, axis=1), dtype=np.int64)
 
 
 def save_head(head: Head, folder: str | Path) -> Path:
@@ -135,12 +144,15 @@ def _card(head: Head) -> str:
     base = _hub_name(backbone)
     shown = ", ".join(head.classes[:20]) + (", ..." if len(head.classes) > 20 else "")
     what = str(head.recipe.get("head") or "linear")
+    targets = getattr(head, "targets", "")
+    what, many = (f"ridge regression of {targets}", "targets") if targets else (what, "classes")
     exact = "yes" if head.recipe.get("exact_unlearning") else "no"
     lines = [
-        *("---", "library_name: probekit", "tags:", "- probekit", "- linear-probe", "- image-classification"),
+        *("---", "library_name: probekit", "tags:", "- probekit", "- linear-probe"),
+        *([] if targets else ["- image-classification"]),
         *([f"base_model: {base}"] if base else []),
         *("---", "", f"# A {what} head", ""),
-        f"- {head.dimension} numbers ({head.view} embedding) to {len(head.classes)} classes: {shown}.",
+        f"- {head.dimension} numbers ({head.view} embedding) to {len(head.classes)} {many}: {shown}.",
         f"- Backbone: {backbone or 'not recorded'}.",
         f"- Ridge: {head.ridge:g}.",
         f"- Can be unlearned exactly from statistics: {exact}.",

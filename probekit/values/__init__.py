@@ -23,12 +23,16 @@ from probekit.values.identity import content_id as content_id
 from probekit.values.identity import digest as digest
 from probekit.values.identity import frozen as frozen
 from probekit.values.identity import one_line as one_line
+from probekit.values.targets import LABELS as LABELS
+from probekit.values.targets import REAL as REAL
+from probekit.values.targets import TARGET as TARGET
+from probekit.values.targets import UNLABELLED as UNLABELLED
+from probekit.values.targets import check_targets, known_rows, real_targets
+from probekit.values.targets import target_kind as target_kind
 
 if TYPE_CHECKING:
     import datasets
     import torch
-
-UNLABELLED = -1
 
 
 class Rows(Protocol):
@@ -66,6 +70,8 @@ class EmbeddingSet:
     source: the data set's name.
     columns: by name, salted digests of what a column of the data set says of each row; no part of the set's identity.
     groups: numbers of what rows belong together (patients, users, videos); no part of the set's identity either.
+    targets: several labels of 0 or 1, or real numbers, (n, k), NaN where unknown; class_names are then their names, and
+    labels 0 where a row knows any.
     """
 
     spec: EncodingSpec
@@ -80,6 +86,7 @@ class EmbeddingSet:
     source: str = ""
     columns: Mapping[str, NDArray[np.uint8]] = field(default_factory=dict)
     groups: NDArray[np.int64] | None = None
+    targets: Array | None = None
 
     __repr__ = one_line
 
@@ -97,6 +104,8 @@ class EmbeddingSet:
                 f"Labels must lie between 0 and {len(self.class_names) - 1} (-1 for none); found "
                 f"{int(self.labels.min(initial=0))} to {top}. Give the data set's own class names or fix the labels."
             )
+        if self.targets is not None:
+            check_targets(self.targets, self.class_names, n)
         for array in (self.labels, self.masked, self.groups):
             if array is not None:
                 array.setflags(write=False)
@@ -116,10 +125,11 @@ class EmbeddingSet:
         """Vectors that exist already, as a set: identified by content, stored in the numbers they have.
 
         rows: an (n, d) matrix of float16, float32 or float64.
-        labels: class numbers (-1: none) or names of classes.
+        labels: class numbers (-1: none) or names of classes; or real targets: a matrix with a column each (several
+        labels are columns of 0 and 1), or one column of fractions. NaN: unknown.
         ids: what the rows are called elsewhere; kept as their names.
         clients, groups: whose a row is, and what rows belong together.
-        class_names: what class numbers mean.
+        class_names: what class numbers mean, or the targets' names.
         source: where the vectors come from. Sets of one source are taken to be encoded alike.
         """
         matrix = np.ascontiguousarray(rows)
@@ -130,7 +140,12 @@ class EmbeddingSet:
             raise InputError(
                 f"Row {int(np.argmin(np.isfinite(bad)))} holds NaN or infinity. Leave it out or correct it."
             )
-        numbers, names = _numbered(np.full(len(matrix), UNLABELLED) if labels is None else np.asarray(labels))
+        given = np.full(len(matrix), UNLABELLED) if labels is None else np.asarray(labels)
+        targets = real_targets(given)
+        if targets is None:
+            numbers, names = _numbered(given)
+        else:
+            numbers, names = known_rows(targets), tuple(map(str, range(targets.shape[1])))
         kind = f"vector {matrix.dtype.name}"
         origin: dict[str, Json] = {"origin": source, "dimension": int(matrix.shape[1])}
         spec = EncodingSpec(f"vectors:{source}", digest({"vectors": source}), origin, "as given", matrix.dtype.name)
@@ -145,6 +160,7 @@ class EmbeddingSet:
             names=None if ids is None else tuple(map(str, ids)),
             source=source,
             groups=together,
+            targets=targets,
         )
 
     def __len__(self) -> int:
@@ -165,6 +181,8 @@ class EmbeddingSet:
         masked = [] if self.masked is None else np.flatnonzero(self.masked).tolist()
         said: Json = [list(self.class_names), list(self.clients or ()), list(self.names or ()), masked]
         hasher.update(canonical(said).encode())
+        if self.targets is not None:
+            hasher.update(b"targets" + np.ascontiguousarray(self.targets, dtype="<f8").tobytes())
         return hasher.hexdigest()
 
     @property
@@ -191,6 +209,7 @@ class EmbeddingSet:
             skipped=(),
             columns={name: column[rows] for name, column in self.columns.items()},
             groups=None if self.groups is None else self.groups[rows],
+            targets=None if self.targets is None else self.targets[rows],
         )
 
     def to_numpy(self) -> NDArray[Any]:
@@ -213,9 +232,14 @@ class EmbeddingSet:
         texts = {"client_id": self.clients, "name": self.names}
         columns |= {name: list(column) for name, column in texts.items() if column is not None}
         kinds: dict[str, Any] = dict.fromkeys(columns, datasets.Value("string"))
+        if self.targets is not None:
+            named = {f"{TARGET}{name}": number for number, name in enumerate(self.class_names)}
+            columns |= {name: self.targets[:, number] for name, number in named.items()}
+            kinds |= dict.fromkeys(named, datasets.Value("float64"))
         kinds["embedding"] = datasets.List(datasets.Value(str(self.embeddings.dtype)), length=self.dimension)
-        named = datasets.ClassLabel(names=list(self.class_names)) if self.class_names else datasets.Value("int64")
-        return datasets.Dataset.from_dict(columns, features=datasets.Features(kinds | {"label": named}))
+        classes = self.class_names if self.targets is None else ()
+        label = datasets.ClassLabel(names=list(classes)) if classes else datasets.Value("int64")
+        return datasets.Dataset.from_dict(columns, features=datasets.Features(kinds | {"label": label}))
 
 
 def _numbered(labels: NDArray[Any]) -> tuple[NDArray[np.int64], tuple[str, ...]]:
@@ -225,10 +249,8 @@ def _numbered(labels: NDArray[Any]) -> tuple[NDArray[np.int64], tuple[str, ...]]
             raise InputError(f"Labels must be class numbers or texts; found {missing[0]!r} among the texts.")
         names, numbers = np.unique(labels.astype(str), return_inverse=True)
         return numbers.astype(np.int64), tuple(names.tolist())
-    if labels.dtype.kind not in "iub":
-        whole = labels.dtype.kind == "f" and np.array_equal(labels, np.rint(labels))
-        if not whole:
-            raise InputError(f"Labels must be class numbers or texts; found {labels.dtype}.")
+    if labels.dtype.kind not in "iubf":
+        raise InputError(f"Labels must be class numbers, texts or real numbers; found {labels.dtype}.")
     return labels.astype(np.int64), ()
 
 

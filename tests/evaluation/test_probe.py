@@ -16,7 +16,7 @@ import probekit
 from probekit.cache import DiskStore
 from probekit.encoding.extract import ExtractProgress
 from probekit.errors import InputError, MismatchError
-from probekit.evaluation.probe import CHOICE_ROWS, LEFT_GROUPS, LEFT_OUT, TEST
+from probekit.evaluation.probe_options import CHOICE_ROWS, LEFT_GROUPS, LEFT_OUT, TEST
 from probekit.linear.design import Design
 from probekit.linear.leaveout import choose_ridge
 from probekit.linear.path import decompose
@@ -157,5 +157,5 @@ def test_vectors_become_a_set_with_ids_by_content() -> None:
     assert EmbeddingSet.from_numpy(rows, source="elsewhere").spec != found.spec
     with pytest.raises(InputError, match="int64"):
         EmbeddingSet.from_numpy(np.ones((2, 2), int))
-    with pytest.raises(InputError, match="class numbers or texts"):
-        EmbeddingSet.from_numpy(rows, [0.5, 1, 2, 3])
+    with pytest.raises(InputError, match="class numbers, texts or real numbers"):
+        EmbeddingSet.from_numpy(rows, np.array([1j, 1, 2, 3]))

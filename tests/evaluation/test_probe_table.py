@@ -10,7 +10,7 @@ import pytest
 from probekit.cache import DiskStore
 from probekit.errors import InputError
 from probekit.evaluation.metrics import share
-from probekit.evaluation.probe import ProbeOptions
+from probekit.evaluation.probe_options import ProbeOptions
 from probekit.evaluation.probe_table import RANDOM, SHUFFLED, beats, control_cells, probe_table
 from probekit.values import EmbeddingSet
 

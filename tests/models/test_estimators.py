@@ -25,6 +25,8 @@ KINDS = [
     RidgeHead(scaling="mean", standardise="standardise"),
     RidgeHead(class_weight="balanced"),
     RidgeHead(probability=True),
+    RidgeHead(targets="real"),
+    RidgeHead("auto", targets="real"),
     LogisticHead(),
 ]
 Digits = tuple[np.ndarray, np.ndarray]
