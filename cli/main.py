@@ -31,7 +31,7 @@ COMMANDS = {
     "petition": ("probekit.cli.petition:petition", "As a client, ask to leave a run, signed."),
     "verify": ("probekit.cli.verify:verify", "Check a certificate by computing everything again."),
     "export": ("probekit.cli.export:export", "Write a head elsewhere, with the run's noise, and record it."),
-    "report": ("probekit.cli.report:report", "Write a report of a run: Markdown, JSON and pictures."),
+    "report": ("probekit.cli.report:report", "Write a page about runs: what was trained, forgotten and proven."),
     "purge": ("probekit.cli.purge:purge", "Remove from a run, and the cache, data derived from forgotten clients."),
     "erase": ("probekit.cli.erase:erase", "Answer a request for erasure: unlearn, purge, bundle, record."),
     "register": ("probekit.cli.register:register", "List requests for erasure and their answers."),

@@ -1,4 +1,4 @@
-"""`probekit report`: a folder that tells all about a run, in Markdown, JSON and pictures."""
+"""`probekit report`: one page about runs, or a folder with Markdown, JSON and pictures of one."""
 
 from __future__ import annotations
 
@@ -14,8 +14,11 @@ from probekit.cli.output import Console, Output, facts, remarks
 @o.common
 def report(
     output: Output,
-    run: o.RunFolder,
-    out: Annotated[Path | None, typer.Option(help="The report's folder (default: RUN/report).")] = None,
+    runs: Annotated[list[Path], typer.Argument(help="The folder of a run; several give one page.")],
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", "-o", help="A page (NAME.html), or a folder for all of it (default: RUN/report)."),
+    ] = None,
     test: Annotated[
         list[str] | None, typer.Option(help="Judge on this set (default: the server's). Repeatable.")
     ] = None,
@@ -23,25 +26,44 @@ def report(
     target: Annotated[int | None, typer.Option(min=0, help="The trigger's class (default: the run's own).")] = None,
     rows: o.Rows = False,
 ) -> None:
-    """Tell all about a run: before, after and retrained, distances and bounds, influence, certificates, ledger.
+    """Tell all about runs: before, after and retrained, distances and bounds, influence, certificates, ledger.
 
-    Ledger and certificates are checked first; exits 6 if they do not hold. The same run gives the same report.
+    Ledger and certificates are checked first; exits 6 if they do not hold. The same run gives the same report. A page
+    is one file that needs no other; a folder holds the page, Markdown, JSON and pictures.
     """
     from probekit.report.report import refuse_other
 
-    opened = output.open(run)
-    folder = out or run / "report"
-    refuse_other(folder)
+    is_page = out is not None and out.suffix == ".html"
+    if len(runs) > 1 and not is_page:
+        raise typer.BadParameter(f"{len(runs)} runs give one page: name it, for example --out report.html.")
+    opened = [output.open(run) for run in runs]
+    place = out or runs[0] / "report"
+    if not is_page:
+        refuse_other(place)
     with output.busy("checking, judging and drawing ..."):
-        found = opened.report(test or (), triggered=triggered, target=target, from_rows=rows)
-        value = {"folder": str(folder), **found.write(folder)}
+        how: dict[str, Any] = {"triggered": triggered, "target": target, "from_rows": rows}
+        found = [one.report(test or (), **how) for one in opened]
+        if is_page:
+            from probekit.report.page import write_page
+
+            value = {"page": str(place), "runs": write_page([one.drawn() for one in found], place)}
+        else:
+            value = {"folder": str(place), **found[0].write(place)}
     output.result(value, _show)
 
 
 def _show(console: Console, value: dict[str, Any]) -> None:
+    for number, one in enumerate(value.get("runs", [value])):
+        if number:
+            console.print()
+        _show_run(console, one)
+    where = value.get("page") or f"{value['folder']}/report.html, with report.md, report.json and pictures beside it"
+    console.print(f"\nwrote {where}", markup=False, soft_wrap=True)
+
+
+def _show_run(console: Console, value: dict[str, Any]) -> None:
     last = value["stages"][-1]
     seen: dict[str, object] = {
-        "report": f"{value['folder']}/report.md, with {len(value['pictures'])} pictures",
         "run": f"{value['run']}, state {value['state']}, made by {last['method']}",
         "ledger": f"{len(value['ledger'])} entries, the chain holds",
     }

@@ -21,7 +21,7 @@ LAYERS = (
         (name,)
         for name in (
             *("custody", "cache", "linear", "jacobian", "datasets", "backbones", "encoding", "models", "federated"),
-            *("unlearning", "certificates", "evaluation", "report", "runs", "testing", "cli", "__main__"),
+            *("unlearning", "certificates", "pages", "evaluation", "report", "runs", "testing", "cli", "__main__"),
         )
     ),
 )

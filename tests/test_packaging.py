@@ -185,7 +185,8 @@ def test_wheel_holds_exactly_our_packages(wheel: Path) -> None:
         for package in packages()
         for path in (ROOT / package.replace(".", "/")).glob("*.py")
     }
-    assert set(names) == wanted | {"probekit/py.typed"}
+    templates = {f"probekit/pages/templates/{path.name}" for path in (ROOT / "probekit/pages/templates").iterdir()}
+    assert set(names) == wanted | templates | {"probekit/py.typed"}
     assert len(names) == len(set(names))
     assert "probekit = probekit.cli.main:main" in entry_points
 

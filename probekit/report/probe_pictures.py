@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
 from probekit.evaluation.probe_table import Cell, ProbeTable
-from probekit.report.pictures import BLUE, GREEN, GREY, ORANGE, SETTINGS
+from probekit.pages.pictures import BLUE, GREEN, GREY, ORANGE, SETTINGS
 
 COLOURS = (BLUE, ORANGE, GREEN, "#CC79A7", "#56B4E9", "#D55E00", "#F0E442")
 MARKERS = "osD^vPX"

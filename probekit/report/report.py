@@ -1,4 +1,4 @@
-"""A report of a run: values -> a plain dict -> JSON and Markdown. Pictures are drawn from the same dict elsewhere."""
+"""A report of a run: values -> a plain dict -> JSON, Markdown and a page. Pictures are drawn from the same dict."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from filelock import FileLock
@@ -16,13 +16,18 @@ from probekit.certificates.certificate import Certificate
 from probekit.certificates.verdicts import Finding
 from probekit.errors import InputError
 from probekit.evaluation.backdoor import BackdoorSuccess
+from probekit.evaluation.left_out import WrongRow
 from probekit.evaluation.metrics import Confusion, Share
-from probekit.files import new_folder, storing, write_text
+from probekit.files import new_folder, sha256_file, storing, write_text
 from probekit.unlearning.influence import Influence
+from probekit.unlearning.request import asked
 from probekit.values import Json
 
+if TYPE_CHECKING:
+    from probekit.pages.pictures import Picture
+
 FORMAT = 2
-PAGE, VALUES = "report.md", "report.json"
+MARKDOWN, HTML, VALUES = "report.md", "report.html", "report.json"
 DRAWN = 2000
 """How many rows' margins are told one by one; all of them are counted."""
 BACKDOOR = {"backdoor success": "all", "backdoor success, without the target class": "excluding_target"}
@@ -65,7 +70,10 @@ class StateReport:
 
 @dataclass(frozen=True, eq=False)
 class Judged:
-    """The rows that heads were judged on: classes by head, and the current head's confusion and margins."""
+    """The rows that heads were judged on: classes by head, and the current head's confusion, margins and worst rows.
+
+    `thumbnails`: small pictures (PNG) of the worst rows by id, where they can be read; for pages, not in JSON.
+    """
 
     name: str
     digest: str
@@ -76,6 +84,8 @@ class Judged:
     confusion: Confusion
     margins: Margins | None = None
     why: str = ""
+    most_wrong: tuple[WrongRow, ...] = ()
+    thumbnails: Mapping[str, bytes] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -133,20 +143,32 @@ class Report:
         plain: Plain = json.loads(json.dumps(found, default=np.generic.item), parse_constant=lambda _: None)
         return plain
 
-    def write(self, folder: Path | str) -> Plain:
-        """Write Markdown, JSON and pictures; an old report stands until the new one is whole. Gives plain values."""
-        from probekit.report.pages import markdown
-        from probekit.report.pictures import draw
+    def drawn(self) -> tuple[Plain, Sequence[Picture], Mapping[str, bytes]]:
+        """What a page is made of: plain values, pictures of them, and small pictures of the worst rows by id."""
+        from probekit.pages.pictures import drawn, report_figures
 
-        value, folder = self.plain, Path(folder).absolute()
+        value = self.plain
+        small = {row: picture for one in self.judged for row, picture in one.thumbnails.items()}
+        return value, drawn(report_figures(value)), small
+
+    def write(self, folder: Path | str) -> Plain:
+        """Write a page, Markdown, JSON and pictures; an old report stands until the new one is whole."""
+        from probekit.report.page import markdown, report_page
+
+        folder = Path(folder).absolute()
         folder.parent.mkdir(parents=True, exist_ok=True)
         # not the names of unfinished files in a run: a run that recovers takes those for its own
         new, lock = (folder.parent / f".{folder.name}.{word}" for word in ("new", "lock"))
         with storing(folder.parent), FileLock(lock), new_folder(folder, aside=new):
             refuse_other(folder)
-            value["pictures"] = draw(value, new)
+            value, pictures, small = self.drawn()
+            for number, one in enumerate(pictures, start=1):
+                name = f"{number:02d}-{one.key.replace('_', '-')}.svg"
+                write_text(new / name, one.svg)
+                value["pictures"][one.key] = {"file": name, "alt": one.alt, "sha256": sha256_file(new / name)}
             write_text(new / VALUES, json_text(value))
-            write_text(new / PAGE, markdown(value))
+            write_text(new / MARKDOWN, markdown(value))
+            write_text(new / HTML, report_page([(value, pictures, small)]))
         return value
 
 
@@ -195,7 +217,8 @@ def _difference(two: Sequence[Share | None]) -> float | None:
 
 
 def _judged(one: Judged) -> Plain:
-    plain, margins = asdict(replace(one, margins=None)), one.margins
+    plain, margins = asdict(replace(one, margins=None, thumbnails={})), one.margins
+    del plain["thumbnails"]
     if margins is not None:
         places = np.unique(np.linspace(0, len(margins.lead) - 1, min(DRAWN, len(margins.lead))).astype(np.int64))
         both = np.stack([margins.lead[places], margins.needed[places]], axis=1)
@@ -213,6 +236,7 @@ def _page(one: Page) -> Plain:
     return {
         "state": one.state,
         "digest": one.certificate.digest,
+        "removed": asked(one.certificate.request),
         "signed_by": one.signature.get("key") if one.signature else None,
         "certificate": one.certificate.plain,
         "findings": [asdict(finding) for finding in one.findings],

@@ -14,12 +14,14 @@ from probekit.certificates.bounds import Known
 from probekit.certificates.certify import known_at, objective_of
 from probekit.certificates.verdicts import FALSE
 from probekit.custody.seals import opened
+from probekit.encoding.thumbnails import thumbnails
 from probekit.errors import InputError, MismatchError, VerificationError
 from probekit.evaluation.backdoor import backdoor_success
+from probekit.evaluation.left_out import most_wrong
 from probekit.evaluation.metrics import accuracy, accuracy_by_class, confusion
 from probekit.files import read_json, sha256_file
 from probekit.models.heads import Head
-from probekit.models.serving import predict
+from probekit.models.serving import predict, scores
 from probekit.report.report import (
     AFTER,
     BEFORE,
@@ -176,9 +178,12 @@ def _judged(subject: EvaluationSet, first: _Examined, last: _Examined) -> Judged
         label: accuracy_by_class(predict(heads[label], rows), rows.labels, classes=head.classes)
         for label in compared([first.report, last.report])
     }
-    confused = confusion(predict(head, rows), rows.labels, classes=head.classes)
+    given = scores(head, rows)
+    confused = confusion(np.argmax(given, axis=1), rows.labels, classes=head.classes)
+    wrong = most_wrong(given, replace(rows, class_names=head.classes))
     about = (subject.name, rows.digest, subject.meaning, len(rows), subject.left_out)
-    return Judged(*about, by_class, confused, found, last.report.why if found is None else "")
+    why = last.report.why if found is None else ""
+    return Judged(*about, by_class, confused, found, why, wrong, thumbnails(rows, [one.row for one in wrong]))
 
 
 def _influence(here: Snapshot, left_out: dict[str, str]) -> tuple[Influence, ...]:

@@ -40,9 +40,22 @@ def test_flags_are_the_arguments_of_the_library(run: Run, probekit: Probekit) ->
     assert json.loads(Path("here/report.json").read_text()) == wanted
 
 
+def test_several_runs_give_one_page(run: Run, probekit: Probekit, store: DiskStore) -> None:
+    other = Run.train("other", "rows", clients=2, server_share=0.25, ridge=0.1, store=store)
+    code, value, said = probekit("report", "run", "other", "--test", "test", "-o", "deep/page.html")
+    assert code == 0, said
+    assert value["page"] == "deep/page.html"
+    plain = [one.report(["test"]).plain for one in (run, other)]
+    assert value["runs"] == plain
+    page = Path("deep/page.html").read_text()
+    assert (page.count("<article"), page.count('<li><a href="#r')) == (2, 2)
+    assert [path.name for path in Path("deep").iterdir()] == ["page.html"]
+
+
 @pytest.mark.parametrize(
     ("words", "code", "message"),
     [
+        (("run", "run"), 2, "2 runs give one page: name it"),
         (("nothing",), 3, "not a run folder"),
         (("run", "--test", "nothing"), 3, "nothing"),
         (("run", "--triggered", "rows", "--target", "1"), 4, "without a trigger"),
@@ -67,7 +80,7 @@ def test_what_was_tampered_with_exits_6(run: Run, probekit: Probekit) -> None:
 
 def test_people_see_what_matters(run: Run, command: Command, store: DiskStore) -> None:
     shown = command("report", "run", "--test", "test", "--cache", str(store.root)).out
-    for words in ("run/report/report.md, with 6 pictures", "the chain holds", "accuracy on test", "proven at most"):
+    for words in ("wrote run/report/report.html", "the chain holds", "accuracy on test", "proven at most"):
         assert words in " ".join(shown.split())
 
 

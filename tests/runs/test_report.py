@@ -20,8 +20,8 @@ from probekit.certificates.agreement import agreement, margins
 from probekit.certificates.certificate import Certificate
 from probekit.certificates.certify import certify, known_at, objective_of
 from probekit.errors import CacheError, InputError, NotFoundError, ProbekitError, VerificationError
-from probekit.report import pictures
-from probekit.report.pages import markdown
+from probekit.pages import pictures
+from probekit.report.page import markdown
 from probekit.runs import unlearning
 from probekit.runs.folder import RunFolder
 from probekit.runs.openings import certificate_openings, read_openings
@@ -128,7 +128,7 @@ def test_the_same_run_gives_the_same_bytes_and_pictures_hold_text(run: Path, ope
         opened("run").report(["test"]).write(out)
     one, two = (tree(run.parent / name) for name in ("one/deep", "two"))
     assert one == two
-    assert len(one) == 8
+    assert len(one) == 9
     for path in (run.parent / "two").glob("*.svg"):
         root = ElementTree.fromstring(path.read_text())
         words = [element for element in root.iter() if element.tag.endswith("}text")]

@@ -8,18 +8,18 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from io import StringIO
 from typing import Any
 
 import numpy as np
 from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
+from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, PercentFormatter
-
-from probekit.files import sha256_file
 
 BLUE, ORANGE, GREEN, GREY = "#0072B2", "#E69F00", "#009E73", "#6E6E6E"
 COLOURS = {"before": ORANGE, "trained": BLUE, "after": BLUE, "retrained": GREEN}
@@ -47,23 +47,35 @@ INFLUENCES: dict[str, tuple[str, tuple[bool, ...], dict[str, Any]]] = {
 MOST_BARS, GROUPED, NUMBERED, LABELLED = 30, 12, 15, 40
 LONGEST = 18
 
+SHADES = ListedColormap([(0.0, 0x72 / 255, 0xB2 / 255, share / 255) for share in range(256)])
+"""From nothing to blue: what lies below shows through, be it light or dark."""
+
 Plain = Mapping[str, Any]
 
 
-def draw(report: Plain, folder: Path) -> dict[str, dict[str, str]]:
-    """Write every picture that the report has values for; gives their files, texts and sha256 by key."""
-    written: dict[str, dict[str, str]] = {}
+@dataclass(frozen=True)
+class Picture:
+    """An SVG, and what it shows in words."""
+
+    key: str
+    alt: str
+    svg: str
+
+
+def drawn(figures: Iterable[tuple[str, str, Figure]]) -> tuple[Picture, ...]:
+    """Figures with their keys and words as SVG."""
+    found = []
     with rc_context(SETTINGS), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph .* missing")  # the viewer's font may well have it
-        for number, (key, alt, figure) in enumerate(_figures(report), start=1):
-            name = f"{number:02d}-{key.replace('_', '-')}.svg"
-            figure.savefig(folder / name, format="svg", metadata={"Date": None, "Creator": None})
-            written[key] = {"file": name, "alt": alt, "sha256": sha256_file(folder / name)}
-    return written
+        for key, alt, figure in figures:
+            text = StringIO()
+            figure.savefig(text, format="svg", metadata={"Date": None, "Creator": None})
+            found.append(Picture(key, alt, text.getvalue()))
+    return tuple(found)
 
 
-def _figures(report: Plain) -> Iterator[tuple[str, str, Figure]]:
-    """Every picture with its key and what it shows in words."""
+def report_figures(report: Plain) -> Iterator[tuple[str, str, Figure]]:
+    """Every picture that the report of a run has values for, with its key and what it shows in words."""
     if report["comparison"]:
         yield "comparison", "Each measure before, after and retrained", comparison(report["comparison"])
     if any(_positive(one["distance"], one["bound"]) for one in report["stages"]):
@@ -206,7 +218,7 @@ def confusion(judged: Plain) -> Figure:
     side = min(9.0, max(4.2, 1.8 + 0.36 * len(names)))
     figure, axes = _figure(side + 1.3, side)
     figure.set_layout_engine("compressed")
-    image = axes.imshow(shares, cmap="Blues", vmin=0, vmax=1, interpolation="nearest")
+    image = axes.imshow(shares, cmap=SHADES, vmin=0, vmax=1, interpolation="nearest")
     if len(names) <= NUMBERED:
         for (row, column), count in np.ndenumerate(counts):
             if count:

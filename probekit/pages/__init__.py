@@ -1,0 +1,1 @@
+"""Plain values as pages: HTML and Markdown from templates, pictures as SVG."""
