@@ -97,7 +97,7 @@ def _following(found: ProbeTable, output: Output) -> str:
     names = {digest: name for name, digest in output.store.sets.names().items()}
     done = [cell.probe for cell in found.cells if cell.probe is not None and not cell.control]
     known = [one for one in done if one.train.digest in names]
-    best = max(known, key=lambda one: one.accuracy.value or 0.0, default=None)
+    best = max(known, key=lambda one: one.main.value or 0.0, default=None)
     return "" if best is None else f"probekit train {names[best.train.digest]} --clients 10"
 
 
@@ -106,7 +106,7 @@ def _show(console: Console, found: ProbeTable, *, following: str) -> None:
         facts(console, dict(only.facts))
     else:
         rows = [(name, *(_text(found.cell(name, one)) for one in found.data_sets)) for name in found.backbones]
-        section(console, f"accuracy, {found.confidence:.0%} interval", ("backbone", *found.data_sets), rows)
+        section(console, f"{found.measured}, {found.confidence:.0%} interval", ("backbone", *found.data_sets), rows)
     for cell in found.cells:
         _show_more(console, cell)
     remarks(console, found.remarks)

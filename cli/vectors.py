@@ -27,6 +27,10 @@ def import_(
     source: Annotated[str, typer.Option(help="What made the vectors; sets of one source are encoded alike.")] = "",
     vector_column: Annotated[str | None, typer.Option(help="Which column or array holds the vectors.")] = None,
     label_column: Annotated[str | None, typer.Option(help="Which column is the label.")] = None,
+    targets: Annotated[
+        str,
+        typer.Option(help="Several labels (0, 1) or real targets instead of a label: columns a,b,c; empty: unknown."),
+    ] = "",
     id_column: Annotated[str | None, typer.Option(help="Which column names the rows.")] = None,
     client_column: Annotated[str | None, typer.Option(help="Which column is the client.")] = None,
     group: Annotated[str | None, typer.Option(help="Which column says what belongs together: patients, users.")] = None,
@@ -39,6 +43,7 @@ def import_(
         from probekit.encoding.vectors import ImportOptions, read_vectors
 
         columns: dict[str, Any] = {"vectors": vector_column, "label": label_column, "ids": id_column}
+        columns["targets"] = tuple(one.strip() for one in targets.split(",") if one.strip())
         how = ImportOptions(labels, join, client=client_column, group=group, source=source, **columns)
         found = read_vectors(vectors, how)
         title = name or vectors.stem
@@ -53,6 +58,7 @@ def import_(
         "source": sealed.source,
         "labelled": int((sealed.labels >= 0).sum()),
         "classes": classes,
+        "targets": None if sealed.targets is None else list(sealed.class_names),
         "cache": str(output.store.root),
     }
     output.result(value, _show)
@@ -60,6 +66,7 @@ def import_(
 
 def _show(console: Console, value: dict[str, Any]) -> None:
     shape = f"{value['rows']} x {value['dimension']} {value['dtype']}"
-    told = f"{shape}, {value['labelled']} with one of {value['classes']} classes"
+    what = f"one of {value['classes']} classes" if value["targets"] is None else f"of {value['classes']} targets any"
+    told = f"{shape}, {value['labelled']} with {what}"
     facts(console, {"set": f"{value['set']}  ({value['digest'][:12]})", "rows": told, "source": value["source"]})
     facts(console, {"cache": value["cache"], "next": f"probekit probe {value['set']}"})

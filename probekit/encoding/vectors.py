@@ -18,6 +18,8 @@ from probekit.values import EmbeddingSet
 VECTORS = ("embedding", "embeddings", "vector", "vectors", "image_embedding", "x")
 LABELS, IDS = ("label", "labels", "y", "class", "target"), ("id", "ids", "key", "keys", "image_path", "path", "url")
 PARTITION = re.compile(r"^(?P<kind>[A-Za-z_]+?)_(?P<number>\d+)$")
+EMPTY = ("", "na", "nan", "none", "null")
+"""What a cell of a table says where a target is not known."""
 Column = NDArray[Any] | list[Any]
 
 
@@ -28,6 +30,7 @@ class ImportOptions:
     labels: a file of labels (.npy, .csv, .parquet, or text with one in each line).
     join: the column that both the vectors and the labels have; left out, both are in the same order.
     vectors, label, ids, client, group: names of columns or arrays.
+    targets: in place of the label several columns of 0 and 1, or of real numbers; an empty cell is not known.
     source: what the vectors are of; sets of one source are taken to be encoded alike.
     """
 
@@ -39,6 +42,11 @@ class ImportOptions:
     client: str | None = None
     group: str | None = None
     source: str = ""
+    targets: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.targets and self.label is not None:
+            raise InputError("`label` is one column of classes, `targets` are real columns. Give one of the two.")
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,6 +65,12 @@ class _Table:
                 raise NotFoundError(f"{self.name} has no column {wanted!r}; it has {known}. Name one of these.")
             return self.columns[wanted]
         return next((column for name, column in self.columns.items() if name.lower() in usual), None)
+
+    def labels(self, how: ImportOptions) -> Column | None:
+        """The label of every row, or its targets as a matrix."""
+        if not how.targets:
+            return self.column(how.label, LABELS)
+        return np.stack([_real(name, _listed(self.column(name)), self.name) for name in how.targets], axis=1)
 
 
 def read_vectors(source: str | Path, options: ImportOptions | None = None) -> EmbeddingSet:
@@ -80,6 +94,7 @@ def read_vectors(source: str | Path, options: ImportOptions | None = None) -> Em
         clients=None if how.client is None else _listed(table.column(how.client)),
         groups=None if how.group is None else _listed(table.column(how.group)),
         source=source,
+        class_names=how.targets,
     )
 
 
@@ -181,10 +196,10 @@ def _parquet(path: Path) -> dict[str, Column]:
 
 def _labels(table: _Table, how: ImportOptions) -> Column | None:
     if how.labels is None:
-        return table.column(how.label, LABELS)
+        return table.labels(how)
     told = _label_file(how.labels)
     if how.join is None:
-        labels = told.column(how.label, LABELS) if told.columns else told.matrix
+        labels = told.labels(how) if told.columns or how.targets else told.matrix
         if labels is None or len(labels) != len(table.matrix):
             found = 0 if labels is None else len(labels)
             raise InputError(
@@ -193,7 +208,7 @@ def _labels(table: _Table, how: ImportOptions) -> Column | None:
             )
         return labels
     keys, own = told.column(how.join), table.column(how.join)
-    values = told.column(how.label, LABELS)
+    values = told.labels(how)
     if keys is None or own is None or values is None:
         raise NotFoundError(f"{how.labels} has no column of labels. Say with `label` which it is.")
     known = dict(zip(map(str, _listed(keys)), _listed(values), strict=True))
@@ -222,6 +237,22 @@ def _label_file(path: Path) -> _Table:
         lines = list(csv.DictReader(file, delimiter="\t" if path.suffix == ".tsv" else ","))
     names = list(lines[0]) if lines else []
     return _Table(path.name, nothing, {name: [line[name] for line in lines] for name in names})
+
+
+def _real(name: str, column: list[Any], where: str) -> NDArray[np.float64]:
+    """A column as real numbers; what is empty is not known."""
+    found = np.full(len(column), np.nan)
+    for row, cell in enumerate(column):
+        text = "" if cell is None else str(cell).strip()
+        if text.lower() in EMPTY:
+            continue
+        try:
+            found[row] = float(text)
+        except ValueError:
+            raise InputError(
+                f"Targets are numbers, empty where unknown; row {row} of {name!r} in {where} is {text!r}. Correct it."
+            ) from None
+    return found
 
 
 def _listed(column: Column | None) -> list[Any]:

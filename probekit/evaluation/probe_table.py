@@ -16,6 +16,7 @@ from probekit.evaluation.metrics import Interval, Share, accuracy, share
 from probekit.evaluation.probe import Progress, embedded_pair, is_set, labelled, probed
 from probekit.evaluation.probe_options import ProbeOptions
 from probekit.evaluation.probe_values import Probe, shown, write_csv
+from probekit.evaluation.target_probe import TargetProbe
 from probekit.files import write_bytes
 from probekit.linear.design import Design
 from probekit.linear.neighbours import knn_predict
@@ -29,7 +30,10 @@ HEADERS = (
     *("data_set", "backbone", "control", "judged_on", "rows", "test_rows", "dimension", "classes", "chance"),
     *("accuracy", "low", "high", "confidence", "top_5", "mean_per_class", "calibration_error", "ridge", "knn"),
     *("shots", "draws", "seeds_mean", "seeds_deviation", "test_low", "test_high", "suspicious", "error"),
+    *("metric", "value", "mean_auc"),
 )
+MEASURED = "accuracy"
+OF_TARGETS = "mean average precision of labels, R2 of real targets"
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,8 +51,8 @@ class Cell:
 
     @property
     def text(self) -> str:
-        """The accuracy, or why there is none."""
-        return "failed" if self.probe is None else shown(self.probe.accuracy)
+        """The number that probes are compared by, or why there is none."""
+        return "failed" if self.probe is None else shown(self.probe.main)
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,6 +83,14 @@ class ProbeTable:
         return next(found, None)
 
     @property
+    def measured(self) -> str:
+        """What the numbers of the table are."""
+        kinds = {isinstance(cell.probe, TargetProbe) for cell in self.cells if cell.probe is not None}
+        return {frozenset({True}): OF_TARGETS, frozenset({True, False}): f"{MEASURED}, {OF_TARGETS}"}.get(
+            frozenset(kinds), MEASURED
+        )
+
+    @property
     def lines(self) -> list[dict[str, Any]]:
         """One line per cell and, below it, per number of shots."""
         return [line for cell in self.cells for line in _lines(cell)]
@@ -107,7 +119,7 @@ class ProbeTable:
             for one in cells[:1]:
                 assert one.probe is not None
                 judged = f"{one.probe.test_rows:,} {one.probe.judged_on}"
-                found.append(f"{data_set}: judged on {judged}; chance {one.probe.chance:.1%} (the largest class).")
+                found.append(f"{data_set}: judged on {judged}; chance {one.probe.chance_text}.")
             found += [
                 f"{data_set}: {cell.backbone} is better than chance. Look for copies between training and test rows."
                 for cell in cells
@@ -185,6 +197,10 @@ def _probed(
     cell = replace(cell, probe=found)
     if (shots or knn) and test is None:
         return replace(cell, error="Few-shot curves and k-NN are judged on a test split, and this data set has none.")
+    if (shots or knn) and rows.targets is not None:
+        return replace(
+            cell, error="Few-shot curves and k-NN are of classes; these rows have several labels or numbers."
+        )
     interval = Interval(how.confidence, seed=how.seed)
     if shots and test is not None:
         design = Design(rows.dimension, len(found.head.classes), how.view, how.intercept)
@@ -201,12 +217,14 @@ def control_cells(
 ) -> list[Cell]:
     """What shuffled labels and random vectors give; suspicious where that is surely better than chance."""
     generator = np.random.default_rng([how.seed, CONTROL_STREAM])
-    shuffled = replace(rows, labels=generator.permutation(rows.labels))
+    turned = generator.permutation(len(rows))
+    targets = None if rows.targets is None else rows.targets[turned]
+    shuffled = replace(rows, labels=rows.labels[turned], targets=targets)
     random = [None if one is None else _random(one, generator) for one in (rows, test)]
     found = []
     for name, pair in ((SHUFFLED, (shuffled, test)), (RANDOM, random)):
         one = probed(pair[0], pair[1], how)  # type: ignore[arg-type]
-        above = beats(one.accuracy, one.chance, sure=sure)
+        above = one.beats_chance(sure) if isinstance(one, TargetProbe) else beats(one.accuracy, one.chance, sure=sure)
         found.append(Cell(data_set, name, control=True, probe=one, suspicious=above))
     return found
 
@@ -232,9 +250,17 @@ def _lines(cell: Cell) -> list[dict[str, Any]]:
         return [about | {"error": cell.error}]
     about |= {"judged_on": found.judged_on, "rows": found.rows, "test_rows": found.test_rows, "chance": found.chance}
     about |= {"dimension": found.head.dimension, "classes": len(found.head.classes), "error": cell.error}
-    told: dict[str, Any] = {"accuracy": found.accuracy.value, "low": found.accuracy.low, "high": found.accuracy.high}
-    told |= {"confidence": found.accuracy.confidence, "ridge": found.head.ridge, "suspicious": cell.suspicious}
-    told |= {"top_5": found.top_5.value if found.top_5 else None, "mean_per_class": found.mean_per_class.value}
+    main = found.main
+    told: dict[str, Any] = {"metric": "accuracy", "low": main.low, "high": main.high, "confidence": main.confidence}
+    told |= {"value": main.value, "ridge": found.head.ridge, "suspicious": cell.suspicious}
+    if isinstance(found, TargetProbe):
+        auc = found.scores.mean_auc
+        return [about | told | {"metric": main.name, "mean_auc": auc.value if auc else None}]
+    told |= {
+        "accuracy": main.value,
+        "top_5": found.top_5.value if found.top_5 else None,
+        "mean_per_class": found.mean_per_class.value,
+    }
     told |= {"calibration_error": found.calibration.error if found.calibration else None}
     told |= {"knn": cell.knn.value if cell.knn else None}
     few = [

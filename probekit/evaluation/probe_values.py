@@ -124,6 +124,11 @@ class Probe:
         """The number to compare probes by."""
         return self.accuracy
 
+    @property
+    def chance_text(self) -> str:
+        """What guessing gives, in words."""
+        return f"{self.chance:.1%} (the largest class)"
+
     def predict(self, rows: EmbeddingSet | Rows) -> NDArray[Any]:
         """The number of the class with the highest score, for each embedding."""
         return predict(self.head, rows)

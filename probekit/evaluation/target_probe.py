@@ -15,6 +15,7 @@ from probekit.evaluation.metrics import Calibration, Confusion, Estimate, Interv
 from probekit.evaluation.probe_options import CHOICE_ROWS, ProbeOptions, judged_on, shared_groups, timed
 from probekit.evaluation.probe_values import Probe, plain_value, shown, write_csv
 from probekit.evaluation.target_metrics import TargetScores, target_scores
+from probekit.linear.lapack import special
 from probekit.linear.path import Validation
 from probekit.linear.ridge import fit
 from probekit.linear.target_path import TargetPaths
@@ -56,6 +57,19 @@ class TargetProbe(Probe):
         """Mean average precision, or R2."""
         found = self.scores.mean_average_precision or self.scores.mean_r2
         return found or Estimate(REAL, float("nan"), None, None, 0.0, "no target can be judged on these rows")
+
+    @property
+    def chance_text(self) -> str:
+        """What guessing gives, in words."""
+        return f"{self.chance:.1%} (the labels' share of ones)" if self.scores.kind == LABELS else "0 (the mean)"
+
+    def beats_chance(self, sure: float) -> bool:
+        """Whether AUC or R2 lies above chance even at the low end of an interval that is this sure."""
+        found, chance = (self.scores.mean_auc, HALF) if self.scores.kind == LABELS else (self.scores.mean_r2, 0.0)
+        if found is None or found.low is None:
+            return False
+        reach, wanted = (float(special.ndtri((1 + one) / 2)) for one in (found.confidence, sure))
+        return found.value - (found.value - found.low) * wanted / reach > chance
 
     @property
     def facts(self) -> list[tuple[str, str]]:

@@ -33,13 +33,13 @@ def _dots(table: ProbeTable) -> Figure:
             if cell is None or cell.probe is None:
                 axes.text(0.02, place, "failed" if cell is not None else "", va="center", color=GREY)
                 continue
-            found, colour = cell.probe.accuracy, GREY if cell.control else BLUE
+            found, colour = cell.probe.main, GREY if cell.control else BLUE
             if found.value is not None and found.low is not None and found.high is not None:
                 reach = [[found.value - found.low], [found.high - found.value]]
                 axes.errorbar(found.value, place, xerr=reach, fmt="o", color=colour, capsize=3)
         _chance(axes, table, data_set, vertical=True)
         axes.set_yticks(range(len(names)), list(reversed(names)) if number == 0 else [""] * len(names))
-        axes.set(xlim=(0, 1), ylim=(-0.6, len(names) - 0.4), title=data_set, xlabel="accuracy")
+        axes.set(xlim=(0, 1), ylim=(-0.6, len(names) - 0.4), title=data_set, xlabel=table.measured)
         axes.xaxis.set_major_formatter(PercentFormatter(1.0))
         axes.grid(axis="x", linewidth=0.4)
     return figure

@@ -135,3 +135,43 @@ def test_the_command_keeps_the_set_for_every_other(tmp_path: Path, capsys: pytes
     assert run(["probe", "mine", "--no-controls", *cache]) == 0
     assert "each left out in turn" in capsys.readouterr().out
     assert run(["import", str(tmp_path / "nowhere.npy"), *cache]) == 3
+
+
+def test_several_labels_and_real_targets_by_their_columns(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PROBEKIT_CACHE", str(tmp_path / "cache"))
+    drawn = np.random.default_rng(2)
+    rows = drawn.normal(size=(120, 5))
+    np.savez(tmp_path / "scans.npz", embedding=rows, key=np.array([f"k{number}" for number in range(120)]))
+    sick = rows @ drawn.normal(size=(5, 2)) + drawn.normal(size=(120, 2)) > 0
+    lines = [f"k{n},{int(a)},{'' if n % 5 == 0 else int(b)},{rows[n, 0]:.6f}" for n, (a, b) in enumerate(sick)]
+    table = tmp_path / "findings.csv"
+    table.write_text("\n".join(["key,fluid,nodule,age", *reversed(lines)]) + "\n")
+    given = ["import", str(tmp_path / "scans.npz"), "--labels", str(table), "--join", "key", "--json"]
+    assert run([*given, "--targets", "fluid,nodule", "--name", "sick"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (told["targets"], told["labelled"]) == (["fluid", "nodule"], 120)
+    made = DiskStore().open("sick")
+    assert made.targets is not None
+    assert np.array_equal(made.targets[:, 0], sick[:, 0])
+    assert np.array_equal(np.isnan(made.targets[:, 1]), np.arange(120) % 5 == 0)
+    assert run([*given, "--targets", "age", "--name", "old"]) == 0
+    capsys.readouterr()
+    assert run(["probe", "sick", "old", "--csv", str(tmp_path / "table.csv"), "--json"]) == 0
+    cells = {(cell["data_set"], cell["control"]): cell for cell in json.loads(capsys.readouterr().out)["cells"]}
+    assert cells["sick", False]["metric"] == "average precision"
+    assert cells["sick", False]["mean_auc"] > 0.7
+    assert cells["old", False]["metric"] == "r2"
+    assert cells["old", False]["value"] > 0.99
+    assert not any(cell["suspicious"] for cell in cells.values())
+    assert run(["probe", "sick", "--no-controls"]) == 0
+    assert "mean average precision" in capsys.readouterr().out
+    assert run([*given, "--targets", "fluid,lung"]) == 3
+    assert run([*given, "--targets", "fluid,key"]) == 2
+    assert "row 0 of 'key'" in capsys.readouterr().err
+    assert run([*given, "--targets", "fluid", "--label-column", "nodule"]) == 2
+    np.save(tmp_path / "matrix.npy", sick.astype(np.int8))
+    both = read_vectors(tmp_path / "scans.npz", ImportOptions(tmp_path / "matrix.npy"))
+    assert both.targets is not None
+    assert both.class_names == ("0", "1")
