@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import html
 import io
 import json
 from collections.abc import Mapping, Sequence
@@ -14,13 +13,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from probekit.encoding.thumbnails import thumbnails
 from probekit.evaluation.left_out import WrongRow
 from probekit.evaluation.metrics import Calibration, Confusion, Estimate, Share
-from probekit.files import write_bytes
+from probekit.files import storing, write_bytes, write_text
 from probekit.linear.path import Validation
 from probekit.linear.temperature import log_probabilities
 from probekit.models.heads import LinearHead
 from probekit.models.serving import predict, save_head, scores
+from probekit.pages.render import render
 from probekit.values import Array, EmbeddingSet, Rows
 
 NOTE = "probe.json"
@@ -137,13 +138,19 @@ class Probe:
         """The chance of each class: the softmax of the scores at the temperature of left-out rows."""
         return np.asarray(np.exp(log_probabilities(scores(self.head, rows), self.temperature)))
 
+    def report(self, path: str | Path) -> Path:
+        """Write one self-contained HTML page: the numbers, pictures of them, and the rows that are most wrong."""
+        from probekit.pages.probe_page import probe_page  # which draws
+
+        small = thumbnails(self.train, [one.row for one in self.most_wrong])
+        place = Path(path).absolute()
+        with storing(place.parent):
+            place.parent.mkdir(parents=True, exist_ok=True)
+            write_text(place, probe_page(self.facts, self.to_dict(), small))
+        return Path(path)
+
     def _repr_html_(self) -> str:
-        lines = "".join(
-            f"<tr><th style='text-align:left'>{html.escape(name)}</th>"
-            f"<td style='text-align:left'>{html.escape(text)}</td></tr>"
-            for name, text in self.facts
-        )
-        return f"<table>{lines}</table>"
+        return render("facts.html.j2", facts=self.facts)
 
 
 def shown(found: Share | Estimate) -> str:

@@ -253,8 +253,9 @@ def _bars(axes: Axes, values: Mapping[str, Sequence[float]], room: float) -> dic
 
 
 def _shares(figure: Figure, axes: Axes) -> None:
-    """A vertical axis of shares, with room for what stands on the bars, and a legend of the heads above."""
-    figure.legend(loc="outside upper left", ncols=4)
+    """A vertical axis of shares, with room for what stands on the bars, and a legend of the heads, if several."""
+    if len(axes.get_legend_handles_labels()[0]) > 1:
+        figure.legend(loc="outside upper left", ncols=4)
     axes.set(yticks=[0, 0.25, 0.5, 0.75, 1.0], ylim=(0, 1.12), ylabel="share of rows")
     axes.yaxis.set_major_formatter(PercentFormatter(1))
     axes.grid(axis="y", linewidth=0.4)

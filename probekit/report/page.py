@@ -10,8 +10,8 @@ from typing import Any
 from probekit.files import storing, write_text
 from probekit.pages.formats import one_line, words
 from probekit.pages.pictures import Picture
+from probekit.pages.probe_page import figures_of
 from probekit.pages.render import image, render
-from probekit.pages.svg import inline
 from probekit.report import summary
 
 SHOWN = 50
@@ -68,7 +68,6 @@ def _run(place: int, report: Plain, pictures: Sequence[Picture], thumbnails: Map
         "environment": [summary.Fact(name, one_line(one)) for name, one in report["environment"].items()],
         "inputs": [summary.Fact(words(name), one_line(one), exact=True) for name, one in report["inputs"].items()],
         "name": Path(report["run"]).name or report["run"],
-        "figures": {one.key: inline(one.svg, name=f"{prefix}-{one.key}", title=one.alt) for one in pictures},
-        "alts": {one.key: one.alt for one in pictures},
+        **figures_of(pictures, prefix),
         "thumbnails": {row: image(content) for row, content in thumbnails.items()},
     }
