@@ -1,4 +1,4 @@
-"""What README says can be typed and is so."""
+"""What README and the pages in docs/ say can be typed and is so."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import re
 import shlex
 import subprocess
 import sys
-from pathlib import Path
 
 import click
 import pytest
@@ -15,16 +14,16 @@ import pytest
 from probekit.cli import main
 from probekit.cli.verify import EXIT_CODES
 from probekit.errors import ProbekitError
+from tests.pages import PAGES, ROOT
 
-ROOT = Path(__file__).parent.parent
-README = (ROOT / "README.md").read_text()
+TEXT = "\n\n".join(page.read_text() for page in PAGES)
 
 
 def command_lines() -> list[str]:
     """Every command line of ours in a fenced block or between backquotes, without comments."""
-    fenced = "\n".join(re.findall(r"^```[a-z]*\n(.*?)^```", README, re.MULTILINE | re.DOTALL))
+    fenced = "\n".join(re.findall(r"^```[a-z]*\n(.*?)^```", TEXT, re.MULTILINE | re.DOTALL))
     lines = re.findall(r"^(?:\$ )?(probekit .*)$", fenced, re.MULTILINE)
-    lines += re.findall(r"`(probekit [^`\n]+)`", README)
+    lines += re.findall(r"`(probekit [^`\n]+)`", TEXT)
     return sorted({line.partition("  #")[0].strip() for line in lines})
 
 
@@ -38,11 +37,11 @@ def resolved(words: list[str]) -> tuple[click.Command, list[str]]:
 
 
 def test_there_are_commands_to_check() -> None:
-    assert len(command_lines()) >= 5
+    assert len(command_lines()) >= 50
 
 
 @pytest.mark.parametrize("line", command_lines())
-def test_commands_of_the_readme_exist_with_their_flags(line: str) -> None:
+def test_commands_of_the_pages_exist_with_their_flags(line: str) -> None:
     command, rest = resolved(shlex.split(line)[1:])
     flags = {flag for parameter in command.params for flag in (*parameter.opts, *parameter.secondary_opts)}
     used = {word.partition("=")[0] for word in rest if word.startswith("-")}
@@ -50,21 +49,21 @@ def test_commands_of_the_readme_exist_with_their_flags(line: str) -> None:
     assert main.run([*shlex.split(line)[1 : len(shlex.split(line)) - len(rest)], "--help"]) == 0
 
 
-@pytest.mark.parametrize("target", sorted(set(re.findall(r"(?:^|`)make ([a-z][a-z-]*)", README, re.MULTILINE))))
-def test_make_targets_of_the_readme_exist(target: str) -> None:
+@pytest.mark.parametrize("target", sorted(set(re.findall(r"(?:^|`)make ([a-z][a-z-]*)", TEXT, re.MULTILINE))))
+def test_make_targets_of_the_pages_exist(target: str) -> None:
     assert re.search(rf"^{target}:", (ROOT / "Makefile").read_text(), re.MULTILINE)
 
 
-PATHS = sorted(set(re.findall(r"`((?:examples|benchmarks|tests|cli|cache|probekit|\.ci)/[\w./-]*)`", README)))
+PATHS = sorted(set(re.findall(r"`((?:examples|benchmarks|tests|cli|cache|probekit|\.ci)/[\w./-]*)`", TEXT)))
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_files_of_the_readme_exist(path: str) -> None:
+def test_files_of_the_pages_exist(path: str) -> None:
     assert (ROOT / path).exists()
 
 
-def test_exit_codes_of_the_readme_are_those_of_the_errors() -> None:
-    [section] = re.findall(r"^## Exit codes\n(.*?)^## ", README, re.MULTILINE | re.DOTALL)
+def test_exit_codes_of_the_pages_are_those_of_the_errors() -> None:
+    section = (ROOT / "docs" / "commands.md").read_text().partition("## Exit codes")[2].partition("\n#")[0]
     stated = {int(code) for code in re.findall(r"(?:^|· |·\n)(\d+) ", section.strip())}
     family = [ProbekitError]
     for kind in family:

@@ -117,3 +117,24 @@ def test_the_network_table_goes_on_from_the_runs_that_are_there(tmp_path: Path) 
         line.rpartition("|")[0].rpartition("|")[0]
         for line in run(script, *flags, PROBEKIT_CACHE=str(store.root)).splitlines()
     ]
+
+
+@pytest.mark.slow
+def test_the_pictures_of_readme_are_drawn_from_runs(tmp_path: Path) -> None:
+    cache = {"PROBEKIT_CACHE": str(tmp_path / "cache")}
+    try:
+        run("-m", "probekit", "dataset", "get", "fashion-mnist", **cache)
+    except AssertionError as error:
+        pytest.skip(f"Fashion-MNIST cannot be fetched here: {error}")
+    flags = ("--clothes", "200,100", "--backbones", "pixels:8")
+    told = run(EXAMPLES / "09_pictures.py", tmp_path / "pictures", *flags, **cache)
+    assert "| backbone | digits | Fashion-MNIST |" in told
+    assert [line.split("|")[1].strip() for line in told.splitlines() if line.startswith("| ")][2:] == [
+        "pixels:8",
+        "control: shuffled labels",
+        "control: random vectors",
+    ]
+    values = re.search(r"a 0: before ([0-9.]+)%, after ([0-9.]+)%, retrained ([0-9.]+)%", told)
+    assert values is not None
+    assert float(values[1]) > float(values[2]) == float(values[3])
+    assert {path.name for path in (tmp_path / "pictures").iterdir()} == {"few-shot.svg", "backdoor.svg"}

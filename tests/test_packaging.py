@@ -84,7 +84,8 @@ def test_constraints_pin_every_dependency(project: dict[str, Any]) -> None:
         if "==" in line and not line.startswith("#")
     }
     stated = [*project["project"]["dependencies"], *project["project"]["optional-dependencies"]["dev"]]
-    stated += project["project"]["optional-dependencies"]["offline"]
+    for extra in ("offline", "docs"):
+        stated += project["project"]["optional-dependencies"][extra]
     assert set(map(normal, stated)) <= pinned
 
 
@@ -104,7 +105,7 @@ def distributions(*folders: str) -> set[str]:
 
 def normal(requirement: str) -> str:
     """The name in a requirement, as the package index spells it."""
-    return re.split(r"[><=~! ]", requirement)[0].lower().replace("_", "-")
+    return re.split(r"[><=~! \[]", requirement)[0].lower().replace("_", "-")
 
 
 def test_what_is_imported_is_declared_and_what_is_declared_is_imported(project: dict[str, Any]) -> None:
@@ -112,7 +113,8 @@ def test_what_is_imported_is_declared_and_what_is_declared_is_imported(project: 
     extras = {name: set(map(normal, one)) for name, one in project["project"]["optional-dependencies"].items()}
     library = distributions("probekit", "cli", "cache")
     assert library == needed | extras["offline"] | extras["sign"]
-    assert set(extras) == {"offline", "sign", "dev"}
+    assert set(extras) == {"offline", "sign", "docs", "dev"}
+    assert extras["docs"] - needed == distributions("docs") - needed | {"mkdocs-material", "mkdocstrings"}
     used_with_tests = distributions("tests", "benchmarks", "examples") - needed - extras["offline"]
     assert used_with_tests | TOOLS | extras["sign"] == extras["dev"]
 
@@ -244,8 +246,18 @@ def test_the_wheel_is_what_is_imported_elsewhere(elsewhere: Path) -> None:
 @pytest.mark.slow
 def test_the_tests_pass_from_the_wheel(elsewhere: Path) -> None:
     """All quick tests but those about the checkout itself: its files, its README, its package list."""
-    files = ("test_packaging.py", "test_claims.py", "test_contributing.py", "test_shape.py", "test_erasure_page.py")
-    ignored = [f"--ignore=tests/{name}" for name in files]
+    files = (
+        "packaging",
+        "claims",
+        "contributing",
+        "shape",
+        "erasure_page",
+        "pages",
+        "first_minutes",
+        "site",
+        "notebook",
+    )
+    ignored = [f"--ignore=tests/test_{name}.py" for name in files]
     done = _outside(elsewhere, "-m", "pytest", "-q", "-x", "-n", "2", "-p", "no:cacheprovider", *ignored)
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
 
