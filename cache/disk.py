@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from probekit.cache.entry import Entry, check_schema, locate
 from probekit.cache.ids import IdArray, IdLookup, hex_ids, pack, stack
 from probekit.cache.journal import changing, check_ready
+from probekit.cache.keys import make_key, read_key
 from probekit.cache.rows import Places, StoredRows
 from probekit.cache.sets import SetShelf, assemble
 from probekit.cache.tombstones import Tombstones
@@ -116,7 +117,7 @@ class DiskStore:
         """
         entry, digest = self.entry(embeddings.spec), embeddings.digest
         wanted = pack(embeddings.ids)[embeddings.usable]
-        complete = self.sets.has_columns(digest, embeddings.columns)
+        complete = self.sets.has(embeddings)
         if complete and not entry.pieces():
             locate(entry.files(), wanted)
             return self.open(digest)
@@ -194,6 +195,16 @@ class DiskStore:
         name = f"canary-{samples}.json" if samples else "canary.json"
         with self._changed(spec) as entry:
             write_json(entry.folder / name, np.asarray(vectors, dtype=np.float32).astype(float).tolist())
+
+    def group_key(self) -> bytes:
+        """The key that numbers groups alike in all sets of this cache; made when first asked for."""
+        path = self.root / "groups.key"
+        if not path.exists():
+            self._prepare()
+            with changing(self.root):
+                if not path.exists():  # another process may have been first
+                    return make_key(path)
+        return read_key(path, "groups of new sets could not be compared with those of old ones")
 
     @contextmanager
     def working(self, spec: EncodingSpec, purpose: str) -> Iterator[None]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Container, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
@@ -10,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from probekit.cache.keys import KEY_BYTES
 from probekit.values import EmbeddingSet, EncodingSpec, Rows
 
 
@@ -17,6 +19,7 @@ class MemoryStore:
     """Rows in dictionaries: what a script uses that needs nothing kept."""
 
     def __init__(self) -> None:
+        self._key = secrets.token_bytes(KEY_BYTES)
         self._rows: dict[str, dict[str, NDArray[Any]]] = {}
         self._specs: dict[str, EncodingSpec] = {}
         self._canaries: dict[tuple[str, str], NDArray[Any]] = {}
@@ -59,6 +62,10 @@ class MemoryStore:
     def keep_canary(self, spec: EncodingSpec, vectors: NDArray[Any], samples: str = "") -> None:
         """Remember those vectors."""
         self._canaries[spec.digest, samples] = vectors
+
+    def group_key(self) -> bytes:
+        """The key that numbers groups alike in all sets of this store."""
+        return self._key
 
     def specs(self) -> Sequence[EncodingSpec]:
         """Every spec that has rows."""

@@ -8,7 +8,7 @@ names/<name>.json                   which set a name means
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -98,18 +98,24 @@ class SetShelf:
             _write_columns(aside, embeddings)
         return digest
 
-    def has_columns(self, digest: str, names: Iterable[str]) -> bool:
-        """Whether a set is there with these columns of its data set."""
-        return (self.root / "sets" / digest).exists() and {*map(_kept, names)} <= self.read_columns(digest).keys()
+    def has(self, embeddings: EmbeddingSet) -> bool:
+        """Whether a set is there with the same groups and all its columns of the data set."""
+        if not (self.root / "sets" / embeddings.digest).exists():
+            return False
+        there, groups = self.read_columns(embeddings.digest), embeddings.groups
+        same = groups is None or np.array_equal(there.get("groups", ()), groups)
+        return same and {*map(_kept, embeddings.columns)} <= there.keys()
 
     def _add_columns(self, digest: str, embeddings: EmbeddingSet) -> None:
-        """Keep columns of the data set that a set does not have yet; those that it has stay."""
-        if self.has_columns(digest, embeddings.columns):
+        """Keep columns that a set does not have yet; those that it has stay, and groups are replaced."""
+        if self.has(embeddings):
             return
         with changing(self.root):
             note, there = self.read_note(digest), self.read_columns(digest)
             named = {_kept(name): column for name, column in embeddings.columns.items()}
             folder = self.root / "sets" / digest
+            if embeddings.groups is not None:
+                there["groups"], note["group_column"] = embeddings.groups.astype("<i8"), embeddings.group_column
             written = _write_arrays(folder, named | there)
             write_json(folder / "set.json", {**note, "columns": written})
             remove_file(folder / f"{note['columns']}.safetensors")
@@ -165,6 +171,7 @@ def _write_columns(folder: Path, embeddings: EmbeddingSet) -> None:
             "rows": len(embeddings),
             "dimension": embeddings.dimension,
             "columns": name,
+            "group_column": embeddings.group_column,
             "class_names": list(embeddings.class_names),
             "clients": clients,
             "skipped": [asdict(skipped) for skipped in embeddings.skipped],
@@ -201,6 +208,7 @@ def assemble(note: dict[str, Any], columns: dict[str, NDArray[Any]], *, spec: An
             columns={name.removeprefix(_COLUMN): one for name, one in columns.items() if name.startswith(_COLUMN)},
             groups=columns.get("groups"),
             targets=columns.get("targets"),
+            group_column=note.get("group_column", ""),
         )
     except (KeyError, TypeError) as error:
         raise CorruptError(f"A set's description is damaged: {error}. Run `probekit cache verify`.") from error

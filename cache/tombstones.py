@@ -8,16 +8,13 @@ has another id, and is not recognised.
 from __future__ import annotations
 
 import hmac
-import os
-import secrets
 from collections.abc import Iterable
 from pathlib import Path
 
 from probekit.cache.journal import changing
+from probekit.cache.keys import KEY_BYTES, make_key, read_key
 from probekit.errors import CorruptError
-from probekit.files import storing, sync_folder, write_bytes
-
-_SIZE = 32
+from probekit.files import write_bytes
 
 
 class Tombstones:
@@ -48,7 +45,7 @@ class Tombstones:
             return
         with changing(self.root):
             before = self._read()
-            key = self._read_key() if before else self._make_key()
+            key = self._read_key() if before else make_key(self._key)
             marks = {_tombstone(key, sample) for sample in ids}
             after = before | marks if erased else before - marks
             if after != before:
@@ -56,27 +53,12 @@ class Tombstones:
 
     def _read(self) -> set[bytes]:
         found = self._list.read_bytes() if self._list.exists() else b""
-        if len(found) % _SIZE:
+        if len(found) % KEY_BYTES:
             raise CorruptError(f"{self._list} was cut short: it lists the erased samples. Restore it from a copy.")
-        return {found[start : start + _SIZE] for start in range(0, len(found), _SIZE)}
+        return {found[start : start + KEY_BYTES] for start in range(0, len(found), KEY_BYTES)}
 
     def _read_key(self) -> bytes:
-        key = self._key.read_bytes() if self._key.exists() else b""
-        if len(key) != _SIZE:
-            raise CorruptError(f"{self._key} is missing or damaged: no erased sample can be told. Restore it.")
-        return key
-
-    def _make_key(self) -> bytes:
-        """A new key, closed to others from its creation; one that a killed process left unused is replaced."""
-        with storing(self.root):
-            self._key.unlink(missing_ok=True)
-            key, handle = secrets.token_bytes(_SIZE), os.open(self._key, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
-            with os.fdopen(handle, "wb") as file:
-                file.write(key)
-                file.flush()
-                os.fsync(file.fileno())
-            sync_folder(self.root)
-        return key
+        return read_key(self._key, "no erased sample can be told")
 
 
 def _tombstone(key: bytes, sample: str) -> bytes:

@@ -43,6 +43,7 @@ def extract(
         list[str] | None,
         _data(help="Keep this column, as salted digests: erase --subject finds a person's rows by it. Repeatable."),
     ] = None,
+    group: o.Group = None,
     streaming: Annotated[bool, _data(help="Read without downloading first.")] = False,
     window: o.Window = None,
     preprocessing: o.Preset = "native",
@@ -78,6 +79,7 @@ def extract(
         store = output.store
         named = {"image": image_column, "label": label_column, "client": client_column, "text": text_column}
         columns = Columns(**named, kept=tuple(column or ()))
+        columns = columns if group is None else columns.keeping(group)
         data = find_dataset(dataset, split=split, columns=columns, streaming=streaming, limit=limit)
         precision = ("amp-bfloat16" if device in ("auto", "cpu") else "amp-float16") if amp else "float32"
         encoder = find_backbone(backbone, preset=preprocessing, device=device, precision=precision, kind=data.kind)
@@ -97,7 +99,7 @@ def extract(
             bar(now.rows, now.total, f"{now.reused} reused")
 
         how: dict[str, Any] = {"num_workers": num_workers, "dtype": dtype, "on_error": on_error, "trigger": paste}
-        how |= {"restore_erased": restore_erased, "window": grey, "batch_size": size}
+        how |= {"restore_erased": restore_erased, "window": grey, "batch_size": size, "group": group}
         embeddings = run(encoder, data, store=store, progress=progress, note=partial(_note, output), **how)
     if last[0].erased:
         output.note(
@@ -109,7 +111,7 @@ def extract(
     timings = {"load": round(loaded - began, 3), "encode": round(time.perf_counter() - loaded, 3)}
     value = _plain(name, embeddings, encoder, last[0]) | {"seconds": timings, "cache": str(store.root)}
     judged = f"TRAINING-SET --test {name}" if split and split.startswith(("test", "val")) else name
-    output.result(value, partial(_show, weights=embeddings.spec.weights, judged=judged))
+    output.result(value, partial(_show, weights=embeddings.spec.weights, judged=judged, group=group))
     return 5 if embeddings.skipped else 0
 
 
@@ -137,6 +139,7 @@ def _plain(name: str, embeddings: EmbeddingSet, encoder: Backbone, done: Extract
         "dimension": embeddings.dimension,
         "dtype": embeddings.spec.dtype,
         "columns": list(embeddings.columns),
+        "groups": None if embeddings.groups is None else len(set(embeddings.groups.tolist())),
         "classes": len(embeddings.class_names) or int(embeddings.labels.max(initial=-1)) + 1,
         "encoded": done.encoded,
         "reused": done.reused,
@@ -145,12 +148,13 @@ def _plain(name: str, embeddings: EmbeddingSet, encoder: Backbone, done: Extract
     }
 
 
-def _show(console: Console, value: dict[str, Any], *, weights: str, judged: str) -> None:
+def _show(console: Console, value: dict[str, Any], *, weights: str, judged: str, group: str | None) -> None:
     encoded, seconds, skipped = value["encoded"], value["seconds"], value["skipped"]
     rate = f", {encoded / seconds['encode']:.1f} per second" if encoded else ""
     seen = {
         "set": f"{value['set']}  ({value['digest'][:12]})",
         "rows": f"{value['rows']} x {value['dimension']} {value['dtype']}, {value['classes']} classes",
+        **({} if value["groups"] is None else {"groups": f"{value['groups']} by {group}"}),
         "backbone": f"{value['backbone']}, view {value['view']}, weights {weights[:12]}",
         "preprocessing": ", ".join(f"{key} {text}" for key, text in value["preprocessing"].items()),
         "encoded": f"{encoded} now{rate}; {value['reused']} were in the cache",

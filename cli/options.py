@@ -54,6 +54,9 @@ SetName = Annotated[str, typer.Argument(help="A set's name or the beginning of i
 Window = Annotated[
     str | None, typer.Option(help="LOW,HIGH: grey values that become black and white, for 12- and 16-bit scans.")
 ]
+Group = Annotated[
+    str | None, typer.Option(help="A column that says what belongs together (patients, users), left out together.")
+]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and do nothing.")]
 

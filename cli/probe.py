@@ -32,6 +32,8 @@ def probe(
         ),
     ] = None,
     test: Annotated[str | None, typer.Option(help="Judge on this instead of the data set's own test split.")] = None,
+    group: o.Group = None,
+    window: o.Window = None,
     shots: Annotated[str, typer.Option(help="Also few-shot curves: 1,2,4,8,16 training rows of every class.")] = "",
     draws: Annotated[int, typer.Option(min=1, help="How often the few are drawn.")] = 5,
     knn: Annotated[int | None, typer.Option(min=1, help="Also a vote of so many nearest training rows.")] = None,
@@ -62,8 +64,9 @@ def probe(
 
         how: dict[str, Any] = {"view": view, "confidence": confidence, "seed": seed, "ridge": _ridge(ridge)}
         more: dict[str, Any] = {"shots": numbers, "draws": draws, "knn": knn, "controls": controls}
+        more |= {"test": test, "group": group, "window": o.window(window)}
         found = probe_table(
-            data_sets, backbone or [DEFAULT_BACKBONE], test=test, store=output.store, progress=progress, **more, **how
+            data_sets, backbone or [DEFAULT_BACKBONE], store=output.store, progress=progress, **more, **how
         )
     written = _write(found, csv, markdown, picture)
     output.result(found, partial(_show, following=_following(found, output)))

@@ -45,7 +45,8 @@ def import_(
         columns: dict[str, Any] = {"vectors": vector_column, "label": label_column, "ids": id_column}
         columns["targets"] = tuple(one.strip() for one in targets.split(",") if one.strip())
         how = ImportOptions(labels, join, client=client_column, group=group, source=source, **columns)
-        found = read_vectors(vectors, how)
+        key = {} if group is None else {"group_key": output.store.group_key()}
+        found = read_vectors(vectors, how, **key)
         title = name or vectors.stem
         sealed = output.store.adopt(found, title)
     classes = len(sealed.class_names) or int(sealed.labels.max(initial=-1)) + 1

@@ -143,6 +143,9 @@ class Store(Protocol):
     def keep_canary(self, spec: EncodingSpec, vectors: NDArray[Any], samples: str = "") -> None:
         """Remember those vectors."""
 
+    def group_key(self) -> bytes:
+        """The secret under which groups (patients, users) get the same numbers in all sets of this store."""
+
     def specs(self) -> Sequence[EncodingSpec]:
         """Every spec that has rows."""
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import secrets
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,13 +17,6 @@ KIND = b"probekit.column.v1"
 SALT = 32
 WIDTH = 64
 """Bytes for each row: salt and digest; zeros where a row has no value."""
-
-
-def column_text(value: Any) -> str:
-    """A value as it is compared; nothing where there is none."""
-    if value is None or (isinstance(value, float) and value != value):
-        return ""
-    return str(int(value)) if isinstance(value, float) and value == int(value) else str(value)
 
 
 def salted(values: Sequence[str]) -> NDArray[np.uint8]:

@@ -12,7 +12,7 @@ from probekit.datasets.table import FirstRows
 from probekit.errors import InputError
 from probekit.protocols import Dataset
 
-__all__ = ["Columns", "DatasetOptions", "dataset"]
+__all__ = ["Columns", "DatasetOptions", "dataset", "is_dataset"]
 
 
 def dataset(
@@ -47,14 +47,14 @@ def _named(name: str, options: DatasetOptions) -> Dataset:
             raise InputError(f"{name!r} is a path: say how to read it, for example folder:{name} or npz:{name}.")
         scheme, rest = "packaged", name
     found = registry.datasets.get(scheme)(rest, options)
-    if not _is_dataset(found):
+    if not is_dataset(found):
         wanted = "a dataset with name, kind, class_names and rows"
         raise InputError(f"The plugin {scheme!r} must give {wanted}; found {type(found).__name__}. Correct it.")
     return cast(Dataset, found)
 
 
 def _wrapped(rows: object, options: DatasetOptions) -> Dataset:
-    if _is_dataset(rows):
+    if is_dataset(rows):
         options.refuse("split", "columns", source="A dataset that is given as an object")
         return cast(Dataset, rows)
     # Whoever holds a Hugging Face dataset has imported the library; whoever does not should not have to.
@@ -72,6 +72,7 @@ def _wrapped(rows: object, options: DatasetOptions) -> Dataset:
     return sequence.wrap(cast(Sequence[Any], rows), options)
 
 
-def _is_dataset(value: object) -> bool:
+def is_dataset(value: object) -> bool:
+    """Whether it is a data set already, not a name or a sequence of rows."""
     named = all(hasattr(value, name) for name in ("name", "class_names", "__iter__"))
     return named and isinstance(getattr(value, "kind", None), str)

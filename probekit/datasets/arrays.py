@@ -15,10 +15,10 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from probekit.custody.columns import column_text
 from probekit.datasets.options import DatasetOptions
 from probekit.datasets.table import Mapped, Table, array_kind, choose_split, classify, client_names, item_reader
 from probekit.errors import InputError, NotFoundError
+from probekit.values.groups import column_text
 
 CONTENTS = ("images", "image", "x", "data", "embeddings", "inputs")
 LABELS = ("labels", "label", "y", "targets", "target")

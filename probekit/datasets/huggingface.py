@@ -16,7 +16,6 @@ import pyarrow.compute as pc
 from datasets.utils.file_utils import xopen
 from numpy.typing import NDArray
 
-from probekit.custody.columns import column_text
 from probekit.datasets import hub, pictures
 from probekit.datasets.columns import ChosenColumns, choose
 from probekit.datasets.options import DatasetOptions
@@ -24,6 +23,7 @@ from probekit.datasets.table import Table, choose_split, class_number, classify,
 from probekit.errors import InputError, NotFoundError, SampleError
 from probekit.protocols import Dataset, Sample
 from probekit.values import UNLABELLED
+from probekit.values.groups import column_text
 
 
 def load(name: str, options: DatasetOptions) -> Dataset:

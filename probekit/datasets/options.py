@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Self
 
 from probekit.errors import InputError
 
@@ -18,6 +19,10 @@ class Columns:
     client: str | None = None
     text: str | None = None
     kept: tuple[str, ...] = ()
+
+    def keeping(self, name: str) -> Self:
+        """The same columns, and this one kept."""
+        return self if name in self.kept else replace(self, kept=(*self.kept, name))
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from typing import Any
 
 from probekit.backbones import backbone as find_backbone
 from probekit.cache.memory import MemoryStore
-from probekit.datasets import Columns
+from probekit.datasets import Columns, is_dataset
 from probekit.datasets import dataset as find_dataset
 from probekit.encoding.canary import check_canary
 from probekit.encoding.extraction import Extraction
@@ -65,6 +65,8 @@ def extract(
     Gives the EmbeddingSet, in dataset order.
     """
     options = ExtractOptions(**settings)
+    if options.group is not None and not is_dataset(dataset):
+        columns = (columns or Columns()).keeping(options.group)
     data = find_dataset(dataset, split=split, columns=columns, limit=limit)
     encoder = find_backbone(backbone, preprocess=preprocess, fingerprint=fingerprint, kind=data.kind)
     if data.kind != encoder.kind:

@@ -16,6 +16,7 @@ from probekit.encoding.options import ExtractOptions, ExtractProgress
 from probekit.errors import InputError, ProbekitError, SampleError
 from probekit.protocols import Backbone, Dataset, Store
 from probekit.values import EmbeddingSet, EncodingSpec, Skipped, content_id
+from probekit.values.groups import group_numbers
 
 SHALLOW = 2**14
 """16-bit pictures that stay below this were taken with fewer bits, and most of 8 bits would be lost on them."""
@@ -206,4 +207,18 @@ class Extraction:
             skipped=tuple(sorted(self.skipped, key=lambda skipped: skipped.row)),
             source=self.data.name,
             columns={name: salted([row.columns.get(name, "") for row in rows]) for name in kept},
+            groups=self._groups(rows),
+            group_column=self.options.group or "",
         )
+
+    def _groups(self, rows: list[Prepared]) -> NDArray[np.int64] | None:
+        """The groups of the rows, numbered as in every set of the store."""
+        column = self.options.group
+        if column is None:
+            return None
+        if not any(column in row.columns for row in rows):
+            raise InputError(
+                f"{self.data.name} brought no column {column!r} to group by. Name it in `columns` as kept."
+            )
+        values = [row.columns.get(column, "") for row in rows]
+        return group_numbers(values, [row.id for row in rows], key=self.store.group_key())

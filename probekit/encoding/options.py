@@ -19,6 +19,7 @@ class ExtractOptions:
     dtype: how rows are stored. on_error: "raise", "skip" or "mask" a sample that cannot be used.
     trigger: pasted on every picture first.
     window: the grey values (lowest, highest) that become black and white: for pictures of 12, 16 or 32 bits.
+    group: a column that says what belongs together: patients, users, videos.
     save_rows, save_seconds: rows are made safe when that many, or that old.
     restore_erased: bring samples back that were erased from the store on request; else they are left out.
     """
@@ -29,6 +30,7 @@ class ExtractOptions:
     on_error: str = "raise"
     trigger: Trigger | None = None
     window: tuple[float, float] | None = None
+    group: str | None = None
     save_rows: int = 1024
     save_seconds: float = 15.0
     restore_erased: bool = False

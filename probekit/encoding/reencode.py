@@ -10,6 +10,7 @@ import numpy as np
 
 from probekit.backbones import backbone
 from probekit.cache.audit import explain
+from probekit.datasets import Columns
 from probekit.datasets import dataset as find_dataset
 from probekit.datasets.pictures import checked_window, eight_bits, sample_id
 from probekit.datasets.triggers import trigger
@@ -33,12 +34,12 @@ class Reencoded:
     passed: bool
 
 
-def reopen(source: str) -> Dataset:
+def reopen(source: str, *, columns: Columns | None = None) -> Dataset:
     """The dataset that a set says it came from: `id`, `id[split]`, `id[:limit]` or both."""
     found = _SOURCE.fullmatch(source)
     assert found is not None
     name, split, limit = found.groups()
-    return find_dataset(name, split=split, limit=int(limit) if limit else None)
+    return find_dataset(name, split=split, columns=columns, limit=int(limit) if limit else None)
 
 
 def reencode(embeddings: EmbeddingSet, *, count: int, dataset: str | None, seed: int) -> Reencoded:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from probekit.errors import CorruptError, InputError, NotFoundError
 from probekit.values import EmbeddingSet
+from probekit.values.groups import PROCESS_KEY, group_numbers
 
 VECTORS = ("embedding", "embeddings", "vector", "vectors", "image_embedding", "x")
 LABELS, IDS = ("label", "labels", "y", "class", "target"), ("id", "ids", "key", "keys", "image_path", "path", "url")
@@ -73,8 +74,13 @@ class _Table:
         return np.stack([_real(name, _listed(self.column(name)), self.name) for name in how.targets], axis=1)
 
 
-def read_vectors(source: str | Path, options: ImportOptions | None = None) -> EmbeddingSet:
-    """The set of the vectors in a file or folder, with its labels, in the numbers they are stored in."""
+def read_vectors(
+    source: str | Path, options: ImportOptions | None = None, *, group_key: bytes = PROCESS_KEY
+) -> EmbeddingSet:
+    """The set of the vectors in a file or folder, with its labels, in the numbers they are stored in.
+
+    group_key: under which groups are numbered: that of the cache where the set goes.
+    """
     how, place = options or ImportOptions(), Path(source)
     if not place.exists():
         raise NotFoundError(f"There is no file or folder {place}. Give the .npy, .npz, .parquet or folder of vectors.")
@@ -86,16 +92,19 @@ def read_vectors(source: str | Path, options: ImportOptions | None = None) -> Em
     ids = table.column(how.ids if how.ids is not None else how.join, IDS)
     norms = np.linalg.norm(np.asarray(table.matrix[:4096], np.float64), axis=1)
     unit = bool(len(norms)) and bool(np.allclose(norms, 1.0, atol=1e-2))
-    source = f"{how.source or place.stem}, {'of norm 1' if unit else 'as they were'}"
-    return EmbeddingSet.from_numpy(
+    origin = f"{how.source or place.stem}, {'of norm 1' if unit else 'as they were'}"
+    found = EmbeddingSet.from_numpy(
         table.matrix,
         None if labels is None else _listed(labels),
         ids=None if ids is None else _listed(ids),
         clients=None if how.client is None else _listed(table.column(how.client)),
-        groups=None if how.group is None else _listed(table.column(how.group)),
-        source=source,
+        source=origin,
         class_names=how.targets,
     )
+    if how.group is None:
+        return found
+    groups = group_numbers(_listed(table.column(how.group)), found.ids, key=group_key)
+    return replace(found, groups=groups, group_column=how.group)
 
 
 def _read(path: Path, how: ImportOptions) -> _Table:

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from probekit.errors import InputError
 from probekit.evaluation.metrics import USUAL, Interval, Share, share
@@ -17,7 +16,7 @@ from probekit.linear.path import decompose
 from probekit.linear.statistics import row_blocks, statistics
 from probekit.models.linear_problem import HeadProblem
 from probekit.models.serving import predict
-from probekit.values import EmbeddingSet
+from probekit.values import EmbeddingSet, Indices
 
 SHOTS_STREAM = 12
 
@@ -50,6 +49,9 @@ def few_shot(
 ) -> tuple[FewShot, ...]:
     """The curve: each draw shuffles every class's rows once and takes the first (ridge in mean scaling).
 
+    Where training rows have groups, those of one class in one draw are of different groups: two rows of a patient are
+    not two examples. The interval of the test rows is by their groups.
+
     ridge: a number, or "auto": each draw chooses its own by leaving its rows out. With one row per class no left-out
     row's class is known to the others; there the ridge is the mean squared norm of the rows.
     """
@@ -59,7 +61,7 @@ def few_shot(
         )
     if draws < 1 or min(shots, default=0) < 1:
         raise InputError(f"A curve needs shots and draws, 1 or more; found {min(shots, default=0)} and {draws}.")
-    shuffled = _shuffled(train.labels, design.classes, max(shots), draws=draws, seed=seed)
+    shuffled = _shuffled(train, design.classes, max(shots), draws=draws, seed=seed)
     problem = HeadProblem(design, spec_digest=train.spec.digest)  # so that a test set encoded otherwise is refused
     curve = []
     for number in shots:
@@ -69,8 +71,8 @@ def few_shot(
         right = [predict(head, test) == test.labels for head in heads]
         accuracies = tuple(float(one.mean()) for one in right)
         deviation = float(np.std(accuracies, ddof=1)) if draws > 1 else None
-        hits = np.arange(len(test)) < round(float(np.mean(accuracies)) * len(test))
-        told = share(hits, name=f"{number} shots", interval=interval)
+        hits = np.mean(right, axis=0)
+        told = share(hits, name=f"{number} shots", groups=test.groups, interval=interval)
         curve.append(FewShot(number, accuracies, float(np.mean(accuracies)), deviation, told, tuple(ridges)))
     return tuple(curve)
 
@@ -86,13 +88,21 @@ def _chosen(held: Any, design: Design, shots: int) -> float:
     return choose_ridge(decompose(statistics(rows, held.labels, plain)), rows, held.labels)[0]
 
 
-def _shuffled(labels: NDArray[np.int64], classes: int, most: int, *, draws: int, seed: int) -> list[NDArray[np.int64]]:
-    """For each draw the first rows of every class, shuffled: (classes, most)."""
-    counts = np.bincount(labels[labels >= 0], minlength=classes)
+def _shuffled(train: EmbeddingSet, classes: int, most: int, *, draws: int, seed: int) -> list[Indices]:
+    """For each draw the first rows of every class, shuffled, of a group each: (classes, most)."""
+    each = [np.flatnonzero(train.labels == k) for k in range(classes)]
+    groups = np.arange(len(train)) if train.groups is None else train.groups
+    counts = np.array([len(np.unique(groups[rows])) for rows in each])
     if counts.min() < most:
+        what = "rows" if train.groups is None else "groups"
         raise InputError(
-            f"{most} shots need as many rows of every class; class {counts.argmin()} has {counts.min()}. Ask for fewer."
+            f"{most} shots need as many {what} of every class; class {counts.argmin()} has {counts.min()}. "
+            "Ask for fewer."
         )
-    each = [np.flatnonzero(labels == k) for k in range(classes)]
     generators = (np.random.Generator(np.random.PCG64([seed, SHOTS_STREAM, draw])) for draw in range(draws))
-    return [np.stack([generator.permutation(rows)[:most] for rows in each]) for generator in generators]
+    return [np.stack([_apart(one.permutation(rows), groups)[:most] for rows in each]) for one in generators]
+
+
+def _apart(rows: Indices, groups: Indices) -> Indices:
+    """The first row of every group, in their order."""
+    return rows[np.sort(np.unique(groups[rows], return_index=True)[1])]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,7 +39,10 @@ USUAL = Interval()
 
 @dataclass(frozen=True)
 class Share:
-    """A share of rows with its interval. `low` and `high` are None where there is no row, `value` too."""
+    """A share of rows with its interval. `low` and `high` are None where there is no row, `value` too.
+
+    `effective`: how many independent rows would tell as much; rows of one group tell less than as many others.
+    """
 
     name: str
     count: int
@@ -48,6 +52,7 @@ class Share:
     high: float | None
     confidence: float
     how: str
+    effective: float | None = None
 
 
 @dataclass(frozen=True)
@@ -93,30 +98,67 @@ class Confusion:
     counts: tuple[tuple[int, ...], ...]
 
 
-def share(hits: NDArray[np.bool_], *, name: str = "all", interval: Interval = USUAL) -> Share:
-    """The share of true entries with its Wilson score interval, which has a width where all or none are true, too."""
-    count, right = len(hits), int(hits.sum())
+def share(hits: NDArray[Any], *, name: str = "all", groups: Indices | None = None, interval: Interval = USUAL) -> Share:
+    """The share of true entries with its Wilson score interval, which has a width where all or none are true, too.
+
+    hits: true or false for each row, or how often it was true. groups: what rows belong together; the interval is then
+    that of `effective_rows`.
+    """
+    count, right = len(hits), round(float(np.sum(hits)))
     if not count:
         return Share(name, 0, 0, None, None, None, interval.confidence, "no rows")
-    z = float(special.ndtri((1 + interval.confidence) / 2))
-    centre, half = right + z * z / 2, z * np.sqrt(right * (count - right) / count + z * z / 4)
-    low, high = max(0.0, (centre - half) / (count + z * z)), min(1.0, (centre + half) / (count + z * z))
-    return Share(name, count, right, right / count, float(low), float(high), interval.confidence, "wilson")
+    size = float(count) if groups is None else effective_rows(np.asarray(hits, np.float64), groups)
+    low, high = wilson(right / count, size, interval.confidence)
+    how = "wilson" if groups is None else "wilson over groups"
+    return Share(name, count, right, right / count, low, high, interval.confidence, how, size)
 
 
-def accuracy(predictions: Indices, labels: Indices, *, interval: Interval = USUAL) -> Share:
+def wilson(value: float, size: float, confidence: float) -> tuple[float, float]:
+    """The score interval of a share of so many independent rows."""
+    z = float(special.ndtri((1 + confidence) / 2))
+    centre, half = value * size + z * z / 2, z * np.sqrt(value * (1 - value) * size + z * z / 4)
+    return max(0.0, float((centre - half) / (size + z * z))), min(1.0, float((centre + half) / (size + z * z)))
+
+
+def effective_rows(hits: Matrix, groups: Indices) -> float:
+    """How many independent rows would tell as much: rows / design effect, by the variance of the groups' sums.
+
+    Where no row differs from another nothing tells how alike a group's rows are; then every group counts as one row.
+    """
+    _, unit = np.unique(groups, return_inverse=True)
+    count, units = len(hits), int(unit.max()) + 1
+    apart = hits - hits.mean()
+    alone = float(apart @ apart)
+    if units < 2 or alone == 0:
+        return float(units)
+    sums = np.bincount(unit, weights=apart)
+    effect = units / (units - 1) * float(sums @ sums) / alone
+    return count / max(1.0, effect)
+
+
+def accuracy(
+    predictions: Indices, labels: Indices, *, groups: Indices | None = None, interval: Interval = USUAL
+) -> Share:
     """The share of rows given their own class."""
     _same_rows(predictions, labels)
-    return share(predictions == labels, interval=interval)
+    return share(predictions == labels, groups=groups, interval=interval)
 
 
 def accuracy_by_class(
-    predictions: Indices, labels: Indices, *, classes: Sequence[str], interval: Interval = USUAL
+    predictions: Indices,
+    labels: Indices,
+    *,
+    classes: Sequence[str],
+    groups: Indices | None = None,
+    interval: Interval = USUAL,
 ) -> tuple[Share, ...]:
     """The accuracy on the rows of each class, in the order of the classes."""
     _same_rows(predictions, labels)
-    right = predictions == labels
-    return tuple(share(right[labels == k], name=name, interval=interval) for k, name in enumerate(classes))
+    right, own = predictions == labels, [labels == k for k in range(len(classes))]
+    return tuple(
+        share(right[rows], name=name, groups=None if groups is None else groups[rows], interval=interval)
+        for rows, name in zip(own, classes, strict=True)
+    )
 
 
 def accuracy_by_client(
@@ -128,11 +170,13 @@ def accuracy_by_client(
     return tuple(share(right[rows], name=name, interval=interval) for name, rows in clients.items())
 
 
-def top_k(scores: Matrix, labels: Indices, k: int, *, interval: Interval = USUAL) -> Share:
+def top_k(
+    scores: Matrix, labels: Indices, k: int, *, groups: Indices | None = None, interval: Interval = USUAL
+) -> Share:
     """The share of rows whose own class is among the k with the highest scores; an equal score counts as higher."""
     _same_rows(scores, labels)
     own = np.take_along_axis(scores, labels[:, None], axis=1)
-    return share((scores >= own).sum(axis=1) <= k, name=f"top-{k}", interval=interval)
+    return share((scores >= own).sum(axis=1) <= k, name=f"top-{k}", groups=groups, interval=interval)
 
 
 def mean_per_class(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -10,13 +10,12 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from probekit.cache.disk import DiskStore
-from probekit.datasets import dataset as find_dataset
-from probekit.encoding.extract import ExtractProgress, extract, set_name
-from probekit.errors import InputError, MismatchError, NotFoundError
+from probekit.errors import InputError, MismatchError
 from probekit.evaluation import metrics
 from probekit.evaluation.left_out import most_wrong
 from probekit.evaluation.metrics import Interval
 from probekit.evaluation.probe_options import CHOICE_ROWS, ProbeOptions, judged_on, shared_groups, timed
+from probekit.evaluation.probe_rows import Progress, RowSource, labelled, with_groups
 from probekit.evaluation.probe_values import Probe
 from probekit.evaluation.target_probe import probed_targets
 from probekit.linear.design import ClientStats, Design
@@ -30,9 +29,6 @@ from probekit.models.heads import LinearHead, head_of
 from probekit.models.serving import scores
 from probekit.values import EmbeddingSet
 
-TEST_SPLITS = ("test", "validation", "val")
-Progress = Callable[[ExtractProgress], None]
-
 
 def probe(
     data: Any,
@@ -41,6 +37,8 @@ def probe(
     test: Any = None,
     groups: ArrayLike | None = None,
     test_groups: ArrayLike | None = None,
+    group: str | None = None,
+    window: tuple[float, float] | None = None,
     store: DiskStore | None = None,
     progress: Progress | None = None,
     **options: Any,
@@ -53,6 +51,8 @@ def probe(
     test: the same for the rows to judge on. Left out: the data set's own test split; where it has none, every
     training row is judged by the head of the others, and the result says so.
     groups, test_groups: one entry per row: what belongs together (patients, users) is left out together.
+    group: the same by the name of a column of the data set.
+    window: of grey values, as `extract` takes it.
     store: where embeddings are kept; left out, the cache.
     progress: called while encoding.
     options: the fields of `ProbeOptions`.
@@ -60,8 +60,9 @@ def probe(
     how = ProbeOptions(**options)
     seconds: dict[str, float] = {}
     with timed(seconds, "encode"):
-        rows, judged = embedded_pair(data, test, backbone, store, progress)
-    rows, judged = _grouped(rows, judged, groups, test_groups)
+        source = RowSource(backbone, store, progress, group, {} if window is None else {"window": window})
+        rows, judged = source.pair(data, test)
+    rows, judged = with_groups(rows, judged, groups, test_groups)
     rows = labelled(rows, "training")
     return probed(rows, None if judged is None else labelled(judged, "test"), how, seconds=seconds)
 
@@ -112,84 +113,6 @@ def probed(
     )
 
 
-def embedded_pair(
-    data: Any, test: Any, backbone: Any, store: DiskStore | None, progress: Progress | None
-) -> tuple[EmbeddingSet, EmbeddingSet | None]:
-    """Training rows and, where there are any, test rows: as given, of the cache, or encoded now."""
-    if test is not None:
-        return tuple(_embedded(one, backbone, store, progress) for one in (data, test))  # type: ignore[return-value]
-    if not isinstance(data, str) or is_set(data, store):
-        return _embedded(data, backbone, store, progress), None
-    for split in TEST_SPLITS:
-        try:
-            parts = find_dataset(data, split="train"), find_dataset(data, split=split)
-        except (NotFoundError, InputError):
-            continue  # no such split: whatever else is wrong is said when the data set is read below
-        names = (set_name(data, one, str(backbone)) for one in ("train", split))
-        rows, judged = (
-            _embedded(one, backbone, store, progress, name=name) for one, name in zip(parts, names, strict=True)
-        )
-        return rows, judged
-    return _embedded(data, backbone, store, progress), None
-
-
-def _embedded(
-    data: Any, backbone: Any, store: DiskStore | None, progress: Progress | None, name: str = ""
-) -> EmbeddingSet:
-    if isinstance(data, EmbeddingSet):
-        return _without_backbone(data, backbone)
-    if isinstance(data, tuple) and len(data) == 2 and np.ndim(data[0]) == 2:
-        return _without_backbone(EmbeddingSet.from_numpy(*data), backbone)
-    kept = store if store is not None else DiskStore()
-    if isinstance(data, str) and is_set(data, kept):
-        return _without_backbone(kept.open(data), backbone)
-    if backbone is None:
-        raise InputError(
-            "A data set needs a backbone to encode it with: give `backbone`, for example "
-            '"packaged:efficientnet-lite0", or vectors that exist already as (X, y).'
-        )
-    found = extract(backbone, data, store=kept, progress=progress)
-    if name or isinstance(data, str):
-        kept.sets.give_name(name or set_name(data, None, str(backbone)), found.digest)
-    return found
-
-
-def is_set(name: str, store: DiskStore | None) -> bool:
-    """Whether the cache has a set of this name."""
-    try:
-        (store if store is not None else DiskStore()).sets.resolve(name)
-    except (NotFoundError, InputError):
-        return False
-    return True
-
-
-def _without_backbone(rows: EmbeddingSet, backbone: Any) -> EmbeddingSet:
-    if backbone is not None:
-        raise InputError("These rows are vectors already: leave `backbone` out, or give the data set itself.")
-    return rows
-
-
-def labelled(rows: EmbeddingSet, what: str) -> EmbeddingSet:
-    """The rows that have an embedding and a label."""
-    kept = rows.usable[rows.labels[rows.usable] >= 0]
-    if not len(kept):
-        raise InputError(f"None of the {len(rows)} {what} rows has a label. Name the label column, or give labels.")
-    return rows if len(kept) == len(rows) else rows.select(kept)
-
-
-def _grouped(
-    rows: EmbeddingSet, test: EmbeddingSet | None, groups: ArrayLike | None, test_groups: ArrayLike | None
-) -> tuple[EmbeddingSet, EmbeddingSet | None]:
-    """The rows with their groups, numbered alike in both."""
-    if test is None and test_groups is not None:
-        raise InputError("`test_groups` are of test rows, and there are none. Give `test`, or leave them out.")
-    given = [None if one is None else [*map(str, np.asarray(one).tolist())] for one in (groups, test_groups)]
-    names = {name: number for number, name in enumerate(dict.fromkeys(name for one in given for name in one or ()))}
-    numbers = [None if one is None else np.array([names[name] for name in one], np.int64) for one in given]
-    rows = rows if numbers[0] is None else replace(rows, groups=numbers[0])
-    return rows, test if test is None or numbers[1] is None else replace(test, groups=numbers[1])
-
-
 def _classes(rows: EmbeddingSet, test: EmbeddingSet | None) -> tuple[str, ...]:
     if test is not None and test.targets is not None:
         raise MismatchError("Training rows have classes, test rows several labels or real targets. Give both the same.")
@@ -225,10 +148,11 @@ def _fitted(
 
 def _judged(found: Any, rows: EmbeddingSet, classes: Sequence[str], interval: Interval) -> dict[str, Any]:
     guesses = np.asarray(np.argmax(found, axis=1), np.int64)
+    how: dict[str, Any] = {"groups": rows.groups, "interval": interval}
     return {
-        "accuracy": metrics.accuracy(guesses, rows.labels, interval=interval),
-        "top_5": metrics.top_k(found, rows.labels, 5, interval=interval) if len(classes) > 5 else None,
-        "mean_per_class": metrics.mean_per_class(guesses, rows.labels, groups=rows.groups, interval=interval),
-        "by_class": metrics.accuracy_by_class(guesses, rows.labels, classes=classes, interval=interval),
+        "accuracy": metrics.accuracy(guesses, rows.labels, **how),
+        "top_5": metrics.top_k(found, rows.labels, 5, **how) if len(classes) > 5 else None,
+        "mean_per_class": metrics.mean_per_class(guesses, rows.labels, **how),
+        "by_class": metrics.accuracy_by_class(guesses, rows.labels, classes=classes, **how),
         "confusion": metrics.confusion(guesses, rows.labels, classes=classes),
     }

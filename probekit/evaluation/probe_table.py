@@ -12,9 +12,10 @@ import numpy as np
 from probekit.cache.disk import DiskStore
 from probekit.errors import InputError, ProbekitError
 from probekit.evaluation.few_shot import FewShot, few_shot
-from probekit.evaluation.metrics import Interval, Share, accuracy, share
-from probekit.evaluation.probe import Progress, embedded_pair, is_set, labelled, probed
+from probekit.evaluation.metrics import Interval, Share, accuracy, wilson
+from probekit.evaluation.probe import probed
 from probekit.evaluation.probe_options import ProbeOptions
+from probekit.evaluation.probe_rows import Progress, RowSource, is_set, labelled, with_groups
 from probekit.evaluation.probe_values import Probe, shown, write_csv
 from probekit.evaluation.target_probe import TargetProbe
 from probekit.files import write_bytes
@@ -30,7 +31,7 @@ HEADERS = (
     *("data_set", "backbone", "control", "judged_on", "rows", "test_rows", "dimension", "classes", "chance"),
     *("accuracy", "low", "high", "confidence", "top_5", "mean_per_class", "calibration_error", "ridge", "knn"),
     *("shots", "draws", "seeds_mean", "seeds_deviation", "test_low", "test_high", "suspicious", "error"),
-    *("metric", "value", "mean_auc"),
+    *("metric", "value", "mean_auc", "shared_groups"),
 )
 MEASURED = "accuracy"
 OF_TARGETS = "mean average precision of labels, R2 of real targets"
@@ -120,6 +121,10 @@ class ProbeTable:
                 assert one.probe is not None
                 judged = f"{one.probe.test_rows:,} {one.probe.judged_on}"
                 found.append(f"{data_set}: judged on {judged}; chance {one.probe.chance_text}.")
+            shared = max((cell.probe.shared_groups for cell in cells if cell.probe is not None), default=0)
+            if shared:
+                both = "groups are in both training and test rows, which flatters. Split by group"
+                found.append(f"{data_set}: {shared} {both}.")
             found += [
                 f"{data_set}: {cell.backbone} is better than chance. Look for copies between training and test rows."
                 for cell in cells
@@ -138,6 +143,8 @@ def probe_table(
     backbones: Sequence[str],
     *,
     test: str | None = None,
+    group: str | None = None,
+    window: tuple[float, float] | None = None,
     store: DiskStore | None = None,
     shots: Sequence[int] = (),
     draws: int = 5,
@@ -150,6 +157,8 @@ def probe_table(
 
     data_sets: names of data sets, or of sets of the cache, which have their backbone.
     test: what to judge on instead of the data set's own test split; for one data set.
+    group: a column that says what belongs together (patients, users), left out together.
+    window: of grey values, as `extract` takes it.
     store: where embeddings are kept; an interrupted table goes on where it was.
     shots, draws: also heads of so few training rows of every class, drawn this often.
     knn: also a vote of this many nearest training rows.
@@ -172,7 +181,8 @@ def probe_table(
             cell = Cell(data_set, backbone or kept.open(data_set).spec.backbone)
             try:
                 look = progress(f"{data_set}, {cell.backbone}") if progress else None
-                rows, judged = embedded_pair(data_set, test, backbone, kept, look)
+                source = RowSource(backbone, kept, look, group, {} if window is None else {"window": window})
+                rows, judged = with_groups(*source.pair(data_set, test))
                 rows, judged = labelled(rows, "training"), None if judged is None else labelled(judged, "test")
                 cell = _probed(cell, rows, judged, how, shots, draws, knn)
                 first = first or (rows, judged)
@@ -208,7 +218,7 @@ def _probed(
         cell = replace(cell, few_shot=few_shot(rows, test, design=design, ridge=how.ridge, **drawn))  # type: ignore[arg-type]
     if knn and test is not None:
         near = knn_predict(rows.to_numpy(), rows.labels, test.to_numpy(), neighbours=knn)
-        cell = replace(cell, knn=accuracy(near, test.labels, interval=interval))
+        cell = replace(cell, knn=accuracy(near, test.labels, groups=test.groups, interval=interval))
     return cell
 
 
@@ -231,8 +241,8 @@ def control_cells(
 
 def beats(found: Share, chance: float, *, sure: float) -> bool:
     """Whether a share lies above chance even at the low end of an interval that is this sure."""
-    strict = share(np.arange(found.count) < found.hits, interval=Interval(sure))
-    return strict.low is not None and strict.low > chance
+    value, size = found.value, found.effective or found.count
+    return value is not None and wilson(value, size, sure)[0] > chance
 
 
 def _random(rows: EmbeddingSet, generator: np.random.Generator) -> EmbeddingSet:
@@ -250,6 +260,7 @@ def _lines(cell: Cell) -> list[dict[str, Any]]:
         return [about | {"error": cell.error}]
     about |= {"judged_on": found.judged_on, "rows": found.rows, "test_rows": found.test_rows, "chance": found.chance}
     about |= {"dimension": found.head.dimension, "classes": len(found.head.classes), "error": cell.error}
+    about |= {"shared_groups": found.shared_groups}
     main = found.main
     told: dict[str, Any] = {"metric": "accuracy", "low": main.low, "high": main.high, "confidence": main.confidence}
     told |= {"value": main.value, "ridge": found.head.ridge, "suspicious": cell.suspicious}

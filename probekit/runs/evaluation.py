@@ -157,9 +157,10 @@ class Evaluator:
         found = scores(head, subject.rows)
         guesses = np.asarray(np.argmax(found, axis=1), np.int64)
         about = (subject.name, subject.kind, subject.meaning, len(labels), subject.left_out, self._seen(subject))
-        by_class = metrics.accuracy_by_class(guesses, labels, classes=head.classes, interval=how)
+        groups = subject.rows.groups
+        by_class = metrics.accuracy_by_class(guesses, labels, classes=head.classes, groups=groups, interval=how)
         by_client = metrics.accuracy_by_client(guesses, labels, clients=subject.clients, interval=how)
-        shares = (accuracy(guesses, labels, interval=how), tuple(by_class), tuple(by_client))
+        shares = (accuracy(guesses, labels, groups=groups, interval=how), tuple(by_class), tuple(by_client))
         calibration = metrics.calibration(found, labels, seed=how.seed) if len(labels) > 1 else None
         confusion = metrics.confusion(guesses, labels, classes=head.classes)
         return SetEvaluation(*about, *shares, calibration, confusion, self._pretrained(subject, how))
@@ -170,7 +171,8 @@ class Evaluator:
         if "start" not in problem.traits:
             return None
         before = problem.head(problem.start, ridge=head.ridge, recipe=head.recipe)
-        return accuracy(predict(before, subject.rows), subject.rows.labels, interval=interval)
+        rows = subject.rows
+        return accuracy(predict(before, rows), rows.labels, groups=rows.groups, interval=interval)
 
     def _seen(self, subject: EvaluationSet) -> int | None:
         """How many of the rows are samples that were trained on; None where the training rows are gone."""
@@ -185,7 +187,9 @@ class Evaluator:
         train, rows = self._training_rows(subject, "knn"), subject.rows
         threads = os.cpu_count() or 1
         guesses = knn_predict(train.to_numpy(), train.labels, rows.to_numpy(), neighbours=neighbours, threads=threads)
-        return KnnAccuracy(neighbours, "cosine", None, accuracy(guesses, rows.labels, interval=interval))
+        return KnnAccuracy(
+            neighbours, "cosine", None, accuracy(guesses, rows.labels, groups=rows.groups, interval=interval)
+        )
 
     def few_shot(self, subject: EvaluationSet, shots: Sequence[int], draws: int, seed: int) -> tuple[FewShot, ...]:
         """How good heads of few training rows of every class are."""

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from probekit.errors import InputError
+from probekit.values.groups import group_numbers
 from probekit.values.identity import DTYPES as DTYPES
 from probekit.values.identity import SCHEMA as SCHEMA
 from probekit.values.identity import Array as Array
@@ -69,9 +70,10 @@ class EmbeddingSet:
     skipped: samples that were left out.
     source: the data set's name.
     columns: by name, salted digests of what a column of the data set says of each row; no part of the set's identity.
-    groups: numbers of what rows belong together (patients, users, videos); no part of the set's identity either.
     targets: several labels of 0 or 1, or real numbers, (n, k), NaN where unknown; class_names are then their names, and
     labels 0 where a row knows any.
+    groups: numbers of what rows belong together (patients, users, videos), which mean the same in all sets of one
+    cache, or made in one process; group_column: what says so. No part of the set's identity either.
     """
 
     spec: EncodingSpec
@@ -87,6 +89,7 @@ class EmbeddingSet:
     columns: Mapping[str, NDArray[np.uint8]] = field(default_factory=dict)
     groups: NDArray[np.int64] | None = None
     targets: Array | None = None
+    group_column: str = ""
 
     __repr__ = one_line
 
@@ -149,18 +152,18 @@ class EmbeddingSet:
         kind = f"vector {matrix.dtype.name}"
         origin: dict[str, Json] = {"origin": source, "dimension": int(matrix.shape[1])}
         spec = EncodingSpec(f"vectors:{source}", digest({"vectors": source}), origin, "as given", matrix.dtype.name)
-        together = None if groups is None else np.unique(np.asarray(groups), return_inverse=True)[1].astype(np.int64)
+        own = [content_id(kind, row.tobytes()) for row in matrix]
         return cls(
             spec=spec,
             embeddings=frozen(matrix.view()),
             labels=numbers,
-            ids=[content_id(kind, row.tobytes()) for row in matrix],
+            ids=own,
             class_names=tuple(class_names) or names,
             clients=None if clients is None else tuple(map(str, clients)),
             names=None if ids is None else tuple(map(str, ids)),
             source=source,
-            groups=together,
             targets=targets,
+            groups=None if groups is None else group_numbers(np.asarray(groups).tolist(), own),
         )
 
     def __len__(self) -> int:

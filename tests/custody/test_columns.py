@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from probekit.custody.columns import WIDTH, column_text, matching, salted
+from probekit.custody.columns import WIDTH, matching, salted
+from probekit.values.groups import column_text
 
 
 def test_every_row_is_found_by_its_value_and_no_other() -> None:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from sklearn.linear_model import Ridge
 
 from probekit.errors import InputError, MismatchError
-from probekit.evaluation.few_shot import few_shot
+from probekit.evaluation.few_shot import _shuffled, few_shot
 from probekit.linear.design import Design
 from probekit.linear.leaveout import choose_ridge
 from probekit.linear.path import decompose
@@ -87,3 +87,19 @@ def test_curves_that_cannot_be_are_refused() -> None:
         few_shot(TRAIN, replace(TEST, labels=np.full(200, -1)), design=DESIGN, ridge=0.01)
     with pytest.raises(MismatchError):
         few_shot(TRAIN, replace(TEST, spec=replace(TEST.spec, view="pre")), design=DESIGN, ridge=0.01)
+
+
+def test_examples_of_a_draw_are_of_different_groups() -> None:
+    people = np.arange(60) // 6
+    train = replace(TRAIN, groups=people)
+    for draw in _shuffled(train, 3, 8, draws=4, seed=0):
+        assert draw.shape == (3, 8)
+        for k, rows in enumerate(draw):
+            assert set(TRAIN.labels[rows].tolist()) == {k}
+            assert len(set(people[rows].tolist())) == 8
+    test = replace(TEST, groups=np.arange(200) // 50)
+    (one,) = few_shot(train, test, design=DESIGN, ridge=0.01, shots=(2,), draws=2)
+    assert one.test is not None
+    assert one.test.how == "wilson over groups"
+    with pytest.raises(InputError, match="as many groups of every class; class 0 has 10"):
+        few_shot(train, TEST, design=DESIGN, ridge=0.01, shots=(11,))
