@@ -15,6 +15,7 @@ import typer.core
 from typer.utils import get_params_from_function
 
 from probekit import __version__
+from probekit.cli.ending import end
 from probekit.cli.options import as_flags
 from probekit.cli.output import fail
 from probekit.errors import ProbekitError
@@ -192,4 +193,4 @@ def main() -> None:
         os.dup2(2, 1)
         sys.stdout = stdout
     gc.set_threshold(100_000, 20, 20)  # a command ends soon: looking for cycles took a tenth of its time
-    sys.exit(run(sys.argv[1:]))
+    end(run(sys.argv[1:]))

@@ -124,12 +124,12 @@ def test_modules_are_short_and_named_for_what_they_hold() -> None:
 def loaded_by(code: str, **environment: str) -> set[str]:
     """Which heavy libraries a new process has loaded after running this code."""
     script = f"""
-import sys
+import atexit, sys
+atexit.register(lambda: print("LOADED", *(name for name in {HEAVY!r} if name in sys.modules), file=sys.stderr))
 try:
 {code}
 except SystemExit:
     pass
-print("LOADED", *(name for name in {HEAVY!r} if name in sys.modules), file=sys.stderr)
 """
     done = subprocess.run(
         [sys.executable, "-c", script],

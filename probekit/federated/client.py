@@ -18,8 +18,6 @@ from numpy.typing import NDArray
 
 from probekit.errors import MissingClientsError
 from probekit.federated.message import Answer, Ask
-from probekit.linear.folds import client_folds
-from probekit.linear.leaveout import left_out_sums
 from probekit.linear.path import RidgePath
 from probekit.linear.roots import RootStats
 from probekit.models.fitting import FitPlan
@@ -64,6 +62,8 @@ def _statistics(ask: Ask, holding: Any, name: str) -> Found:
         return {"root": found[0].root, "class_counts": found[0].class_counts}, {}
     if "folds" in ask.plan:
         plan: Any = ask.plan
+        from probekit.linear.folds import client_folds
+
         found = client_folds(holding.picked, holding.labels, holding.problem.design, **plan, name=name)
     each = {field: [getattr(one, field) for one in found] for field in ("gram", "moment", "class_counts")}
     return {field: np.stack(parts) if len(parts) > 1 else parts[0] for field, parts in each.items()}, {}
@@ -103,6 +103,8 @@ def _fit(ask: Ask, holding: Any, name: str) -> Found:
 def _leave_out(ask: Ask, holding: Any, name: str) -> Found:
     path = RidgePath.received(holding.problem.design, ask.arrays, ask.plan)
     ridges, dtype = ask.arrays["ridges"], np.dtype(str(ask.plan["dtype"]))
+    from probekit.linear.leaveout import left_out_sums
+
     squared, wrong = left_out_sums(path, holding.picked, holding.labels, ridges=ridges, dtype=dtype)
     return {"squared": squared, "wrong": wrong}, {}
 

@@ -16,7 +16,7 @@ from functools import cached_property, lru_cache
 from typing import Self
 
 from probekit.errors import InputError, MismatchError
-from probekit.federated.sums import Sum
+from probekit.federated.sums import Sum, read_ahead
 from probekit.linear.design import ClientStats, Design
 
 KEY_BITS = 256
@@ -197,16 +197,17 @@ def _summed(node: Branch, least: int) -> ClientStats:
     while not is_bucket(node, least) and (missing := _missing(node)) is not None:
         beside.append(_total(node.low if missing is node.high else node.high, least))
         node = missing
-    parts = [_total(one, least) for one in (_leaves(node) if is_bucket(node, least) else (node.low, node.high))]
-    found = Sum.of(parts[0])
-    for part in parts[1:]:
-        found.add(Sum.of(part))
-    found.settle()
-    if beside and is_bucket(node, least):  # the only one that takes many additions to make again
-        node.known.append(found.copy().stats(parts[0].design))
-    for part in reversed(beside):
-        found.add(Sum.of(part))
-    return found.stats(parts[0].design)
+    with read_ahead(reversed(beside)) as ahead:
+        parts = [_total(one, least) for one in (_leaves(node) if is_bucket(node, least) else (node.low, node.high))]
+        found = Sum.of(parts[0])
+        for part in parts[1:]:
+            found.add(Sum.of(part))
+        found.settle()
+        if beside and is_bucket(node, least):  # the only one that takes many additions to make again
+            node.known.append(found.copy().stats(parts[0].design))
+        for one in ahead:
+            found.add(one)
+        return found.stats(parts[0].design)
 
 
 def _missing(node: Branch) -> Branch | None:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -10,6 +14,9 @@ from numpy.typing import NDArray
 
 from probekit.linear.design import ClientStats, Design
 from probekit.linear.roots import EXACT_STACK, STACK_ROWS, RootStats, product
+
+AHEAD = 2
+"""So many sums are read before they are added: memory for that many is taken."""
 
 
 class Sum:
@@ -82,3 +89,19 @@ def add_up(statistics: Iterable[ClientStats], design: Design) -> ClientStats:
     for one in statistics:
         found.add(Sum.of(one))
     return found.stats(design)
+
+
+@contextmanager
+def read_ahead(parts: Iterable[ClientStats]) -> Iterator[Iterator[Sum]]:
+    """The parts as sums, in order, some of them read and checked in a thread before they are asked for."""
+    todo = iter(parts)
+    with ThreadPoolExecutor(1) as pool:
+        reading: deque[Future[Sum]] = deque(pool.submit(Sum.of, part) for part in islice(todo, AHEAD))
+
+        def each() -> Iterator[Sum]:
+            while reading:
+                found = reading.popleft().result()
+                reading.extend(pool.submit(Sum.of, part) for part in islice(todo, 1))
+                yield found
+
+        yield each()

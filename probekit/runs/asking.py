@@ -11,12 +11,13 @@ from probekit.custody.slots import NONE
 from probekit.errors import InputError, NotFoundError, VerificationError
 from probekit.files import write_text
 from probekit.runs.folder import RunFolder
-from probekit.runs.proving import committed_in, read_receipt
 from probekit.unlearning.request import UnlearnRequest, known_clients
 
 
 def petition(receipt: Path | str, path: Path | str, *, key: bytes) -> Petition:
     """Write a client's petition to leave the run that its receipt is of. key: the client's private key (PEM)."""
+    from probekit.runs.proving import read_receipt
+
     found = Petition.of_client(read_receipt(Path(receipt)), key)
     write_text(Path(path), found.text)
     return found
@@ -24,6 +25,8 @@ def petition(receipt: Path | str, path: Path | str, *, key: bytes) -> Petition:
 
 def client_of(run: RunFolder, asked: Petition) -> str:
     """The client that a petition is of; refused where it is of another run, or the key is not its leaf's."""
+    from probekit.runs.proving import committed_in
+
     asked.check()
     held = committed_in(run)
     if asked.said.get("run") != held.run.hex():

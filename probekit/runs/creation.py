@@ -17,7 +17,7 @@ from probekit.runs.commitments import CommittedStep, contents_of
 from probekit.runs.folder import RunFolder
 from probekit.runs.layout import LEDGER, NOTE, PARTITION, state_folder
 from probekit.runs.ledger import Event, LedgerEntry
-from probekit.runs.states import write_state
+from probekit.runs.state_writing import write_state
 from probekit.values import Json, Partition
 
 

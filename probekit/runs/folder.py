@@ -41,7 +41,8 @@ from probekit.runs.openings import (
     drop_numbers,
     write_openings,
 )
-from probekit.runs.states import StateFolder, write_state
+from probekit.runs.state_writing import Arrays, write_state
+from probekit.runs.states import StateFolder
 from probekit.syncing import together
 from probekit.values import EmbeddingSet, Json, Partition
 
@@ -190,18 +191,19 @@ class RunFolder:
         texts: Mapping[str, str] | None = None,
         committed: CommittedStep | None = None,
         openings: Openings | None = None,
+        begun: Arrays | None = None,
     ) -> int:
         """Make this the run's state, at once, with further files of it; gives its number.
 
-        openings: of what stands sealed in its certificate.
+        openings: of what stands sealed in its certificate. begun: what of it stands aside already.
         """
         with self.lock(), storing(self.path):
-            number, aside = self.state + 1, self.path / "states" / f"{ASIDE}state"
+            number, aside = self.state + 1, layout.next_state(self.path)
             step = committed or self.commit(trained)
             if step.transition is not None:
                 event = replace(event, inputs={**event.inputs, "root": step.transition.before.digest})
             with together():  # until the ledger's entry makes it the state, a power cut may take it
-                outputs = write_state(aside, trained, step.commitments, texts=texts)
+                outputs = write_state(aside, trained, step.commitments, texts=texts, begun=begun)
                 aside.rename(state_folder(self.path, number))
                 sync_folder(self.path / "states")
                 if step.transition is not None:

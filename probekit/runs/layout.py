@@ -106,6 +106,11 @@ def read_partition(path: Path, stated: str) -> tuple[Partition, NDArray[np.int64
     return Partition(clients, server, note["rows"], note["scheme"], note["seed"]), arrays.get("rows")
 
 
+def next_state(run: Path) -> Path:
+    """Where the next state is written until it is the state."""
+    return run / "states" / f"{ASIDE}state"
+
+
 def state_folder(path: Path, number: int) -> Path:
     """Where a state stands."""
     return path / "states" / f"{number:04d}"

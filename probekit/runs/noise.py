@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from probekit.certificates.certificate import Certificate
-from probekit.certificates.privacy import release_budget
 from probekit.certificates.verdicts import FALSE, INTACT, PROVEN, Finding, unproven
 from probekit.custody.accounting import DISCRETE, ReleaseNoise
 from probekit.errors import CacheError, InputError, VerificationError
@@ -131,6 +130,8 @@ def covered(run: RunFolder, certificate: Certificate, *, parameters: int, unrele
             f"(epsilon, delta) needs a certified distance, and there is none. {certificate.bounds.why} Another method "
             "may have one; or give `unreleased=True`: the state is then never released."
         )
+    from probekit.certificates.privacy import release_budget
+
     budget = release_budget(bound, found.noise, parameters=parameters, spent=found.spent)
     return replace(certificate, privacy=budget.plain)
 

@@ -22,13 +22,14 @@ from probekit.linear.objective import SIGMA
 from probekit.protocols import Watch, unwatched
 from probekit.runs.commitments import row_ids_of
 from probekit.runs.folder import OpenRun, RunFolder
-from probekit.runs.layout import CERTIFICATE, state_folder
+from probekit.runs.layout import CERTIFICATE, next_state, state_folder
 from probekit.runs.ledger import Event
 from probekit.runs.noise import covered
 from probekit.runs.openings import certificate_openings, read_openings
 from probekit.runs.options import TrainOptions, UnlearnOptions
 from probekit.runs.result import Result, to_plain
 from probekit.runs.rows import UNLEARN, RunRows, full_ids, read_request, rows_at
+from probekit.runs.state_writing import writing
 from probekit.unlearning.choice import carried_out, choose
 from probekit.unlearning.distance import Distance, distance_to_retraining
 from probekit.unlearning.method import Cost, Material, Unlearned, missing, needs_in_words
@@ -169,27 +170,29 @@ def unlearn(
             refuse_strangers(folder, request)
         name, why, removal = _prepare(folder, before, request, chosen, rows, watch)
         unlearned = carried_out(removal, name)
-        answering = unlearned.trained_after.statistics is None and removal.online.offers("gradient")
-        online = removal.online if answering else None
-        certificate = certify(before, unlearned, clients=online, evaluation=evaluation)
-        certificate = sealed(_covered(folder, certificate, unlearned, chosen))
-        distance = distance_to_retraining(removal, unlearned, certificate.bounds.weights)
-        signature = None if chosen.key is None else sign(signed_bytes(certificate), chosen.key)
-        details: Mapping[str, Json] = {
-            "request": request.plain,
-            "request digest": request.digest,
-            "method": unlearned.method,
-            "why": why,
-            "cost": asdict(unlearned.cost),
-            "warnings": list(unlearned.warnings),
-            "certificate": certificate.digest,
-            **({} if reference is None else {"reference": reference}),
-        }
-        event = Event(UNLEARN, {"state": folder.state, "head": before.head.digest}, details)
-        text = certificate_text(certificate, signature=signature)
-        committed = folder.commit(unlearned.trained_after, _row_ids(removal))
-        given: Any = {"committed": committed, "openings": certificate.openings}
-        number = folder.write_state(unlearned.trained_after, event, texts={CERTIFICATE: text}, **given)
+        after = unlearned.trained_after
+        with writing(next_state(folder.path), after) as begun:
+            answering = after.statistics is None and removal.online.offers("gradient")
+            online = removal.online if answering else None
+            certificate = certify(before, unlearned, clients=online, evaluation=evaluation)
+            certificate = sealed(_covered(folder, certificate, unlearned, chosen))
+            distance = distance_to_retraining(removal, unlearned, certificate.bounds.weights)
+            signature = None if chosen.key is None else sign(signed_bytes(certificate), chosen.key)
+            details: Mapping[str, Json] = {
+                "request": request.plain,
+                "request digest": request.digest,
+                "method": unlearned.method,
+                "why": why,
+                "cost": asdict(unlearned.cost),
+                "warnings": list(unlearned.warnings),
+                "certificate": certificate.digest,
+                **({} if reference is None else {"reference": reference}),
+            }
+            event = Event(UNLEARN, {"state": folder.state, "head": before.head.digest}, details)
+            text = certificate_text(certificate, signature=signature)
+            committed = folder.commit(after, _row_ids(removal))
+            given: Any = {"committed": committed, "openings": certificate.openings, "begun": begun.result()}
+            number = folder.write_state(after, event, texts={CERTIFICATE: text}, **given)
         path, cost = certificate_path(folder, number), unlearned.cost
         given = certificate.digest
         return UnlearnResult(run.path, number, request, certificate, path, given, cost, why, unlearned, distance)

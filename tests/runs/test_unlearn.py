@@ -18,7 +18,7 @@ import pytest
 from probekit import Run
 from probekit.cache import DiskStore
 from probekit.custody.signatures import new_private_key, public_key_of
-from probekit.errors import CacheError, InputError, NotFoundError, ProbekitError, VerificationError
+from probekit.errors import CacheError, InputError, NotFoundError, ProbekitError, StorageError, VerificationError
 from probekit.federated.training import train
 from probekit.models.serving import load_head
 from probekit.runs.folder import RunFolder
@@ -371,3 +371,21 @@ def test_with_statistics_a_client_is_forgotten_without_a_look_at_rows(
     assert found.after["head"] == wanted.after["head"]
     with pytest.raises(AssertionError, match="looked for"):
         run.unlearn("3", method="retrain")
+
+
+@pytest.mark.parametrize("where", ["unlearning.certify", "state_writing.save_head"])
+def test_a_failure_while_the_state_is_being_written_leaves_nothing(
+    trained: Path, opened: Opened, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    """The arrays are written in a thread while the certificate is made: either may fail."""
+
+    def fail(*_: Any, **__: Any) -> Any:
+        raise StorageError("no more room")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(f"probekit.runs.{where}", fail)
+        with pytest.raises(StorageError, match="no more room"):
+            opened(trained).unlearn("2")
+    assert RunFolder.open(trained).state == 1
+    assert [path.name for path in (trained / "states").iterdir()] == ["0001"]
+    assert opened(trained).unlearn("2").state == 2
