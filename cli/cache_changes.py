@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -138,15 +139,24 @@ def export(
 @o.common
 def bring(
     output: Output,
-    source: Annotated[Path, typer.Argument(help="A folder made by `probekit cache export`.")],
+    source: Annotated[str, typer.Argument(help="A folder made by `probekit cache export`, or hf:OWNER/NAME[@REV].")],
     name: Annotated[str | None, typer.Option(help="What to call the set here.")] = None,
     restore_erased: Annotated[
         bool, typer.Option("--restore-erased", help="Also if samples of it were erased here on request.")
     ] = False,
 ) -> None:
-    """Add an exported set to the cache after checking every hash."""
+    """Add an exported set to the cache after checking every hash; also from a data set repository of the hub."""
     from probekit.cache.transfer import bring as run
 
     store = output.store
-    label = run(store, source, name=name, restore_erased=restore_erased)
+    with _at_hand(source) as folder:
+        label = run(store, folder, name=name, restore_erased=restore_erased)
     output.result({"set": label, "digest": store.sets.resolve(label)}, facts)
+
+
+def _at_hand(source: str) -> AbstractContextManager[Path]:
+    if not source.startswith("hf:"):
+        return nullcontext(Path(source))
+    from probekit.backbones.snapshots import copied
+
+    return copied(source)

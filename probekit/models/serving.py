@@ -75,7 +75,14 @@ def refuse_other(folder: Path) -> None:
 
 
 def load_head(folder: str | Path) -> Head:
-    """The head that a folder holds, checked against the digest it was written with."""
+    """The head that a folder holds, checked against the digest it was written with.
+
+    folder: its path, or `hf:OWNER/NAME[@REVISION]`: a repository of the Hub.
+    """
+    if isinstance(folder, str) and folder.startswith("hf:"):
+        from probekit.backbones.snapshots import snapshot
+
+        folder = snapshot(folder, files=(CONFIG, WEIGHTS))
     folder = Path(folder)
     for name in (CONFIG, WEIGHTS):
         if not (folder / name).is_file():
