@@ -44,6 +44,7 @@ def poison(
 ) -> EmbeddingSet:
     """The clean set with a share of these rows replaced by their triggered embeddings, labelled as the target.
 
+    triggered: the same samples with the trigger, in any order; others are not needed.
     A poisoned row gets an id of its own: it is another sample than the clean picture, and can be forgotten alone.
     """
     same = triggered.spec.untriggered() == clean.spec.untriggered()
@@ -52,9 +53,12 @@ def poison(
         raise MismatchError(f"Poisoning needs the clean set's encoding with a trigger; found {found}. Extract it so.")
     if not len(rows) or rows.min() < 0 or rows.max() >= len(clean):
         raise InputError(f"Poisoning needs rows between 0 and {len(clean) - 1}; found {len(rows)} rows.")
-    if len(triggered) != len(clean) or any(triggered.ids[row] != clean.ids[row] for row in rows.tolist()):
+    place = {triggered.ids[row]: row for row in triggered.usable.tolist()}
+    lacking = sum(clean.ids[row] not in place for row in rows.tolist())
+    if lacking:
         raise MismatchError(
-            "Both sets must hold the same samples in order. Extract one data set with and without the trigger."
+            f"Poisoning needs the same samples with the trigger; {lacking} of {len(rows)} have none. Extract the data "
+            "set with and without it."
         )
     if not 0 < fraction <= 1 or seed < 0:
         raise InputError(f"A fraction lies in (0, 1] and a seed is 0 or more; found {fraction} and {seed}.")
@@ -63,7 +67,8 @@ def poison(
     order = np.random.Generator(np.random.PCG64([seed, POISON_STREAM])).permutation(len(rows))
     chosen = np.sort(rows[order[:number]])
     embeddings = np.array(clean.embeddings)
-    embeddings[chosen] = np.asarray(triggered.embeddings[chosen]).astype(embeddings.dtype)
+    pasted = np.array([place[clean.ids[row]] for row in chosen.tolist()])
+    embeddings[chosen] = np.asarray(triggered.embeddings[pasted]).astype(embeddings.dtype)
     labels = clean.labels.copy()
     labels[chosen] = target
     ids, mark = list(clean.ids), f"{triggered.spec.trigger} as {target}".encode()

@@ -134,7 +134,6 @@ def train_run(
     if options.poison is not None:
         with timed(timings, "poison"):
             triggered = store.open(options.triggered or "")
-            triggered = triggered if rows is None else triggered.select(rows)
             whole = embeddings = poisoned(name, options, store, embeddings, triggered, divided)
             digest, rows = whole.digest, None
     begun = fix_noise(path, options, force=force, note=note)

@@ -160,6 +160,16 @@ def test_poisoning_changes_a_share_of_the_rows_and_nothing_else() -> None:
     assert again.digest == found.digest
 
 
+def test_only_the_poisoned_rows_need_the_trigger_in_any_order() -> None:
+    clean, pasted, _, _ = backdoor()
+    rows: NDArray[np.int64] = np.arange(40, 70)
+    few = pasted.select(np.random.default_rng(0).permutation(np.arange(30, 80)))
+    found = poison(clean, few, rows=rows, target=3, fraction=0.5, seed=2)
+    assert found.digest == poison(clean, pasted, rows=rows, target=3, fraction=0.5, seed=2).digest
+    with pytest.raises(MismatchError, match="10 of 40 have none"):
+        poison(clean, few, rows=np.arange(20, 60), target=3)
+
+
 def test_sets_that_do_not_belong_together_are_refused() -> None:
     clean, pasted, _, pasted_test = backdoor()
     rows: NDArray[np.int64] = np.arange(5)
