@@ -21,7 +21,7 @@ from probekit.datasets.triggers import trigger
 from probekit.evaluation.backdoor import backdoor_success
 from probekit.evaluation.metrics import accuracy
 from probekit.evaluation.probe_table import ProbeTable, probe_table
-from probekit.report.pictures import SETTINGS, comparison
+from probekit.pages.pictures import SETTINGS, comparison
 from probekit.report.probe_pictures import draw_table
 
 BACKBONES = ("packaged:mobilenet-v2", "packaged:efficientnet-lite0", "packaged:efficientnet-lite2")
@@ -80,14 +80,17 @@ def shown(table: ProbeTable, names: dict[str, str]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", nargs="?", type=Path, default=Path("docs/pictures"))
-    parser.add_argument("--clothes", default="2000,1000", help="How many training and test pictures of Fashion-MNIST.")
+    parser.add_argument(
+        "--clothes", default="2000,1000", help="How many training and test pictures of Fashion-MNIST; 0,0: none."
+    )
     parser.add_argument("--backbones", default=",".join(BACKBONES))
     options = parser.parse_args()
     options.folder.mkdir(parents=True, exist_ok=True)
     store, backbones = DiskStore(), options.backbones.split(",")
     with tempfile.TemporaryDirectory() as folder:
         names = {"packaged:digits": "digits"}
-        names[clothes(Path(folder), *map(int, options.clothes.split(",")))] = "Fashion-MNIST"
+        if all(some := [*map(int, options.clothes.split(","))]):
+            names[clothes(Path(folder), *some)] = "Fashion-MNIST"
         table = probe_table([*names], backbones, store=store, shots=(1, 2, 4, 8, 16))
     print(shown(table, names), *(f"- {one}" for one in table.remarks), sep="\n")
     draw_table(table, options.folder / "few-shot.svg", names=names)
