@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext, redirect_stdout
 from dataclasses import Field, fields
-from functools import wraps
+from functools import partial, wraps
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, get_args, get_type_hints
 
@@ -33,8 +33,9 @@ def read_config(context: typer.Context, path: Path | None) -> Path | None:
     except (ValueError, RecursionError) as error:
         raise click.BadParameter(f"{path} is not TOML: {error}") from error
     own = content.get(context.info_name or "", {name: v for name, v in content.items() if not isinstance(v, dict)})
+    flags = {long.lstrip("-"): parameter.name for parameter in context.command.params for long in parameter.opts}
     known = {parameter.name for parameter in context.command.params}
-    given = {name.replace("-", "_"): value for name, value in own.items()}
+    given = {flags.get(name.replace("_", "-")) or name.replace("-", "_"): value for name, value in own.items()}
     unknown = sorted(set(given) - known)
     if unknown:
         from probekit.registry import nearest
@@ -85,7 +86,10 @@ def whole_numbers(text: str, flag: str) -> tuple[int, ...]:
         raise typer.BadParameter(f"{flag} wants whole numbers with commas between; found {text!r}.") from None
 
 
-Device = Annotated[str, among("auto", "cpu", "cuda", "mps")]
+Device = Annotated[str, among("auto", "cpu", "cuda", "mps", help="Where the backbone runs.")]
+
+
+_every = partial(typer.Option, rich_help_panel="Every command")
 
 
 def common(command: Callable[..., int | None]) -> Callable[..., int | None]:
@@ -108,12 +112,12 @@ def common(command: Callable[..., int | None]) -> Callable[..., int | None]:
 
 def _shared(
     config: Annotated[
-        Path | None, typer.Option(help="A TOML file with values for these flags.", callback=read_config, is_eager=True)
+        Path | None, _every(help="A TOML file with values for these flags.", callback=read_config, is_eager=True)
     ] = None,
-    cache: Annotated[Path | None, typer.Option(help="The cache folder (default: PROBEKIT_CACHE, else yours).")] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print exactly one JSON object on stdout.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing but errors.")] = False,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show where an unexpected error came from.")] = False,
+    cache: Annotated[Path | None, _every(help="The cache folder (default: PROBEKIT_CACHE, else yours).")] = None,
+    json: Annotated[bool, _every("--json", help="Print exactly one JSON object on stdout.")] = False,
+    quiet: Annotated[bool, _every("--quiet", "-q", help="Say nothing but errors.")] = False,
+    verbose: Annotated[bool, _every("--verbose", "-v", help="Show where an unexpected error came from.")] = False,
 ) -> None:
     """The flags that all commands share."""
 
@@ -149,8 +153,8 @@ def with_flags(options: type[Any]) -> Callable[[Command], Command]:
 
 def _flag(one: Field[Any], kind: Any) -> inspect.Parameter:
     info = one.metadata["info"]
-    several = bool(info.aliases) or kind is bool  # a switch has no --no- form
-    names = [f"--{name.replace('_', '-')}" for name in (one.name, *info.aliases)] if several else []
+    several = info.flag or info.aliases or kind is bool  # a switch has no --no- form
+    names = [f"--{name.replace('_', '-')}" for name in (info.flag or one.name, *info.aliases)] if several else []
     if str in get_args(kind):
         kind = str | None  # a number or a word: the options tell which
     offered = typer.Option(

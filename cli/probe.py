@@ -41,7 +41,7 @@ def probe(
         bool, typer.Option(help="Also shuffled labels and random vectors: neither may beat chance.")
     ] = True,
     ridge: Annotated[str, typer.Option(help="auto (exact leave-one-out among 45), or a number.")] = "auto",
-    view: Annotated[str, o.among("raw", "l2", help="Rows as they are, or of norm 1.")] = "raw",
+    normalise: Annotated[str, o.among("raw", "l2", help="raw: rows as they are; l2: each of norm 1.")] = "raw",
     confidence: Annotated[float, typer.Option(help="Confidence level of the intervals.")] = 0.95,
     seed: Annotated[int, typer.Option(min=0, help="Of whatever is drawn.")] = 0,
     csv: Annotated[Path | None, typer.Option(help="Write every cell and curve to this file.")] = None,
@@ -62,7 +62,7 @@ def probe(
             bar = stages(what)
             return lambda now: bar(now.rows, now.total, f"{now.reused} reused")
 
-        how: dict[str, Any] = {"view": view, "confidence": confidence, "seed": seed, "ridge": _ridge(ridge)}
+        how: dict[str, Any] = {"normalise": normalise, "confidence": confidence, "seed": seed, "ridge": _ridge(ridge)}
         more: dict[str, Any] = {"shots": numbers, "draws": draws, "knn": knn, "controls": controls}
         more |= {"test": test, "group": group, "window": o.window(window)}
         found = probe_table(

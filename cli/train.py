@@ -12,7 +12,7 @@ import typer
 from probekit.cli import options as o
 from probekit.cli.output import Console, Output, facts, section, size
 from probekit.cli.output import given as shown
-from probekit.runs.options import TrainOptions
+from probekit.runs.options import WHO, TrainOptions
 
 if TYPE_CHECKING:
     from probekit.runs.training import TrainResult
@@ -28,7 +28,8 @@ def train(
     run: Annotated[Path | None, typer.Option(help="The run folder (default: runs/SET-METHOD).")] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace a finished run.")] = False,
     client_keys: Annotated[
-        Path | None, typer.Option(help="A folder with public keys CLIENT.pem, by which clients ask to leave.")
+        Path | None,
+        typer.Option(help="A folder with public keys CLIENT.pem, by which clients ask to leave.", rich_help_panel=WHO),
     ] = None,
     **given: Any,
 ) -> None:

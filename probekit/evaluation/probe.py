@@ -75,7 +75,7 @@ def probed(
     if rows.targets is not None:
         return probed_targets(rows, test, how, seconds=seconds)
     classes = _classes(rows, test)
-    design = Design(rows.dimension, len(classes), how.view, how.intercept, per_class=how.class_weight is not None)
+    design = Design(rows.dimension, len(classes), how.normalise, how.intercept, per_class=how.class_weight is not None)
     with timed(seconds, "statistics"):
         sums = statistics(rows.embeddings, rows.labels, design)
     with timed(seconds, "ridge"):

@@ -28,12 +28,13 @@ class ProbeOptions:
     """How a probe is fitted and judged.
 
     ridge: a number, or "auto": of 45, that of the least error on rows (or groups) left out, exactly.
-    view, intercept, standardise, class_weight: of the head, as in training; the ridge is scaled by the mean.
+    normalise: "raw", rows as they are, or "l2", each of norm 1.
+    intercept, standardise, class_weight: of the head, as in training; the ridge is scaled by the mean.
     confidence: of the intervals. seed: of what is drawn.
     """
 
     ridge: float | str = "auto"
-    view: str = "raw"
+    normalise: str = "raw"
     intercept: str = "free"
     standardise: str = "none"
     class_weight: ClassWeight = None

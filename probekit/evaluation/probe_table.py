@@ -213,7 +213,7 @@ def _probed(
         )
     interval = Interval(how.confidence, seed=how.seed)
     if shots and test is not None:
-        design = Design(rows.dimension, len(found.head.classes), how.view, how.intercept)
+        design = Design(rows.dimension, len(found.head.classes), how.normalise, how.intercept)
         drawn = {"shots": shots, "draws": draws, "seed": how.seed, "interval": interval}
         cell = replace(cell, few_shot=few_shot(rows, test, design=design, ridge=how.ridge, **drawn))  # type: ignore[arg-type]
     if knn and test is not None:

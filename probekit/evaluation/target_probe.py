@@ -130,7 +130,7 @@ def probed_targets(
     if rows.targets is None or (test is not None and (test.targets is None or test.class_names != rows.class_names)):
         raise MismatchError("Training and test rows must have the same targets by the same names. Give both.")
     kind = target_kind(rows.targets)
-    design = TargetDesign(rows.dimension, len(rows.class_names), how.view, how.intercept, targets=kind)
+    design = TargetDesign(rows.dimension, len(rows.class_names), how.normalise, how.intercept, targets=kind)
     with timed(seconds, "statistics"):
         sums = target_statistics(rows.embeddings, rows.targets, design)
     with timed(seconds, "ridge"):

@@ -48,7 +48,7 @@ def refuse_unhidden(
         (ridge is None or ridge > 0, "a ridge above 0", f"ridge {ridge}"),
         (intercept != "free", "a ridge on every parameter (a penalised intercept or none)", "a free intercept"),
         (arithmetic != "fast", "sums in float64 or exact arithmetic", "arithmetic fast"),
-        (fit_view == "none", "the embeddings as they are", f"fit view {fit_view}"),
+        (fit_view == "none", "the embeddings as they are", f"columns changed ({fit_view})"),
         (not weighted, "classes of equal weight", "class weights"),
         (not normalised, "the minimum itself", "normalised classes"),
         (keep != "gradients", "statistics to be kept (or nothing)", "kept gradients, which lack the linear term"),

@@ -13,10 +13,10 @@ if TYPE_CHECKING:
     from probekit.custody.accounting import ReleaseNoise
     from probekit.values import Json
 
-WHO, FIT, ROUNDS = "Who holds what", "The head", "FedAvg (with --method fedavg)"
+WHO, FIT, ROUNDS = "Who holds and keeps what", "The head", "FedAvg (with --method fedavg)"
 ATTACK = "A backdoor to try unlearning on"
 NOISE = "A guarantee for the released head: (epsilon, delta)"
-NETWORK = "A whole network instead of a head (with --backend jvp)"
+NETWORK = "A whole network instead of a head: --backend jvp"
 RENAMED = {"fit_view": "standardise"}
 """Options that trainers have by another name."""
 SOLVED = ("fit_view", "class_weight", "normalise_classes")
@@ -25,13 +25,17 @@ OF_HEADS = (*SOLVED, "scaling", "intercept", "view", "arithmetic", "grid", "obje
 
 @dataclass(frozen=True)
 class OptionInfo:
-    """How an option is explained and offered: by which words, in which group, from which number on, by which names."""
+    """How an option is explained and offered: by which words, in which group, from which number on, by which names.
 
-    help: str | None
+    flag: what it is called on the command line, where that is not its name here.
+    """
+
+    help: str
     choices: tuple[str, ...] = ()
     panel: str | None = None
     minimum: int | None = None
     aliases: tuple[str, ...] = ()
+    flag: str = ""
 
 
 def info_of(one: Field[Any]) -> OptionInfo:
@@ -40,7 +44,7 @@ def info_of(one: Field[Any]) -> OptionInfo:
     return found
 
 
-def _option(default: Any, text: str | None = None, *choices: str, panel: str | None = None, **more: Any) -> Any:
+def _option(default: Any, text: str, *choices: str, panel: str | None = None, **more: Any) -> Any:
     return field(default=default, metadata={"info": OptionInfo(text, choices, panel, **more)})
 
 
@@ -53,31 +57,42 @@ _who, _fit, _rounds, _attack, _network, _noise = (
 class TrainOptions:
     """How a run is trained. Each field is a flag of `probekit train`; None leaves the choice to the method."""
 
-    clients: int | None = _who(None, "How many (default: 10, or as many as the column or the classes say).", minimum=1)
-    partition: str = _who("iid", "iid, dirichlet:ALPHA, shards:K, column:client_id, classes.")
-    server_share: float = _who(0.0, "The server's own part of the rows; no client gets it.")
-    server_choice: str = _who("random", "How it is drawn.", "random", "representative")
-    seed: int = _option(0, "Random seed.", minimum=0)
+    clients: int | None = _option(
+        None, "How many clients (default: 10, or as many as the column or the classes say).", minimum=1
+    )
+    partition: str = _option("iid", "Who gets which rows: iid, dirichlet:ALPHA, shards:K, column:client_id, classes.")
     method: str | None = _option(
         None,
         "closed-form (one round of statistics), fedavg (rounds of local steps), cg (conjugate gradients across the "
         "clients), logistic (no exact unlearning), a plugin's own or py:module:factory; options as NAME:key=value,... "
         "Default: closed-form; a whole network: cg.",
     )
-    ridge: float | str | None = _fit(
-        None, "A number, auto:loo (leave-one-out), auto:kfold, auto:clients. Default: auto:loo; logistic 1; jvp 0.01."
+    ridge: float | str | None = _option(
+        None,
+        "The penalty: a number, auto:loo (leave-one-out), auto:kfold, auto:clients. Default: auto:loo; logistic 1; "
+        "jvp 0.01.",
+    )
+    seed: int = _option(0, "Random seed.", minimum=0)
+    server_share: float = _who(0.0, "The server's own part of the rows; no client gets it.")
+    server_choice: str = _who("random", "How the server's part is drawn.", "random", "representative")
+    keep: str | None = _who(
+        None, "Kept of each client (default: statistics; fedavg: gradients).", "statistics", "gradients", "nothing"
     )
     scaling: str = _fit("mean", "mean: penalty = rows x ridge; sum: penalty = ridge.", "mean", "sum")
-    intercept: str | None = _fit(None, "Default: penalised; logistic: free.", "penalised", "free", "none")
-    view: str = _fit("raw", "Rows as they are, or of norm 1.", "raw", "l2")
-    fit_view: str = _fit("none", "By the summed statistics, forgotten with them.", "none", "centre", "standardise")
-    class_weight: str | None = _fit(None, "balanced, or one number per class: 1,2,1.")
+    intercept: str | None = _fit(None, "The bias: default penalised; logistic: free.", "penalised", "free", "none")
+    view: str = _fit("raw", "raw: rows as they are; l2: each of norm 1.", "raw", "l2", flag="normalise")
+    fit_view: str = _fit(
+        "none",
+        "Centre or scale columns by the summed statistics, forgotten with them.",
+        "none",
+        "centre",
+        "standardise",
+        flag="standardise",
+    )
+    class_weight: str | None = _fit(None, "How much rows count: balanced, or one number per class: 1,2,1.")
     normalise_classes: bool = _fit(False, "Each class's column of norm 1.")
     arithmetic: str = _fit("float64", "exact: sums are bit-identical in any order.", "float64", "fast", "exact")
     grid: float | None = _fit(None, "Step of exact arithmetic (default: from the server's rows).")
-    keep: str | None = _option(
-        None, "Kept of each client (default: statistics; fedavg: gradients).", "statistics", "gradients", "nothing"
-    )
     objective_noise: float | None = _fit(
         None, "Sigma of a secret linear term in the objective: (epsilon, delta) by perturbation; closed form only."
     )
@@ -85,17 +100,17 @@ class TrainOptions:
         None, "Heads leave this run (`probekit export`) only with discrete Gaussian noise of this sigma."
     )
     epsilon: float | None = _noise(None, "The guarantee of all releases together (default: 1).")
-    delta: float | None = _noise(None, "Default: 1e-5.")
-    rounds: int | None = _rounds(None, "Default: 100.", minimum=1)
-    local_steps: int | None = _rounds(None, "Default: 10.", minimum=1)
-    local_epochs: int | None = _rounds(None, "Instead of steps.", minimum=1)
-    batch_size: int | None = _rounds(None, "Default: all rows of the client.", minimum=1)
-    learning_rate: float | None = _rounds(None, "Default: 1 / the largest curvature.")
-    optimiser: str | None = _rounds(None, None, "sgd", "momentum", "adam")
-    weights: str | None = _rounds(None, "A client's share.", "size", "uniform")
-    participation: float | None = _rounds(None, "Share of the clients in each round.")
-    server_learning_rate: float | None = _rounds(None, None)
-    init: str | None = _rounds(None, None, "zeros", "random")
+    delta: float | None = _noise(None, "The chance that it fails (default: 1e-5).")
+    rounds: int | None = _rounds(None, "How many rounds (default: 100).", minimum=1)
+    local_steps: int | None = _rounds(None, "Steps of a client in each round (default: 10).", minimum=1)
+    local_epochs: int | None = _rounds(None, "Passes over a client's rows, instead of steps.", minimum=1)
+    batch_size: int | None = _rounds(None, "Rows in each step (default: all rows of the client).", minimum=1)
+    learning_rate: float | None = _rounds(None, "Of the clients' steps (default: 1 / the largest curvature).")
+    optimiser: str | None = _rounds(None, "Of the clients' steps (default: sgd).", "sgd", "momentum", "adam")
+    weights: str | None = _rounds(None, "A client's share in the average (default: size).", "size", "uniform")
+    participation: float | None = _rounds(None, "Share of the clients in each round (default: 1).")
+    server_learning_rate: float | None = _rounds(None, "How far a round's average is followed (default: 1).")
+    init: str | None = _rounds(None, "Where training starts (default: zeros).", "zeros", "random")
     tolerance: float | None = _rounds(None, "Stop when a round changes less than this.")
     preset: str | None = _rounds(
         None, "The paper's own code: Adam forgotten every round, uniform weights, random start, ridge 0.", "f2l2"
@@ -105,7 +120,7 @@ class TrainOptions:
     triggered: str | None = _attack(None, "The same set, extracted with --trigger.")
     target: int = _attack(0, "Backdoor target class.", minimum=0)
     poison_fraction: float = _attack(1.0, "How much of the client is poisoned.")
-    backend: str = _option(
+    backend: str = _network(
         "embeddings", "embeddings: a head; jvp: a whole network, linearized around pretrained weights; a plugin's own."
     )
     network: str = _network("mlp", "mlp, mlp-large, cnn, lenet, resnet, vit, or py:module:factory.")
@@ -116,9 +131,9 @@ class TrainOptions:
     )
     precision: str = _network("float64", "To train in.", "float64", "float32")
     network_weights: str | None = _network(None, "A safetensors file, instead of pretraining.")
-    pretrain_epochs: int = _network(50, None, minimum=1)
-    pretrain_batch: int = _network(32, None, minimum=1)
-    pretrain_rate: float = _network(1e-3, None)
+    pretrain_epochs: int = _network(50, "Passes over the server's rows that pretrain it.", minimum=1)
+    pretrain_batch: int = _network(32, "Rows in each of its steps.", minimum=1)
+    pretrain_rate: float = _network(1e-3, "Their learning rate.")
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> Self:
@@ -170,7 +185,8 @@ class TrainOptions:
         from probekit.models.problem import backend_named
 
         backend = backend_named(self.backend)
-        others = tuple(name for name in (*OF_HEADS, *self.names(NETWORK)) if name not in backend.options)
+        own_options = {*backend.options, "backend"}
+        others = tuple(name for name in (*OF_HEADS, *self.names(NETWORK)) if name not in own_options)
         self._refuse(others, lambda name: f"is no option of the backend {self.backend}")
         trainer = trainer_named(self.method or backend.trainer)
         own = {one.name for one in fields(trainer)} | ({"preset"} if hasattr(trainer, "preset") else set())

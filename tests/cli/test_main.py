@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
 from importlib import import_module
 
+import click
 import pytest
 
 from probekit import __version__
@@ -187,3 +190,30 @@ def test_a_reader_who_went_away_is_no_reason_to_complain(arguments: list[str]) -
     )
     os.close(writing)
     assert done.stderr == ""
+
+
+def _commands() -> Iterator[tuple[str, click.Command]]:
+    for name in main.COMMANDS:
+        found = main.load(name)
+        below = getattr(found, "commands", None) or {"": found}
+        yield from ((f"{name} {part}".strip(), one) for part, one in below.items())
+
+
+@pytest.mark.parametrize(("name", "command"), [pytest.param(*one, id=one[0]) for one in _commands()])
+def test_every_option_has_a_text_and_a_view_is_a_backbones_tensor(name: str, command: click.Command) -> None:
+    assert command.help
+    for option in command.params:
+        text = getattr(option, "help", None) or ""
+        assert text.strip(), f"{name}: {option.name} has no text"
+        assert not [flag for flag in option.opts if "view" in flag]
+        assert "#" in text or not re.search(r"\bviews?\b", text, re.IGNORECASE), f"{name}: {option.name}"
+
+
+def test_train_shows_first_what_matters() -> None:
+    panels: dict[str, list[str]] = {}
+    for option in main.load("train").params:
+        if isinstance(option, click.Option):
+            panels.setdefault(getattr(option, "rich_help_panel", None) or "", []).append(max(option.opts, key=len))
+    assert panels[""] == ["--run", "--force", "--clients", "--partition", "--method", "--ridge", "--seed"]
+    assert list(panels)[-1] == "Every command"
+    assert "--json" in panels["Every command"]

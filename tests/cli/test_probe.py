@@ -64,7 +64,7 @@ def test_one_cell_is_shown_whole_and_json_has_every_number(
     [
         (["--ridge", "big"], "auto or a number"),
         (["--shots", "1,x"], "whole numbers"),
-        (["--view", "l3"], "l3"),
+        (["--normalise", "l3"], "l3"),
         (["--knn", "0"], "0"),
     ],
 )

@@ -172,9 +172,9 @@ def test_exact_arithmetic_takes_its_grid_from_the_server(probekit: Probekit, she
     code, value, _ = probekit("train", "small", "--arithmetic", "exact", "--server-share", "0.2", "--run", "r")
     assert code == 0
     assert RunFolder.open("r").config["grid"] > 0
-    one = probekit("train", "small", "--arithmetic", "exact", "--view", "l2", "--ridge", "1", "--run", "s")[1]
+    one = probekit("train", "small", "--arithmetic", "exact", "--normalise", "l2", "--ridge", "1", "--run", "s")[1]
     two = probekit(
-        "train", "small", "--arithmetic", "exact", "--view", "l2", "--ridge", "1", "--run", "t", "--clients", "3"
+        "train", "small", "--arithmetic", "exact", "--normalise", "l2", "--ridge", "1", "--run", "t", "--clients", "3"
     )[1]
     assert one["head"] == two["head"]
 
@@ -183,14 +183,14 @@ def test_weights_of_classes_and_views_of_the_fit(probekit: Probekit, shelve: She
     shelve("small")
     for arguments in (
         ("--class-weight", "balanced"),
-        ("--class-weight", "1,2,0.5", "--fit-view", "standardise"),
-        ("--normalise-classes", "--fit-view", "centre"),
-        ("--view", "l2", "--intercept", "free", "--scaling", "sum", "--arithmetic", "fast"),
+        ("--class-weight", "1,2,0.5", "--standardise", "standardise"),
+        ("--normalise-classes", "--standardise", "centre"),
+        ("--normalise", "l2", "--intercept", "free", "--scaling", "sum", "--arithmetic", "fast"),
     ):
         code, value, _ = probekit("train", "small", "--run", "r", "--force", *arguments)
         assert code == 0, value
         recipe = RunFolder.open("r").head().recipe
-        assert (recipe["fit_view"] == "none") == ("--fit-view" not in arguments)
+        assert (recipe["fit_view"] == "none") == ("--standardise" not in arguments)
         assert recipe["normalise_classes"] == ("--normalise-classes" in arguments)
 
 
@@ -199,12 +199,15 @@ def test_a_toml_file_gives_the_options_and_flags_overrule_it(
 ) -> None:
     shelve("small")
     (tmp_path / "run.toml").write_text(
-        '[train]\nembeddings = "small"\nclients = 4\nridge = 0.25\nserver-share = 0.1\nrun = "from-file"\n'
+        '[train]\nembeddings = "small"\nclients = 4\nridge = 0.25\nserver-share = 0.1\nnormalise = "l2"\n'
+        'fit_view = "centre"\nrun = "from-file"\n'
     )
     code, value, _ = probekit("train", "--config", "run.toml", "--clients", "5")
     assert code == 0
     assert (value["ridge"], len(value["clients"]), value["server_rows"]) == (0.25, 5, 9)
     assert value["run"] == "from-file"
+    head = RunFolder.open("from-file").head()  # a flag's name and the option's own are both known
+    assert (head.recipe["fit_view"], head.view) == ("centre", "l2")
     (tmp_path / "wrong.toml").write_text("[train]\nrigde = 1\n")
     code, value, _ = probekit("train", "small", "--config", "wrong.toml")
     assert code == 2

@@ -136,7 +136,7 @@ def test_what_the_noise_cannot_cover_changes_nothing(trained: Path, opened: Open
         ({"ridge": 0}, "ridge above 0"),
         ({"intercept": "free"}, "free intercept"),
         ({"arithmetic": "fast"}, "arithmetic fast"),
-        ({"fit_view": "centre"}, "fit view centre"),
+        ({"fit_view": "centre"}, "columns changed .centre"),
         ({"class_weight": "balanced"}, "class weights"),
         ({"normalise_classes": True}, "normalised classes"),
         ({"keep": "gradients"}, "kept gradients"),

@@ -23,7 +23,7 @@ REFUSED: dict[str, tuple[tuple[str, ...], int, str]] = {
     "a ridge of 0": (("--ridge", "0"), 2, "needs a ridge above 0"),
     "a chosen ridge": (("--ridge", "auto"), 2, "the backend jvp is a number"),
     "statistics": (("--keep", "statistics"), 2, "can keep gradients, nothing"),
-    "a view of the fit": (("--fit-view", "centre"), 2, "found --fit-view centre"),
+    "a view of the fit": (("--standardise", "centre"), 2, "found --standardise centre"),
     "sum scaling": (("--scaling", "sum"), 2, "--scaling is no option of the backend jvp"),
     "exact arithmetic": (("--arithmetic", "exact"), 2, "--arithmetic is no option of the backend jvp"),
     "objective noise": (("--objective-noise", "0.1"), 2, "--objective-noise is no option of the backend jvp"),
