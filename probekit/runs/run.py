@@ -20,6 +20,7 @@ from probekit.runs.layout import NOTE
 from probekit.runs.result import Result
 
 if TYPE_CHECKING:
+    from probekit.evaluation.probe_values import Probe
     from probekit.report.report import Report
     from probekit.runs.bundling import bundle
     from probekit.runs.duplicates import DuplicatesResult, duplicates
@@ -136,6 +137,22 @@ class Run(OpenRun):
         how: Any = {"store": store, "force": force, "watch": watch, "note": note, "client_keys": client_keys}
         result = train_run(Path(path), embeddings, chosen, **how)
         return cls(result.folder, store, training=result)
+
+    @classmethod
+    def from_probe(
+        cls, path: Path | str, probe: Probe, *, name: str | None = None, store: DiskStore | None = None, **more: Any
+    ) -> Self:
+        """Split a probe's rows among clients and train the same head across them, to unlearn from; nothing is encoded.
+
+        name: what the cache calls the probe's rows; the run's own name where none is given.
+        more: as for `train`, for example clients=20, partition="dirichlet:0.5"; what made the head is the probe's.
+        """
+        store, recipe = store or DiskStore(), probe.head.recipe
+        rows = store.adopt(probe.train, name or Path(path).name)
+        same = {what: recipe[what] for what in ("intercept", "fit_view", "class_weight", "scaling")}
+        return cls.train(
+            path, rows.digest, store=store, **{"ridge": probe.head.ridge, "view": probe.head.view, **same, **more}
+        )
 
     @classmethod
     def open(cls, path: Path | str, *, store: DiskStore | None = None, unfinished: bool = False) -> Self:
