@@ -60,7 +60,7 @@ def probe(
     how = ProbeOptions(**options)
     seconds: dict[str, float] = {}
     with timed(seconds, "encode"):
-        source = RowSource(backbone, store, progress, group, {} if window is None else {"window": window})
+        source = RowSource(backbone, store, progress, group, {"window": window})
         rows, judged = source.pair(data, test)
     rows, judged = with_groups(rows, judged, groups, test_groups)
     rows = labelled(rows, "training")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -145,6 +146,7 @@ def probe_table(
     test: str | None = None,
     group: str | None = None,
     window: tuple[float, float] | None = None,
+    note: Callable[[str], None] = warnings.warn,
     store: DiskStore | None = None,
     shots: Sequence[int] = (),
     draws: int = 5,
@@ -158,7 +160,7 @@ def probe_table(
     data_sets: names of data sets, or of sets of the cache, which have their backbone.
     test: what to judge on instead of the data set's own test split; for one data set.
     group: a column that says what belongs together (patients, users), left out together.
-    window: of grey values, as `extract` takes it.
+    window, note: of grey values, and what to call with remarks, as `extract` takes them.
     store: where embeddings are kept; an interrupted table goes on where it was.
     shots, draws: also heads of so few training rows of every class, drawn this often.
     knn: also a vote of this many nearest training rows.
@@ -181,7 +183,7 @@ def probe_table(
             cell = Cell(data_set, backbone or kept.open(data_set).spec.backbone)
             try:
                 look = progress(f"{data_set}, {cell.backbone}") if progress else None
-                source = RowSource(backbone, kept, look, group, {} if window is None else {"window": window})
+                source = RowSource(backbone, kept, look, group, {"window": window, "note": note})
                 rows, judged = with_groups(*source.pair(data_set, test))
                 rows, judged = labelled(rows, "training"), None if judged is None else labelled(judged, "test")
                 cell = _probed(cell, rows, judged, how, shots, draws, knn)

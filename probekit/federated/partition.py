@@ -15,12 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from probekit.errors import InputError, NotFoundError
+from probekit.federated.grouped import deal_groups
 from probekit.linear.medoids import representatives
 from probekit.registry import nearest
 from probekit.values import UNLABELLED, Indices, Partition, Rows
 
 SERVER_STREAM, CLIENT_STREAM, RESERVE_STREAM = 0, 1, 2
-SCHEMES = ("iid", "dirichlet:ALPHA", "shards:K", "column:client_id", "classes")
+SCHEMES = ("iid", "dirichlet:ALPHA", "shards:K", "column:client_id", "classes", "groups")
 LARGEST_NUMBER = 1e9  # beyond it a dirichlet draw is equal parts to the last digit, and later overflows
 SERVER_CHOICES = ("random", "representative")
 
@@ -35,7 +36,7 @@ class Scheme:
     @property
     def counted(self) -> bool:
         """Whether the number of clients is asked for (else it follows from the data)."""
-        return self.kind in ("iid", "dirichlet", "shards")
+        return self.kind in ("iid", "dirichlet", "shards", "groups")
 
 
 def partition(
@@ -49,18 +50,26 @@ def partition(
     client_ids: Sequence[str] | None = None,
     embeddings: Rows | None = None,
     masked: NDArray[np.bool_] | None = None,
+    groups: Indices | None = None,
 ) -> Partition:
     """Divide all rows among clients and the server.
 
     The server's share is taken first, stratified by class, and never the last row of a class (by column also
     not of a client). A client that a dirichlet draw leaves empty is given the last row of the then largest
     client. `client_ids` is needed by `column:client_id`; `embeddings` by the representative choice (k-means
-    medoids within each class).
+    medoids within each class). `groups` is needed by `groups`, which keeps what belongs together at one client.
     """
     parsed = parse_scheme(scheme)
     _check_rows(labels, masked, seed)
     owners, names = _owners(parsed, labels, client_ids)
     wanted = _client_count(parsed, clients, names)
+    if parsed.kind == "groups":
+        if server_choice != "random":
+            raise InputError(f"By groups the server's rows are drawn at random; found {server_choice!r}.")
+        streams = [np.random.Generator(np.random.PCG64([seed, stream])) for stream in (SERVER_STREAM, CLIENT_STREAM)]
+        owner, server = deal_groups(labels, groups, wanted, share=server_share, server=streams[0], deal=streams[1])
+        held = {str(number): np.flatnonzero(owner == number) for number in range(wanted)}
+        return Partition(held, server, len(labels), scheme, seed)
     reserved = np.empty(0, np.int64)
     if owners is not None:  # one random row of every owner
         order = np.random.Generator(np.random.PCG64([seed, RESERVE_STREAM])).permutation(len(owners))
@@ -79,7 +88,7 @@ def partition(
 
 
 def parse_scheme(text: str) -> Scheme:
-    """Take `iid`, `dirichlet:ALPHA`, `shards:K`, `column:client_id` or `classes` apart."""
+    """Take `iid`, `dirichlet:ALPHA`, `shards:K`, `column:client_id`, `classes` or `groups` apart."""
     kind, colon, argument = text.partition(":")
     known = {name.partition(":")[0]: name for name in SCHEMES}
     if kind not in known:

@@ -60,7 +60,9 @@ class TrainOptions:
     clients: int | None = _option(
         None, "How many clients (default: 10, or as many as the column or the classes say).", minimum=1
     )
-    partition: str = _option("iid", "Who gets which rows: iid, dirichlet:ALPHA, shards:K, column:client_id, classes.")
+    partition: str = _option(
+        "iid", "Who gets which rows: iid, dirichlet:ALPHA, shards:K, column:client_id, classes, groups."
+    )
     method: str | None = _option(
         None,
         "closed-form (one round of statistics), fedavg (rounds of local steps), cg (conjugate gradients across the "

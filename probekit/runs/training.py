@@ -182,7 +182,7 @@ def divide(options: TrainOptions, embeddings: EmbeddingSet) -> Partition:
     counted = parse_scheme(options.partition).counted
     clients = DEFAULT_CLIENTS if options.clients is None and counted else options.clients
     given: Any = {name: getattr(options, name) for name in ("server_share", "server_choice", "seed")}
-    rows: Any = {"client_ids": embeddings.clients, "embeddings": embeddings.embeddings}
+    rows: Any = {"client_ids": embeddings.clients, "embeddings": embeddings.embeddings, "groups": embeddings.groups}
     return partition(embeddings.labels, options.partition, clients=clients, **given, **rows)
 
 

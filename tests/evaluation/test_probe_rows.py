@@ -12,10 +12,12 @@ from PIL import Image
 
 import probekit
 from probekit.cache import DiskStore
+from probekit.cache.erasure import purge
 from probekit.cli.main import run
 from probekit.errors import InputError, StorageError
 from probekit.evaluation.metrics import accuracy, effective_rows, share
 from probekit.evaluation.probe_rows import RowSource
+from probekit.evaluation.probe_table import probe_table
 from probekit.values import EmbeddingSet
 
 PEOPLE = np.array([f"patient-{number // 4}" for number in range(60)])
@@ -112,6 +114,26 @@ def test_imported_sets_of_one_cache_have_comparable_groups(
     elsewhere = EmbeddingSet.from_numpy(rows, np.arange(30) % 2, groups=users)
     other = EmbeddingSet.from_numpy(rows[:6], [0, 1] * 3, groups=["v1"] * 3 + ["u9"] * 3)
     assert probekit.probe(elsewhere, test=other).shared_groups == 1
+
+
+def test_groups_go_with_the_rows_that_are_purged(scans: str, store: DiskStore) -> None:
+    kept = probekit.extract("pixels:6", f"npz:{scans}/train.npz", store=store, group="patient")
+    store.sets.give_name("train", kept.digest)
+    purge(store, samples=[kept.ids[5]], client=None, set_name=None, yes=True)
+    left = store.open("train")
+    assert (len(left), left.group_column) == (59, "patient")
+    assert np.asarray(left.groups).tolist() == np.delete(np.asarray(kept.groups), 5).tolist()
+
+
+def test_remarks_on_a_backbone_reach_who_asks_for_a_table(scans: str, store: DiskStore, tmp_path: Path) -> None:
+    said: list[str] = []
+    scan = np.random.default_rng(0).integers(0, 4096, (12, 6, 6), dtype=np.uint16)
+    np.savez(tmp_path / "deep.npz", images=scan, labels=np.arange(12) % 2)
+    data = [f"npz:{tmp_path / 'deep.npz'}"]
+    probe_table(data, ["pixels:6"], store=store, controls=False, note=said.append)
+    assert "Give `window=(0, 40" in said[0]
+    probe_table(data, ["pixels:6"], store=store, controls=False, note=said.append, window=(0, 4095))
+    assert len(said) == 1
 
 
 def test_a_set_of_a_read_only_cache_is_used_without_a_name(

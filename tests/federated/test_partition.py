@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
@@ -204,3 +205,36 @@ def test_rows_without_label_or_embedding_are_refused() -> None:
         partition(np.abs(labels), "column:client_id", client_ids=["a", "a", "b", ""])
     with pytest.raises(InputError, match="found 3"):
         partition(np.abs(labels), "column:client_id", client_ids=["a", "a", "b"])
+
+
+def test_groups_stay_whole_at_one_client_or_the_server() -> None:
+    groups = np.repeat(np.arange(30), np.arange(30) % 4 + 1)
+    labels = np.arange(len(groups)) % 3
+    found = partition(labels, "groups", clients=4, server_share=0.2, seed=3, groups=groups)
+    places = [set(groups[rows].tolist()) for rows in (found.server, *found.clients.values())]
+    assert sum(map(len, places)) == 30
+    sizes = [len(rows) for rows in found.clients.values()]
+    assert max(sizes) - min(sizes) <= 4
+    assert 0 < len(found.server) <= round(0.2 * len(groups))
+    renamed = partition(labels, "groups", clients=4, server_share=0.2, seed=3, groups=(groups * 7919) % 1009)
+    assert renamed.digest == found.digest  # what groups are called draws nothing
+    other = partition(labels, "groups", clients=4, server_share=0.2, seed=4, groups=groups)
+    assert other.digest != found.digest
+    lone = np.array([0, 0, 1, 1, 1, 1])
+    kept = partition(lone, "groups", clients=2, server_share=0.4, seed=0, groups=np.array([0, 0, 1, 1, 2, 3]))
+    assert 0 in {int(lone[row]) for rows in kept.clients.values() for row in rows}  # no class is the server's alone
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ({}, "again with `group`"),
+        ({"groups": np.zeros(6, int)}, "Each client needs a group: 2 clients"),
+        ({"groups": np.arange(6) // 3, "server_share": 0.2}, "no room for a group"),
+        ({"groups": np.arange(6), "server_share": 1.5}, "must lie in"),
+        ({"groups": np.arange(6), "server_choice": "representative"}, "drawn at random"),
+    ],
+)
+def test_groups_that_cannot_be_dealt_are_refused(more: dict[str, Any], words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        partition(np.arange(6) % 2, "groups", clients=2, **more)
