@@ -60,6 +60,7 @@ def erase(
     then the same again.
     """
     from probekit.custody.petitions import Petition
+    from probekit.errors import InputError
     from probekit.runs.erase_requests import read_requests, read_samples
     from probekit.runs.erasing import REGISTER
     from probekit.runs.erasing import erase as carry_out
@@ -72,6 +73,8 @@ def erase(
         record = record_refusal(register or runs[0].absolute().parent / REGISTER, refuse, **info)
         output.result(record, lambda console, _: show_records(console, [record]))
         return 0
+    if not (client or subject or samples_file or petition or requests):
+        raise InputError("Say what to erase: --client, --subject, --samples-file, --petition or --requests.")
     store = output.store_for(finishing=True)
     signed = None if key is None else o.private_key(key, *runs, store.root)
     opened = [output.open(run, finishing=True) for run in runs]

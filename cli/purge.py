@@ -32,8 +32,8 @@ def purge(
     Certificates stay. Interrupted, every other command on the run and the cache refuses until the same is given again.
     Exits 6 if anything that was to go is still found; then it is not finished.
     """
-    output.confirm(f"Remove everything in {run} that was derived from the forgotten, for good?", yes)
     opened = output.open(run, finishing=True)
+    output.confirm(f"Remove everything in {run} that was derived from the forgotten, for good?", yes)
     result = agreed(output, lambda sure: opened.purge(rows=rows, also_runs=also_runs, yes=sure), yes)
     output.result(result, _show)
     return 0 if result.complete else 6

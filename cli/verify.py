@@ -23,7 +23,8 @@ COLOURS = {"proven": "green", "not proven": "yellow", "false": "red"}
 def verify(
     output: Output,
     certificate: Annotated[
-        Path | None, typer.Argument(help="A certificate.json, or a bundle.", show_default=False)
+        Path | None,
+        typer.Argument(help="A certificate.json, a bundle, or a run: its last certificate.", show_default=False),
     ] = None,
     run: Annotated[Path | None, typer.Option(help="The run it is about.")] = None,
     head: Annotated[Path | None, typer.Option(help="The head it is about, where there is no run.")] = None,
@@ -62,25 +63,41 @@ def verify(
         if run is not None or head is not None or rows or test is not None:
             raise InputError("A bundle is checked by itself: leave --run, --head, --rows and --test out.")
         return _check_bundle(output, certificate, receipt, client, key, anchor or [], wanted)
-    if (certificate is None) == (receipt is None):
-        raise InputError("Say what to check: a certificate, a bundle, or --receipt FILE with --run FOLDER.")
-    if (run is None) == (head is None):
-        raise InputError("Say what the certificate is about: --run FOLDER, or --head FOLDER for the head alone.")
+    certificate, run = _asked(certificate, run, head, receipt)
     if run is not None and receipt is not None:
         from probekit.runs.proving import check_receipt
 
         return _receipt(output, check_receipt(output.open(run), receipt, client=client, public_key=key))
-    if certificate is None:
-        raise InputError("A receipt is checked against a run (--run FOLDER) or against a bundle.")
     with output.busy("computing again what it says ..."):
         if run is not None:
             result = output.open(run).verify(
                 certificate, rows=rows, test=test, public_key=key, anchors=anchor or [], require=wanted
             )
-        elif head is not None:
+        elif head is not None and certificate is not None:
             result = verify_head(certificate, head, store=output.store, test=test, public_key=key, require=wanted)
     output.result(result, _show)
     return EXIT_CODES[result.verdict]
+
+
+def _asked(
+    certificate: Path | None, run: Path | None, head: Path | None, receipt: Path | None
+) -> tuple[Path | None, Path | None]:
+    """The certificate and the run that are meant; without a certificate, the run's last one."""
+    from probekit.errors import InputError, NotFoundError
+
+    if certificate is not None and not certificate.exists():
+        raise NotFoundError(f"There is no certificate, bundle or run {certificate}.")
+    if certificate is not None and certificate.is_dir():
+        if (run or head or receipt) is not None:
+            raise InputError(f"{certificate} is a folder. Give a certificate with --run or --head, or the run alone.")
+        run, certificate = certificate, None
+    if receipt is not None if certificate is not None else (receipt or run) is None:
+        raise InputError("Say what to check: a certificate, a bundle, a run, or --receipt FILE with --run FOLDER.")
+    if receipt is not None and run is None:
+        raise InputError("A receipt is checked against a run (--run FOLDER) or against a bundle.")
+    if (run is None) == (head is None):
+        raise InputError("Say what the certificate is about: --run FOLDER, or --head FOLDER for the head alone.")
+    return certificate, run
 
 
 def _check_bundle(

@@ -88,6 +88,10 @@ def read_vectors(
         if path.exists() and not (path.is_file() or path.is_dir()):
             raise InputError(f"{path} is a pipe or a device, which is read once only. Write it to a file first.")
     table = _read(place, how)
+    if table.matrix.ndim != 2:
+        raise InputError(
+            f"{table.name} holds an array of shape {table.matrix.shape}; vectors are a matrix, a row each."
+        )
     labels = _labels(table, how)
     ids = table.column(how.ids if how.ids is not None else how.join, IDS)
     norms = np.linalg.norm(np.asarray(table.matrix[:4096], np.float64), axis=1)
@@ -120,8 +124,13 @@ def _read(path: Path, how: ImportOptions) -> _Table:
         if path.suffix == ".parquet":
             return _chosen(path.name, _parquet(path), how)
     except (ValueError, EOFError, OSError) as error:
-        raise CorruptError(f"{path} cannot be read: {error}. Write it again.") from error
+        raise _unreadable(path, error) from error
     raise InputError(f"Vectors come as .npy, .npz, .parquet or a folder of .npy files; found {path.name}.")
+
+
+def _unreadable(path: Path, error: Exception) -> CorruptError:
+    why = "it is damaged, no array at all, or one of Python objects" if "pickle" in str(error) else str(error)
+    return CorruptError(f"{path} cannot be read: {why.rstrip('.')}. Write it again, as numbers.")
 
 
 def _chosen(name: str, columns: dict[str, Column], how: ImportOptions) -> _Table:
@@ -237,7 +246,10 @@ def _label_file(path: Path) -> _Table:
         raise NotFoundError(f"There is no file {path} of labels. Give another.")
     nothing = np.empty(0)
     if path.suffix == ".npy":
-        return _Table(path.name, np.load(path, allow_pickle=False))
+        try:
+            return _Table(path.name, np.load(path, allow_pickle=False))
+        except (ValueError, EOFError, OSError) as error:
+            raise _unreadable(path, error) from error
     if path.suffix == ".parquet":
         return _Table(path.name, nothing, _parquet(path))
     with path.open(newline="", encoding="utf-8") as file:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -176,3 +177,22 @@ def test_several_labels_and_real_targets_by_their_columns(
     both = read_vectors(tmp_path / "scans.npz", ImportOptions(tmp_path / "matrix.npy"))
     assert both.targets is not None
     assert both.class_names == ("0", "1")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [("flat.npy", np.arange(3.0), "of shape (3,)"), ("cube.npy", np.zeros((2, 2, 2)), "of shape (2, 2, 2)")],
+)
+def test_arrays_that_are_no_matrix_are_refused(tmp_path: Path, name: str, content: Any, said: str) -> None:
+    np.save(tmp_path / name, content)
+    with pytest.raises(InputError, match=re.escape(said)):
+        read_vectors(tmp_path / name)
+
+
+def test_junk_in_place_of_an_array_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "junk.npy").write_bytes(b"not an array")
+    np.save(tmp_path / "v.npy", np.eye(3))
+    with pytest.raises(CorruptError, match=r"junk\.npy cannot be read: it is damaged"):
+        read_vectors(tmp_path / "junk.npy")
+    with pytest.raises(CorruptError, match=r"junk\.npy cannot be read: it is damaged"):
+        read_vectors(tmp_path / "v.npy", ImportOptions(tmp_path / "junk.npy"))

@@ -29,7 +29,9 @@ def probed() -> Probe:
     return found
 
 
-@pytest.mark.parametrize("options", [{}, {"normalise": "l2"}, {"standardise": "standardise"}, {"class_weight": "balanced"}])
+@pytest.mark.parametrize(
+    "options", [{}, {"normalise": "l2"}, {"standardise": "standardise"}, {"class_weight": "balanced"}]
+)
 def test_the_head_across_clients_is_the_probe_s(tmp_path: Path, store: DiskStore, options: dict[str, Any]) -> None:
     probed = probekit.probe(rows_of(400, 0), test=rows_of(200, 1), **options)
     run = Run.from_probe(tmp_path / "run", probed, clients=5, store=store)
