@@ -74,10 +74,19 @@ def checked(picture: Image.Image) -> Image.Image:
 
 def checked_window(window: tuple[float, float]) -> tuple[float, float]:
     """A window of grey values: two numbers, the lower first; whole ones as such, so that one window has one name."""
-    low, high = map(float, window)
+    try:
+        low, high = map(float, window)
+    except (TypeError, ValueError):
+        raise InputError(f"A `window` is two numbers, the lower first; found {window!r}.") from None
     if not (math.isfinite(low) and math.isfinite(high) and low < high):
         raise InputError(f"A `window` is two numbers, the lower first; found {low:g} and {high:g}.")
     return (int(low) if low == int(low) else low), (int(high) if high == int(high) else high)
+
+
+def spec_window(spec: EncodingSpec) -> tuple[float, float] | None:
+    """The window that rows were encoded with, where there was one."""
+    given: Any = spec.preprocessing.get("window")
+    return None if given is None else checked_window(given)
 
 
 def eight_bits(content: Any, window: tuple[float, float] | None = None) -> Any:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -12,7 +11,7 @@ from probekit.backbones import backbone
 from probekit.cache.audit import explain
 from probekit.datasets import Columns
 from probekit.datasets import dataset as find_dataset
-from probekit.datasets.pictures import checked_window, eight_bits, sample_id
+from probekit.datasets.pictures import eight_bits, sample_id, spec_window
 from probekit.datasets.triggers import trigger
 from probekit.encoding.canary import TOLERANCE
 from probekit.encoding.extract import spec_of
@@ -49,8 +48,7 @@ def reencode(embeddings: EmbeddingSet, *, count: int, dataset: str | None, seed:
         spec.backbone, preset=str(spec.preprocessing.get("preset", "native")), device="cpu", precision=spec.precision
     )
     paste = trigger(spec.trigger.partition("@")[0]) if spec.trigger is not None else None
-    given: Any = spec.preprocessing.get("window")
-    window = None if given is None else checked_window(given)
+    window = spec_window(spec)
     now = spec_of(encoder, dtype=spec.dtype, trigger=paste, window=window)
     if now.digest != spec.digest:
         differing = "; ".join(line.strip() for line in explain(now, [spec])[1:])

@@ -7,7 +7,7 @@ from io import BytesIO
 
 from PIL import Image
 
-from probekit.datasets.pictures import rgb, sample_id
+from probekit.datasets.pictures import eight_bits, rgb, sample_id, spec_window
 from probekit.encoding.reencode import reopen
 from probekit.errors import ProbekitError
 from probekit.values import EmbeddingSet
@@ -31,7 +31,7 @@ def thumbnails(rows: EmbeddingSet, wanted: Iterable[int]) -> dict[str, bytes]:
             if sample.name in names:
                 content, known = sample.content(), names.pop(sample.name)
                 if sample_id(content) == known:
-                    found[known] = _small(content)
+                    found[known] = _small(eight_bits(content, spec_window(rows.spec)))
             if not names:
                 break
     except (ProbekitError, OSError):

@@ -206,7 +206,8 @@ def _pictures(
     made = set_name(name, options.split, backbone.replace(":", "-"))
     if made not in names and note is not None:
         note(f"Reading the pictures of {name} as {backbone} into the cache, as {made}.")
-    store.sets.give_name(made, extract(backbone, data, store=store).digest)
+    remarks: Any = {} if note is None else {"note": note}
+    store.sets.give_name(made, extract(backbone, data, store=store, **remarks).digest)
     return made, replace(options, split=None)
 
 

@@ -4,6 +4,7 @@ import hashlib
 import os
 from io import BytesIO
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -85,7 +86,8 @@ def test_windows_are_for_grey_pictures_and_have_two_ends() -> None:
     hounsfield = Image.fromarray(np.array([[-1000, 0, 400]], np.int32))
     assert np.asarray(pictures.eight_bits(hounsfield, (-200, 200))).tolist() == [[0, 128, 255]]
     assert pictures.checked_window((0.0, 4095.0)) == (0, 4095)
-    for bad in ((5, 5), (9, 1), (0, float("inf"))):
+    wrong: tuple[Any, ...] = ((5, 5), (9, 1), (0, float("inf")), 5, (1, 2, 3), "ab")
+    for bad in wrong:
         with pytest.raises(InputError, match="the lower first"):
             pictures.checked_window(bad)
 

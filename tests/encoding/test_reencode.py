@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from io import BytesIO
 from pathlib import Path
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from PIL import Image
 
 from probekit.cache import DiskStore
 from probekit.datasets.triggers import Square
 from probekit.encoding.extract import extract
 from probekit.encoding.reencode import reencode, reopen
+from probekit.encoding.thumbnails import thumbnails
 from probekit.errors import MismatchError
 
 
@@ -65,3 +68,15 @@ def test_another_backbone_is_refused(store: DiskStore, source: str) -> None:
     other = replace(found, spec=replace(found.spec, weights="0" * 64))
     with pytest.raises(MismatchError, match="weights: wanted"):
         reencode(other, count=1, dataset=None, seed=0)
+
+
+def test_scans_are_seen_again_through_their_window(store: DiskStore, tmp_path: Path) -> None:
+    scans = np.random.default_rng(0).integers(0, 4096, (6, 6, 6), dtype=np.uint16)
+    np.savez(tmp_path / "scans.npz", images=scans, labels=np.arange(6) % 2)
+    found = extract(NAME, f"npz:{tmp_path / 'scans.npz'}", store=store, window=(0, 4095))
+    outcome = reencode(found, count=6, dataset=None, seed=0)
+    assert (outcome.changed_samples, outcome.passed) == (0, True)
+    shown = Image.open(BytesIO(thumbnails(found, [2])[found.ids[2]]))
+    assert (
+        np.asarray(shown)[..., 0].tolist() == np.floor(scans[2].astype(float) * 255 / 4095 + 0.5).astype(int).tolist()
+    )
