@@ -33,6 +33,7 @@ COMMANDS = {
     "verify": ("probekit.cli.verify:verify", "Check a certificate by computing everything again."),
     "export": ("probekit.cli.export:export", "Write a head elsewhere, with the run's noise, and record it."),
     "report": ("probekit.cli.report:report", "Write a page about runs: what was trained, forgotten and proven."),
+    "compare": ("probekit.cli.compare:compare", "Compare runs: accuracy, distance to retraining, what is proven."),
     "purge": ("probekit.cli.purge:purge", "Remove from a run, and the cache, data derived from forgotten clients."),
     "erase": ("probekit.cli.erase:erase", "Answer a request for erasure: unlearn, purge, bundle, record."),
     "register": ("probekit.cli.register:register", "List requests for erasure and their answers."),

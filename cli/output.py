@@ -158,7 +158,7 @@ def table(title: str, headers: Iterable[str], rows: Iterable[Iterable[object]]) 
 
     made = Table(title=title or None, title_justify="left", header_style="bold", box=None, pad_edge=False)
     for header in headers:
-        made.add_column(header, overflow="fold")
+        made.add_column(header, overflow="fold", min_width=max(map(len, header.split()), default=0))
     for row in rows:
         made.add_row(*(_plain(str(cell)) for cell in row))
     return made

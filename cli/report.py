@@ -62,6 +62,8 @@ def _show(console: Console, value: dict[str, Any]) -> None:
 
 
 def _show_run(console: Console, value: dict[str, Any]) -> None:
+    from probekit.pages.formats import upper
+
     last = value["stages"][-1]
     seen: dict[str, object] = {
         "run": f"{value['run']}, state {value['state']}, made by {last['method']}",
@@ -75,7 +77,7 @@ def _show_run(console: Console, value: dict[str, Any]) -> None:
         shares = ((label, share) for label, share in one["heads"].items() if share is not None)
         seen[one["measure"]] = ", ".join(f"{label} {share['value']:.2%}" for label, share in shares if share["count"])
     if last["distance"] is not None:
-        bound = "no bound" if last["bound"] is None else f"proven at most {last['bound']:.3g}"
+        bound = "no bound" if last["bound"] is None else f"proven at most {upper(last['bound'])}"
         before = "" if last["distance_before"] is None else f" ({last['distance_before']:.3g} before the last request)"
         seen["distance"] = f"{last['distance']:.3g} to retraining{before}, {bound}"
     for judged in value["judged"]:

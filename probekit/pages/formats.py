@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from decimal import ROUND_CEILING, Context, Decimal
 from typing import Any
 
 
@@ -35,6 +36,14 @@ def one_line(value: object) -> str:
 def number(value: float | None) -> str:
     """A number to four digits."""
     return "" if value is None else f"{value:.4g}"
+
+
+def upper(value: float | None, digits: int = 3) -> str:
+    """An upper bound, rounded up: what is said of it holds, too."""
+    if value is None:
+        return ""
+    rounded = Context(prec=digits, rounding=ROUND_CEILING).create_decimal(Decimal(value))
+    return f"{float(rounded):.{digits}g}"
 
 
 def count(value: int) -> str:

@@ -11,7 +11,7 @@ from probekit.pages import formats
 if TYPE_CHECKING:
     import jinja2
 
-FILTERS = ("number", "count", "percent", "interval", "points", "words", "one_line")
+FILTERS = ("number", "upper", "count", "percent", "interval", "points", "words", "one_line")
 HTML, MARKDOWN = ".html.j2", ".md.j2"
 
 

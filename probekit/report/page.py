@@ -13,6 +13,7 @@ from probekit.pages.pictures import Picture
 from probekit.pages.probe_page import figures_of
 from probekit.pages.render import image, render
 from probekit.report import summary
+from probekit.report.run_table import run_table
 
 SHOWN = 50
 """So many clients and classes stand in a table; JSON has all."""
@@ -33,7 +34,10 @@ def write_page(made: Sequence[Drawn], path: Path | str) -> list[Plain]:
 
 def report_page(made: Sequence[Drawn]) -> str:
     """The page about these runs."""
-    return render("report.html.j2", runs=[_run(place, *one) for place, one in enumerate(made, start=1)])
+    table = run_table([value for value, _, _ in made])
+    places = {value["run"]: f"r{place}" for place, (value, _, _) in enumerate(made, start=1)}
+    runs = [_run(place, *one) for place, one in enumerate(made, start=1)]
+    return render("report.html.j2", runs=runs, table=table, places=places)
 
 
 def markdown(report: Plain) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from probekit.custody.seals import opened
-from probekit.pages.formats import count, number, one_line
+from probekit.pages.formats import count, number, one_line, upper
 
 WITH_WHAT = {
     "server alone": "nothing but the server's own material: the head, not its distance",
@@ -57,7 +57,7 @@ def _outcome(report: Plain) -> list[str]:
     last = report["stages"][-1]
     if last["distance"] is None:
         return []
-    proven = "" if last["bound"] is None else f", proven to be at most {number(last['bound'])}"
+    proven = "" if last["bound"] is None else f", proven to be at most {upper(last['bound'])}"
     earlier = last["distance_before"]
     before = "" if earlier is None else f"; before the last request it lay {number(earlier)} away"
     certain = [one for one in report["judged"] if one["margins"] is not None]
@@ -114,7 +114,7 @@ def concentration(page: Plain) -> str:
     found = page["certificate"]["concentration"]
     if found is None or not opened(found):
         return ""
-    value = "not computable" if found["weights"] is None else f"at most {number(found['weights'])} in weights"
+    value = "not computable" if found["weights"] is None else f"at most {upper(found['weights'], 4)} in weights"
     return (
         f"By chance alone, with probability {found['probability']:g} if {found['holds_if']}: {value} ({found['why']})."
     )
@@ -128,4 +128,4 @@ def _known(found: Plain | None, form: str, otherwise: str = "not known") -> str:
 
 
 def _bound(value: float | None, why: str) -> str:
-    return f"none. {why}" if value is None else f"at most {number(value)}"
+    return f"none. {why}" if value is None else f"at most {upper(value, 4)}"

@@ -48,7 +48,7 @@ def test_several_runs_give_one_page(run: Run, probekit: Probekit, store: DiskSto
     plain = [one.report(["test"]).plain for one in (run, other)]
     assert value["runs"] == plain
     page = Path("deep/page.html").read_text()
-    assert (page.count("<article"), page.count('<li><a href="#r')) == (2, 2)
+    assert (page.count("<article"), page.count('<a href="#r')) == (2, 2)
     assert [path.name for path in Path("deep").iterdir()] == ["page.html"]
 
 
