@@ -85,14 +85,14 @@ def _asked(
     """The certificate and the run that are meant; without a certificate, the run's last one."""
     from probekit.errors import InputError, NotFoundError
 
+    if (certificate and receipt) is not None or (certificate or receipt or run) is None:
+        raise InputError("Say what to check: a certificate, a bundle, a run, or --receipt FILE with --run FOLDER.")
     if certificate is not None and not certificate.exists():
         raise NotFoundError(f"There is no certificate, bundle or run {certificate}.")
     if certificate is not None and certificate.is_dir():
-        if (run or head or receipt) is not None:
+        if (run or head) is not None:
             raise InputError(f"{certificate} is a folder. Give a certificate with --run or --head, or the run alone.")
         run, certificate = certificate, None
-    if receipt is not None if certificate is not None else (receipt or run) is None:
-        raise InputError("Say what to check: a certificate, a bundle, a run, or --receipt FILE with --run FOLDER.")
     if receipt is not None and run is None:
         raise InputError("A receipt is checked against a run (--run FOLDER) or against a bundle.")
     if (run is None) == (head is None):
