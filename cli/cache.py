@@ -72,6 +72,10 @@ def info(
         "skipped": [asdict(skipped) for skipped in embeddings.skipped],
         "spec": {"backbone": embeddings.spec.backbone, "digest": embeddings.spec.digest, **embeddings.spec.identity},
     }
+    if embeddings.targets is not None:
+        value["classes"] = {}
+        known = (embeddings.targets == embeddings.targets).sum(axis=0).tolist()  # NaN, not known, is no number's equal
+        value["targets"] = dict(zip(embeddings.class_names, known, strict=True))
     if rows:
         nobody = [None] * len(embeddings)
         columns = (embeddings.ids, embeddings.labels.tolist(), embeddings.clients or nobody, embeddings.names or nobody)

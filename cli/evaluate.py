@@ -11,8 +11,10 @@ from probekit.cli import options as o
 from probekit.cli.output import Console, Output, facts, given, section
 
 if TYPE_CHECKING:
-    from probekit.evaluation.metrics import Confusion, Share
-    from probekit.runs.evaluation import BackdoorComparison, EvaluationResult, SetEvaluation
+    from probekit.evaluation.metrics import Confusion, Estimate, Share
+    from probekit.evaluation.target_metrics import TargetScores
+    from probekit.runs.evaluation import BackdoorComparison, EvaluationResult
+    from probekit.runs.set_evaluation import SetEvaluation
 
 MATRIX_CLASSES, SHOWN_CLASSES, SHOWN_CLIENTS, SHOWN_CONFUSIONS = 12, 20, 20, 10
 
@@ -68,12 +70,18 @@ def _show_set(console: Console, whole: EvaluationResult, result: SetEvaluation) 
     seen = {
         "head": f"state {whole.state} of {whole.run}, {whole.method}, digest {whole.head[:12]}",
         "judged on": f"{result.rows} rows of {result.set}: {result.meaning}",
-        noun: _share(result.accuracy),
     }
+    scores: TargetScores | None = getattr(result, "scores", None)
+    if scores is None:
+        seen[noun] = _share(result.accuracy)
     if result.left_out:
         seen["left out"] = f"{result.left_out} rows without a label or an embedding"
     if result.kind != "training" and result.also_trained_on:
         seen["beware"] = f"{result.also_trained_on} of these rows are samples that the head was trained on"
+    if scores is not None:
+        facts(console, seen)
+        _show_targets(console, scores)
+        return
     if result.calibration is not None:
         found, losses = result.calibration, f"log loss {result.calibration.log_loss:.4f}"
         seen["calibration"] = f"error {found.error:.4f}, {losses}, Brier {found.brier:.4f} ({found.how})"
@@ -88,6 +96,20 @@ def _show_set(console: Console, whole: EvaluationResult, result: SetEvaluation) 
     if result.few_shot:
         rows = [(one.shots, f"{one.mean:.1%}", given(one.deviation, ".1%")) for one in result.few_shot]
         section(console, "few-shot", ("rows per class", "accuracy", "standard deviation"), rows)
+
+
+def _show_targets(console: Console, found: TargetScores) -> None:
+    """The metrics of every target, and their means."""
+
+    def cells(*metrics: Estimate | None) -> list[str]:
+        return [
+            "" if one is None else f"{one.value:.3f} [{given(one.low, '.3f')}, {given(one.high, '.3f')}]"
+            for one in metrics
+        ]
+
+    rows = [(one.name, one.count, *cells(one.average_precision, one.auc, one.r2)) for one in found.by_target]
+    rows.append(("mean", "", *cells(found.mean_average_precision, found.mean_auc, found.mean_r2)))
+    section(console, "per target", ("target", "rows", "average precision", "AUC", "R2"), rows)
 
 
 def _share(share: Share) -> str:

@@ -14,6 +14,7 @@ from probekit.certificates.evidence import Computed, Look
 from probekit.certificates.privacy import NOISE_RECIPE
 from probekit.certificates.second import SecondLoss, Sums
 from probekit.certificates.second_look import Range, SecondLook
+from probekit.certificates.target_look import TargetLook, apart_from_rows
 from probekit.certificates.verdicts import (
     FALSE,
     INTACT,
@@ -29,6 +30,7 @@ from probekit.custody.seals import opened
 from probekit.errors import ProbekitError
 from probekit.linear.design import ClientStats
 from probekit.linear.objective import SIGMA
+from probekit.linear.targets import TargetStats
 from probekit.models.heads import Head
 from probekit.unlearning.soundness import refuse_unsound
 from probekit.values import digest
@@ -144,6 +146,16 @@ class Bench(Computed):
         worst = 0.0
         for name, one in given.items():
             own = rows.get(name, np.zeros(0, np.int64))
+            sent = one.loaded
+            if isinstance(sent, TargetStats):
+                off = None if held.targets is None else apart_from_rows(sent, held.embeddings[own], held.targets[own])
+                if off is None:
+                    return Finding("statistics", FALSE, "those of the rows", f"client {name} knows other targets")
+                apart, room = off[0], summing_room("float64", one.count) * off[1]
+                if not apart <= room:
+                    return Finding("statistics", FALSE, f"within {room:.3g} of the rows'", f"{name}'s: {apart:.3g} off")
+                worst = max(worst, apart)
+                continue
             mine = Sums.of_rows(one.design, [(held.embeddings[own], held.labels[own])] if len(own) else [])
             if not len(own) or not np.array_equal(mine.counts, one.class_counts):
                 return Finding("statistics", FALSE, "those of the rows", f"client {name} has other classes")
@@ -190,7 +202,7 @@ class Bench(Computed):
             ("weights", bounds.weights, look.distance),
             ("excess-loss", bounds.excess_loss, look.excess),
         ]
-        if isinstance(look, SecondLook):
+        if isinstance(look, SecondLook | TargetLook):
             upper.append(("outputs", bounds.outputs, look.outputs))
         elif bounds.outputs is not None:
             found.append(unproven("outputs", f"{bounds.outputs:.6g}", "the retained clients' statistics or rows"))
@@ -230,7 +242,7 @@ class Bench(Computed):
         if bounds.loss_change is None:
             return []
         claimed = f"{bounds.loss_change:.6g}"
-        if before is None or not isinstance(look, SecondLook):
+        if before is None or not isinstance(look, SecondLook | TargetLook):
             return [unproven("loss-change", claimed, "the head before and the retained clients' statistics or rows")]
         truth = look.change(self.problem.params(before))
         low, high = (bounds.loss_change + sign * (bounds.loss_rounding or 0.0) for sign in (-1, 1))

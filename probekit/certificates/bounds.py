@@ -25,6 +25,7 @@ from probekit.linear.ridge import penalty_of
 from probekit.linear.roots import STACK_ROWS
 from probekit.linear.statistics import BLOCK_BYTES, FAST_ROWS
 from probekit.linear.system import Standardisation, class_weights, standardisation_of
+from probekit.linear.targets import TargetStats
 
 UNIT = float(np.finfo(np.float64).eps) / 2
 TINY = 2.0**-1000
@@ -100,11 +101,11 @@ def quadratic(
     chosen = standardisation_of(stats, objective["view"])
     gram = stats.total_gram if (weights == 1).all() else np.tensordot(weights, stats.gram, axes=1)
     moment = stats.moment * weights
-    weight = float((stats.class_counts * weights).sum())
-    centre = None
+    masses = np.array([stats.count]) if isinstance(stats, TargetStats) else stats.class_counts * weights
+    weight, centre = float(masses.sum()), None
     if design.intercept == "none" and chosen.centre.any():
         centre = chosen.centre
-        gram, moment = _centred(gram, moment, centre, counts=stats.class_counts * weights)
+        gram, moment = _centred(gram, moment, centre, counts=masses)
     mean_ridge = penalty_of(objective["ridge"], objective["scaling"], weight) / weight
     curvature = gram / weight + mean_ridge * _penalty(design, chosen)
     if not np.isfinite(curvature).all():
@@ -116,7 +117,9 @@ def quadratic(
     if roots and not design.grid:
         summing += gamma(min(STACK_ROWS, stats.count)) + root_error(roots)
     energy = float(np.trace(stats.total_gram)) * float(weights.max()) / weight
-    target_energy = float((stats.class_counts * weights**2).sum()) / weight
+    target_energy = (
+        float(np.sum(stats.energy if isinstance(stats, TargetStats) else stats.class_counts * weights**2)) / weight
+    )
     penalised = design.intercept != "free" and chosen.name == "none"
     return RetainedQuadratic(
         curvature,
@@ -194,11 +197,13 @@ class SmallestCurvature:
 
 @dataclass(frozen=True, eq=False)
 class Known:
-    """What is known of the retained loss at some parameters: the gradient, the smallest curvature, perhaps all."""
+    """What is known of the retained loss at some parameters: the gradient, the smallest curvature, perhaps all (real
+    targets: `groups`, the losses of targets that the same rows know)."""
 
     residual: Residual
     curvature: SmallestCurvature | None
     loss: RetainedQuadratic | None = None
+    groups: tuple[tuple[NDArray[np.int64], RetainedQuadratic], ...] = ()
 
     @property
     def weights(self) -> float | None:
@@ -289,9 +294,4 @@ def _centred(gram: Array, moment: Array, centre: Array, *, counts: Array) -> tup
 def _residual(products: Array, rounding: Array) -> Residual:
     columns = column_norms(products)
     rounding = rounding + gamma(len(products) + len(columns) + 32) * columns  # norms round too
-    return Residual(
-        norm(products),
-        norm(rounding),
-        tuple(columns.tolist()),
-        tuple(rounding.tolist()),
-    )
+    return Residual(norm(products), norm(rounding), tuple(columns.tolist()), tuple(rounding.tolist()))

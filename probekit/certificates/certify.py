@@ -14,6 +14,7 @@ from probekit.certificates.agreement import agreement
 from probekit.certificates.bounds import Known, SmallestCurvature
 from probekit.certificates.certificate import Bounds, Certificate, ReferenceHead
 from probekit.certificates.published import concentration, paper_terms
+from probekit.certificates.target_bounds import excess_of_targets, known_of_targets
 from probekit.errors import InputError
 from probekit.federated.federation import Federation
 from probekit.federated.loss import CommonLoss
@@ -23,6 +24,7 @@ from probekit.linear.design import ClientStats
 from probekit.linear.norms import norm
 from probekit.linear.objective import SIGMA
 from probekit.linear.roots import has_root
+from probekit.linear.targets import TargetStats
 from probekit.models.heads import Head
 from probekit.unlearning.method import Unlearned
 from probekit.values import EmbeddingSet, Json, digest
@@ -70,7 +72,7 @@ def certify(
     if unlearned.one_step and server is not None:
         chance = concentration(server, after.rows, ridge=ridge, step=before.params - after.params)
     if known is not None and known.weights is not None:
-        if evaluation is not None:
+        if evaluation is not None and not known.groups:  # only classes can agree
             counted = agreement(after.head, evaluation, known=known, problem=problem)
             agreed = counted if math.isfinite(counted.largest_bound) else None
         if reference is not None:
@@ -92,7 +94,9 @@ def certify(
         curvature=None if known is None else known.curvature,
         agreement=agreed,
         reference=compared,
-        paper=paper_terms(after.statistics, server, ridge=ridge, solver=unlearned.solution.method),
+        paper=()
+        if "targets" in problem.traits
+        else paper_terms(after.statistics, server, ridge=ridge, solver=unlearned.solution.method),
         concentration=chance,
         privacy=privacy,
         warnings=unlearned.warnings,
@@ -128,6 +132,8 @@ def known_at(
     """What statistics, or a gradient round, tell of the retained loss (with its linear `term`) at these parameters."""
     if statistics is not None:
         total, design = StatisticsTree.of(statistics).total, problem.design
+        if isinstance(total, TargetStats):
+            return known_of_targets(params, objective, total, [one.count for one in statistics.values()])
         few = [one.count for one in statistics.values() if has_root(one.count, design.classes, design)]
         how: Any = {"parts": len(statistics), "roots": max(few, default=0), "term": term}
         loss = bounds.quadratic(total, objective, **how)
@@ -161,13 +167,15 @@ def bounds_of(
         rounding += known.residual.rounding * moved
     if known.weights is None or known.curvature is None:
         why = "The ridge is 0 or rounding is as large as the smallest curvature: no bound holds."
-        if _free(problem) and known.loss is None:
+        if _free(problem) and known.loss is None and not known.groups:
             why = "A free intercept is not held by the ridge: a bound needs the statistics' smallest curvature."
         return Bounds(loss_change=loss_change, loss_rounding=rounding, why=why)
     reach, room = _reach(problem, known), 1 + bounds.gamma(8)
     return Bounds(
         weights=known.weights * room,
-        excess_loss=bounds.excess_loss(known.residual, known.curvature.value, loss=known.loss, params=params),
+        excess_loss=excess_of_targets(known, params)
+        if known.groups
+        else bounds.excess_loss(known.residual, known.curvature.value, loss=known.loss, params=params),
         outputs=None if reach is None else reach * float(known.residual.class_bounds.max()) / known.curvature.value,
         loss_change=loss_change,
         loss_rounding=rounding,
@@ -221,5 +229,5 @@ def statistics_digest(statistics: Mapping[str, ClientStats]) -> str:
 
 def _checker(known: Known | None, unlearned: Unlearned) -> str:
     if known is not None:
-        return certificate.STATISTICS if known.loss is not None else certificate.GRADIENT
+        return certificate.STATISTICS if known.loss is not None or known.groups else certificate.GRADIENT
     return certificate.SCALAR if unlearned.loss_change is not None else certificate.SERVER

@@ -16,6 +16,7 @@ from probekit.certificates.asked_look import AskedLook
 from probekit.certificates.certificate import Certificate
 from probekit.certificates.second import SecondLoss, Sums
 from probekit.certificates.second_look import SecondLook
+from probekit.certificates.target_look import TargetLook, TargetSums
 from probekit.errors import VerificationError
 from probekit.federated.federation import Federation
 from probekit.linear.design import ClientStats
@@ -28,7 +29,7 @@ AT_HAND = 2**29
 """How many bytes of statistics are held while they are checked and added up."""
 
 Array = NDArray[np.float64]
-Look = SecondLook | AskedLook
+Look = SecondLook | TargetLook | AskedLook
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,7 +101,7 @@ class Computed:
     @cached_property
     def sums(self) -> Sums | None:
         """Those of the statistics as they are given, else of the rows."""
-        if "statistics" not in self.problem.traits:
+        if "statistics" not in self.problem.traits or "targets" in self.problem.traits:
             return None
         if self.evidence.sums is not None:
             return self.evidence.sums
@@ -112,12 +113,27 @@ class Computed:
         parts = ((held.embeddings[own], held.labels[own]) for own in self.rows.values() if len(own))
         return Sums.of_rows(self.problem.design, parts)
 
+    @cached_property
+    def target_sums(self) -> TargetSums | None:
+        """The same of rows with real targets."""
+        if "targets" not in self.problem.traits:
+            return None
+        if self.evidence.statistics:
+            return TargetSums.of_statistics(self.evidence.statistics)
+        held = self.evidence.embeddings
+        if self.rows is None or held is None or held.targets is None:
+            return None
+        parts = ((held.embeddings[own], held.targets[own]) for own in self.rows.values() if len(own))
+        return TargetSums.of_rows(self.problem.design, parts)
+
     def look(self, params: Array) -> Look | None:
         """Parameters, seen from the retained loss; None: there is nothing to compute it of."""
         objective, hint = self.certificate.objective, self.certificate.curvature
         if self.sums is not None:
             loss = SecondLoss.of(self.sums, objective, term=self.term)
             return SecondLook(loss, params, None if hint is None else hint.value)
+        if self.target_sums is not None:
+            return TargetLook(self.target_sums, objective, params, None if hint is None else hint.value)
         clients = self.clients
         return None if clients is None else AskedLook.of(params, objective, self.problem, clients, self.term)
 

@@ -41,7 +41,10 @@ BLOCK = 512
 @dataclass(frozen=True, eq=False)
 class Sums:
     """What rows, times 2**-half, add up to: products of columns (for each class, where the design says so), sums of
-    columns by class, and counts. `error` is how far products are off, against the sum of all squares."""
+    columns by class, and counts. `error` is how far products are off, against the sum of all squares.
+
+    Of rows that all know the same real targets `rows` are how many, and `aims` bounds the sum of their squares.
+    """
 
     design: Design
     gram: Doubled
@@ -49,12 +52,14 @@ class Sums:
     counts: NDArray[np.int64]
     error: float
     half: int
+    rows: int | None = None
+    aims: float = 0.0
 
     @classmethod
     def of_statistics(cls, statistics: Mapping[str, ClientStats]) -> Sums:
         """The sum of what clients sent, taken as it is."""
         design, longest = next(iter(statistics.values())).design, [0]
-        found = _added(design, _multiplied(design, statistics.values(), longest), error=0.0)
+        found = added(design, _multiplied(design, statistics.values(), longest), error=0.0)
         rounded = longest[0] and not design.grid  # products of roots, which on a grid are rounded to it
         return replace(found, error=(longest[0] + 4) * ROUNDING) if rounded else found
 
@@ -65,7 +70,7 @@ class Sums:
         held = list(clients)
         longest = min(BLOCK, max((len(labels) for _, labels in held), default=0))
         error = 0.0 if design.grid else (longest + 4) * ROUNDING
-        return _added(design, (part for rows, labels in held for part in _blocks(design, rows, labels)), error=error)
+        return added(design, (part for rows, labels in held for part in _blocks(design, rows, labels)), error=error)
 
     @property
     def arrays(self) -> dict[str, NDArray[Any]]:
@@ -96,7 +101,8 @@ class Sums:
         return self.gram.sum(0) if self.design.per_class else self.gram
 
 
-def _added(design: Design, parts: Iterable[Part], *, error: float) -> Sums:
+def added(design: Design, parts: Iterable[Part], *, error: float) -> Sums:
+    """The sum of some parts, in doubled precision."""
     gram, moment = (Accumulator(shape) for shape in design.shapes[:2])
     counts, half = np.zeros(design.classes, np.int64), None
     for squares, sums, count in parts:
@@ -171,7 +177,7 @@ class SecondLoss:
         design, unit = sums.design, Doubled.of(2.0**-sums.half)
         weights = _class_weights(objective["class_weight"], sums.counts)
         masses = weights * Doubled.of(sums.counts)
-        total = masses.sum(0)
+        total = masses.sum(0) if sums.rows is None else Doubled.of(float(sums.rows))
         gram = (weights[:, None, None] * sums.gram).sum(0) if design.per_class else sums.gram
         moment = weights[None, :] * sums.moment
         centre, squares = _standardised(objective["view"], sums, unit)
@@ -185,7 +191,7 @@ class SecondLoss:
         ridge = ridge * total if objective["scaling"] == "mean" else ridge
         pulled = _pull(design, centre, squares, unit) * ridge
         linear = moment if term is None else moment - Doubled.of(term) * unit
-        aims = float(np.square(weights.high) @ sums.counts)
+        aims = float(np.square(weights.high) @ sums.counts) if sums.rows is None else sums.aims
         rounding = 64 * (len(sums.counts) + 8) * UNIT
         held = design.intercept != "free" and objective["view"] == "none"
         return cls(
@@ -221,8 +227,9 @@ def _standardised(view: str, sums: Sums, unit: Doubled) -> tuple[Doubled, Double
     as_is = unit * unit * Doubled.of(np.ones(size))
     if view == "none":
         return Doubled.of(np.zeros(size)), as_is
-    count = Doubled.of(float(sums.counts.sum()))
-    mean = sums.moment[:size].sum(1) / count
+    count = Doubled.of(float(sums.counts.sum() if sums.rows is None else sums.rows))
+    # one-hot targets add to one; beside others there is the column of ones
+    mean = (sums.moment[:size].sum(1) if sums.rows is None else sums.gram[:size, size] / unit) / count
     if view == "centre":
         return mean, as_is
     total, diagonal = sums.total, np.arange(size)

@@ -13,8 +13,11 @@ from probekit.federated.summation import StatisticsTree
 from probekit.linear.folds import cross_validate
 from probekit.linear.leaveout import refined_choice, validation_of
 from probekit.linear.path import RidgePath, Validation, decompose
+from probekit.linear.target_path import TargetPaths
+from probekit.linear.targets import TargetStats
+from probekit.models.target_problem import SPREAD
 from probekit.registry import nearest
-from probekit.values import Array
+from probekit.values import LABELS, Array
 
 WAYS = ("auto", "auto:loo", "auto:kfold", "auto:clients")
 FOLDS = 5
@@ -72,18 +75,40 @@ def choose(clients: Federation, problem: Any, *, how: str = "auto", scaling: str
         raise InputError("This problem has no statistics to choose a ridge from. Give a number.")
     options: Any = {"scaling": scaling, "standardise": problem.standardise, "class_weight": problem.class_weight}
     parts = {one.client: problem.stats(one.arrays) for one in clients.ask("statistics").each()}
-    path = decompose(StatisticsTree.of(parts).total, **options)
+    total = StatisticsTree.of(parts).total
+    if isinstance(total, TargetStats):
+        return _choose_for_targets(clients, total, how=how, scaling=scaling, standardise=problem.standardise)
+    path = decompose(total, **options)
     if how in ("auto", "auto:loo"):
         ridge, validation = refined_choice(path.grid(), lambda some, dtype: _left_out(clients, path, some, dtype))
     else:
         each = [parts[name] for name in clients.clients]
         if how == "auto:kfold":
             folds = min(FOLDS, sum(clients.counts.values()))
-            total = clients.ask("statistics", plan={"folds": folds, "seed": seed}).total().arrays
-            each = [problem.stats({name: sums[number] for name, sums in total.items()}) for number in range(folds)]
+            folded = clients.ask("statistics", plan={"folds": folds, "seed": seed}).total().arrays
+            each = [problem.stats({name: sums[number] for name, sums in folded.items()}) for number in range(folds)]
         validation = cross_validate(each, ridges=path.grid(), **options)
         ridge = validation.best()
     return Choice(ridge, validation, path.effective_dimension(ridge), path.condition(ridge))
+
+
+def _choose_for_targets(clients: Federation, total: TargetStats, *, how: str, scaling: str, standardise: Any) -> Choice:
+    """One ridge for all targets: each one's errors of left-out rows relative to its spread, as the clients sum them."""
+    if how not in ("auto", "auto:loo"):
+        raise InputError(f"For several labels or real targets a ridge is chosen by auto:loo, or given; found {how}.")
+    paths = TargetPaths.of(total, scaling=scaling, standardise=standardise)
+
+    def errors(ridges: Array, dtype: str) -> Validation:
+        squared = np.zeros(len(ridges))
+        for labels, path in paths.paths:
+            arrays, plan = path.shipped
+            own = {"ridges": ridges, LABELS: labels, SPREAD: paths.spread[labels]}
+            squared += clients.ask("leave-out", {**arrays, **own}, {**plan, "dtype": dtype}).total().arrays["squared"]
+        return Validation("leave-one-out", ridges, squared / len(paths.spread))
+
+    ridge, validation = refined_choice(paths.grid(), errors)
+    largest = max((path for _, path in paths.paths), key=lambda path: path.system.weight)
+    return Choice(ridge, validation, largest.effective_dimension(ridge), largest.condition(ridge))
 
 
 def _left_out(clients: Federation, path: RidgePath, ridges: Array, dtype: str) -> Validation:

@@ -20,7 +20,10 @@ from probekit.errors import MissingClientsError
 from probekit.federated.message import Answer, Ask
 from probekit.linear.path import RidgePath
 from probekit.linear.roots import RootStats
+from probekit.linear.target_client import arrays_of
+from probekit.linear.targets import TargetStats
 from probekit.models.fitting import FitPlan
+from probekit.values import LABELS
 
 Memory = Mapping[str, Any]
 Found = tuple[dict[str, NDArray[Any]], dict[str, float]]
@@ -58,6 +61,8 @@ def selected(ask: Ask, holding: Any) -> Any:
 
 def _statistics(ask: Ask, holding: Any, name: str) -> Found:
     found = [holding.statistics.loaded]
+    if isinstance(found[0], TargetStats):
+        return arrays_of(found[0]), {}
     if "folds" not in ask.plan and isinstance(found[0], RootStats):
         return {"root": found[0].root, "class_counts": found[0].class_counts}, {}
     if "folds" in ask.plan:
@@ -101,8 +106,10 @@ def _fit(ask: Ask, holding: Any, name: str) -> Found:
 
 
 def _leave_out(ask: Ask, holding: Any, name: str) -> Found:
-    path = RidgePath.received(holding.problem.design, ask.arrays, ask.plan)
     ridges, dtype = ask.arrays["ridges"], np.dtype(str(ask.plan["dtype"]))
+    if LABELS in ask.arrays:
+        return {"squared": holding.left_out(ask.arrays, ask.plan, ridges, dtype), "wrong": np.zeros(len(ridges))}, {}
+    path = RidgePath.received(holding.problem.design, ask.arrays, ask.plan)
     from probekit.linear.leaveout import left_out_sums
 
     squared, wrong = left_out_sums(path, holding.picked, holding.labels, ridges=ridges, dtype=dtype)

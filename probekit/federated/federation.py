@@ -18,6 +18,7 @@ from probekit.federated.message import Answer, Arrays, Ask
 from probekit.federated.summation import fold, least_rows, order, trie
 from probekit.federated.sums import Sum
 from probekit.linear.design import ClientStats
+from probekit.linear.target_client import ROWS, fault_of
 
 REASONS: dict[str, tuple[type[Exception], ...]] = {
     "refused": (RefusedError,),
@@ -94,7 +95,7 @@ class Answers:
             if one is None or one.client != name or one.count != counts[name]:
                 list(stream)  # whoever is missing is named at the end
                 raise MissingClientsError(f"Client {name} was expected to answer for {counts[name]} rows. Ask again.")
-            if self.stats is not None and "root" in one.arrays:
+            if self.stats is not None and ("root" in one.arrays or ROWS in one.arrays):
                 return Sum.of(self.stats(one.arrays))
             return Sum(one.arrays, one.values, one.count)
 
@@ -150,12 +151,18 @@ ROOT = ("class_counts", "root")
 """What the statistics of few rows may consist of instead."""
 
 
-def checked(answer: Answer, ask: Ask, shape: tuple[int, int]) -> str:
-    """What is wrong with an answer, in itself; empty where nothing is. `shape` is that of the parameters."""
+def checked(answer: Answer, ask: Ask, shape: tuple[int, int], *, targets: bool = False) -> str:
+    """What is wrong with an answer, in itself; empty where nothing is. `shape` is that of the parameters.
+
+    targets: whether the problem has real targets, so that statistics come by pattern of known ones.
+    """
     if answer.count < 0:
         return f"it speaks of {answer.count} rows."
     if not all(np.isfinite(value) for value in answer.values.values()):
         return "a value is NaN or infinite."
+    if ask.kind == "statistics" and targets:
+        wild = [name for name, array in answer.arrays.items() if not np.isfinite(array).all()]
+        return f"{wild[0]} holds NaN or infinity." if wild else fault_of(answer.arrays, answer.count, *shape)
     rooted = ask.kind == "statistics" and "folds" not in ask.plan and tuple(sorted(answer.arrays)) == ROOT
     if ask.kind in ARRAYS and tuple(sorted(answer.arrays)) != ARRAYS[ask.kind] and not rooted:
         return f"it holds {', '.join(answer.arrays) or 'nothing'}; wanted {', '.join(ARRAYS[ask.kind]) or 'no arrays'}."

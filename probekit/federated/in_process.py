@@ -92,12 +92,15 @@ class Asked:
                 raise
             except Exception as error:
                 found = absence(error)
-            fault = checked(found, ask, self.problem.shape) if isinstance(found, Answer) else ""
+            fault = self._fault(found, ask) if isinstance(found, Answer) else ""
             if isinstance(found, Missing) or fault:
                 missing[name] = found if isinstance(found, Missing) else Missing("garbage", fault)
                 continue
             self._record(up=found.size)
             yield found
+
+    def _fault(self, found: Answer, ask: Ask) -> str:
+        return checked(found, ask, self.problem.shape, targets="targets" in self.problem.traits)
 
     def _record(self, **passed: int) -> None:
         if not self.local:

@@ -14,6 +14,8 @@ from numpy.typing import NDArray
 
 from probekit.linear.design import ClientStats, Design
 from probekit.linear.roots import EXACT_STACK, STACK_ROWS, RootStats, product
+from probekit.linear.target_client import arrays_of
+from probekit.linear.targets import TargetStats
 
 AHEAD = 2
 """So many sums are read before they are added: memory for that many is taken."""
@@ -22,18 +24,24 @@ AHEAD = 2
 class Sum:
     """Arrays that others are added to, in place; the first is copied when a second comes.
 
-    Roots are put aside, and some thousand of their rows at a time become one product, which is added.
+    Roots are put aside, and some thousand of their rows at a time become one product, which is added. Statistics of
+    real targets, which differ in their patterns, add themselves.
     """
 
     def __init__(self, arrays: Mapping[str, NDArray[Any]], values: Mapping[str, float], count: int) -> None:
         self.arrays, self.values, self.count, self._own = dict(arrays), dict(values), count, False
         self._roots: list[RootStats] = []
         self._rows = 0
+        self._targets: TargetStats | None = None
 
     @classmethod
     def of(cls, stats: ClientStats) -> Sum:
         """The statistics of one client, or a sum of several."""
         stats = stats.loaded
+        if isinstance(stats, TargetStats):
+            found = cls({}, {}, stats.count)
+            found._targets = stats
+            return found
         if isinstance(stats, RootStats):
             found = cls({}, {}, stats.count)
             found._stack(stats)
@@ -42,6 +50,10 @@ class Sum:
 
     def add(self, other: Sum) -> None:
         """Add another sum."""
+        if other._targets is not None:
+            self._targets = other._targets if self._targets is None else self._targets + other._targets
+            self.count += other.count
+            return
         self._include(other.arrays, own=other._own)
         for root in other._roots:
             self._stack(root)
@@ -51,10 +63,15 @@ class Sum:
     def copy(self) -> Sum:
         """The same as it is now, with nothing put aside."""
         self.settle()
+        if self._targets is not None:
+            return Sum.of(self._targets)
         return Sum({name: np.array(array) for name, array in self.arrays.items()}, self.values, self.count)
 
     def settle(self) -> Sum:
         """The same, with nothing put aside."""
+        if self._targets is not None:
+            self._targets = self._targets.dense
+            self.arrays = arrays_of(self._targets)
         if self._roots:
             roots, self._roots, self._rows = self._roots, [], 0
             self._include(product(roots), own=True)
@@ -79,6 +96,8 @@ class Sum:
 
     def stats(self, design: Design) -> ClientStats:
         """The sum as statistics."""
+        if self._targets is not None:
+            return self._targets.dense
         sums: Any = self.settle().arrays
         return ClientStats(design, **sums)
 

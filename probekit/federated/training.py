@@ -171,6 +171,10 @@ def train(
     _refuse_unable(trainer, "problem", problem.traits.__contains__, f"a {problem.backend} problem")
     if hasattr(trainer, "configure"):
         problem = trainer.configure(problem)
+    if "targets" in problem.traits and "minimum" not in getattr(trainer, "traits", ()):
+        raise InputError(
+            f"Several labels and real targets are trained in closed form; found method {trainer.name}. Leave it out."
+        )
     check_rows(embeddings, partition, problem)
     clients = federation if federation is not None else InProcess.of(problem, embeddings, partition.clients)
     preset = getattr(trainer, "ridge", None)
@@ -211,8 +215,8 @@ def _keep(keep: str | None, trainer: Any, problem: Any) -> str:
         raise InputError(f"Training by {trainer.name} here can keep {', '.join(able)}; found {keep!r}.")
     if keep == "gradients" and "plain" not in problem.traits:
         raise InputError(
-            "Gradients belong to a head without feature scaling, class weights or normalised classes; this one has "
-            'some. Keep "statistics" or "nothing".'
+            "Gradients belong to a head of classes without feature scaling, class weights or normalised classes; this "
+            'one has some. Keep "statistics" or "nothing".'
         )
     return keep
 

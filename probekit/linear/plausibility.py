@@ -8,6 +8,8 @@ from numpy.typing import NDArray
 from probekit.linear.design import ClientStats
 from probekit.linear.lapack import linalg
 from probekit.linear.roots import RootStats
+from probekit.linear.targets import TargetStats, known
+from probekit.values import LABELS
 
 ROUNDING = {"float64": 1e-9, "exact": 1e-9, "fast": 1e-5}
 """How far sums may be off, relative to a Gram's diagonal, by arithmetic."""
@@ -16,6 +18,8 @@ ROUNDING = {"float64": 1e-9, "exact": 1e-9, "fast": 1e-5}
 def implausible(statistics: ClientStats, count: int | None = None) -> str:
     """Why no rows (no `count` rows, where given) have these statistics, as a clause; empty where some could."""
     statistics = statistics.loaded
+    if isinstance(statistics, TargetStats):
+        return _implausible_targets(statistics, count)
     design, counts = statistics.design, statistics.class_counts
     if counts.min(initial=0) < 0:
         return f"a class counts {counts.min()} rows"
@@ -55,6 +59,34 @@ def _implausible_root(statistics: RootStats) -> str:
             wanted = np.block([[counts[own].sum(), counts[own]], [counts[own][:, None], wanted]])
         if np.abs(root[:, seen].T @ root[:, seen] - wanted).max() > rounding:
             return "the root counts other rows"
+    return ""
+
+
+def _implausible_targets(statistics: TargetStats, count: int | None) -> str:
+    """A joint Gram is positive semidefinite, a root triangular, and both count their rows; labels are 0 or 1."""
+    design, counts = statistics.design, statistics.class_counts
+    parts = statistics.parts.values()
+    fewest = max([*counts.tolist(), *(part.count for part in parts)], default=0)
+    if (count is not None and statistics.count != count) or not fewest <= statistics.count <= sum(
+        part.count for part in parts
+    ):
+        return f"the parts do not count {statistics.count if count is None else count} rows"
+    for pattern, part in statistics.parts.items():
+        if part.count < 1 or not np.isfinite(np.vdot(part.matrix, part.matrix)):
+            return "they hold NaN or infinity, or a part without rows"
+        if part.is_root and (np.tril(part.matrix[:, : part.count], -1).any() or (np.diagonal(part.matrix) < 0).any()):
+            return "the root is not triangular with a diagonal of at least 0"
+        joint, rounding = part.joint, ROUNDING["float64"]
+        if not part.is_root and not (np.array_equal(joint, joint.T) and _positive(joint, rounding)):
+            return "the joint Gram is not symmetric and positive semidefinite"
+        rounding *= part.count
+        if design.intercept != "none":
+            ones, sums = joint[design.dimension, design.dimension], joint[design.dimension, design.columns :]
+            squares = np.diagonal(joint)[design.columns :]
+            if abs(ones - part.count) > rounding:
+                return "the joint Gram counts other rows"
+            if design.targets == LABELS and np.abs(sums - squares).max(initial=0.0) > rounding:
+                return f"label {known(pattern)[int(np.abs(sums - squares).argmax())]} is not 0 or 1 throughout"
     return ""
 
 

@@ -48,9 +48,9 @@ def fit(
     Real targets are fitted each on the rows that know it, whose number scales its ridge.
     """
     if isinstance(stats, TargetStats):
-        refused = {"objective noise": objective, "class weights": class_weight, "normalised": normalise_classes or None}
-        for name, one in refused.items():
-            if one is not None:
+        unable = {"objective noise": objective is not None, "class weights": class_weight is not None}
+        for name, asked in (unable | {"normalised classes": normalise_classes}).items():
+            if asked:
                 raise InputError(f"Several labels and real targets take no {name}. Leave it out.")
         return _fit_targets(stats, ridge, scaling=scaling, standardise=standardise, solver=solver)
     system = system_of(stats, standardise=standardise, class_weight=class_weight)

@@ -110,9 +110,9 @@ def root_of(columns: Array, labels: Indices, design: Design) -> RootStats:
     own = np.flatnonzero(counts)
     if not design.per_class:
         targets = labels[:, None] == own
-        return RootStats(design, _factor(np.hstack([columns, targets])), counts)
+        return RootStats(design, factor(np.hstack([columns, targets])), counts)
     ones = np.ones((len(columns), 1))
-    parts = [_factor(np.hstack([columns, ones])[labels == number]) for number in own]
+    parts = [factor(np.hstack([columns, ones])[labels == number]) for number in own]
     return RootStats(design, np.vstack(parts), counts)
 
 
@@ -162,7 +162,7 @@ def _steps(design: Design) -> Array:
     return steps
 
 
-def _factor(matrix: Array) -> Array:
+def factor(matrix: Array) -> Array:
     """The triangular factor of a matrix with fewer rows than columns, its diagonal not negative."""
     root = np.linalg.qr(matrix, mode="r")
     return np.asarray(root * np.where(np.diagonal(root) < 0, -1.0, 1.0)[:, None])

@@ -14,6 +14,7 @@ from probekit.linear.design import ClientStats, Design
 from probekit.linear.solvers import Inverse, Operator
 from probekit.linear.spectrum import largest_eigenvalue, rows_effective_dimension
 from probekit.linear.statistics import checked_labels, row_blocks, statistics
+from probekit.linear.targets import TargetDesign
 from probekit.values import Rows
 
 Array = NDArray[np.float64]
@@ -129,6 +130,8 @@ class StatsSquares(_HeadSquares):
     design: Design = field(init=False)
 
     def __post_init__(self) -> None:
+        if isinstance(self.stats.design, TargetDesign):
+            raise InputError("This is of heads of classes; several labels and real targets have none.")
         object.__setattr__(self, "stats", self.stats.loaded.dense)
         object.__setattr__(self, "design", self.stats.design)
 

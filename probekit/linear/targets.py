@@ -193,6 +193,7 @@ class TargetStats(ClientStats):
 
     def _joined(self, other: ClientStats, verb: str, sign: int) -> TargetStats:
         self._belongs(other, verb)
+        other = other.loaded
         if not isinstance(other, TargetStats):
             raise InputError("Statistics of real targets and of classes cannot be joined. Use one kind.")
         if sign < 0 and other.parts.keys() - self.parts.keys():

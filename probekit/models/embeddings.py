@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,9 +12,12 @@ from numpy.typing import NDArray
 from probekit.errors import InputError
 from probekit.linear.design import Design
 from probekit.linear.statistics import step_for
+from probekit.linear.target_client import design_of
+from probekit.linear.targets import TargetDesign
 from probekit.models.heads import LinearHead
 from probekit.models.linear_problem import HeadProblem
 from probekit.models.problem import class_count
+from probekit.models.target_problem import kind_of, problem_for
 from probekit.registry import configured, trainers
 from probekit.values import EmbeddingSet, Json, Partition
 
@@ -42,25 +46,26 @@ class EmbeddingsBackend:
         trainer = configured(trainers, options.method or self.trainer)
         intercept = options.intercept or getattr(trainer, "intercept", "penalised")
         seen = (options.view, intercept, options.arithmetic, options.class_weight is not None, grid)
-        design = Design(embeddings.dimension, class_count(embeddings), *seen)
-        return HeadProblem(design, embeddings.class_names, embeddings.spec.digest)
+        return problem_for(embeddings, embeddings.dimension, class_count(embeddings), *seen)
 
     def of(self, head: LinearHead, stored: Mapping[str, Any] | None = None) -> HeadProblem:
         """The problem of a head, with the design that a run kept."""
         recipe, known = dict[str, Any](head.recipe), stored or {}
-        usual = Design(head.dimension, len(head.classes), head.view, recipe.get("intercept", "penalised"))
-        design = Design(**known["design"]) if known.get("design") else usual
+        seen = (head.dimension, len(head.classes), head.view, recipe.get("intercept", "penalised"))
+        usual = replace(TargetDesign(*seen), targets=head.targets) if head.targets else Design(*seen)
+        design = design_of(known["design"]) if known.get("design") else usual
         scaled = (stored or recipe).get("view", recipe.get("fit_view", "none"))
         weight = known.get("class_weight", recipe.get("class_weight"))
-        kind = _logistic() if recipe.get("head") == "logistic" else HeadProblem
+        kind = _logistic() if recipe.get("head") == "logistic" else kind_of(design)
         normalised = bool(recipe.get("normalise_classes"))
         return kind(design, head.classes, head.spec_digest, scaled, weight, normalised)
 
     def from_plain(self, plain: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> HeadProblem:
         """The problem that was sent."""
-        kind = _logistic() if plain.get("head") == "logistic" else HeadProblem
+        design = design_of(plain["design"])
+        kind = _logistic() if plain.get("head") == "logistic" else kind_of(design)
         others = (plain[name] for name in ("spec", "view", "class_weight", "normalise_classes"))
-        return kind(Design(**plain["design"]), tuple(plain["classes"]), *others)
+        return kind(design, tuple(plain["classes"]), *others)
 
     def save(self, head: LinearHead) -> tuple[dict[str, Json], dict[str, NDArray[Any]]]:
         """What a folder holds of a head besides what all heads have."""

@@ -97,11 +97,11 @@ class HeadProblem(BuiltIn):
         classes = self.classes or tuple(map(str, range(self.design.classes)))
         return LinearHead(whole, classes, ridge, self.design.view, self.spec_digest, recipe)
 
-    def hold(self, embeddings: EmbeddingSet, rows: Indices, *, share: float = 1.0, name: str = "") -> RowHolding:
+    def hold(self, embeddings: EmbeddingSet, rows: Indices, *, share: float = 1.0, name: str = "") -> Any:
         """What a client with these rows of a set holds."""
         return RowHolding(self, embeddings, rows)
 
-    def hold_statistics(self, stats: ClientStats) -> StatisticsHolding:
+    def hold_statistics(self, stats: ClientStats) -> Any:
         """What is known of a client by its statistics alone."""
         return StatisticsHolding(self, stats)
 

@@ -181,6 +181,8 @@ def _large(run: RunFolder, state: int, *, head: bool, sums: bool) -> dict[str, b
         statistics = run.trained().statistics
         if statistics is None:
             raise InputError(f"{run.path} keeps no statistics, so there are no sums to hand out.")
+        if "targets" in run.trained().problem.traits:
+            raise InputError("Sums are handed out of runs with classes only; leave them out, or show the run itself.")
         found[SUMS] = save_tensors(Sums.of_statistics(statistics).arrays)
     return found
 

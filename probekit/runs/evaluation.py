@@ -15,7 +15,7 @@ from probekit.errors import CacheError, InputError, MismatchError, NotFoundError
 from probekit.evaluation import metrics
 from probekit.evaluation.backdoor import BackdoorSuccess, backdoor_success
 from probekit.evaluation.few_shot import FewShot, few_shot
-from probekit.evaluation.metrics import Calibration, Confusion, Interval, Share, accuracy
+from probekit.evaluation.metrics import Interval, Share, accuracy
 from probekit.federated.trained import Trained
 from probekit.linear.neighbours import knn_predict
 from probekit.linear.ridge import penalty_of
@@ -24,7 +24,9 @@ from probekit.models.serving import predict, scores
 from probekit.runs.folder import OpenRun, RunFolder
 from probekit.runs.result import Result
 from probekit.runs.rows import rows_at, usable
+from probekit.runs.set_evaluation import KnnAccuracy, SetEvaluation
 from probekit.runs.snapshot import snapshot
+from probekit.runs.target_evaluation import TargetEvaluation, judged_targets, targets_of
 from probekit.values import EmbeddingSet
 
 TEST, SERVER, TRAINING = "test", "server", "training"
@@ -37,36 +39,6 @@ PRETRAINED = "the server's own rows, which the network was pretrained on: no cli
 LISTED = 8
 
 Indices = NDArray[np.int64]
-
-
-@dataclass(frozen=True)
-class KnnAccuracy:
-    """How good a vote of the nearest training rows is."""
-
-    neighbours: int
-    metric: str
-    temperature: float | None
-    accuracy: Share
-
-
-@dataclass(frozen=True)
-class SetEvaluation:
-    """A head on one set. `also_trained_on`: how many of its rows were trained on; None: not known."""
-
-    set: str
-    kind: str
-    meaning: str
-    rows: int
-    left_out: int
-    also_trained_on: int | None
-    accuracy: Share
-    by_class: tuple[Share, ...]
-    by_client: tuple[Share, ...]
-    calibration: Calibration | None
-    confusion: Confusion
-    pretrained: Share | None = None
-    knn: KnnAccuracy | None = None
-    few_shot: tuple[FewShot, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -154,6 +126,11 @@ class Evaluator:
     def evaluate(self, subject: EvaluationSet, how: Interval) -> SetEvaluation:
         """Everything about the head on these rows."""
         labels, head = subject.rows.labels, self.trained.head
+        if (targets := targets_of(head, subject.rows)) is not None:
+            named = {"set": subject.name, "kind": subject.kind, "meaning": subject.meaning, "rows": len(labels)}
+            told = judged_targets(head, subject.rows, targets, how)
+            more = {"left_out": subject.left_out, "also_trained_on": self._seen(subject)}
+            return TargetEvaluation(**named, **more, scores=told)  # type: ignore[arg-type]
         found = scores(head, subject.rows)
         guesses = np.asarray(np.argmax(found, axis=1), np.int64)
         about = (subject.name, subject.kind, subject.meaning, len(labels), subject.left_out, self._seen(subject))
@@ -201,6 +178,10 @@ class Evaluator:
         return tuple(few_shot(train, subject.rows, design=design, ridge=ridge, shots=shots, draws=draws, seed=seed))
 
     def _training_rows(self, subject: EvaluationSet, option: str) -> EmbeddingSet:
+        if subject.rows.targets is not None:
+            raise InputError(
+                f"`{option}` judges classes; these rows have several labels or real targets. Leave it out."
+            )
         if subject.kind == TRAINING:
             remedy = "Name a test set, or train with `server_share`, so that the server has rows of its own."
             raise InputError(f"`{option}` learns from the training rows and cannot be judged on them. {remedy}")
@@ -235,6 +216,8 @@ def evaluate(
         few = evaluator.few_shot(subject, shots, draws, seed) if shots else ()
         results.append(replace(evaluator.evaluate(subject, how), knn=near, few_shot=few))
     backdoor = None
+    if triggered is not None and "targets" in trained.problem.traits:
+        raise InputError("A trigger asks for a class; this head has several labels or real targets. Leave it out.")
     if triggered is not None:
         retrained, pictures = snapshot(folder, store, state).reference(), store.open(triggered)
         backdoor = _compare_backdoor(trained.head, retrained, pictures, target=target, interval=how)
@@ -257,6 +240,8 @@ def _compare_backdoor(
 def find_sets(run: RunFolder, store: DiskStore, names: Sequence[str]) -> tuple[list[EvaluationSet], str]:
     """The test sets or, where none is named, the server's rows; or none, and why."""
     evaluator = Evaluator(run, store, run.trained())
+    if "targets" in evaluator.trained.problem.traits:
+        return [], "Several labels and real targets are judged by `evaluate`: average precision, AUC, R2."
     if names:
         return [evaluator.named(name) for name in dict.fromkeys(names)], ""
     try:

@@ -20,6 +20,7 @@ from probekit.federated.training import train, trainer_named
 from probekit.linear.ridge import penalty_of
 from probekit.linear.spectrum import condition, effective_dimension
 from probekit.linear.system import system_of
+from probekit.linear.targets import TargetStats
 from probekit.models.optimiser import Optimiser
 from probekit.models.problem import backend_named
 from probekit.protocols import Watch
@@ -131,6 +132,8 @@ def _spectrum(trained: Trained, choice: Choice | None) -> tuple[float | None, fl
     if trained.statistics is None or trained.rounds > 1:
         return None, None
     problem, total = trained.problem, StatisticsTree.of(trained.statistics).total
+    if isinstance(total, TargetStats):
+        total = max((one for _, one in total.label_groups()), key=lambda one: one.count)
     system = system_of(total, standardise=problem.standardise, class_weight=problem.class_weight)
     values = np.linalg.eigvalsh(system.gram)
     penalty = penalty_of(trained.ridge, trained.scaling, system.weight)

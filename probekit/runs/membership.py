@@ -100,6 +100,8 @@ def membership(
     """
     folder, store = run.folder, run.store
     trained = folder.trained()
+    if "targets" in trained.problem.traits:
+        raise InputError("The attack goes by errors of classes; this head has several labels or real targets.")
     if "statistics" not in trained.problem.traits:
         raise InputError("The attack compares with heads in closed form; this model has none. See `probekit report`.")
     found = _groups(folder, store, client, unseen=unseen, most=most, seed=seed)

@@ -23,6 +23,7 @@ from probekit.federated.summation import StatisticsTree, key_of
 from probekit.files import parsed
 from probekit.linear.design import ClientStats, Design
 from probekit.linear.roots import RootStats
+from probekit.linear.targets import TargetDesign, TargetPart, TargetStats, known
 from probekit.runs.stored import StoredStats, address, branches, packed, stored_sum, triangle_length, unpacked
 from probekit.runs.tensors import DOUBLE, check, link
 from probekit.values import Array, Indices
@@ -99,6 +100,8 @@ class _Reader:
 
     def _read(self) -> ClientStats:
         design, numbers = self.pack.design, self.pack.numbers[self.start : self.stop]
+        if isinstance(design, TargetDesign):
+            return _targets_read(design, numbers, self.leaf)
         counts = np.zeros(design.classes, np.int64)
         parts = self.leaf["parts"]
         for part in parts:
@@ -180,6 +183,10 @@ def _worth(one: ClientStats) -> int:
     """How many rows take as much room."""
     if isinstance(one, RootStats):
         return one.count
+    if isinstance(one, TargetStats):
+        return sum(part.matrix.size if part.is_root else part.matrix.size // 2 for part in one.parts.values()) // max(
+            1, one.design.columns
+        )
     classes, columns = np.count_nonzero(one.class_counts), one.design.columns
     triangles = classes if one.design.per_class else 1
     return int(triangles * triangle_length(columns) + columns * classes) // columns
@@ -191,10 +198,11 @@ def _write_pack(folder: Path, statistics: Mapping[str, ClientStats], places: Map
     for name, one in statistics.items():
         loaded = one.loaded
         parts = [*_parts(loaded)]
+        counts = _part_counts(loaded, [own for own, _, _ in parts])
         about = {"client": name, "place": places[name], "rows": loaded.count, "digest": one.digest, "key": NO_KEY}
         listed = [
-            {"targets": own.tolist(), "counts": loaded.class_counts[own].tolist(), "form": form}
-            for own, form, _ in parts
+            {"targets": own.tolist(), "counts": rows, "form": form}
+            for (own, form, _), rows in zip(parts, counts, strict=True)
         ]
         leaves.append({**about, "parts": listed})
         blocks += [block.reshape(-1) for _, _, own in parts for block in own]
@@ -208,8 +216,36 @@ def _write_pack(folder: Path, statistics: Mapping[str, ClientStats], places: Map
     return Pack(path, sha256, header, design, leaves)
 
 
+def _part_counts(one: ClientStats, targets: Sequence[Indices]) -> list[list[int]]:
+    """The rows of every part: those of each class, or all that know the same real targets."""
+    if isinstance(one, TargetStats):
+        return [[part.count] for part in one.parts.values()]
+    return [one.class_counts[own].tolist() for own in targets]
+
+
+def _targets_read(design: TargetDesign, numbers: Array, leaf: Mapping[str, Any]) -> TargetStats:
+    """A leaf of real targets: pairs of what a part knows and its root or triangle."""
+    found, place = {}, 0
+    for part in leaf["parts"]:
+        end, own, (count,) = place + _size(part, design), set(part["targets"]), part["counts"]
+        pattern = "".join("1" if label in own else "0" for label in range(design.classes))
+        rooted, width = part["form"] == ROOT, design.width(pattern)
+        some = numbers[place:end]
+        matrix = some.reshape(count, width) if rooted else unpacked(some, width)
+        found[pattern], place = TargetPart(count, matrix, is_root=rooted), end
+    return TargetStats(design, found, leaf["rows"])
+
+
 def _parts(one: ClientStats) -> Iterator[tuple[Indices, str, list[Array]]]:
     """Targets, form and numbers of each part of a leaf."""
+    if isinstance(one, TargetStats):
+        for pattern, part in one.parts.items():
+            yield (
+                known(pattern),
+                ROOT if part.is_root else TRIANGLE,
+                [part.matrix if part.is_root else packed(part.matrix)],
+            )
+        return
     if isinstance(one, RootStats):
         for own, root in one.parts():
             yield own, ROOT, [root]
@@ -221,6 +257,8 @@ def _parts(one: ClientStats) -> Iterator[tuple[Indices, str, list[Array]]]:
 
 def _size(part: Mapping[str, Any], design: Design) -> int:
     many = len(part["targets"])
+    if isinstance(design, TargetDesign) and part["form"] != ROOT:
+        return triangle_length(design.columns + many)
     if part["form"] == ROOT:
         return int(sum(part["counts"]) * (design.columns + many))
     return triangle_length(design.columns) + design.columns * many

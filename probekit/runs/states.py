@@ -25,6 +25,7 @@ from probekit.federated.server import client_weights
 from probekit.federated.summation import StatisticsTree
 from probekit.federated.trained import Kept, ServerSet, Trained
 from probekit.linear.design import ClientStats, Design, Solution
+from probekit.linear.target_client import design_of
 from probekit.models.heads import Head
 from probekit.models.problem import problem_of
 from probekit.models.serving import load_head
@@ -120,7 +121,7 @@ class StateFolder:
         return found
 
     def _design(self) -> Design:
-        return Design(**self.problem["design"])
+        return design_of(self.problem["design"])
 
     def objective(self) -> NDArray[np.float64] | None:
         """The secret linear term of what was minimised, if there is one."""

@@ -15,6 +15,7 @@ from probekit.cache.matrices import map_tensors, write_tensors
 from probekit.federated.summation import Branch, Node, StatisticsTree, is_bucket
 from probekit.linear.design import ClientStats, Design
 from probekit.linear.roots import RootStats
+from probekit.linear.targets import TargetDesign
 from probekit.runs.tensors import DOUBLE, check, link
 from probekit.values import Array, Indices
 
@@ -51,6 +52,12 @@ class StoredStats(ClientStats):
         """As it was when they were written."""
         return self._digest
 
+    def __add__(self, other: ClientStats) -> ClientStats:
+        return self.loaded + other.loaded
+
+    def __sub__(self, other: ClientStats) -> ClientStats:
+        return self.loaded - other.loaded
+
     @property
     def dense(self) -> ClientStats:
         """The same as sums."""
@@ -82,7 +89,8 @@ def write_sums(folder: Path, statistics: Mapping[str, ClientStats]) -> dict[str,
 
     The sum of all is not kept: the next removal changes it whoever leaves.
     """
-    if not isinstance(statistics, StatisticsTree) or statistics.design.per_class:
+    several = isinstance(statistics, StatisticsTree) and isinstance(statistics.design, TargetDesign)
+    if not isinstance(statistics, StatisticsTree) or statistics.design.per_class or several:
         return {}
     made: dict[str, str] = {}
     for node in branches(statistics):

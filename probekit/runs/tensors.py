@@ -19,6 +19,8 @@ from probekit.federated.trained import Gradients, History, Round
 from probekit.files import PRIVATE, read_json, sha256_file
 from probekit.linear.design import ClientStats, Design
 from probekit.linear.plausibility import implausible
+from probekit.linear.target_client import arrays_of, stats_of
+from probekit.linear.targets import TargetDesign, TargetStats
 from probekit.values import Json
 
 NAME_LENGTH = 60
@@ -98,6 +100,8 @@ def copy_linked(source: Path, target: Path) -> None:
 
 def put_statistics(path: Path, statistics: ClientStats, **more: NDArray[Any]) -> str:
     """Write statistics (and arrays that belong to them); gives the file's sha256."""
+    if isinstance(statistics, TargetStats):
+        return put(path, {**{f"stats {name}": one for name, one in arrays_of(statistics).items()}, **more})
     sums = {name: np.asarray(getattr(statistics, name), DOUBLE) for name in ("gram", "moment")}
     return put(path, {**sums, "class_counts": np.asarray(statistics.class_counts, "<i8"), **more})
 
@@ -106,7 +110,11 @@ def take_statistics(path: Path, stated: str, design: Design, *, digest: str, cou
     """Statistics as they were written, once they prove to be those of `count` rows; and what lies with them."""
     tensors, _ = take(path, stated)
     try:
-        found = ClientStats(design, tensors.pop("gram"), tensors.pop("moment"), tensors.pop("class_counts"))
+        if isinstance(design, TargetDesign):
+            own = {name: tensors.pop(name) for name in list(tensors) if name.startswith("stats ")}
+            found: ClientStats = stats_of(design, {name.removeprefix("stats "): one for name, one in own.items()})
+        else:
+            found = ClientStats(design, tensors.pop("gram"), tensors.pop("moment"), tensors.pop("class_counts"))
     except (KeyError, InputError) as error:
         why = f"{path} does not hold statistics of this run's design: {error}"
         raise VerificationError(f"{why}. Ask its client for them again.") from error

@@ -179,6 +179,10 @@ def poisoned(
 
 def divide(options: TrainOptions, embeddings: EmbeddingSet) -> Partition:
     """Who holds which rows, as the options say."""
+    if embeddings.targets is not None and (by := parse_scheme(options.partition).kind) not in ("iid", "column"):
+        raise InputError(f"Rows with real targets have no classes to divide them by; found {by}. Take iid or column.")
+    if embeddings.targets is not None and options.poison is not None:
+        raise InputError("A backdoor is of classes; these rows have several labels or real targets. Leave it out.")
     counted = parse_scheme(options.partition).counted
     clients = DEFAULT_CLIENTS if options.clients is None and counted else options.clients
     given: Any = {name: getattr(options, name) for name in ("server_share", "server_choice", "seed")}

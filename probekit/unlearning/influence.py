@@ -39,7 +39,8 @@ def influences(trained: Trained) -> tuple[Influence, ...]:
         raise InputError("Leaving a client out needs at least two; this run has one.")
     if trained.statistics is None and trained.gradients is None:
         raise InputError(f"To know how much clients matter, keep {REMEDIES['kept', 'gradients']}.")
-    distances, bounds = _distances(trained), _bounds(trained)
+    several = "targets" in trained.problem.traits  # whose losses have no common gradient
+    distances, bounds = _distances(trained), dict.fromkeys(trained.counts) if several else _bounds(trained)
     found = [Influence(name, rows, bounds[name], distances.get(name)) for name, rows in trained.counts.items()]
     return tuple(sorted(found, key=lambda one: -(one.distance or one.bound or 0.0)))
 

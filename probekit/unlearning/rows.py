@@ -55,6 +55,8 @@ def remaining_rows(
                 f"Sample {one.sample} is the server's own, and the network was pretrained on it: its weights w_p would "
                 "still know it. Train again without it, or name one client's copy (CLIENT/ID)."
             )
+        if isinstance(one, Relabelled) and embeddings.targets is not None:
+            raise InputError("Only a class can be put right; these rows have several labels or real targets.")
         if isinstance(one, Relabelled):
             labels[rows] = _label(one, len(trained.head.classes))
         else:

@@ -54,7 +54,7 @@ class Retrain:
     name: ClassVar[str] = "retrain"
     needs: ClassVar[tuple[Any, ...]] = (
         (("problem", "quadratic"), ("problem", "trainer")),
-        ("online", "gradient"),
+        (("online", "gradient"), ("problem", "targets")),
         (("online", "statistics"), ("online", "product"), ("online", "fit")),
     )
     keeps: ClassVar[tuple[str, ...]] = ("statistics", "gradients")
