@@ -106,12 +106,12 @@ def _fit(ask: Ask, holding: Any, name: str) -> Found:
 
 
 def _leave_out(ask: Ask, holding: Any, name: str) -> Found:
+    from probekit.linear.leaveout import left_out_sums
+
     ridges, dtype = ask.arrays["ridges"], np.dtype(str(ask.plan["dtype"]))
     if LABELS in ask.arrays:
         return {"squared": holding.left_out(ask.arrays, ask.plan, ridges, dtype), "wrong": np.zeros(len(ridges))}, {}
     path = RidgePath.received(holding.problem.design, ask.arrays, ask.plan)
-    from probekit.linear.leaveout import left_out_sums
-
     squared, wrong = left_out_sums(path, holding.picked, holding.labels, ridges=ridges, dtype=dtype)
     return {"squared": squared, "wrong": wrong}, {}
 
