@@ -95,6 +95,7 @@ def _fit_targets(
     view = standardise if isinstance(standardise, str) else standardise.name
     recipe: dict[str, Json] = {
         **_recipe(stats, scaling=scaling, view=view),
+        "class_weight": None,
         "targets": stats.design.targets,
         "solver": solution.method,
         "note": solution.note,

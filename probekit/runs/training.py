@@ -39,6 +39,8 @@ CHOSEN_RIDGE = (
 )
 
 
+CLASSED = ("dirichlet", "shards", "classes")
+"""Ways to divide rows that go by their classes."""
 UNNAMED = "(unnamed)"
 """What a run calls a set that has no name."""
 
@@ -179,7 +181,7 @@ def poisoned(
 
 def divide(options: TrainOptions, embeddings: EmbeddingSet) -> Partition:
     """Who holds which rows, as the options say."""
-    if embeddings.targets is not None and (by := parse_scheme(options.partition).kind) not in ("iid", "column"):
+    if embeddings.targets is not None and (by := parse_scheme(options.partition).kind) in CLASSED:
         raise InputError(f"Rows with real targets have no classes to divide them by; found {by}. Take iid or column.")
     if embeddings.targets is not None and options.poison is not None:
         raise InputError("A backdoor is of classes; these rows have several labels or real targets. Leave it out.")

@@ -167,3 +167,11 @@ def test_a_target_that_nobody_knows_and_a_new_class_are_refused(store: DiskStore
     run = probekit.Run.train(tmp_path / "run", "none", clients=3, store=store)
     with pytest.raises(InputError, match="Only a class"):
         run.unlearn(relabel={data.ids[0]: 1})
+
+
+def test_a_probe_becomes_a_run(store: DiskStore, tmp_path: Path) -> None:
+    probed = probekit.probe("anywhere", store=store)
+    run = probekit.Run.from_probe(tmp_path / "run", probed, clients=5, store=store)
+    assert np.abs(run.folder.head().params - probed.head.params).max() < 1e-9
+    run.unlearn(client="1")
+    assert verdict_of(run.verify(rows=True).findings, CLAIMS) == PROVEN
