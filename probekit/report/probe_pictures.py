@@ -38,7 +38,7 @@ def _dots(table: ProbeTable) -> Figure:
                 continue
             found, colour = cell.probe.main, GREY if cell.control else BLUE
             if found.value is not None and found.low is not None and found.high is not None:
-                reach = [[found.value - found.low], [found.high - found.value]]
+                reach = [[max(found.value - found.low, 0.0)], [max(found.high - found.value, 0.0)]]
                 axes.errorbar(found.value, place, xerr=reach, fmt="o", color=colour, capsize=3)
         _chance(axes, table, data_set, vertical=True)
         axes.set_yticks(range(len(names)), list(reversed(names)) if number == 0 else [""] * len(names))
@@ -84,7 +84,7 @@ def _curve(axes: Axes, cell: Cell, colour: str, marker: str, *, whole: float) ->
 def _whole(axes: Axes, cell: Cell, place: float, colour: str, marker: str, *, label: str | None = None) -> None:
     found = None if cell.probe is None else cell.probe.accuracy
     if found is not None and found.value is not None and found.low is not None and found.high is not None:
-        reach = [[found.value - found.low], [found.high - found.value]]
+        reach = [[max(found.value - found.low, 0.0)], [max(found.high - found.value, 0.0)]]
         axes.errorbar(place, found.value, yerr=reach, fmt=marker, color=colour, capsize=3, label=label)
 
 

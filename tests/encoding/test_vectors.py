@@ -160,7 +160,8 @@ def test_several_labels_and_real_targets_by_their_columns(
     assert np.array_equal(np.isnan(made.targets[:, 1]), np.arange(120) % 5 == 0)
     assert run([*given, "--targets", "age", "--name", "old"]) == 0
     capsys.readouterr()
-    assert run(["probe", "sick", "old", "--csv", str(tmp_path / "table.csv"), "--json"]) == 0
+    files = ["--csv", str(tmp_path / "table.csv"), "--picture", str(tmp_path / "table.svg")]
+    assert run(["probe", "sick", "old", *files, "--json"]) == 0
     cells = {(cell["data_set"], cell["control"]): cell for cell in json.loads(capsys.readouterr().out)["cells"]}
     assert cells["sick", False]["metric"] == "average precision"
     assert cells["sick", False]["mean_auc"] > 0.7
