@@ -13,15 +13,15 @@ from typing import Any, Self
 
 from probekit.custody.chain import Anchor
 from probekit.custody.seals import Openings, openings_of
-from probekit.custody.signatures import check_signature, sign
+from probekit.custody.signatures import check_signature, read_signed, sign
 from probekit.custody.slots import read_hex
 from probekit.errors import VerificationError
-from probekit.files import parsed
 from probekit.values import canonical
 
 KIND = "probekit answer 1"
 MOST_BYTES = 2**24
 """The size of an answer that is read at all."""
+FIELDS = {"kind", "reference", "certificates", "anchor"}
 
 
 @dataclass(frozen=True)
@@ -70,19 +70,12 @@ class ErasureAnswer:
     @classmethod
     def read(cls, data: bytes) -> Self:
         """The answer in a file's bytes; one that differs in any byte is refused."""
-        if len(data) > MOST_BYTES:
-            raise VerificationError(f"This is larger than any answer ({MOST_BYTES} bytes). Take the file as written.")
+        plain = read_signed(data, "answer", FIELDS, KIND, most=MOST_BYTES)
         try:
-            plain = parsed(data)
-            if plain["kind"] != KIND:
-                raise ValueError(f"something of kind {KIND!r} was wanted")
-            signature, reference = plain["signature"], str(plain["reference"])
-            if signature is not None and {type(one) for one in signature.values()} != {str}:
-                raise ValueError("its signature is none")
             opened = {digest: openings_of(one) for digest, one in plain["certificates"].items()}
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise VerificationError(f"This is not an answer: {error}. Take the file as written.") from error
-        found = cls(reference, opened, Anchor.from_plain(plain["anchor"]), signature)
+        found = cls(str(plain["reference"]), opened, Anchor.from_plain(plain["anchor"]), plain["signature"])
         if found.text.encode() != data:
             raise VerificationError("The answer was changed after it was written. Take the file as written.")
         return found.check()

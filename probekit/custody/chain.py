@@ -12,7 +12,7 @@ from functools import cached_property
 from hashlib import sha256
 from typing import Any, Self
 
-from probekit.custody.slots import NONE, WIDTH, from_hex, read_hex, to_hex
+from probekit.custody.slots import NONE, WIDTH, InHex, read_hex
 from probekit.errors import InputError, VerificationError
 
 KIND = b"probekit.link.v1"
@@ -26,7 +26,7 @@ def link(previous: bytes, body: bytes) -> bytes:
 
 
 @dataclass(frozen=True)
-class Anchor:
+class Anchor(InHex):
     """The digest of a ledger's entry, and its number."""
 
     number: int
@@ -49,16 +49,6 @@ class Anchor:
             return cls(int(number), read_hex(digest, WIDTH))
         except VerificationError as error:
             raise InputError(f"An anchor's digest has {2 * WIDTH} hex digits; found {digest!r:.80}.") from error
-
-    @property
-    def plain(self) -> dict[str, Any]:
-        """The anchor as JSON has it."""
-        return to_hex(self)
-
-    @classmethod
-    def from_plain(cls, plain: Any) -> Self:
-        """The anchor that plain values say; anything else is refused."""
-        return from_hex(cls, plain)
 
 
 BEGINNING = Anchor(0, NONE)

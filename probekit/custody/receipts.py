@@ -12,11 +12,10 @@ from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from probekit.custody.chain import Anchor
-from probekit.custody.signatures import check_signature, sign
+from probekit.custody.signatures import check_signature, read_signed, sign
 from probekit.custody.slots import ClientLeaf, SlotRoot, climb, name_digest, read_hex
 from probekit.custody.transitions import SlotHistory, Transition, follow
 from probekit.errors import VerificationError
-from probekit.files import parsed
 from probekit.values import canonical
 
 KIND = "probekit receipt 1"
@@ -80,20 +79,10 @@ class Receipt:
     @classmethod
     def read(cls, data: bytes) -> Self:
         """The receipt in a file's bytes, its leaf under its root; one that differs in any byte is refused."""
-        if len(data) > MOST_BYTES:
-            raise VerificationError(f"This is larger than any receipt ({MOST_BYTES} bytes). Take the file as written.")
-        try:
-            text, plain = data.decode(), parsed(data)
-            if not isinstance(plain, Mapping) or set(plain) != {*FIELDS, "signature"} or plain["kind"] != KIND:
-                raise ValueError(f"something of kind {KIND!r} was wanted")
-            signature = plain["signature"]
-            if signature is not None and {type(one) for one in signature.values()} != {str}:
-                raise ValueError("its signature is none")
-        except (ValueError, AttributeError) as error:
-            raise VerificationError(f"This is not a receipt: {error}. Take the file as written.") from error
+        plain = read_signed(data, "receipt", FIELDS, KIND, most=MOST_BYTES)
         leaf, root = ClientLeaf.from_plain(plain["leaf"]), SlotRoot.from_plain(plain["root"])
-        found = cls(leaf, root, read_hex(plain["siblings"]), Anchor.from_plain(plain["anchor"]), signature)
-        if found.text != text:
+        found = cls(leaf, root, read_hex(plain["siblings"]), Anchor.from_plain(plain["anchor"]), plain["signature"])
+        if found.text.encode() != data:
             raise VerificationError("The receipt was changed after it was written. Take the file as written.")
         return found.check()
 

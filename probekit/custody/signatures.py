@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from typing import Any
 
 from probekit.errors import InputError, NotFoundError, VerificationError
+from probekit.files import parsed
 
 ALGORITHM = "ed25519"
 RAW_BYTES = 32
@@ -82,3 +83,20 @@ def _key(kind: str, key: bytes, *password: bytes | None) -> Any:
     if not isinstance(found, wanted):
         raise InputError(f"An Ed25519 key was wanted; found {type(found).__name__}. Make one for Ed25519.")
     return found
+
+
+def read_signed(data: bytes, noun: str, fields: Set[str], kind: str, *, most: int) -> Mapping[str, Any]:
+    """The plain values of a paper with these fields and perhaps a signature; anything else is refused."""
+    if len(data) > most:
+        raise VerificationError(f"This is larger than any {noun} ({most} bytes). Take the file as written.")
+    try:
+        plain = parsed(data)
+        if not isinstance(plain, Mapping) or set(plain) != {*fields, "signature"} or plain["kind"] != kind:
+            raise ValueError(f"something of kind {kind!r} was wanted")
+        signature = plain["signature"]
+        if signature is not None and {type(one) for one in signature.values()} != {str}:
+            raise ValueError("its signature is none")
+    except (ValueError, AttributeError) as error:
+        what = f"{'an' if noun[0] in 'aeiou' else 'a'} {noun}"
+        raise VerificationError(f"This is not {what}: {error}. Take the file as written.") from error
+    return plain

@@ -73,8 +73,31 @@ def name_digest(name: str) -> bytes:
     return sha256(b"probekit.name.v1" + name.encode()).digest()
 
 
+class InHex:
+    """A flat dataclass of bytes and numbers that goes to JSON and comes from there."""
+
+    @property
+    def plain(self) -> dict[str, Any]:
+        """It as JSON has it."""
+        return {name: part.hex() if isinstance(part, bytes) else part for name, part in vars(self).items()}
+
+    @classmethod
+    def from_plain(cls, plain: Any) -> Self:
+        """What plain values say, every field there and of its kind; anything else is refused."""
+        wanted = {one.name: one.type for one in fields(cast(Any, cls))}
+        if not isinstance(plain, Mapping) or set(plain) != set(wanted):
+            raise VerificationError(f"A proof's part with {', '.join(wanted)} was wanted. Take the proof as written.")
+        found = {
+            name: read_hex(value) if wanted[name] == "bytes" else read_number(value) for name, value in plain.items()
+        }
+        try:
+            return cls(**found)
+        except InputError as error:
+            raise VerificationError(f"{error} Take the proof as written.") from error
+
+
 @dataclass(frozen=True)
-class ClientLeaf:
+class ClientLeaf(InHex):
     """What a run commits to of one client. Whoever knows all of it, the salt too, can tell that a leaf is this one."""
 
     run: bytes
@@ -119,19 +142,9 @@ class ClientLeaf:
             )
         ).digest()
 
-    @property
-    def plain(self) -> dict[str, Any]:
-        """The leaf as JSON has it."""
-        return to_hex(self)
-
-    @classmethod
-    def from_plain(cls, plain: Any) -> Self:
-        """The leaf that plain values say; anything else is refused."""
-        return from_hex(cls, plain)
-
 
 @dataclass(frozen=True)
-class SlotRoot:
+class SlotRoot(InHex):
     """What a run commits to in one state: all its leaves, and how many slots were ever given out."""
 
     run: bytes
@@ -154,16 +167,6 @@ class SlotRoot:
     def digest(self) -> str:
         """The commitment itself, in hex."""
         return sha256(_ROOT.pack(3, self.run, self.slots, self.state, self.top)).hexdigest()
-
-    @property
-    def plain(self) -> dict[str, Any]:
-        """The root as JSON has it."""
-        return to_hex(self)
-
-    @classmethod
-    def from_plain(cls, plain: Any) -> Self:
-        """The root that plain values say; anything else is refused."""
-        return from_hex(cls, plain)
 
 
 def climb(leaf: bytes, slot: int, siblings: bytes, *, slots: int) -> bytes:
@@ -244,23 +247,6 @@ class SlotTree:
         copy = object.__new__(SlotTree)
         copy._levels = [list(level) for level in self._levels]
         return copy
-
-
-def to_hex(value: Any) -> dict[str, Any]:
-    """A flat dataclass of bytes and numbers as JSON has it."""
-    return {name: part.hex() if isinstance(part, bytes) else part for name, part in vars(value).items()}
-
-
-def from_hex(kind: type[Kind], plain: Any) -> Kind:
-    """A flat dataclass of bytes and numbers from JSON, every field there and of its kind."""
-    wanted = {one.name: one.type for one in fields(cast(Any, kind))}
-    if not isinstance(plain, Mapping) or set(plain) != set(wanted):
-        raise VerificationError(f"A proof's part with {', '.join(wanted)} was wanted. Take the proof as written.")
-    found = {name: read_hex(value) if wanted[name] == "bytes" else read_number(value) for name, value in plain.items()}
-    try:
-        return kind(**found)
-    except InputError as error:
-        raise VerificationError(f"{error} Take the proof as written.") from error
 
 
 def read_hex(value: Any, width: int | None = None) -> bytes:

@@ -13,12 +13,11 @@ from typing import Any, Self
 
 from probekit.custody.slots import (
     EMPTY,
+    InHex,
     SlotRoot,
     SlotTree,
     climb,
-    from_hex,
     lift,
-    to_hex,
 )
 from probekit.errors import InputError, VerificationError
 
@@ -26,7 +25,7 @@ AS_WRITTEN = "Take the proof as written."
 
 
 @dataclass(frozen=True)
-class SlotChange:
+class SlotChange(InHex):
     """One slot, what stood in it and what stands in it now, and the siblings that lead to the top both times."""
 
     slot: int
@@ -99,7 +98,7 @@ class Transition:
         return {
             "before": self.before.plain,
             "after": self.after.plain,
-            "changes": [to_hex(one) for one in self.changes],
+            "changes": [one.plain for one in self.changes],
         }
 
     @classmethod
@@ -109,7 +108,7 @@ class Transition:
             raise VerificationError(f"A transition with before, after and changes was wanted. {AS_WRITTEN}")
         if not isinstance(plain["changes"], list):
             raise VerificationError(f"A transition's changes are a list. {AS_WRITTEN}")
-        changes = tuple(from_hex(SlotChange, one) for one in plain["changes"])
+        changes = tuple(SlotChange.from_plain(one) for one in plain["changes"])
         return cls(SlotRoot.from_plain(plain["before"]), SlotRoot.from_plain(plain["after"]), changes).check()
 
 
