@@ -100,7 +100,7 @@ def extract(
 
         how: dict[str, Any] = {"num_workers": num_workers, "dtype": dtype, "on_error": on_error, "trigger": paste}
         how |= {"restore_erased": restore_erased, "window": grey, "batch_size": size, "group": group}
-        embeddings = run(encoder, data, store=store, progress=progress, note=partial(_note, output), **how)
+        embeddings = run(encoder, data, store=store, progress=progress, note=o.noted(output, "split", "window"), **how)
     if last[0].erased:
         output.note(
             f"{last[0].erased} rows were left out: their samples were erased from this cache on request. "
@@ -113,10 +113,6 @@ def extract(
     judged = f"TRAINING-SET --test {name}" if split and split.startswith(("test", "val")) else name
     output.result(value, partial(_show, weights=embeddings.spec.weights, judged=judged, group=group))
     return 5 if embeddings.skipped else 0
-
-
-def _note(output: Output, text: str) -> None:
-    output.note(o.as_flags(text, {name: f"--{name}" for name in ("split", "window")}))
 
 
 def _batch_size(text: str) -> int | None:

@@ -168,6 +168,11 @@ def _flag(one: Field[Any], kind: Any) -> inspect.Parameter:
     return inspect.Parameter(one.name, inspect.Parameter.KEYWORD_ONLY, default=one.default, annotation=annotation)
 
 
+def noted(output: Output, *names: str) -> Callable[[str], None]:
+    """What is called with a remark of the library: its arguments of these names are written as flags."""
+    return lambda text: output.note(as_flags(text, {name: f"--{name}" for name in names}))
+
+
 ARGUMENT = re.compile(r"""`([a-z_]+)(?:=([^`]*))?`|\b([a-z_]+)=("[^"]*")|Columns\(([a-z]+)=\.\.\.\)""")
 
 

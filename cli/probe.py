@@ -64,7 +64,7 @@ def probe(
 
         how: dict[str, Any] = {"normalise": normalise, "confidence": confidence, "seed": seed, "ridge": _ridge(ridge)}
         more: dict[str, Any] = {"shots": numbers, "draws": draws, "knn": knn, "controls": controls}
-        more |= {"test": test, "group": group, "window": o.window(window), "note": output.note}
+        more |= {"test": test, "group": group, "window": o.window(window), "note": o.noted(output, "window")}
         found = probe_table(
             data_sets, backbone or [DEFAULT_BACKBONE], store=output.store, progress=progress, **more, **how
         )

@@ -45,7 +45,12 @@ def train(
     keys = None if client_keys is None else read_keys(client_keys)
     path = run or default_run(embeddings, options.label)
     with output.watch() as watch:
-        how: Any = {"store": output.store, "force": force, "watch": watch, "note": output.note}
+        how: Any = {
+            "store": output.store,
+            "force": force,
+            "watch": watch,
+            "note": o.noted(output, "split", "partition", "ridge"),
+        }
         made = Run.train(path, embeddings, options, client_keys=keys, **how)
     result = made.training
     assert result is not None

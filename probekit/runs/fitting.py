@@ -31,6 +31,11 @@ from probekit.values import EmbeddingSet, Json, Partition
 
 OPTIONS = {own: name for name, own in RENAMED.items()}
 
+LONE_ROWS = (
+    "This set has groups, and the ridge is chosen by leaving out single rows. Whole groups are left out with "
+    '`partition="groups"`, or give a `ridge`.'
+)
+
 
 @dataclass(frozen=True, eq=False)
 class Fitted:
@@ -70,7 +75,10 @@ def fit(
         ridge = None if options.auto else backend.ridge
         if ridge is None and "statistics" in problem.traits:
             with timed(timings, "choose the ridge"):
-                how = str(options.ridge or "auto")
+                whole = divided.scheme == "groups" and len(divided.clients) > 1  # then clients hold whole groups
+                how = str(options.ridge or ("auto:clients" if whole else "auto"))
+                if embeddings.groups is not None and how in ("auto", "auto:loo") and note is not None:
+                    note(LONE_ROWS)
                 choice = choose(clients, problem, how=how, scaling=options.scaling, seed=options.seed)
 
     def save(reached: RoundState) -> None:

@@ -71,8 +71,8 @@ class TrainOptions:
     )
     ridge: float | str | None = _option(
         None,
-        "The penalty: a number, auto:loo (leave-one-out), auto:kfold, auto:clients. Default: auto:loo; logistic 1; "
-        "jvp 0.01.",
+        "The penalty: a number, auto:loo (leave-one-out), auto:kfold, auto:clients. Default: auto:loo; by groups "
+        "auto:clients; logistic 1; jvp 0.01.",
     )
     seed: int = _option(0, "Random seed.", minimum=0)
     server_share: float = _who(0.0, "The server's own part of the rows; no client gets it.")

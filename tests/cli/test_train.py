@@ -349,3 +349,20 @@ def test_ridge_auto_in_python(shelve: Shelve) -> None:
     assert again.ridge > 0
     with pytest.raises(NotFoundError, match="auto:loo"):
         library.train(embeddings, divided, ridge="auto:magic")
+
+
+def test_groups_stay_at_one_client_and_choose_the_ridge_together(command: Command, store: DiskStore) -> None:
+    generator = np.random.default_rng(0)
+    rows, users = generator.standard_normal((60, 4)), np.arange(60) // 5
+    made = EmbeddingSet.from_numpy(rows, (rows[:, 0] > 0).astype(int), groups=users)
+    store.adopt(made, "people")
+    line = ("train", "people", "--clients", "3", "--cache", store.root)
+    found = command(*line, "--partition", "groups", "--server-share", "0.2", "--run", "a", "--json")
+    assert found.code == 0, found.message
+    assert found.value["ridge_chosen"]["by"] == "3 parts left out in turn"
+    assert found.err == ""
+    divided = RunFolder.open("a").partition()
+    places = [set(users[held].tolist()) for held in (divided.server, *divided.clients.values())]
+    assert sum(map(len, places)) == 12
+    plain = command(*line, "--run", "b")
+    assert "leaving out single rows. Whole groups are left out with --partition groups" in plain.message
