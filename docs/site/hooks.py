@@ -60,4 +60,4 @@ def _row(parameter: click.Parameter) -> str:
 
 def _flat(text: str) -> str:
     """A text in one line of Markdown."""
-    return re.sub(r"([|*\[\]#_`])", r"\\\1", re.sub(r"\s+", " ", text)).replace("<", "&lt;").strip()
+    return re.sub(r"([|*\[\]#_])", r"\\\1", re.sub(r"\s+", " ", text)).replace("<", "&lt;").strip()
