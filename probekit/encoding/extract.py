@@ -13,6 +13,7 @@ from probekit.datasets import Columns, is_dataset
 from probekit.datasets import dataset as find_dataset
 from probekit.encoding.canary import check_canary
 from probekit.encoding.extraction import Extraction
+from probekit.encoding.notebook import notebook_bar
 from probekit.encoding.options import ExtractOptions
 from probekit.encoding.options import ExtractProgress as ExtractProgress
 from probekit.errors import InputError
@@ -59,7 +60,7 @@ def extract(
     split, columns, limit: which rows, as `dataset` takes them.
     preprocess, fingerprint: of a backbone that is a module or a function, as `backbone` takes them.
     store: where embeddings are kept; left out, in memory only.
-    progress: called after every chunk of rows.
+    progress: called after every chunk of rows; left out, a notebook shows a bar.
     note: called with what a person should know: a split that was chosen, a backbone that is not steady.
     settings: the fields of `ExtractOptions`.
     Gives the EmbeddingSet, in dataset order.
@@ -77,7 +78,7 @@ def extract(
     spec = spec_of(encoder, dtype=options.dtype, trigger=options.trigger, window=options.window)
     with kept.working(spec, data.name):
         check_canary(encoder, data, kept, spec, note=note)
-        return Extraction(encoder, data, kept, spec, options, progress or (lambda _: None), note).run()
+        return Extraction(encoder, data, kept, spec, options, progress or notebook_bar(data.name), note).run()
 
 
 def set_name(
