@@ -83,7 +83,10 @@ def _read_dataset(source: Path, note: dict[str, Any]) -> EmbeddingSet:
         raise CorruptError(f"{source} cannot be read as a dataset ({error}). Export it again.") from error
     spec = EncodingSpec(**note["spec"])
     names = getattr(table.features["label"], "names", None)
-    rows = np.stack(list(table["embedding"])).astype(spec.dtype)
+    own = table.select_columns(["embedding"]).with_format(
+        "numpy", dtype=np.dtype(spec.dtype)
+    )  # else of 32 bits at most
+    rows = np.stack(list(own["embedding"])).astype(spec.dtype)
     masked = ~np.isfinite(rows).all(axis=1)
     known = [name for name in table.column_names if name.startswith(TARGET)]
     names = [name.removeprefix(TARGET) for name in known] or names

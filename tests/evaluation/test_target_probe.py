@@ -14,6 +14,7 @@ from sklearn.metrics import average_precision_score, roc_auc_score
 
 import probekit
 from probekit.cache import DiskStore
+from probekit.cache.transfer import bring, export
 from probekit.errors import InputError, MismatchError
 from probekit.evaluation.target_probe import TargetProbe
 from probekit.values import EmbeddingSet
@@ -103,6 +104,9 @@ def test_a_set_keeps_its_targets(data: tuple[Array, Array], tmp_path: Path) -> N
     picked = again.select(np.array([3, 1])).targets
     assert picked is not None
     assert np.array_equal(picked, Y[[3, 1]], equal_nan=True)
+    export(store, "weather", tmp_path / "shared", form="dataset")
+    other = DiskStore(tmp_path / "other")
+    assert other.open(bring(other, tmp_path / "shared")).digest == made.digest
     found = probekit.probe("weather", store=store)
     assert found.head.classes == ("rain", "wind", "sun")
     assert found.rows == (made.labels == 0).sum()

@@ -114,7 +114,7 @@ def test_methods_that_do_not_know_the_term_are_refused(method: str, keep: str) -
         ({"ridge": 0.0}, "ridge above 0"),
         ({"design": {"intercept": "free"}}, "free intercept"),
         ({"design": {"arithmetic": "fast"}}, "arithmetic fast"),
-        ({"method": ClosedForm(standardise="centre")}, "fit view centre"),
+        ({"method": ClosedForm(standardise="centre")}, r"columns changed \(centre\)"),
         ({"method": ClosedForm(class_weight="balanced"), "design": {"per_class": True}}, "class weights"),
         ({"method": ClosedForm(normalise_classes=True)}, "normalised classes"),
         ({"keep": "gradients"}, "kept gradients"),
