@@ -47,6 +47,9 @@ def extract(
     split: str | None = None,
     columns: Columns | None = None,
     limit: int | None = None,
+    preset: str = "native",
+    device: str | None = None,
+    precision: str | None = None,
     preprocess: Callable[[Any], Any] | None = None,
     fingerprint: str | None = None,
     store: Store | None = None,
@@ -58,7 +61,7 @@ def extract(
 
     backbone, dataset: what `backbone` and `dataset` take, or give.
     split, columns, limit: which rows, as `dataset` takes them.
-    preprocess, fingerprint: of a backbone that is a module or a function, as `backbone` takes them.
+    preset, device, precision, preprocess, fingerprint: of the backbone, as `backbone` takes them.
     store: where embeddings are kept; left out, in memory only.
     progress: called after every chunk of rows; left out, a notebook shows a bar.
     note: called with what a person should know: a split that was chosen, a backbone that is not steady.
@@ -69,7 +72,8 @@ def extract(
     if options.group is not None and not is_dataset(dataset):
         columns = (columns or Columns()).keeping(options.group)
     data = find_dataset(dataset, split=split, columns=columns, limit=limit)
-    encoder = find_backbone(backbone, preprocess=preprocess, fingerprint=fingerprint, kind=data.kind)
+    own: Any = {"preprocess": preprocess, "fingerprint": fingerprint, "kind": data.kind}
+    encoder = find_backbone(backbone, preset=preset, device=device, precision=precision, **own)
     if data.kind != encoder.kind:
         raise InputError(f"{encoder.name} encodes {encoder.kind} samples, but {data.name} holds {data.kind} samples.")
     if told := getattr(data, "note", ""):

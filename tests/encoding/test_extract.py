@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import errno
+import inspect
+import re
 from collections.abc import Iterator
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +22,7 @@ from probekit.cache import DiskStore
 from probekit.cache.memory import MemoryStore
 from probekit.datasets.triggers import Square, trigger
 from probekit.encoding.extract import ExtractProgress, extract, spec_of
+from probekit.encoding.options import ExtractOptions
 from probekit.errors import InputError, MismatchError, NotFoundError, SampleError, StorageError
 from probekit.protocols import Sample
 from tests.conftest import PixelBackbone, pairs, picture
@@ -388,3 +393,23 @@ def test_a_complete_set_on_a_read_only_cache_can_be_used(store: DiskStore, monke
     np.testing.assert_array_equal(again.to_numpy(), expected(PixelBackbone(), range(6)))
     with pytest.raises(StorageError, match="read-only"):
         extract(PixelBackbone(), pairs(7), store=store)
+
+
+def test_arguments_that_messages_of_an_extraction_name_are_its_own() -> None:
+    """Whoever reads "give a smaller `batch_size`" can give it."""
+    root = Path(probekit.__file__).parent
+    files = [root / "encoding" / f"{name}.py" for name in ("extract", "extraction", "canary")]
+    files += [root / "datasets" / name for name in ("folder.py", "pictures.py", "table.py")]
+    files += [root / "backbones" / name for name in ("__init__.py", "python.py")]
+    asked = re.compile(
+        r"(?:[Gg]ive|[Cc]hoose another with|or another|with)(?: an?)?(?: smaller)? `([a-z_]+)(?:=[^`]*)?`"
+    )
+    texts = (
+        one.value for path in files for one in ast.walk(ast.parse(path.read_text())) if isinstance(one, ast.Constant)
+    )
+    named = {name for text in texts if isinstance(text, str) for name in asked.findall(text)}
+    known = {*inspect.signature(extract).parameters, *(one.name for one in fields(ExtractOptions))}
+    assert {"split", "window", "batch_size", "device", "preprocess", "fingerprint"} <= named
+    assert named <= known
+    with pytest.raises(InputError, match="this machine has"):
+        extract("pixels:4", pairs(2), device="cuda:9")
