@@ -14,6 +14,7 @@ import pytest
 from PIL import Image
 
 from probekit.cli import main
+from probekit.runs.run import Run
 from tests.pages import (
     CONTRIBUTING,
     DOWNLOAD,
@@ -96,6 +97,10 @@ def test_a_page_works_as_printed_with_what_takes_long(page: Path, desk: Path) ->
     if "dataset get" in page.read_text() and main.run(["dataset", "get", "fashion-mnist"]) == OFFLINE:
         pytest.skip("Fashion-MNIST cannot be fetched here")
     play([one for one in blocks(page) if one.kind in ("bash", "python") and one.mark in ("", SLOW)], desk)
+    for folder in sorted((desk / "runs").glob("fashion*")):  # the numbers of its table are these runs'
+        accuracy = Run.open(folder).evaluate("fashion-pixels-test").results[0].accuracy
+        told = [100 * (value or 0.0) for value in (accuracy.value, accuracy.low, accuracy.high)]
+        assert "{:.2f} % ({:.2f} to {:.2f})".format(*told) in page.read_text(), folder.name
 
 
 @pytest.mark.parametrize("page", [*PAGES, CONTRIBUTING], ids=lambda page: page.stem)
