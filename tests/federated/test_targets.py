@@ -30,7 +30,7 @@ def data() -> EmbeddingSet:
 
 
 @pytest.mark.parametrize("options", [{}, {"keep": "nothing"}, {"ridge": "auto:loo"}])
-@pytest.mark.parametrize("clients", [3, 25])
+@pytest.mark.parametrize("clients", [3, 14])
 def test_the_same_head_and_bytes_through_files(
     data: EmbeddingSet, tmp_path: Path, clients: int, options: dict[str, Any]
 ) -> None:
