@@ -9,6 +9,7 @@ import pytest
 
 from probekit.errors import InputError
 from probekit.federated.methods.fedavg import FedAvg
+from probekit.federated.summation import StatisticsTree
 from probekit.unlearning.choice import carried_out
 from probekit.unlearning.method import method
 from probekit.unlearning.methods.retrain import Retrain, RetrainFedAvg
@@ -28,6 +29,23 @@ def test_closed_form() -> None:
     assert found.cost.rounds == 1
     with pytest.raises(InputError, match="cached rows"):
         carried_out(Removal(run.trained, FORGET), Retrain())
+
+
+def test_what_is_kept_of_clients_that_stay_is_not_rounded_anew() -> None:
+    run = make_run()
+    assert run.trained.statistics is not None
+    rounded = {
+        name: replace(one, moment=np.nextafter(one.moment, np.inf), fingerprint="")
+        for name, one in run.trained.statistics.items()
+    }
+    before = replace(run.trained, statistics=StatisticsTree.of(rounded, keep_sums=True))
+    found = Retrain().unlearn(Removal(before, FORGET, run.material))
+    after = found.trained_after.statistics
+    assert after is not None
+    assert {name: one.digest for name, one in after.items()} == {
+        name: one.digest for name, one in rounded.items() if name != "1"
+    }
+    assert relative(found.trained_after.params, run.oracle(run.rows_without("1"))) < 1e-9
 
 
 def test_fedavg_starts_again_without_the_client() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -13,6 +14,7 @@ from probekit.federated.methods.fedavg import FedAvg
 from probekit.federated.summation import StatisticsTree
 from probekit.federated.trained import Trained
 from probekit.federated.training import Training, trainer_named
+from probekit.linear.design import ClientStats
 from probekit.protocols import Watch, unwatched
 from probekit.unlearning.method import FROM_ROWS, Unlearned
 from probekit.unlearning.methods.exact import closed_form_work
@@ -65,10 +67,9 @@ class Retrain:
         before, problem, rows = removal.before, removal.problem, removal.rows
         if "statistics" in problem.traits:
             parts = {one.client: problem.stats(one.arrays) for one in removal.online.ask("statistics").each()}
-            keep = before.statistics is not None
-            tree = StatisticsTree.of({name: parts[name] for name in removal.counts}, keep_sums=keep)
+            tree = StatisticsTree.of({name: parts[name] for name in removal.counts}, keep_sums=False)
             head, solution = before.minimum(tree.total)
-            flops, kept = closed_form_work(rows, *problem.shape), tree if keep else None
+            flops, kept = closed_form_work(rows, *problem.shape), self._kept(removal, parts)
             return removal.finish(self, solution, head=head, flops=flops, note=ANEW, statistics=kept)
         server, own = removal.server if removal.available("server", "rows") else None, "trainer" in problem.traits
         found = trained_anew(before, removal.online, minimum_trainer(problem), server=server, watch=removal.watch)
@@ -81,6 +82,14 @@ class Retrain:
             note=ANEW if own else f"{ANEW[:-1]}, from the same w_p, which knows the server's rows only.",
             gradients=found.gradients,
         )
+
+    def _kept(self, removal: Removal, parts: Mapping[str, ClientStats]) -> StatisticsTree | None:
+        """As the run had them where the request changed nothing: threads may round sums of the same rows otherwise."""
+        before = removal.before.statistics
+        if before is None:
+            return None
+        stay = {name: before[name] for name in removal.counts if name in before and name not in removal.changed}
+        return StatisticsTree.of({name: stay.get(name, parts[name]) for name in removal.counts}, keep_sums=True)
 
 
 @dataclass(frozen=True)
