@@ -69,6 +69,8 @@ def test_exit_codes_of_the_pages_are_those_of_the_errors() -> None:
     for kind in family:
         family += kind.__subclasses__()
     assert {kind.exit_code for kind in family} | {0, 5, *EXIT_CODES.values(), main.INTERRUPTED} == stated
+    helped = {int(code) for code in re.findall(r"(?:: |, )(\d+) ", str(main.app.info.epilog))}
+    assert helped == stated
 
 
 @pytest.mark.parametrize(
