@@ -155,6 +155,8 @@ def unlearn(
     named = [*samples, *(one.text for one in sorted(people, key=str))]
     asked_for = read_request(client, clients=clients, samples=named, relabel=relabel, add=add, asked=asked)
     evaluation = run.store.open(chosen.test) if chosen.test is not None else None
+    if evaluation is not None and evaluation.targets is not None:
+        raise InputError("Only classes can be certified to agree; the test set has other targets. Leave `test` out.")
     with folder.lock():
         before, rows, request, done = _look(folder, run.store, asked_for, chosen.method)
         if before.objective is None and (chosen.epsilon, chosen.delta) != (None, None):

@@ -165,6 +165,8 @@ def test_a_target_that_nobody_knows_and_a_new_class_are_refused(store: DiskStore
     with pytest.raises(InputError, match="no client has one for a"):
         probekit.train(first, divided, ridge=0.1)
     run = probekit.Run.train(tmp_path / "run", "none", clients=3, store=store)
+    with pytest.raises(InputError, match="Only classes can be certified"):
+        run.unlearn(client="1", test="none")
     with pytest.raises(InputError, match="Only a class"):
         run.unlearn(relabel={data.ids[0]: 1})
 
