@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -23,13 +24,12 @@ def rows(seed: int, *, count: int = 90) -> EmbeddingSet:
     return EmbeddingSet.from_numpy(found, labels, class_names=(SCRIPT, "{{ b }}", "c" * 120), source="<i>mine</i>")
 
 
-@pytest.mark.parametrize("dark", [False, True])
-@pytest.mark.parametrize("width", WIDTHS)
-def test_the_page_is_sound(width: int, dark: bool, tmp_path: Path, chromium: Browser) -> None:
+def test_the_page_is_sound(tmp_path: Path, chromium: Browser) -> None:
     page = probekit.probe(rows(0), test=rows(1)).report(tmp_path / "deep/page.html")
-    seen = chromium.look(page, width=width, dark=dark)
-    assert (seen.complaints, seen.requested, seen.beyond, seen.width) == ((), (), (), width)
-    assert seen.dark == dark
+    for width, dark in product(WIDTHS, (False, True)):
+        seen = chromium.look(page, width=width, dark=dark)
+        assert (seen.complaints, seen.requested, seen.beyond, seen.width) == ((), (), (), width)
+        assert seen.dark == dark
     for words in (SCRIPT, "{{ b }}", "<i>mine</i>", "most wrong", "Calibration", "Choice of the ridge"):
         assert words in seen.text
 

@@ -57,8 +57,11 @@ def test_it_is_sound_at_every_width_and_in_both_themes(page: Path, chromium: Bro
     assert PICTURE in " ".join(seen.text.split())
 
 
-def test_pictures_have_titles_and_names_of_their_own(page: Path) -> None:
-    text = page.read_text()
+def test_pictures_have_titles_and_names_of_their_own(shelve: Shelve, store: DiskStore) -> None:
+    shelve("rows", rows=160)
+    drawn = Run.train("run", "rows", clients=3, server_share=0.2, ridge=0.1, store=store).report().drawn()
+    write_page([drawn, drawn], "page.html")
+    text = Path("page.html").read_text()
     pictures = re.findall(r"<svg.*?</svg>", text, re.DOTALL)
     assert len(pictures) == 2 * 5  # distance, influence, margins, classes, confusion
     named = re.findall(r"\bid=\"([^\"]+)\"", text)
