@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 import probekit
+from probekit.runs.run import Verb
 from tests.browser import WIDTHS, Browser
 from tests.browser import chromium as chromium
 from tests.pages import PAGES, ROOT
@@ -59,6 +60,9 @@ def test_every_public_name_stands_on_an_api_page() -> None:
     text = "\n".join(page.read_text() for page in API.glob("*.md"))
     documented = set(re.findall(r"^::: probekit\.(\w+)$", text, re.MULTILINE))
     assert documented == set(probekit.__all__) - {"__version__"}
+    verbs = {(one._module, one._name) for one in vars(probekit.Run).values() if isinstance(one, Verb)}
+    assert verbs
+    assert verbs == set(re.findall(r"^::: (probekit\.runs\.\w+)\.(\w+)$", text, re.MULTILINE))
 
 
 def test_the_command_that_builds_it_is_the_makefiles() -> None:
