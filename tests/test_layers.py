@@ -34,7 +34,7 @@ TORCH_AT_THE_TOP = (
 TORCH_INSIDE = ("probekit.encoding.loading", "probekit.values", "probekit.cli.doctor")
 LOADED_LATE = ("probekit.datasets.hub", "probekit.datasets.huggingface")
 ON_DEMAND = {"torch", "torchvision", "transformers", "datasets", "faiss", "open_clip", "timm"}
-HEAVY = (*sorted(ON_DEMAND), "sklearn", "scipy", "numpy")
+HEAVY = (*sorted(ON_DEMAND), "sklearn", "scipy", "numpy", "matplotlib", "jinja2")
 LONGEST = 300
 VAGUE = {"utils", "util", "common", "helpers", "helper", "base", "manager", "core", "misc"}
 
@@ -143,7 +143,8 @@ except SystemExit:
 
 
 @pytest.mark.parametrize(
-    "arguments", [[], ["--help"], ["--version"], ["extract", "--help"], ["train", "--help"], ["cache", "--help"]]
+    "arguments",
+    [[], ["--help"], ["--version"], *([name, "--help"] for name in ("extract", "train", "cache", "report", "compare"))],
 )
 def test_help_loads_nothing_heavy(arguments: list[str]) -> None:
     assert loaded_by(f"    from probekit.cli.main import run; run({arguments!r})") == set()
