@@ -89,6 +89,10 @@ def test_constraints_pin_every_dependency(project: dict[str, Any]) -> None:
     assert set(map(normal, stated)) <= pinned
 
 
+UNLIKE = {"griffe": "griffelib"}
+"""Distributions that are called unlike what they hold, and that may not be installed."""
+
+
 def distributions(*folders: str) -> set[str]:
     """The distributions that the modules below these folders import, lazily or not; ours and Python's own aside."""
     named: set[str] = set()
@@ -100,7 +104,7 @@ def distributions(*folders: str) -> set[str]:
                 named.add(str(node.module).partition(".")[0])
     ours = {"probekit", "tests", "tiny_cells", *(path.stem for path in (ROOT / "benchmarks").glob("*.py"))}
     homes = metadata.packages_distributions()
-    return {normal(homes.get(name, [name])[0]) for name in named - ours - sys.stdlib_module_names}
+    return {normal(homes.get(name, [UNLIKE.get(name, name)])[0]) for name in named - ours - sys.stdlib_module_names}
 
 
 def normal(requirement: str) -> str:
