@@ -62,8 +62,12 @@ class _Table:
         """A column by its name, or by the usual ones."""
         if wanted is not None:
             if wanted not in self.columns:
-                known = ", ".join(self.columns) or "none"
-                raise NotFoundError(f"{self.name} has no column {wanted!r}; it has {known}. Name one of these.")
+                known = (
+                    f"{', '.join(self.columns)}. Name one of these"
+                    if self.columns
+                    else "none. Give a file with columns"
+                )
+                raise NotFoundError(f"{self.name} has no column {wanted!r}; it has {known}.")
             return self.columns[wanted]
         return next((column for name, column in self.columns.items() if name.lower() in usual), None)
 
