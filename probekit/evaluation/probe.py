@@ -14,7 +14,7 @@ from probekit.errors import InputError, MismatchError
 from probekit.evaluation import metrics
 from probekit.evaluation.left_out import most_wrong
 from probekit.evaluation.metrics import Interval
-from probekit.evaluation.probe_options import CHOICE_ROWS, ProbeOptions, judged_on, shared_groups, timed
+from probekit.evaluation.probe_options import CHOICE_ROWS, ProbeOptions, of_rows, timed
 from probekit.evaluation.probe_rows import Progress, RowSource, labelled, with_groups
 from probekit.evaluation.probe_values import Probe
 from probekit.evaluation.target_probe import probed_targets
@@ -95,21 +95,13 @@ def probed(
         wrong = most_wrong(left_out, replace(rows, class_names=classes))
     return Probe(
         head=head,
-        source=rows.source,
-        backbone=rows.spec.backbone,
-        judged_on=judged_on(rows, test),
-        rows=len(rows),
-        test_rows=len(judged),
         validation=validation,
         temperature=temperature,
         calibration=calibration,
         most_wrong=wrong,
         chance=float(np.bincount(judged.labels).max() / len(judged)),
-        shared_groups=shared_groups(rows, test),
-        seconds={name: round(took, 4) for name, took in seconds.items()},
-        train=rows,
-        test=test,
         **told,
+        **of_rows(rows, test, seconds),
     )
 
 

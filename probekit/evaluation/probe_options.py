@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -64,3 +65,18 @@ def shared_groups(rows: EmbeddingSet, test: EmbeddingSet | None) -> int:
     if test is None or rows.groups is None or test.groups is None:
         return 0
     return len(np.intersect1d(rows.groups, test.groups))
+
+
+def of_rows(rows: EmbeddingSet, test: EmbeddingSet | None, seconds: Mapping[str, float]) -> dict[str, Any]:
+    """What every kind of probe says of the rows that it was fitted to and judged on, and of its time."""
+    return {
+        "source": rows.source,
+        "backbone": rows.spec.backbone,
+        "judged_on": judged_on(rows, test),
+        "rows": len(rows),
+        "test_rows": len(rows if test is None else test),
+        "shared_groups": shared_groups(rows, test),
+        "seconds": {name: round(took, 4) for name, took in seconds.items()},
+        "train": rows,
+        "test": test,
+    }

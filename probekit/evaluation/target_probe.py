@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from probekit.errors import InputError, MismatchError
 from probekit.evaluation.left_out import WrongRow
 from probekit.evaluation.metrics import Calibration, Confusion, Estimate, Interval, Share
-from probekit.evaluation.probe_options import CHOICE_ROWS, ProbeOptions, judged_on, shared_groups, timed
+from probekit.evaluation.probe_options import CHOICE_ROWS, ProbeOptions, of_rows, timed
 from probekit.evaluation.probe_values import Probe, plain_value, shown, write_csv
 from probekit.evaluation.target_metrics import TargetScores, target_scores
 from probekit.linear.lapack import special
@@ -151,20 +151,12 @@ def probed_targets(
         warm = label_temperatures(left_out, rows.targets) if kind == LABELS else ()
     return TargetProbe(
         head=head,
-        source=rows.source,
-        backbone=rows.spec.backbone,
-        judged_on=judged_on(rows, test),
-        rows=len(rows),
-        test_rows=len(judged),
         scores=told,
         validation=validation,
         temperatures=warm,
         most_wrong=most_wrong_targets(left_out, rows, kind),
         chance=_prevalence(judged.targets) if kind == LABELS else 0.0,
-        shared_groups=shared_groups(rows, test),
-        seconds={name: round(took, 4) for name, took in seconds.items()},
-        train=rows,
-        test=test,
+        **of_rows(rows, test, seconds),
     )
 
 
