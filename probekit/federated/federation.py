@@ -13,7 +13,14 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from probekit.errors import CorruptError, InputError, MissingClientsError, ProbekitError, RefusedError
+from probekit.errors import (
+    CorruptError,
+    InputError,
+    MismatchError,
+    MissingClientsError,
+    ProbekitError,
+    RefusedError,
+)
 from probekit.federated.message import Answer, Arrays, Ask
 from probekit.federated.summation import fold, least_rows, order, trie
 from probekit.federated.sums import Sum
@@ -22,7 +29,7 @@ from probekit.linear.target_client import ROWS, fault_of
 
 REASONS: dict[str, tuple[type[Exception], ...]] = {
     "refused": (RefusedError,),
-    "cannot": (MissingClientsError, InputError),
+    "cannot": (MissingClientsError, InputError, MismatchError),
     "garbage": (CorruptError,),
     "late": (TimeoutError,),
     "gone": (Exception,),

@@ -172,8 +172,8 @@ class Ask:
 
     @property
     def size(self) -> int:
-        """How many bytes that are."""
-        return encoded_size(self.note, self.arrays)
+        """How many bytes that are, whatever the job is called: the same work counts alike however it is carried."""
+        return encoded_size({**self.note, "job": ""}, self.arrays)
 
     @cached_property
     def digest(self) -> str:

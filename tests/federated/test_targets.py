@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 
 from probekit.errors import InputError, MismatchError, MissingClientsError
-from probekit.federated.files import FilesClient, FilesFederation
 from probekit.federated.in_process import InProcess
 from probekit.federated.message import Answer, Ask
 from probekit.federated.partition import partition
 from probekit.federated.rows import design_for, head_problem
 from probekit.federated.training import train
 from probekit.values import EmbeddingSet
+from tests.nodes import Machines
 
 
 @pytest.fixture(scope="module")
@@ -36,14 +36,8 @@ def test_the_same_head_and_bytes_through_files(
 ) -> None:
     divided = partition(data.labels, "iid", clients=clients, seed=1)
     problem = head_problem(data, design_for(data))
-    held = {name: FilesClient(tmp_path, name, data, own) for name, own in divided.clients.items()}
-
-    def serve(_: float) -> None:
-        for one in held.values():
-            one.serve()
-
-    near = InProcess.of(problem, data, divided.clients)
-    far = FilesFederation(tmp_path, problem, members=tuple(held), wait=60.0, pause=serve)
+    machines = Machines(tmp_path, data, divided.clients)
+    near, far = InProcess.of(problem, data, divided.clients), machines.answering(problem)
     given: Any = {"ridge": 0.1, "problem": problem, **options}
     wanted, found = (train(data, divided, federation=one, **given) for one in (near, far))
     assert found.head.digest == wanted.head.digest

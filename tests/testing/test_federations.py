@@ -10,22 +10,16 @@ from typing import Any
 import pytest
 
 from probekit.federated.federation import Answers, Traffic
-from probekit.federated.files import FilesClient, FilesFederation
 from probekit.federated.in_process import InProcess
 from probekit.federated.message import OWN, Answer, Ask
+from probekit.federated.remote import RemoteFederation
 from probekit.testing import check_federation
+from tests.nodes import Machines
 
 
-def through_files(problem: Any, data: Any, rows: Any) -> FilesFederation:
-    """Clients that answer through a folder, whenever they are looked for answers."""
-    folder = Path(tempfile.mkdtemp())
-    clients = [FilesClient(folder, name, data, own) for name, own in rows.items()]
-
-    def pause(_: float) -> None:
-        for client in clients:
-            client.serve()
-
-    return FilesFederation(folder, problem, tuple(rows), wait=60.0, pause=pause)
+def through_files(problem: Any, data: Any, rows: Any) -> RemoteFederation:
+    """Clients on machines of their own that answer through a folder, whenever they are looked for answers."""
+    return Machines(Path(tempfile.mkdtemp()), data, rows).answering(problem)
 
 
 def failures(make: Any) -> dict[str, str]:
