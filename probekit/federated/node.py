@@ -35,7 +35,7 @@ KEPT_PROBLEMS = 16
 
 
 @dataclass(frozen=True)
-class Prepared:
+class Outgoing:
     """What a node would send: the bytes, what they are, and what it would remember afterwards."""
 
     content: bytes
@@ -65,7 +65,7 @@ class Node:
     federation: str
     server: bytes
     rows: Callable[[], EmbeddingSet] = field(repr=False)
-    dry: Callable[[Prepared], None] | None = field(default=None, repr=False)
+    dry: Callable[[Outgoing], None] | None = field(default=None, repr=False)
     _holdings: dict[str, Any] = field(default_factory=dict, init=False, repr=False)
     _log: NodeLog | None = field(default=None, init=False, repr=False)
 
@@ -102,7 +102,7 @@ class Node:
         self.log.add({"asked": asked, "answered": answered, **sizes})
         return found.content
 
-    def prepare(self, content: bytes) -> Prepared:
+    def prepare(self, content: bytes) -> Outgoing:
         """What the answer to a signed question would be; nothing is remembered, logged or sent."""
         envelope: Any = None
         try:
@@ -114,13 +114,13 @@ class Node:
             number = envelope.number if envelope is not None else 0
             digest = envelope.question if envelope is not None else hashlib.sha256(content).hexdigest()
             note: Any = {"client": self.name, "ask": digest, "missing": "refused", "why": str(error)}
-            return Prepared(self._sealed(digest, number, 0, encode(note, {})), None, "refused", str(error))
+            return Outgoing(self._sealed(digest, number, 0, encode(note, {})), None, "refused", str(error))
         try:
             return self._answered(ask, envelope.remembers)
         except Exception as error:
             return self._missing(ask, content, error)
 
-    def _answered(self, ask: Ask, remembers: int) -> Prepared:
+    def _answered(self, ask: Ask, remembers: int) -> Outgoing:
         policy = Policy.read(self.folder / POLICY)
         if why := policy.refusal(ask):
             raise RefusedError(why)
@@ -139,12 +139,12 @@ class Node:
                 raise RefusedError(why)
             found, memory = answer(ask, holding, before, name=self.name)
         sealed = self._sealed(ask.digest, ask.number, ask.number if memory else 0, found.encode(ask.digest))
-        return Prepared(sealed, ask, "answered", rows=found.count, memory=memory)
+        return Outgoing(sealed, ask, "answered", rows=found.count, memory=memory)
 
-    def _missing(self, ask: Ask, content: bytes, error: Exception) -> Prepared:
+    def _missing(self, ask: Ask, content: bytes, error: Exception) -> Outgoing:
         lack = absence(error)
         note: Any = {"client": self.name, "ask": ask.digest, "missing": lack.reason, "why": lack.why}
-        return Prepared(self._sealed(ask.digest, ask.number, 0, encode(note, {})), ask, lack.reason, lack.why)
+        return Outgoing(self._sealed(ask.digest, ask.number, 0, encode(note, {})), ask, lack.reason, lack.why)
 
     def _sealed(self, question: str, number: int, remembers: int, content: bytes) -> bytes:
         found = Envelope(ANSWER, self.federation, self.name, question, number, remembers, content)
@@ -204,7 +204,7 @@ class Node:
         note, arrays, _ = decode(place.read_bytes())
         return {**note["plain"], **arrays}
 
-    def _remember(self, found: Prepared, content: bytes) -> None:
+    def _remember(self, found: Outgoing, content: bytes) -> None:
         """Keep what is remembered after this answer beside what was before it: which is accepted is not known yet."""
         if not found.memory or found.ask is None:
             return

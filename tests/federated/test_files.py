@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from probekit.errors import Cancelled, InputError, MissingClientsError, Pending, VerificationError
-from probekit.federated import node
+from probekit.federated import client, node
 from probekit.federated.envelope import ANSWER, Envelope
 from probekit.federated.files import FilesCarrier, answer_file, open_questions, take_in
 from probekit.federated.in_process import InProcess
@@ -298,7 +298,7 @@ def test_a_member_that_sends_garbage_is_left_out_by_name(
         found, memory = true(ask, holding, memory, name=name)
         return (change(found) if name == "2" else found), memory
 
-    true = node.answer
+    true = client.answer
     monkeypatch.setattr(node, "answer", lying)
     answers = case.answering(at_least=3).ask("gradient", {"params": POINT})
     wanted = case.in_process.ask("gradient", {"params": POINT}, clients=("0", "1", "3")).total()
