@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from probekit.cache import DiskStore
+from probekit.encoding.cluster import Cluster
 from probekit.values import EncodingSpec, Json
 
 # the hub's client reads these when it is imported: no test may look for a network
@@ -88,3 +91,12 @@ def store(tmp_path: Path) -> DiskStore:
 def own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     """No test touches the user's cache or the network."""
     monkeypatch.setenv("PROBEKIT_CACHE", str(tmp_path_factory.mktemp("default-cache")))
+
+
+@pytest.fixture(scope="session")
+def ray_cluster() -> Iterator[Cluster]:
+    """A Ray of this machine, started once for all tests that want one."""
+    if find_spec("ray") is None:
+        pytest.skip("Ray is not installed")
+    with Cluster() as found:
+        yield found

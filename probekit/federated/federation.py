@@ -78,6 +78,10 @@ class Answers:
         for one in self.stream:
             found += 1
             yield one
+        self.require(found)
+
+    def require(self, found: int) -> None:
+        """Refuse if so few answers are not enough."""
         wanted = found + len(self.missing) if self.at_least is None else self.at_least
         if found < wanted:
             first = "".join(f" Client {name}: {one.reason}, {one.why}" for name, one in [*self.missing.items()][:1])
@@ -102,13 +106,24 @@ class Answers:
             if one is None or one.client != name or one.count != counts[name]:
                 list(stream)  # whoever is missing is named at the end
                 raise MissingClientsError(f"Client {name} was expected to answer for {counts[name]} rows. Ask again.")
-            if self.stats is not None and ("root" in one.arrays or ROWS in one.arrays):
-                return Sum.of(self.stats(one.arrays))
-            return Sum(one.arrays, one.values, one.count)
+            return as_sum(one, self.stats)
 
         found = fold(trie(counts), least_rows(self.columns), get)
         next(stream, None)
-        return Answer("", found.count, found.arrays, found.values, ("gram",) if "gram" in found.arrays else ())
+        return as_answer(found)
+
+
+def as_sum(answer: Answer, stats: Callable[[Arrays], ClientStats] | None) -> Sum:
+    """An answer as what others are added to."""
+    if stats is not None and ("root" in answer.arrays or ROWS in answer.arrays):
+        return Sum.of(stats(answer.arrays))
+    return Sum(answer.arrays, answer.values, answer.count)
+
+
+def as_answer(found: Sum) -> Answer:
+    """The sum of answers as nobody's answer."""
+    arrays = found.settle().arrays
+    return Answer("", found.count, arrays, found.values, ("gram",) if "gram" in arrays else ())
 
 
 class Federation(Protocol):

@@ -15,6 +15,7 @@ from probekit.federated.federation import Federation, Traffic
 from probekit.federated.in_process import InProcess
 from probekit.federated.rows import check_rows, design_for, head_problem
 from probekit.federated.server import client_weights
+from probekit.federated.spill import MANY, Spill
 from probekit.federated.trained import Gradients, RoundState, ServerSet, Trained
 from probekit.linear.design import ClientStats, Design, Solution
 from probekit.linear.plausibility import implausible
@@ -79,10 +80,12 @@ class Training:
 
     def statistics(self) -> dict[str, ClientStats]:
         """Each client's statistics, judged as they arrive."""
-        found = {one.client: self.problem.stats(one.arrays) for one in self.clients.ask("statistics").each()}
-        for name, one in found.items():
+        found, spill = {}, Spill(self.problem.stats) if len(self.counts) >= MANY else None
+        for answer in self.clients.ask("statistics").each():
+            name, one = answer.client, self.problem.stats(answer.arrays)
             if why := implausible(one, self.counts[name]):
                 raise CorruptError(f"No rows have the statistics of client {name}: {why}. Ask the client again.")
+            found[name] = one if spill is None else spill.add(answer, one)
         return {name: found[name] for name in self.counts}
 
     def gradients(self, params: Array) -> dict[str, Array]:

@@ -12,21 +12,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from probekit.cache.matrices import map_tensors, write_tensors
+from probekit.federated.spill import LazyStats
 from probekit.federated.summation import Branch, Node, StatisticsTree, is_bucket
 from probekit.linear.design import ClientStats, Design
 from probekit.linear.roots import RootStats
 from probekit.linear.targets import TargetDesign
 from probekit.runs.tensors import DOUBLE, check, link
-from probekit.values import Array, Indices
+from probekit.values import Array
 
 
-class StoredStats(ClientStats):
-    """Statistics in a file, read when asked for: a root stays in memory, sums only while somebody uses them."""
+class StoredStats(LazyStats):
+    """Statistics in a file of a run: a root stays in memory, sums only while somebody uses them."""
 
     def __init__(
         self, design: Design, count: int, digest: str, load: Callable[[], ClientStats], *, place: int, file: Any
     ) -> None:
-        vars(self).update(design=design, place=place, file=file, _count=count, _digest=digest, _load=load, _read=None)
+        super().__init__(design, count, digest, load)
+        vars(self).update(place=place, file=file, _read=None)
 
     place: int
     """The client's place in the order of clients."""
@@ -42,45 +44,6 @@ class StoredStats(ClientStats):
             object.__setattr__(self, "_read", found if isinstance(found, RootStats) else weakref.ref(found))
         return found
 
-    @property
-    def count(self) -> int:
-        """How many rows."""
-        return self._count
-
-    @property
-    def digest(self) -> str:
-        """As it was when they were written."""
-        return self._digest
-
-    def __add__(self, other: ClientStats) -> ClientStats:
-        return self.loaded + other.loaded
-
-    def __sub__(self, other: ClientStats) -> ClientStats:
-        return self.loaded - other.loaded
-
-    @property
-    def dense(self) -> ClientStats:
-        """The same as sums."""
-        return self.loaded.dense
-
-    @property
-    def gram(self) -> Array:
-        """X^T X."""
-        return self.loaded.gram
-
-    @property
-    def moment(self) -> Array:
-        """X^T Y."""
-        return self.loaded.moment
-
-    @property
-    def class_counts(self) -> Indices:
-        """The rows of each class."""
-        return self.loaded.class_counts
-
-    _count: int
-    _digest: str
-    _load: Callable[[], ClientStats]
     _read: Any
 
 

@@ -46,6 +46,19 @@ def test_the_same_head_and_bytes_through_files(
     assert int(total["rows"][0]) == 120
 
 
+def test_a_sum_of_several_buckets_is_that_of_all_rows() -> None:
+    generator = np.random.default_rng(5)
+    data = EmbeddingSet.from_numpy(generator.normal(size=(400, 5)), generator.normal(size=(400, 2)))
+    problem = head_problem(data, design_for(data))
+    divided = partition(data.labels, "iid", clients=10, seed=1)
+    total = InProcess.of(problem, data, divided.clients).ask("statistics").total()
+    found: Any = problem.stats(total.arrays)
+    [part] = found.parts.values()
+    joint = np.hstack([np.asarray(one) for one in (data.embeddings, np.ones((400, 1)), data.targets)])
+    assert part.count == total.count == 400
+    np.testing.assert_allclose(part.matrix, joint.T @ joint, atol=1e-9)
+
+
 def test_garbage_is_named_and_classes_are_not_targets(data: EmbeddingSet) -> None:
     divided = partition(data.labels, "iid", clients=3, seed=1)
     problem = head_problem(data, design_for(data))

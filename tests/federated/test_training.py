@@ -12,12 +12,14 @@ from numpy.typing import NDArray
 from sklearn.linear_model import Ridge
 
 from probekit.errors import InputError, MismatchError, NotFoundError
+from probekit.federated import training
 from probekit.federated.in_process import InProcess
 from probekit.federated.message import Answer, Ask
 from probekit.federated.methods.closed_form import ClosedForm
 from probekit.federated.methods.fedavg import FedAvg
 from probekit.federated.partition import partition
 from probekit.federated.rows import design_for, head_problem
+from probekit.federated.spill import LazyStats
 from probekit.federated.trained import Trained
 from probekit.federated.training import train
 from probekit.unlearning.choice import can_unlearn
@@ -139,6 +141,24 @@ class Recording(InProcess):
         """How many bytes of this kind went up and down."""
         found = [one[1:] for one in vars(self)["messages"] if one[0] == kind]
         return sum(up for up, _ in found), sum(down for _, down in found)
+
+
+@pytest.mark.parametrize("clients", [3, 60])
+def test_statistics_of_many_clients_lie_in_a_file(
+    make_set: MakeSet, monkeypatch: pytest.MonkeyPatch, clients: int
+) -> None:
+    data = make_set(120)
+    divided = partition(data.labels, "iid", clients=clients)
+    usual = train(data, divided, ridge=0.1)
+    monkeypatch.setattr(training, "MANY", clients)
+    filed = train(data, divided, ridge=0.1)
+    assert usual.statistics is not None
+    assert filed.statistics is not None
+    assert {type(one) for one in filed.statistics.values()} == {LazyStats}
+    assert filed.head.digest == usual.head.digest
+    for name, one in usual.statistics.items():
+        assert filed.statistics[name].digest == filed.statistics[name].loaded.digest == one.digest
+        assert filed.statistics[name].count == one.count
 
 
 def test_bytes_are_counted_by_purpose(make_set: MakeSet) -> None:
