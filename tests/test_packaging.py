@@ -84,7 +84,7 @@ def test_constraints_pin_every_dependency(project: dict[str, Any]) -> None:
         if "==" in line and not line.startswith("#")
     }
     stated = [*project["project"]["dependencies"], *project["project"]["optional-dependencies"]["dev"]]
-    for extra in ("offline", "docs"):
+    for extra in ("offline", "flower", "ray", "docs"):
         stated += project["project"]["optional-dependencies"][extra]
     assert set(map(normal, stated)) <= pinned
 
@@ -116,10 +116,11 @@ def test_what_is_imported_is_declared_and_what_is_declared_is_imported(project: 
     needed = {normal(one) for one in project["project"]["dependencies"]}
     extras = {name: set(map(normal, one)) for name, one in project["project"]["optional-dependencies"].items()}
     library = distributions("probekit", "cli", "cache")
-    assert library == needed | extras["offline"] | extras["sign"]
-    assert set(extras) == {"offline", "sign", "docs", "dev"}
+    assert library == needed.union(*(extras[name] for name in ("offline", "sign", "flower", "ray")))
+    assert set(extras) == {"offline", "sign", "flower", "ray", "docs", "dev"}
     assert extras["docs"] - needed == distributions("docs") - needed | {"mkdocs-material", "mkdocstrings"}
-    used_with_tests = distributions("tests", "benchmarks", "examples") - needed - extras["offline"]
+    engines = extras["flower"] | extras["ray"]
+    used_with_tests = distributions("tests", "benchmarks", "examples") - needed - extras["offline"] - engines
     assert used_with_tests | TOOLS | extras["sign"] == extras["dev"]
 
 

@@ -1,0 +1,110 @@
+"""The process that answers for a SuperNode: it takes the bytes out of each message and never loads the app beside them.
+
+`python -m probekit.federated.flower.executor NODE PORT`
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from probekit.federated.flower import private
+from probekit.federated.flower.folders import SECRET
+
+RECORD, ITEM, SCHEMA = "probekit", "content", "probekit.v1"
+IDLE = 0.2
+HEARTBEAT = 10.0
+
+
+def packed(content: bytes) -> Any:
+    """Bytes as the content of a Flower message."""
+    from flwr.app import Array, ArrayRecord, RecordDict
+
+    array = Array("uint8", (len(content),), SCHEMA, content)
+    return RecordDict({RECORD: ArrayRecord({ITEM: array})})
+
+
+def unpacked(content: Any) -> bytes:
+    """The bytes in the content of a Flower message; ValueError where it is not one of ours."""
+    try:
+        array = content[RECORD][ITEM]
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError("this is not a message of probekit") from error
+    if array.stype != SCHEMA:
+        raise ValueError(f"a message of {SCHEMA} was wanted; found {array.stype!r}")
+    return bytes(array.data)
+
+
+def reply(message: Any, answer: Callable[[bytes], bytes]) -> Any:
+    """The reply to a message: the answer's bytes, or Flower's error for one that is not ours."""
+    from flwr.app import Error, Message
+
+    try:
+        return Message(packed(answer(unpacked(message.content))), reply_to=message)
+    except Exception as error:  # whatever a message holds, the process goes on
+        print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)
+        return Message(Error(code=2, reason="this node answers signed questions of probekit only"), reply_to=message)
+
+
+@contextmanager
+def heartbeat(holder: Any) -> Iterator[None]:
+    """Keep a task alive while its work goes on."""
+    stop = threading.Event()
+    request = private.flwr("SendTaskHeartbeatRequest")()
+
+    def beat() -> None:
+        while not stop.is_set():
+            with suppress(Exception):  # the other side is away, or gave the task up: whoever calls next will see
+                holder.SendTaskHeartbeat(request)
+            stop.wait(HEARTBEAT)
+
+    threading.Thread(target=beat, daemon=True).start()
+    try:
+        yield
+    finally:
+        stop.set()
+
+
+def serve(address: str, secret: bytes, answer: Callable[[bytes], bytes], *, until: threading.Event) -> None:
+    """Answer the messages that reach a SuperNode on this machine."""
+    import httpx
+
+    with private.tasks(address, None, secret, "flwr-clientapp") as oldest:
+        while not until.is_set():
+            try:
+                found = oldest()
+                if found is not None:
+                    _answer(address, found[1], answer)
+                    continue
+            except httpx.HTTPError as error:  # the SuperNode starts, ends, or gave the task up
+                print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)
+                time.sleep(1)
+            until.wait(IDLE)
+
+
+def _answer(address: str, token: str, answer: Callable[[bytes], bytes]) -> None:
+    with private.holder(address, None, token, "flwr-clientapp") as holder, heartbeat(holder):
+        message, context, *_ = private.flwr("pull_task_input")(holder)
+        private.flwr("push_message")(holder, reply(message, answer), context)
+        private.flwr("push_task_output")(holder, context, "completed", "")
+
+
+def main(folder: str, port: str) -> None:
+    """Answer for the node in a folder until the process is ended."""
+    from probekit.cache import DiskStore, default_root
+    from probekit.federated.node import Node, read_node
+
+    where = Path(folder)
+    cache = read_node(where)["cache"]
+    node = Node.open(where, DiskStore(Path(cache) if cache else default_root()).open)
+    secret = (where / "private" / SECRET).read_bytes()
+    serve(f"127.0.0.1:{port}", secret, node.answer, until=threading.Event())
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
