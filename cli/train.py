@@ -24,8 +24,13 @@ SHOWN_CLIENTS = 20
 @o.with_flags(TrainOptions)
 def train(
     output: Output,
-    embeddings: Annotated[str, typer.Argument(help="A set's name, or how its digest begins; for jvp also a data set.")],
+    embeddings: Annotated[
+        str | None, typer.Argument(help="A set's name, or how its digest begins; for jvp also a data set.")
+    ] = None,
     run: Annotated[Path | None, typer.Option(help="The run folder (default: runs/SET-METHOD).")] = None,
+    federation: Annotated[
+        str | None, typer.Option(help="Clients elsewhere instead of a set: a federation's folder.", rich_help_panel=WHO)
+    ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace a finished run.")] = False,
     client_keys: Annotated[
         Path | None,
@@ -35,7 +40,7 @@ def train(
 ) -> None:
     """Train a head, or a whole network, across clients, and keep in a run folder what unlearning will need.
 
-    Killed or interrupted, it leaves no half run: give the same command again.
+    Killed or interrupted, it leaves no half run: give the same command again, also where clients elsewhere are awaited.
     """
     options = TrainOptions(**given)
     with output.busy("loading ..."):
@@ -43,7 +48,7 @@ def train(
         from probekit.runs.run import Run
 
     keys = None if client_keys is None else read_keys(client_keys)
-    path = run or default_run(embeddings, options.label)
+    path = run or default_run(embeddings or Path(federation or "run").name, options.label)
     with output.watch() as watch:
         how: Any = {
             "store": output.store,
@@ -51,7 +56,7 @@ def train(
             "watch": watch,
             "note": o.noted(output, "split", "partition", "ridge"),
         }
-        made = Run.train(path, embeddings, options, client_keys=keys, **how)
+        made = Run.train(path, embeddings, options, client_keys=keys, federation=federation, **how)
     result = made.training
     assert result is not None
     if result.left_out:
@@ -73,6 +78,7 @@ def _show(console: Console, result: TrainResult) -> None:
         "trained": f"{trained.method} {result.kind}, {trained.head.dimension} numbers to {len(trained.head.classes)} "
         f"classes, on {sum(counts)} rows of {inputs['name']} ({trained.head.recipe['backbone']})",
         "clients": f"{len(counts)} by {partition.scheme}{spread}; the server has {len(partition.server)}",
+        **{f"without {name}": f"{one.reason}: {one.why}" for name, one in result.missing.items()},
         "ridge": _ridge_line(result),
         "solved": f"{solution.method}, relative residual {solution.residual:.2g}{_rounds_line(result)}",
     }

@@ -28,6 +28,7 @@ def unlearn(
     subject: Annotated[
         list[str] | None, typer.Option(help="Forget a person's rows: COLUMN=VALUE, by extract --column. Repeatable.")
     ] = None,
+    federation: Annotated[str | None, typer.Option(help="Where the clients elsewhere are, if they moved.")] = None,
     key: Annotated[Path | None, typer.Option(help="Sign the certificate with this Ed25519 private key (PEM).")] = None,
     certificate: Annotated[Path | None, typer.Option(help="Also write the certificate here.")] = None,
     purge: Annotated[bool, typer.Option("--purge", help="Then remove what was derived from the forgotten.")] = False,
@@ -48,7 +49,7 @@ def unlearn(
     signed = None if key is None else o.private_key(key, run, output.store_for(finishing=purge).root)
     purged = opened.purge() if purge and opened.unfinished else None
     with output.watch() as watch:
-        result = opened.unlearn(key=signed, watch=watch, **given)
+        result = opened.unlearn(key=signed, watch=watch, federation=federation, **given)
     if certificate is not None:
         write_text(certificate, result.path.read_text())
     if purge and (purged is None or not result.already_done):
@@ -65,6 +66,7 @@ def _show(console: Console, result: UnlearnResult, purged: PurgeResult | None) -
         "request": result.asked,
         "method": f"{claims.method}. {result.why}",
         "retained": "{} clients, {} rows".format(*claims.retained_numbers),
+        **{f"also without {name}": f"{one.reason}: {one.why}" for name, one in result.missing.items()},
     }
     if claims.warnings:
         seen["warning"] = " ".join(claims.warnings)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from probekit.linear.targets import TargetDesign
 from probekit.models.linear_problem import HeadProblem
 from probekit.models.problem import class_count
 from probekit.models.target_problem import kind_of
-from probekit.values import UNLABELLED, EmbeddingSet, Partition, target_kind
+from probekit.values import UNLABELLED, EmbeddingSet, Indices, Partition, target_kind
 
 
 def head_problem(embeddings: EmbeddingSet, design: Design) -> HeadProblem:
@@ -70,6 +71,23 @@ def _check_targets(embeddings: EmbeddingSet, partition: Partition) -> None:
         )
 
 
+def check_classes(counts: Indices, names: Sequence[str], *, own: Indices) -> None:
+    """Refuse clients whose rows, by these counts of classes, do not make a head; `own` are the labels of the server."""
+    if np.count_nonzero(counts) < 2:
+        raise InputError(
+            "A head needs rows of two or more classes; the clients hold only class "
+            f"{int(np.argmax(counts))}. Add rows of other classes."
+        )
+    known = counts + np.bincount(own, minlength=len(counts))
+    if not known.all():
+        number = int(np.argmin(known))
+        name = names[number] if names else number
+        raise InputError(
+            f"Every class needs a row; no client and not the server has one of class {name}. Add rows of it, "
+            "or extract the data set without that class."
+        )
+
+
 def _check_labels(embeddings: EmbeddingSet, partition: Partition, classes: int) -> None:
     labels, masked = embeddings.labels, embeddings.masked
     unusable = (labels == UNLABELLED) | (False if masked is None else masked)
@@ -83,16 +101,4 @@ def _check_labels(embeddings: EmbeddingSet, partition: Partition, classes: int) 
         _check_targets(embeddings, partition)
         return
     among_clients = np.bincount(labels[np.concatenate(list(partition.clients.values()))], minlength=classes)
-    if np.count_nonzero(among_clients) < 2:
-        raise InputError(
-            "A head needs rows of two or more classes; the clients hold only class "
-            f"{int(np.argmax(among_clients))}. Add rows of other classes."
-        )
-    known = among_clients + np.bincount(labels[partition.server], minlength=classes)
-    if not known.all():
-        number = int(np.argmin(known))
-        name = embeddings.class_names[number] if embeddings.class_names else number
-        raise InputError(
-            f"Every class needs a row; no client and not the server has one of class {name}. Add rows of it, "
-            "or extract the data set without that class."
-        )
+    check_classes(among_clients, embeddings.class_names, own=labels[partition.server])

@@ -158,7 +158,8 @@ def train(
     objective is the mean of the clients' mean ridge losses, each with its share of the rows; ridge in "sum" scaling is
     divided by the number of rows. `objective_noise`: the sigma of a secret linear term that hides what a removal leaves
     behind (closed form only); the term is drawn anew, stands in `Trained.objective` and must be told to nobody.
-    `federation`: the clients (default: in this process, from these rows). `save` is called where every round ended,
+    `federation`: the clients (default: in this process, from these rows); where the partition names none, theirs are
+    other rows, and these are the server's own. `save` is called where every round ended,
     with where to go on from by `resume`.
     """
     trainer = trainer_named(method)
@@ -178,7 +179,8 @@ def train(
         raise InputError(
             f"Several labels and real targets are trained in closed form; found method {trainer.name}. Leave it out."
         )
-    check_rows(embeddings, partition, problem)
+    if federation is None or partition.clients:
+        check_rows(embeddings, partition, problem)
     clients = federation if federation is not None else InProcess.of(problem, embeddings, partition.clients)
     preset = getattr(trainer, "ridge", None)
     if ridge is None or (preset is not None and preset != ridge):

@@ -104,7 +104,8 @@ def network_problem(
     shape = picture_shape(embeddings.spec) or (embeddings.dimension,)
     classes = class_count(embeddings)
     made = network(options.network, shape, classes, seed=options.seed)
-    refuse_unfit(made, tensor_of(np.asarray(embeddings.embeddings[:8])).reshape(-1, *shape), classes=classes)
+    some = np.asarray(embeddings.embeddings[:8]) if len(embeddings) else np.zeros((1, *shape), np.float32)
+    refuse_unfit(made, tensor_of(some).reshape(-1, *shape), classes=classes)
     if known is not None:
         made.load_state_dict({name: from_numpy(np.array(value)) for name, value in known.items()})
     elif options.weights is not None:

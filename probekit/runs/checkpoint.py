@@ -19,7 +19,7 @@ from probekit.files import PRIVATE, storing
 from probekit.runs import tensors
 from probekit.runs.layout import checkpoint_path
 from probekit.runs.options import TrainOptions
-from probekit.values import EmbeddingSet, Json, canonical
+from probekit.values import Json, canonical
 
 EVERY = 20.0
 """Seconds between two writings; the first is written at once."""
@@ -45,10 +45,10 @@ class TrainingCheckpoint:
     _written: float = field(default=-EVERY, init=False)
 
     @classmethod
-    def of(cls, run: Path, options: TrainOptions, embeddings: EmbeddingSet) -> TrainingCheckpoint:
-        """For a run with these options on this set."""
+    def of(cls, run: Path, options: TrainOptions, rows: str) -> TrainingCheckpoint:
+        """For a run with these options on rows of this digest."""
         asked = {name: value for name, value in options.plain.items() if name not in FREE}
-        key = hashlib.sha256(canonical([embeddings.digest, asked]).encode()).hexdigest()
+        key = hashlib.sha256(canonical([rows, asked]).encode()).hexdigest()
         return cls(checkpoint_path(run), key)
 
     def load(self, note: Callable[[str], None] | None = None) -> TrainingState | None:

@@ -66,13 +66,16 @@ class Commitments:
         """What is committed to in a state."""
         return SlotRoot(self.run, self.slots, state, self.tree.top)
 
-    def following(self, contents: Mapping[str, LeafContent], state: int) -> CommittedStep:
-        """What is committed to in the next state, and the proof of what changed since this one."""
-        leaves, slots = {}, self.slots
+    def following(
+        self, contents: Mapping[str, LeafContent], state: int, keys: Mapping[str, bytes] | None = None
+    ) -> CommittedStep:
+        """What is committed to in the next state, and the proof of what changed since this one. keys: who joins."""
+        leaves, slots, known = {}, self.slots, keys or {}
         for name, one in contents.items():
             old = self.leaves.get(name)
             if old is None:
-                leaves[name], slots = _leaf(self.run, slots, name, one), slots + 1
+                made = _leaf(self.run, slots, name, one, key=known.get(name, NONE))
+                leaves[name], slots = made, slots + 1
             elif (old.rows, old.row_ids, old.statistics) == one:
                 leaves[name] = old
             else:

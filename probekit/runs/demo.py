@@ -20,11 +20,11 @@ from probekit.models.heads import Head
 from probekit.models.serving import predict
 from probekit.report.page import write_page
 from probekit.runs.fitting import timed
+from probekit.runs.gathering import divide
 from probekit.runs.options import TrainOptions
 from probekit.runs.result import Result
 from probekit.runs.run import Run
 from probekit.runs.snapshot import snapshot
-from probekit.runs.training import divide
 from probekit.runs.unlearning import UnlearnResult
 from probekit.values import EmbeddingSet
 

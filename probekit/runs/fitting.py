@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import numpy as np
 
 from probekit.errors import InputError
+from probekit.federated.attendance import Attendance, ClientsLeft
 from probekit.federated.choice import Choice, choose
-from probekit.federated.rows import check_rows
+from probekit.federated.federation import Missing
+from probekit.federated.party import Party
+from probekit.federated.rows import check_classes, check_rows
 from probekit.federated.summation import StatisticsTree
 from probekit.federated.trained import RoundState, Trained
-from probekit.federated.training import train, trainer_named
+from probekit.federated.training import train, trainer_named, with_recipe
 from probekit.linear.ridge import penalty_of
 from probekit.linear.spectrum import condition, effective_dimension
 from probekit.linear.system import system_of
@@ -46,12 +49,46 @@ class Fitted:
     choice: Choice | None = None
     effective_dimension: float | None = None
     condition: float | None = None
+    missing: Mapping[str, Missing] = field(default_factory=dict)
+    clients: Any = None
+    """Whoever was asked."""
+
+
+@dataclass(frozen=True, eq=False)
+class TrainingRows:
+    """Rows of the cache and who holds them or, with a party, the server's own rows: those of its clients lie elsewhere.
+
+    job: what the work with the party is called.
+    """
+
+    embeddings: EmbeddingSet
+    partition: Partition
+    party: Party | None = None
+    job: str = ""
+
+    def settled(self, problem: Any) -> Any:
+        """The problem as all rows have it."""
+        if self.party is None or not (targets := self.party.description.targets):
+            return problem
+        return replace(problem, design=replace(problem.design, targets=targets))
+
+    def clients(self, problem: Any, options: TrainOptions) -> Any:
+        """The clients, ready to be asked."""
+        if self.party is None:
+            return federation_of(problem, self.embeddings, self.partition)
+        counts = self.party.description.counts
+        asked: Any = {"at_least": options.at_least, "timeout": options.timeout}
+        empty = {name: Missing("cannot", "it has no rows.") for name, rows in counts.items() if not rows}
+        if empty and options.at_least is None:
+            raise InputError(f"Every client needs a row; client {min(empty)} has none. Leave it out, or `at_least`.")
+        found = Attendance.of(self.party, problem, counts, job=self.job, **asked)
+        found.leave(empty, quietly=True)
+        return found
 
 
 def fit(
     options: TrainOptions,
-    embeddings: EmbeddingSet,
-    divided: Partition,
+    rows: TrainingRows,
     checkpoint: TrainingCheckpoint,
     *,
     timings: dict[str, float],
@@ -63,44 +100,111 @@ def fit(
     before = checkpoint.load(note)
     known = None if before is None else before.arrays
     with timed(timings, "prepare"):
-        problem = backend.prepare(embeddings, divided, options, progress=watch("pretraining"), known=known)
+        look = watch("pretraining")
+        problem = rows.settled(backend.prepare(rows.embeddings, rows.partition, options, progress=look, known=known))
     if before is None and problem.arrays:
         checkpoint.save(TrainingState(problem.arrays))
     if hasattr(trainer, "configure"):
         problem = trainer.configure(problem)
-    check_rows(embeddings, divided, problem)
-    clients = federation_of(problem, embeddings, divided)
-    choice, ridge = None, options.number
-    if ridge is None and getattr(trainer, "ridge", None) is None:
-        ridge = None if options.auto else backend.ridge
-        if ridge is None and "statistics" in problem.traits:
-            with timed(timings, "choose the ridge"):
-                whole = divided.scheme == "groups" and len(divided.clients) > 1  # then clients hold whole groups
-                how = str(options.ridge or ("auto:clients" if whole else "auto"))
-                if embeddings.groups is not None and how in ("auto", "auto:loo") and note is not None:
-                    note(LONE_ROWS)
-                choice = choose(clients, problem, how=how, scaling=options.scaling, seed=options.seed)
-
-    def save(reached: RoundState) -> None:
-        checkpoint.save(TrainingState(problem.arrays, reached))
-
-    with timed(timings, "train"):
-        trained = train(
-            embeddings,
-            divided,
-            problem=problem,
-            federation=clients,
-            ridge=choice or ridge,
-            method=trainer,
-            scaling=options.scaling,
-            keep=options.keep,
-            objective_noise=options.objective_noise,
-            watch=watch,
-            resume=None if before is None or options.keep_history else before.rounds,
-            save=save,
-        )
+    if rows.party is None:
+        check_rows(rows.embeddings, rows.partition, problem)
+    clients = rows.clients(problem, options)
+    work = _Work(options, rows, problem, trainer, clients, checkpoint, timings, watch, note)
+    # clients elsewhere gave answers that are kept: the same questions, from the first, find them
+    trained, ridge = work.done(None if before is None or rows.party is not None else before.rounds)
+    choice = ridge if isinstance(ridge, Choice) else None
     dimension, number = _spectrum(trained, choice)
-    return Fitted(trained, _resolved(options, trainer, trained), choice, dimension, number)
+    missing = getattr(clients, "missing", {})
+    return Fitted(trained, _resolved(options, trainer, trained), choice, dimension, number, missing, clients)
+
+
+@dataclass(eq=False)
+class _Work:
+    """A training, from the choice of its ridge to its end; where clients leave, the others do it again."""
+
+    options: TrainOptions
+    rows: TrainingRows
+    problem: Any
+    trainer: Any
+    clients: Any
+    checkpoint: TrainingCheckpoint
+    timings: dict[str, float]
+    watch: Watch
+    note: Callable[[str], None] | None
+    reached: RoundState | None = None
+
+    def done(self, before: RoundState | None) -> tuple[Trained, Choice | float | None]:
+        """What was trained, and by which ridge; goes on after these rounds."""
+        left: list[str] = []
+        self.reached = before
+        while True:
+            try:
+                ridge = self._ridge()
+                trained = self._trained(ridge)
+                break
+            except ClientsLeft as error:
+                rounds = 0 if self.reached is None or self.options.keep_history else self.reached.rounds
+                left += [f"{error} It was in the first {rounds} rounds."] * bool(rounds)
+                if self.note is not None:
+                    self.note(f"{error} The others go on.")
+        if self.rows.party is not None:
+            _check_answered(trained, self.rows)
+        return _noted(trained, left), ridge
+
+    def _save(self, now: RoundState) -> None:
+        self.reached = now
+        if self.rows.party is None:
+            self.checkpoint.save(TrainingState(self.problem.arrays, now))
+
+    def _trained(self, ridge: Choice | float | None) -> Trained:
+        options = self.options
+        with timed(self.timings, "train"):
+            return train(
+                self.rows.embeddings,
+                self.rows.partition,
+                problem=self.problem,
+                federation=self.clients,
+                ridge=ridge,
+                method=self.trainer,
+                scaling=options.scaling,
+                keep=options.keep,
+                objective_noise=options.objective_noise,
+                watch=self.watch,
+                resume=None if options.keep_history else self.reached,
+                save=self._save,
+            )
+
+    def _ridge(self) -> Choice | float | None:
+        """The one that was given, the usual one, or one that is chosen by asking the clients."""
+        options, rows, ridge = self.options, self.rows, self.options.number
+        if ridge is not None or getattr(self.trainer, "ridge", None) is not None:
+            return ridge
+        usual = None if options.auto else backend_named(options.backend).ridge
+        if usual is not None or "statistics" not in self.problem.traits:
+            return usual
+        with timed(self.timings, "choose the ridge"):
+            divided = rows.partition
+            whole = divided.scheme == "groups" and len(divided.clients) > 1  # then clients hold whole groups
+            how = str(options.ridge or ("auto:clients" if whole else "auto"))
+            grouped = rows.party is None and rows.embeddings.groups is not None
+            if grouped and how in ("auto", "auto:loo") and self.note is not None:
+                self.note(LONE_ROWS)
+            return choose(self.clients, self.problem, how=how, scaling=options.scaling, seed=options.seed)
+
+
+def _check_answered(trained: Trained, rows: TrainingRows) -> None:
+    """Refuse classes that nobody has a row of, where statistics say how many there are."""
+    if trained.statistics is not None and "targets" not in trained.problem.traits:
+        total = StatisticsTree.of(trained.statistics).total
+        check_classes(total.class_counts, trained.head.classes, own=rows.embeddings.labels[rows.partition.server])
+
+
+def _noted(trained: Trained, remarks: list[str]) -> Trained:
+    """The same with remarks on how it was solved."""
+    if not remarks:
+        return trained
+    note = " ".join(filter(None, (trained.solution.note, *remarks)))
+    return with_recipe(replace(trained, solution=replace(trained.solution, note=note)), {"note": note})
 
 
 def trainer_of(options: TrainOptions) -> Any:

@@ -24,12 +24,13 @@ from numpy.typing import NDArray
 from probekit.cache import DiskStore
 from probekit.cache.journal import refuse
 from probekit.custody.seals import Openings, opened
-from probekit.errors import CorruptError, InputError, MismatchError, NotFoundError
+from probekit.errors import CorruptError, InputError, NotFoundError
 from probekit.federated.trained import Trained
 from probekit.files import ASIDE, acquire, replaced, restore_folder, storing, sync_folder, write_json
 from probekit.models.heads import Head
 from probekit.registry import nearest
 from probekit.runs import commitments, layout, ledger, tensors
+from probekit.runs.cached import cached_rows
 from probekit.runs.commitments import CommittedStep
 from probekit.runs.erasure import erase_purged
 from probekit.runs.layout import LEDGER, NOTE, PARTITION, lock_of, state_folder
@@ -135,27 +136,20 @@ class RunFolder:
 
     def embeddings(self, store: DiskStore) -> EmbeddingSet:
         """The rows that the run was trained on, from the cache; refused if they are no longer the same."""
-        inputs, rows = self.inputs, self.rows()
-        if inputs["set"] not in store.sets.digests():
-            meant = store.sets.names().get(inputs["name"])
-            wanted = f"{self.path} was trained on set {inputs['name']} ({inputs['set'][:12]})"
-            if meant is not None:
-                raise MismatchError(
-                    f"{wanted}; in {store.root} that name now means {meant[:12]}. Train again with `force=True`, or "
-                    "extract the set as it was."
-                )
+        if (asked := self.inputs.get("federation")) is not None:
             raise NotFoundError(
-                f"{wanted}, which is not in {store.root}. Extract it again, bring it with `probekit cache import`, or "
-                "name its cache (`cache`)."
+                f"{self.path} was trained across the federation {asked}: its rows lie with the clients."
             )
-        found = store.open(inputs["set"])
-        found = found if rows is None else found.select(rows)
-        if found.digest != inputs["rows"]:
-            raise CorruptError(
-                f"The set {inputs['name']} in {store.root} is not the one that {self.path} was trained on, though it "
-                "has its name. Run `probekit cache verify`."
-            )
-        return found
+        return cached_rows(self.path, self.inputs, self.rows(), store)
+
+    def server_set(self, store: DiskStore) -> EmbeddingSet | None:
+        """The server's own rows, where the others lie with the clients; None: there are none, or all lie in the cache.
+
+        In the run's partition they come first.
+        """
+        if not self.inputs.get("set") or "federation" not in self.inputs:
+            return None
+        return cached_rows(self.path, self.inputs, self.rows(), store)
 
     @contextmanager
     def lock(self, *, purging: bool = False) -> Iterator[None]:
@@ -175,13 +169,15 @@ class RunFolder:
         finally:
             self._lock.release()
 
-    def commit(self, trained: Trained, row_ids: Mapping[str, bytes] | None = None) -> CommittedStep:
-        """What the run would commit to with this as its next state; the ids of clients' rows where they changed."""
+    def commit(
+        self, trained: Trained, row_ids: Mapping[str, bytes] | None = None, keys: Mapping[str, bytes] | None = None
+    ) -> CommittedStep:
+        """What the run would commit to with this as its next state; ids of rows where they changed, keys who join."""
         before = self.at().commitments()
         contents = commitments.contents_of(trained, row_ids or {}, before)
         if before is None:
             return CommittedStep.begin(contents, self.state + 1)
-        return before.following(contents, self.state)
+        return before.following(contents, self.state, keys)
 
     def write_state(
         self,

@@ -147,6 +147,11 @@ def checkpoint_path(path: Path) -> Path:
     return path.absolute().parent / f".{path.name}.training"
 
 
+def job_path(path: Path) -> Path:
+    """Where it stands what an unfinished work with clients elsewhere is called."""
+    return path.absolute().parent / f".{path.name}.job"
+
+
 def noise_path(path: Path) -> Path:
     """Where the ledger of a run that is not trained yet fixes its noise."""
     return path.absolute().parent / f".{path.name}.noise"

@@ -19,7 +19,7 @@ OPENINGS, CERTIFICATES = "openings", "certificates"
 SEALED: Mapping[str, tuple[str, ...]] = {
     "inputs": ("set", "rows", "partition", "head"),
     "outputs": ("head", "trained"),
-    "details": ("request", "request digest", "cost"),
+    "details": ("request", "request digest", "cost", "missing"),
 }
 """What an entry says in sealed form only, where it says it."""
 

@@ -77,6 +77,11 @@ class TrainOptions:
     seed: int = _option(0, "Random seed.", minimum=0)
     server_share: float = _who(0.0, "The server's own part of the rows; no client gets it.")
     server_choice: str = _who("random", "How the server's part is drawn.", "random", "representative")
+    server_set: str | None = _who(None, "Across a federation: a set of this cache, as the server's own rows.")
+    at_least: int | None = _who(
+        None, "Across a federation: so many clients are enough, others are left out by name (default: all).", minimum=1
+    )
+    timeout: float | None = _who(None, "Seconds that a client has to answer a question in.")
     keep: str | None = _who(
         None, "Kept of each client (default: statistics; fedavg: gradients).", "statistics", "gradients", "nothing"
     )
@@ -269,6 +274,10 @@ class UnlearnOptions:
         "gradient, the start is random, 400 steps end wherever they are.",
     )
     server_only: bool = _option(False, "Ask no client, not even for a gradient to certify the result.")
+    at_least: int | None = _option(
+        None, "Across a federation: so many clients are enough, others are forgotten too (default: all).", minimum=1
+    )
+    timeout: float | None = _option(None, "Across a federation: seconds that a client has to answer a question in.")
     test: str | None = _option(None, "A set on which to count the certified agreement.")
     epsilon: float | None = _noise(None, "What objective noise is to guarantee of this head (default: 1).")
     delta: float | None = _noise(None, "Default: 1e-5.")

@@ -21,6 +21,7 @@ from probekit.runs.result import Result
 
 if TYPE_CHECKING:
     from probekit.evaluation.probe_values import Probe
+    from probekit.federated.party import Party
     from probekit.report.report import Report
     from probekit.runs.bundling import bundle
     from probekit.runs.duplicates import DuplicatesResult, duplicates
@@ -110,7 +111,7 @@ class Run(OpenRun):
     def train(
         cls,
         path: Path | str,
-        embeddings: str,
+        embeddings: str | None = None,
         options: TrainOptions | None = None,
         *,
         store: DiskStore | None = None,
@@ -118,9 +119,10 @@ class Run(OpenRun):
         watch: Watch = unwatched,
         note: Callable[[str], None] | None = None,
         client_keys: Mapping[str, bytes] | None = None,
+        federation: Party | str | None = None,
         **more: Any,
     ) -> Self:
-        """Train on a set of the cache and keep everything in a new run folder.
+        """Train on a set of the cache, or across a federation, and keep everything in a new run folder.
 
         embeddings: the set's name, or how its digest begins; for a whole network also a data set.
         options: or the fields of `TrainOptions` as keywords.
@@ -128,6 +130,7 @@ class Run(OpenRun):
         force: replace a finished run in that folder.
         watch, note: told of progress, and of remarks on the way.
         client_keys: the 32 bytes of the public keys of clients that have one, by which they ask to leave.
+        federation: clients elsewhere, or a text that names them, instead of `embeddings`.
         """
         from probekit.runs.options import TrainOptions
         from probekit.runs.training import train_run
@@ -135,7 +138,7 @@ class Run(OpenRun):
         chosen = TrainOptions(**more) if options is None else options
         store = store or DiskStore()
         how: Any = {"store": store, "force": force, "watch": watch, "note": note, "client_keys": client_keys}
-        result = train_run(Path(path), embeddings, chosen, **how)
+        result = train_run(Path(path), embeddings, chosen, federation=federation, **how)
         return cls(result.folder, store, training=result)
 
     @classmethod

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,26 +17,30 @@ from probekit.custody.petitions import Petition
 from probekit.custody.seals import opened
 from probekit.custody.signatures import sign
 from probekit.errors import InputError, MismatchError, NotFoundError
+from probekit.federated.attendance import ClientsLeft
+from probekit.federated.federation import Missing
+from probekit.federated.party import Party
 from probekit.federated.trained import Trained
 from probekit.linear.objective import SIGMA
 from probekit.protocols import Watch, unwatched
-from probekit.runs.commitments import row_ids_of
 from probekit.runs.folder import OpenRun, RunFolder
+from probekit.runs.jobs import job_done
 from probekit.runs.layout import CERTIFICATE, next_state, state_folder
 from probekit.runs.ledger import Event
 from probekit.runs.noise import covered
 from probekit.runs.openings import certificate_openings, read_openings
-from probekit.runs.options import TrainOptions, UnlearnOptions
+from probekit.runs.options import UnlearnOptions
+from probekit.runs.preparing import by_statistics, people, prepare, row_ids
 from probekit.runs.result import Result, to_plain
+from probekit.runs.retained import RetainedClients
 from probekit.runs.rows import UNLEARN, RunRows, full_ids, read_request, rows_at
 from probekit.runs.state_writing import writing
-from probekit.unlearning.choice import carried_out, choose
+from probekit.unlearning.choice import carried_out
 from probekit.unlearning.distance import Distance, distance_to_retraining
-from probekit.unlearning.method import Cost, Material, Unlearned, missing, needs_in_words
+from probekit.unlearning.method import Cost, Unlearned, missing, needs_in_words
 from probekit.unlearning.method import method as find_method
-from probekit.unlearning.removal import Removal
-from probekit.unlearning.request import SampleRef, UnlearnRequest, asked
-from probekit.values import Json
+from probekit.unlearning.request import UnlearnRequest, asked
+from probekit.values import EmbeddingSet, Json
 
 
 @dataclass(frozen=True)
@@ -60,6 +64,7 @@ class UnlearnResult(Result):
 
     `digest` is the certificate's as it was given: a purge strips those of earlier states. `distance` to retraining,
     before and after, is told and not kept: whoever has the retained rows could look for the forgotten ones by it.
+    `missing` clients elsewhere did not answer: they were forgotten with the others.
     """
 
     run: Path
@@ -72,6 +77,7 @@ class UnlearnResult(Result):
     why: str = ""
     unlearned: Unlearned | None = None
     distance: Distance | None = None
+    missing: Mapping[str, Missing] = field(default_factory=dict)
 
     @property
     def asked(self) -> str:
@@ -100,25 +106,33 @@ class UnlearnResult(Result):
             "head": self.certificate.after.get("head"),
             "cost": to_plain(self.cost),
             "distance": to_plain(self.distance),
+            "missing": to_plain(self.missing),
             "note": "" if self.unlearned is None else self.unlearned.note,
         }
         return value
 
 
 def plan(
-    run: OpenRun, client: str | None = None, *, method: str = "auto", server_only: bool = False, **others: Any
+    run: OpenRun,
+    client: str | None = None,
+    *,
+    method: str = "auto",
+    server_only: bool = False,
+    federation: Party | str | None = None,
+    **others: Any,
 ) -> UnlearnPlan:
     """What `unlearn` with the same arguments would do, need and change, and why; nothing changes.
 
     others: clients, samples, relabel and add, as `unlearn` has them.
     """
-    request = read_request(client, **others)
+    online = RetainedClients(run.folder, run.store, federation)
+    request = online.checked(read_request(client, **others))
     before, rows, request, done = _look(run.folder, run.store, request, method)
     if done is not None:
         said = done.certificate
         return UnlearnPlan(run.path, done.state, request, True, said.method, "", (), (), tuple(said.retained))
     options = UnlearnOptions(method=method, server_only=server_only)
-    name, why, removal = _prepare(run.folder, before, request, options, rows, unwatched)
+    name, why, removal = prepare(online, before, request, options, rows, unwatched)
     unlearner = find_method(name)
     lacking, needs = missing(unlearner, removal), needs_in_words(unlearner)
     lacks = (lacking,) if lacking else ()
@@ -136,6 +150,7 @@ def unlearn(
     subjects: Sequence[str] = (),
     asked: Sequence[Petition] = (),
     reference: str | None = None,
+    federation: Party | str | None = None,
     watch: Watch = unwatched,
     **options: Any,
 ) -> UnlearnResult:
@@ -146,14 +161,16 @@ def unlearn(
     subjects: people inside clients, COLUMN=VALUE, by a column that `extract` kept.
     asked: petitions of clients who asked for it themselves; none: the operator asks.
     reference: the operator's for the request, which the ledger keeps; not a name.
-    options: the fields of `UnlearnOptions`: method, server_only, test, key, epsilon, delta, unreleased.
+    federation: where the run's clients are now, if they were trained elsewhere and moved since.
+    options: the fields of `UnlearnOptions`: method, server_only, at_least, timeout, test, key, epsilon, ...
 
     Doing the same again changes nothing. Interrupted, the run is as it was before.
     """
     chosen, folder = UnlearnOptions(**options), run.folder
-    people = _people(run, subjects)
-    named = [*samples, *(one.text for one in sorted(people, key=str))]
+    online = RetainedClients(folder, run.store, federation)
+    named = [*samples, *(one.text for one in sorted(people(run, subjects), key=str))]
     asked_for = read_request(client, clients=clients, samples=named, relabel=relabel, add=add, asked=asked)
+    asked_for = online.checked(asked_for)
     evaluation = run.store.open(chosen.test) if chosen.test is not None else None
     if evaluation is not None and evaluation.targets is not None:
         raise InputError("Only classes can be certified to agree; the test set has other targets. Leave `test` out.")
@@ -170,44 +187,59 @@ def unlearn(
             from probekit.runs.asking import refuse_strangers
 
             refuse_strangers(folder, request)
-        name, why, removal = _prepare(folder, before, request, chosen, rows, watch)
+        digest = request.digest
+        while True:
+            try:
+                work = _Work(run, online, before, request, chosen, rows, watch)
+                return work.done(evaluation, {"request digest": digest, "reference": reference})
+            except ClientsLeft as error:
+                request = online.without(request, error.missing)
+
+
+@dataclass(frozen=True, eq=False)
+class _Work:
+    """A request, from what it may use to the next state."""
+
+    run: OpenRun
+    online: RetainedClients
+    before: Trained
+    request: UnlearnRequest
+    options: UnlearnOptions
+    rows: RunRows | None
+    watch: Watch
+
+    def done(self, evaluation: EmbeddingSet | None, known: Mapping[str, Json]) -> UnlearnResult:
+        """The state, written with its certificate; `known` is told to the ledger."""
+        folder, before, request, chosen = self.run.folder, self.before, self.request, self.options
+        name, why, removal = prepare(self.online, before, request, chosen, self.rows, self.watch)
         unlearned = carried_out(removal, name)
         after = unlearned.trained_after
         with writing(next_state(folder.path), after) as begun:
             answering = after.statistics is None and removal.online.offers("gradient")
-            online = removal.online if answering else None
-            certificate = certify(before, unlearned, clients=online, evaluation=evaluation)
+            clients = removal.online if answering else None
+            certificate = certify(before, unlearned, clients=clients, evaluation=evaluation)
             certificate = sealed(_covered(folder, certificate, unlearned, chosen))
             distance = distance_to_retraining(removal, unlearned, certificate.bounds.weights)
             signature = None if chosen.key is None else sign(signed_bytes(certificate), chosen.key)
             details: Mapping[str, Json] = {
                 "request": request.plain,
-                "request digest": request.digest,
                 "method": unlearned.method,
                 "why": why,
                 "cost": asdict(unlearned.cost),
                 "warnings": list(unlearned.warnings),
                 "certificate": certificate.digest,
-                **({} if reference is None else {"reference": reference}),
+                **{name: value for name, value in known.items() if value is not None},
+                **({"missing": to_plain(self.online.missing)} if self.online.missing else {}),
             }
             event = Event(UNLEARN, {"state": folder.state, "head": before.head.digest}, details)
             text = certificate_text(certificate, signature=signature)
-            committed = folder.commit(after, _row_ids(removal))
+            committed = folder.commit(after, row_ids(removal), self.online.keys(request))
             given: Any = {"committed": committed, "openings": certificate.openings, "begun": begun.result()}
             number = folder.write_state(after, event, texts={CERTIFICATE: text}, **given)
-        path, cost = certificate_path(folder, number), unlearned.cost
-        given = certificate.digest
-        return UnlearnResult(run.path, number, request, certificate, path, given, cost, why, unlearned, distance)
-
-
-def _row_ids(removal: Removal) -> dict[str, bytes]:
-    """A digest of the row ids of every client whose rows change, or that joins with rows."""
-    material, request = removal.material, removal.request
-    if request.by_row:
-        return row_ids_of(removal.rest.embeddings, removal.rest.partition, removal.changed)
-    if material.embeddings is None or material.partition is None:
-        return {}
-    return row_ids_of(material.embeddings, material.partition, request.added)
+        job_done(folder.path)
+        path, cost, digest = certificate_path(folder, number), unlearned.cost, certificate.digest
+        found = (certificate, path, digest, cost, why, unlearned, distance, self.online.missing)
+        return UnlearnResult(self.run.path, number, request, *found)
 
 
 def _look(
@@ -219,47 +251,12 @@ def _look(
         why = before.problem.no_unlearning
         raise InputError(f"{why} Train a ridge head (`method=closed-form`) to be able to unlearn.")
     rows = None
-    if not _by_statistics(before, request, method):
+    if not by_statistics(before, request, method):
         with suppress(NotFoundError, MismatchError):
             rows = rows_at(run, store, joining=request.added)
     if rows is not None and request.by_row:
         request = full_ids(request, run.embeddings(store))  # which has those that are forgotten already
     return before, rows, request, _earlier(run, before, request)
-
-
-def _by_statistics(before: Trained, request: UnlearnRequest, method: str) -> bool:
-    """Whether a request takes nothing but the statistics that were kept: no row is then looked for."""
-    leaving = not request.by_row and not request.added and before.server is None and before.gradients is None
-    return leaving and before.statistics is not None and method in ("auto", "exact")
-
-
-def _prepare(
-    run: RunFolder, before: Trained, request: UnlearnRequest, how: UnlearnOptions, rows: RunRows | None, watch: Watch
-) -> tuple[str, str, Removal]:
-    """The method, why it is taken, and all that it may use: what was kept, and the cached rows."""
-    request.remaining(before)
-    trainer = None if _by_statistics(before, request, how.method) else _trainer(run)
-    # without rows, it only says whose the server's were
-    embeddings, partition = rows if rows is not None else (None, run.partition() if before.server else None)
-    material = Material(embeddings, partition, options=trainer, server_only=how.server_only, watch=watch)
-    removal = Removal(before, request, material)
-    name, why = choose(removal) if how.method == "auto" else (how.method, "Asked for.")
-    return name, why, removal
-
-
-def _trainer(run: RunFolder) -> Any:
-    from probekit.runs.fitting import trainer_of
-
-    return trainer_of(TrainOptions.of({**run.config, "ridge": None, "keep": None}))
-
-
-def _people(run: OpenRun, subjects: Sequence[str]) -> set[SampleRef]:
-    """The samples of all these people."""
-    if not subjects:
-        return set()
-    from probekit.runs.subjects import subject_rows
-
-    return {one for text in subjects for one in subject_rows(run.folder, run.store, text)}
 
 
 def _covered(run: RunFolder, found: Certificate, unlearned: Unlearned, options: UnlearnOptions) -> Certificate:

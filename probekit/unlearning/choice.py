@@ -21,7 +21,8 @@ def choose(removal: Removal) -> tuple[str, str]:
         raise InputError(removal.pretrained_on)
     before, by_row = removal.before, removal.request.by_row
     rows = removal.held is not None and not removal.material.server_only
-    if before.statistics is not None and (rows or not by_row):
+    answering = removal.material.clients is not None and removal.online.offers("statistics")
+    if before.statistics is not None and (rows or not by_row or answering):
         return "exact", "Every client's statistics are kept: the rest is summed anew and solved, exactly."
     summed = "statistics" in removal.problem.traits
     if rows and not missing(method("retrain"), removal):
@@ -40,6 +41,9 @@ def choose(removal: Removal) -> tuple[str, str]:
         return "fedremoval-line", (
             "The retained clients answer with one number each: along FedRemoval's step their loss falls to its lowest."
         )
+    online = removal.material.clients is not None and before.objective is None
+    if online and not missing(method("retrain"), removal):
+        return "retrain", "The retained clients answer: closed-form training on what they send is exact."
     return "fedremoval", _one_step(removal, f" For exact removal keep {REMEDIES['kept', 'statistics']}." * summed)
 
 

@@ -48,14 +48,16 @@ class Material:
     """What may be used besides what the server kept.
 
     `embeddings` and `partition` are the run's cached rows; `clients` the retained ones, online; `target` the forgotten
-    ones; `options` the run's trainer; `arriving` are statistics of clients that join; `server_only`: nobody may be
-    asked, what was kept must do; `watch` is called with progress.
+    ones; `server` the server's own rows, where the others lie elsewhere; `options` the run's trainer; `arriving` are
+    statistics of clients that join; `server_only`: nobody may be asked, what was kept must do; `watch` is called with
+    progress.
     """
 
     embeddings: EmbeddingSet | None = None
     partition: Partition | None = None
     clients: Federation | None = None
     target: Federation | None = None
+    server: EmbeddingSet | None = None
     options: Any = None
     arriving: Mapping[str, ClientStats] = field(default_factory=dict)
     server_only: bool = False

@@ -109,7 +109,9 @@ class Removal:
         """Clients that stay, with other rows than before, or that join with rows."""
         joining = frozenset(self.request.added) - self.arriving.keys()
         if self.material.clients is not None and self.request.by_row and self.held is None:
-            return frozenset(self.left)  # only they themselves know whose rows change
+            named = {*(one.client for one in self.request.samples), *(one.client for one in self.request.relabelled)}
+            # only they themselves know whose rows change, unless the request does
+            return joining | (frozenset(self.left) if None in named else frozenset(self.left) & named)
         if joining and self.material.clients is None and (self.held is None or self.material.server_only):
             raise InputError(
                 f"Cannot add client {min(joining)}: it needs its statistics (Material.arriving) or cached rows. Give "
@@ -150,7 +152,7 @@ class Removal:
     def counts(self) -> dict[str, int]:
         """How many rows each client has afterwards."""
         if self.material.clients is not None:
-            return {name: self.online.counts[name] for name in self.left}
+            return {name: count for name in self.left if (count := self.online.counts[name])}
         known = dict(self.before.counts)
         if self.held is not None:
             rows = self.rest.partition.clients if self.request.by_row else self.held
@@ -234,7 +236,8 @@ class Removal:
                 return self.before.has(what)
             case "server":
                 found = self.server_set
-                return found is not None and (found.statistics is not None or self.held is not None)
+                rows = self.held is not None or self.material.server is not None
+                return found is not None and (found.statistics is not None or rows)
             case "problem":
                 return what in self.problem.traits
             case "trainer":

@@ -92,6 +92,8 @@ def server_holding(removal: Removal) -> Any:
     found, material = removal.server_set, removal.material
     if found is not None and found.statistics is not None:
         return removal.problem.hold_statistics(found.statistics)
+    if found is not None and material.server is not None:
+        return removal.problem.hold(material.server, found.rows, share=0.5, name="the server")
     if found is None or material.embeddings is None or material.partition is None:
         raise InputError(f"The server's curvature needs {REMEDIES['server', 'rows']}.")
     rows = server_rows(material.embeddings, material.partition, removal.left)

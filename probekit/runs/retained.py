@@ -1,0 +1,147 @@
+"""The retained clients of a run whose rows lie with them: who is asked, for which rows, and are they the same."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+from probekit.cache import DiskStore
+from probekit.errors import InputError, MismatchError
+from probekit.federated.attendance import Attendance
+from probekit.federated.federation import Missing
+from probekit.federated.narrowed import Narrowed
+from probekit.federated.party import Party
+from probekit.federated.trained import Trained
+from probekit.runs.federation import open_party
+from probekit.runs.folder import RunFolder
+from probekit.runs.jobs import job_of
+from probekit.runs.options import UnlearnOptions
+from probekit.runs.rows import requests
+from probekit.unlearning.method import Material
+from probekit.unlearning.request import UnlearnRequest
+
+FULL_ID = re.compile(r"[0-9a-f]{64}")
+
+
+@dataclass(eq=False)
+class RetainedClients:
+    """How the clients of a run elsewhere are asked in a request; those `missing` did not answer, and go too."""
+
+    run: RunFolder
+    store: DiskStore
+    federation: Party | str | None = None
+    missing: dict[str, Missing] = field(default_factory=dict)
+
+    @property
+    def elsewhere(self) -> bool:
+        """Whether the rows lie with the clients."""
+        return "federation" in self.run.inputs
+
+    @cached_property
+    def party(self) -> Party:
+        """The clients, wherever they are now."""
+        named = self.federation or str(self.run.inputs["federation"])
+        return open_party(named) if isinstance(named, str) else named
+
+    def checked(self, request: UnlearnRequest) -> UnlearnRequest:
+        """The request, if it can be carried out where only the clients know their rows."""
+        if not self.elsewhere or not request.by_row:
+            return request
+        if request.relabelled:
+            raise InputError(
+                "A label is put right where its row is: the rows of this run lie with the clients. Have the client "
+                "correct it, then forget that client and take it back in (`add`)."
+            )
+        for one in request.samples:
+            if one.client is None or not FULL_ID.fullmatch(one.sample):
+                raise InputError(
+                    "The rows of this run lie with the clients: a sample is written CLIENT/ID, with the 64 digits of "
+                    f"its id; found {one.text!r}. The client's own cache shows them (`probekit cache info SET --rows`)."
+                )
+        return request
+
+    def material(self, before: Trained, request: UnlearnRequest, how: UnlearnOptions, given: Material) -> Material:
+        """The same with the clients that stay, unless nobody needs to be asked."""
+        if not self.elsewhere or how.server_only:
+            return given
+        given = replace(given, server=self._server(before))
+        summed = before.statistics is not None and how.method in ("auto", "exact")
+        if summed and not request.by_row and not request.added:
+            return given
+        left, without = request.remaining(before), self._without(request)
+        self._refuse_changed(before, left, {*without, *request.added})
+        asked_for = replace(request, clients=tuple(name for name in request.clients if name not in self.missing))
+        job = job_of(self.run.path, "unlearn", self.run.state, before.head.digest, asked_for.digest, how.method)
+        counts = {name: self.party.description.counts[name] for name in left}
+        asked: Any = {"at_least": how.at_least, "timeout": how.timeout, "begins_again": True}
+        online = Attendance.of(self.party, before.problem, counts, job=job, **asked)
+        stay = {name: ids for name, ids in without.items() if name in left}
+        if not stay:
+            return replace(given, clients=online)
+        kind = "statistics" if before.statistics is not None else "gradient"
+        arrays = {} if kind == "statistics" else {"params": before.params}
+        narrowed = Narrowed(online, stay, kind, arrays)
+        _refuse_others(narrowed, before, request)
+        return replace(given, clients=narrowed)
+
+    def without(self, request: UnlearnRequest, left: Mapping[str, Missing]) -> UnlearnRequest:
+        """The request with clients that did not answer: what stays was computed without them."""
+        self.missing |= left
+        return replace(request, clients=(*request.clients, *left))
+
+    def keys(self, request: UnlearnRequest) -> dict[str, bytes]:
+        """The public keys of clients that join."""
+        if not self.elsewhere or not request.added:
+            return {}
+        known = self.party.description.keys
+        return {name: known[name] for name in request.added if name in known}
+
+    def _server(self, before: Trained) -> Any:
+        """The server's own rows, where its statistics do not stand for them."""
+        alone = before.server is not None and before.server.statistics is None
+        return self.run.server_set(self.store) if alone else None
+
+    def _without(self, request: UnlearnRequest) -> dict[str, frozenset[str]]:
+        """The samples that each client leaves out: those that were forgotten, and those that are to be."""
+        found: dict[str, set[str]] = {}
+        for one in (*requests(self.run), request):
+            for sample in one.samples:
+                found.setdefault(str(sample.client), set()).add(sample.sample)
+        return {name: frozenset(ids) for name, ids in found.items()}
+
+    def _refuse_changed(self, before: Trained, left: Collection[str], free: Collection[str]) -> None:
+        """Refuse clients that are not there any more, or have other rows than when they were trained on."""
+        counts = self.party.description.counts
+        for name in left:
+            if name not in counts:
+                raise MismatchError(
+                    f"Client {name} of {self.run.path} is not in the federation {self.party.name} any more. "
+                    "Forget it too, or name the federation that it is in (`federation`)."
+                )
+            if name not in free and counts[name] != before.counts[name]:
+                raise MismatchError(
+                    f"Client {name} has {counts[name]} rows now, and had {before.counts[name]} when it was trained on. "
+                    "Forget it too and take it back in (`add`), or have it bring the rows back."
+                )
+
+
+def _refuse_others(clients: Narrowed, before: Trained, request: UnlearnRequest) -> None:
+    """Refuse where what clients have left is not what they had without the samples of this request."""
+    for name, count in clients.counts.items():
+        if name not in clients.without or name in request.added:
+            continue
+        now = {one.sample for one in request.samples if one.client == name}
+        had = before.counts[name]
+        if not now and count != had:
+            raise MismatchError(
+                f"Client {name} has {count} rows now, and had {had} when it was trained on. Forget it too and take it "
+                "back in (`add`), or have it bring the rows back."
+            )
+        if count > had - len(now):
+            raise InputError(
+                f"Cannot forget {len(now)} samples of client {name}: without them it has {count} rows, of {had}. It "
+                "does not hold all of them. Look at the ids in its own cache."
+            )
