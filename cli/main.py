@@ -37,6 +37,7 @@ COMMANDS = {
     "purge": ("probekit.cli.purge:purge", "Remove from a run, and the cache, data derived from forgotten clients."),
     "erase": ("probekit.cli.erase:erase", "Answer a request for erasure: unlearn, purge, bundle, record."),
     "register": ("probekit.cli.register:register", "List requests for erasure and their answers."),
+    "federate": ("probekit.cli.federate:app", "Train and unlearn across machines: signed files, or Flower."),
     "audit": ("probekit.cli.audit:app", "Look closer: duplicates, influence of clients, membership."),
     "demo": ("probekit.cli.demo:demo", "Do the main job on an embedded default: no download."),
     "doctor": ("probekit.cli.doctor:doctor", "Look at the installation and say what is missing."),
@@ -99,8 +100,7 @@ def load(name: str) -> click.Command:
     else:
         alone.command(name, cls=Described)(found)
     command = typer.main.get_group(alone).commands[name]
-    for part in [command, *getattr(command, "commands", {}).values()]:
-        _restore_help(part)
+    _restore_help(command)
     return command
 
 
@@ -110,6 +110,8 @@ def _restore_help(command: click.Command) -> None:
     for parameter in command.params:
         if isinstance(parameter, typer.core.TyperArgument) and parameter.name in said:
             parameter.help = said[parameter.name].default.help
+    for part in getattr(command, "commands", {}).values():
+        _restore_help(part)
 
 
 app = typer.Typer(
@@ -161,10 +163,8 @@ def run(arguments: list[str]) -> int:
     except Exception as error:
         if "--verbose" in arguments or "-v" in arguments:
             raise
-        message = (
-            f"Something unexpected happened ({type(error).__name__}: {error}). Run again with --verbose to see where."
-        )
-        return fail(message, 1, type(error).__name__, arguments)
+        what = f"Something unexpected happened ({type(error).__name__}: {error})."
+        return fail(f"{what} Run again with --verbose to see where.", 1, type(error).__name__, arguments)
     if result == INTERRUPTED:  # typer catches Ctrl-C itself, and says nothing
         return _interrupted(arguments)
     return result if isinstance(result, int) else 0
@@ -174,8 +174,10 @@ def _flags(arguments: list[str]) -> dict[str, str]:
     """The flags of the command that was given, and of `train`, by the library's names for what they set."""
     words = [word for word in arguments if not word.startswith("-")]
     command: click.Command = load(words[0])
+    for word in words[1:]:
+        command = getattr(command, "commands", {}).get(word, command)
     found: dict[str, str] = {}
-    for one in (load("train"), getattr(command, "commands", {}).get(words[1] if len(words) > 1 else "", command)):
+    for one in (load("train"), command):
         options = [part for part in one.params if isinstance(part, click.Option) and part.name]
         found |= {str(part.name): max(part.opts, key=len) for part in options}
     return found

@@ -83,14 +83,20 @@ class Answering(Protocol):
 
 def serve(node: Answering, folder: Path) -> int:
     """Answer every open question of a client in a common folder, in their order; gives how many these were."""
-    own, found = folder / safe_name(node.name), []
-    for path in own.glob(f"*{QUESTIONS}"):
+    found = questions_to(node.name, folder)
+    for path in found:
+        answer_file(node, path)
+    return len(found)
+
+
+def questions_to(name: str, folder: Path) -> list[Path]:
+    """The open questions of a client in a common folder, in their order."""
+    found = []
+    for path in (folder / safe_name(name)).glob(f"*{QUESTIONS}"):
         content = b"" if closed(path) else path.read_bytes()
         with suppress(CorruptError):  # what is still on its way is left alone
-            found.append((Envelope.read(content, QUESTION)[0].number, path, content))
-    for _, path, content in sorted(found, key=lambda one: (one[0], one[1])):
-        write_bytes(path.with_suffix(ANSWERS), node.answer(content))
-    return len(found)
+            found.append((Envelope.read(content, QUESTION)[0].number, path))
+    return [path for _, path in sorted(found)]
 
 
 def answer_file(node: Answering, question: Path) -> Path:

@@ -45,7 +45,9 @@ class FederationFolder:
     id: str
     name: str
     transport: str
-    address: str = ""
+    address: str
+    server: bytes
+    """The raw public key that questions are signed by."""
 
     @classmethod
     def create(cls, path: Path, *, name: str = "", transport: str = FILES, address: str = "") -> FederationFolder:
@@ -70,7 +72,8 @@ class FederationFolder:
     def open(cls, path: Path) -> FederationFolder:
         """The federation in a folder."""
         note = read_note(path)
-        return cls(path, note["id"], note["name"], note["transport"], note["address"])
+        public = bytes.fromhex(note["server"])
+        return cls(path, note["id"], note["name"], note["transport"], note["address"], public)
 
     @property
     def key(self) -> bytes:

@@ -95,6 +95,10 @@ class Node:
             assert found.ask is not None
             why = "its owner looks at what would be sent first (a dry run). Ask again."
             found = self._missing(found.ask, content, RefusedError(why))
+        return self.send(found, content)
+
+    def send(self, found: Outgoing, content: bytes) -> bytes:
+        """What stands ready, once it is in the memory and in the log."""
         self._remember(found, content)
         asked: Any = None if found.ask is None else _asked(found.ask)
         answered: Any = {"outcome": found.outcome, "why": found.why, "rows": found.rows, "digest": found.digest}

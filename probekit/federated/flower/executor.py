@@ -10,11 +10,13 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from probekit.federated.flower import private
 from probekit.federated.flower.folders import SECRET
+from probekit.values import canonical
 
 RECORD, ITEM, SCHEMA = "probekit", "content", "probekit.v1"
 IDLE = 0.2
@@ -94,16 +96,24 @@ def _answer(address: str, token: str, answer: Callable[[bytes], bytes]) -> None:
         private.flwr("push_task_output")(holder, context, "completed", "")
 
 
-def main(folder: str, port: str) -> None:
-    """Answer for the node in a folder until the process is ended."""
+def main(folder: str, port: str, *dry_run: str) -> None:
+    """Answer for the node in a folder until the process is ended; dry_run: the file that says what would be sent."""
     from probekit.cache import DiskStore, default_root
     from probekit.federated.node import Node, read_node
 
     where = Path(folder)
     cache = read_node(where)["cache"]
-    node = Node.open(where, DiskStore(Path(cache) if cache else default_root()).open)
+    dry = partial(_note, Path(dry_run[0])) if dry_run else None
+    node = Node.open(where, DiskStore(Path(cache) if cache else default_root()).open, dry=dry)
     secret = (where / "private" / SECRET).read_bytes()
     serve(f"127.0.0.1:{port}", secret, node.answer, until=threading.Event())
+
+
+def _note(place: Path, found: Any) -> None:
+    """Say what would be sent."""
+    said = {"kind": found.ask.kind, "rows": found.rows, "bytes": len(found.content), "digest": found.digest}
+    with place.open("a") as lines:
+        print(canonical(said), file=lines, flush=True)
 
 
 if __name__ == "__main__":
