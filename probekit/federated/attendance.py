@@ -76,6 +76,10 @@ class Attendance:
         """What passed so far."""
         return self.inner.traffic
 
+    def close(self) -> None:
+        """Let go of what was opened to reach them."""
+        getattr(self.inner, "close", lambda: None)()
+
     def offers(self, kind: str, how: str = "each") -> bool:
         """Whether they can answer."""
         return self.inner.offers(kind, how)

@@ -52,7 +52,8 @@ class Party(Protocol):
     name: what a run remembers, and by which the same clients are found again.
     clients: those named (None: all), ready to be asked about a problem. The same `job` asks the same questions again.
     With `at_least`, clients that cannot take part may be left out: `missing` of what comes back, where it has that,
-    says who and why.
+    says who and why. `close`, where a party or what it gives has that, is called when nobody will ask any more.
+    finish: the job is done, and nothing of it will be asked again.
     """
 
     @property
@@ -68,3 +69,4 @@ class Party(Protocol):
         at_least: int | None = None,
         timeout: float | None = None,
     ) -> Federation: ...
+    def finish(self, job: str) -> None: ...

@@ -10,9 +10,9 @@ import numpy as np
 from probekit.cache import DiskStore
 from probekit.errors import InputError, MismatchError
 from probekit.federated.party import Party
-from probekit.runs.fitting import TrainingRows
 from probekit.runs.options import TrainOptions
 from probekit.runs.rows import usable
+from probekit.runs.training_rows import TrainingRows
 from probekit.values import EmbeddingSet, Json, Partition, digest
 
 SCHEME = "federation"
@@ -52,7 +52,7 @@ def elsewhere(options: TrainOptions, party: Party, store: DiskStore, *, job: str
     """What a training across these clients stands on here."""
     own = server_rows(options, party, store)
     partition = Partition({}, np.arange(len(own)), len(own), SCHEME, options.seed)
-    return TrainingRows(own, partition, party, job)
+    return TrainingRows(own, partition, store, party, job)
 
 
 def described(party: Party) -> str:

@@ -5,17 +5,16 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import numpy as np
 
 from probekit.errors import InputError
-from probekit.federated.attendance import Attendance, ClientsLeft
+from probekit.federated.attendance import ClientsLeft
 from probekit.federated.choice import Choice, choose
 from probekit.federated.federation import Missing
-from probekit.federated.party import Party
 from probekit.federated.rows import check_classes, check_rows
 from probekit.federated.summation import StatisticsTree
 from probekit.federated.trained import RoundState, Trained
@@ -28,9 +27,10 @@ from probekit.models.optimiser import Optimiser
 from probekit.models.problem import backend_named
 from probekit.protocols import Watch
 from probekit.runs.checkpoint import TrainingCheckpoint, TrainingState
-from probekit.runs.federation import federation_of
+from probekit.runs.federation import close
 from probekit.runs.options import RENAMED, TrainOptions
-from probekit.values import EmbeddingSet, Json, Partition
+from probekit.runs.training_rows import TrainingRows
+from probekit.values import Json
 
 OPTIONS = {own: name for name, own in RENAMED.items()}
 
@@ -54,38 +54,6 @@ class Fitted:
     """Whoever was asked."""
 
 
-@dataclass(frozen=True, eq=False)
-class TrainingRows:
-    """Rows of the cache and who holds them or, with a party, the server's own rows: those of its clients lie elsewhere.
-
-    job: what the work with the party is called.
-    """
-
-    embeddings: EmbeddingSet
-    partition: Partition
-    party: Party | None = None
-    job: str = ""
-
-    def settled(self, problem: Any) -> Any:
-        """The problem as all rows have it."""
-        if self.party is None or not (targets := self.party.description.targets):
-            return problem
-        return replace(problem, design=replace(problem.design, targets=targets))
-
-    def clients(self, problem: Any, options: TrainOptions) -> Any:
-        """The clients, ready to be asked."""
-        if self.party is None:
-            return federation_of(problem, self.embeddings, self.partition)
-        counts = self.party.description.counts
-        asked: Any = {"at_least": options.at_least, "timeout": options.timeout}
-        empty = {name: Missing("cannot", "it has no rows.") for name, rows in counts.items() if not rows}
-        if empty and options.at_least is None:
-            raise InputError(f"Every client needs a row; client {min(empty)} has none. Leave it out, or `at_least`.")
-        found = Attendance.of(self.party, problem, counts, job=self.job, **asked)
-        found.leave(empty, quietly=True)
-        return found
-
-
 def fit(
     options: TrainOptions,
     rows: TrainingRows,
@@ -94,8 +62,12 @@ def fit(
     timings: dict[str, float],
     watch: Watch,
     note: Callable[[str], None] | None,
+    opened: ExitStack,
 ) -> Fitted:
-    """Train as the options say; goes on from a checkpoint of the same training, if there is one."""
+    """Train as the options say; goes on from a checkpoint of the same training, if there is one.
+
+    opened: what closes the clients, once nobody asks them any more.
+    """
     backend, trainer = backend_named(options.backend), trainer_of(options)
     before = checkpoint.load(note)
     known = None if before is None else before.arrays
@@ -108,7 +80,9 @@ def fit(
         problem = trainer.configure(problem)
     if rows.party is None:
         check_rows(rows.embeddings, rows.partition, problem)
+    opened.callback(close, rows.party)
     clients = rows.clients(problem, options)
+    opened.callback(close, clients)
     work = _Work(options, rows, problem, trainer, clients, checkpoint, timings, watch, note)
     # clients elsewhere gave answers that are kept: the same questions, from the first, find them
     trained, ridge = work.done(None if before is None or rows.party is not None else before.rounds)

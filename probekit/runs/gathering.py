@@ -21,10 +21,11 @@ from probekit.runs.asking import refuse_keys
 from probekit.runs.checkpoint import FREE
 from probekit.runs.elsewhere import SCHEME, described, elsewhere, inputs_of, refuse_local, virtual_partition
 from probekit.runs.federation import open_party
-from probekit.runs.fitting import Fitted, TrainingRows, timed
+from probekit.runs.fitting import Fitted, timed
 from probekit.runs.jobs import job_of
 from probekit.runs.options import TrainOptions
 from probekit.runs.rows import usable
+from probekit.runs.training_rows import TrainingRows
 from probekit.unlearning.method import Material
 from probekit.unlearning.request import known_clients
 from probekit.values import EmbeddingSet, Json, Partition
@@ -66,8 +67,9 @@ def from_cache(
     keys: Mapping[str, bytes] | None,
     timings: dict[str, float],
     note: Callable[[str], None] | None,
+    engine: str | None,
 ) -> Gathered:
-    """A set of the cache, divided among clients."""
+    """A set of the cache, divided among clients, which an engine may ask."""
     if name is None:
         raise InputError("Training needs rows: name a set of the cache, or clients elsewhere with `federation`.")
     for own in ("server_set", "at_least", "timeout"):
@@ -90,9 +92,14 @@ def from_cache(
 
     def recorded(_: Trained, chosen: dict[str, Json]) -> tuple[Partition, dict[str, Json], dict[str, Json]]:
         inputs = _inputs(store, digest, whole, embeddings)
-        return divided, {"embeddings": name if name in store.sets.names() else inputs["name"], **chosen}, inputs
+        asked: dict[str, Json] = {} if engine is None else {"federation": engine}
+        return (
+            divided,
+            {"embeddings": name if name in store.sets.names() else inputs["name"], **chosen, **asked},
+            inputs,
+        )
 
-    rows = TrainingRows(embeddings, divided)
+    rows = TrainingRows(embeddings, divided, store, engine=engine)
     return Gathered(rows, options, whole, numbers, embeddings.digest, keys or {}, recorded)
 
 

@@ -15,9 +15,9 @@ from probekit.federated.federation import Missing
 from probekit.federated.narrowed import Narrowed
 from probekit.federated.party import Party
 from probekit.federated.trained import Trained
-from probekit.runs.federation import open_party
+from probekit.runs.federation import close, federation_of, on_engine, open_party
 from probekit.runs.folder import RunFolder
-from probekit.runs.jobs import job_of
+from probekit.runs.jobs import job_done, job_of
 from probekit.runs.options import UnlearnOptions
 from probekit.runs.rows import requests
 from probekit.unlearning.method import Material
@@ -34,6 +34,8 @@ class RetainedClients:
     store: DiskStore
     federation: Party | str | None = None
     missing: dict[str, Missing] = field(default_factory=dict)
+    job: str = ""
+    opened: Any = None
 
     @property
     def elsewhere(self) -> bool:
@@ -66,18 +68,17 @@ class RetainedClients:
     def material(self, before: Trained, request: UnlearnRequest, how: UnlearnOptions, given: Material) -> Material:
         """The same with the clients that stay, unless nobody needs to be asked."""
         if not self.elsewhere or how.server_only:
-            return given
+            return self._on_engine(before, request, how, given)
         given = replace(given, server=self._server(before))
-        summed = before.statistics is not None and how.method in ("auto", "exact")
-        if summed and not request.by_row and not request.added:
+        if _by_statistics(before, request, how):
             return given
         left, without = request.remaining(before), self._without(request)
         self._refuse_changed(before, left, {*without, *request.added})
         asked_for = replace(request, clients=tuple(name for name in request.clients if name not in self.missing))
-        job = job_of(self.run.path, "unlearn", self.run.state, before.head.digest, asked_for.digest, how.method)
+        self.job = job_of(self.run.path, "unlearn", self.run.state, before.head.digest, asked_for.digest, how.method)
         counts = {name: self.party.description.counts[name] for name in left}
         asked: Any = {"at_least": how.at_least, "timeout": how.timeout, "begins_again": True}
-        online = Attendance.of(self.party, before.problem, counts, job=job, **asked)
+        self.opened = online = Attendance.of(self.party, before.problem, counts, job=self.job, **asked)
         stay = {name: ids for name, ids in without.items() if name in left}
         if not stay:
             return replace(given, clients=online)
@@ -86,6 +87,27 @@ class RetainedClients:
         narrowed = Narrowed(online, stay, kind, arrays)
         _refuse_others(narrowed, before, request)
         return replace(given, clients=narrowed)
+
+    def _on_engine(self, before: Trained, request: UnlearnRequest, how: UnlearnOptions, given: Material) -> Material:
+        """The same with the retained clients on the engine that the run was trained on, where rows are asked for."""
+        named = self.federation or self.run.config.get("federation")
+        known = isinstance(named, str) and on_engine(named) and not how.server_only and not request.by_row
+        if not known or given.embeddings is None or given.partition is None or _by_statistics(before, request, how):
+            return given
+        rows, left = (before.problem, given.embeddings, given.partition), request.remaining(before)
+        self.opened = federation_of(*rows, left, engine=str(named), store=self.store)
+        return replace(given, clients=self.opened)
+
+    def finish(self) -> None:
+        """The state is written: what it took of the clients is not needed any more."""
+        job_done(self.run.path)
+        if self.job:
+            self.party.finish(self.job)
+
+    def close(self) -> None:
+        """Let go of what was opened to reach the clients."""
+        close(self.opened)
+        close(vars(self).get("party"))
 
     def without(self, request: UnlearnRequest, left: Mapping[str, Missing]) -> UnlearnRequest:
         """The request with clients that did not answer: what stays was computed without them."""
@@ -126,6 +148,12 @@ class RetainedClients:
                     f"Client {name} has {counts[name]} rows now, and had {before.counts[name]} when it was trained on. "
                     "Forget it too and take it back in (`add`), or have it bring the rows back."
                 )
+
+
+def _by_statistics(before: Trained, request: UnlearnRequest, how: UnlearnOptions) -> bool:
+    """Whether what was kept of the clients is all that is needed."""
+    summed = before.statistics is not None and how.method in ("auto", "exact")
+    return summed and not request.by_row and not request.added
 
 
 def _refuse_others(clients: Narrowed, before: Trained, request: UnlearnRequest) -> None:

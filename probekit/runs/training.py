@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from probekit.protocols import Watch, unwatched
 from probekit.runs.checkpoint import TrainingCheckpoint
 from probekit.runs.commitments import row_ids_of
 from probekit.runs.creation import RunContents, create
+from probekit.runs.federation import on_engine
 from probekit.runs.fitting import fit, timed
 from probekit.runs.folder import RunFolder
 from probekit.runs.gathering import across, from_cache
@@ -117,14 +119,17 @@ def train_run(
     """Train on a set of the cache (a network: or on a data set), or across a federation; keep all in a run folder."""
     refuse_taken(path, force=force)
     timings: dict[str, float] = {}
-    if federation is not None:
-        found = across(path, name, options, federation, store, client_keys, timings)
+    engine = federation if isinstance(federation, str) and on_engine(federation) else None
+    if federation is None or engine is not None:
+        found = from_cache(name, options, store, client_keys, timings, note, engine)
     else:
-        found = from_cache(name, options, store, client_keys, timings, note)
+        found = across(path, name, options, federation, store, client_keys, timings)
     options = found.options
     begun = fix_noise(path, options, force=force, note=note)
     checkpoint = TrainingCheckpoint.of(path, options, found.digest)
-    fitted = fit(options, found.rows, checkpoint, timings=timings, watch=watch, note=note)
+    with ExitStack() as opened:
+        fitted = fit(options, found.rows, checkpoint, timings=timings, watch=watch, note=note, opened=opened)
+        able = abilities(fitted.trained, found.material(fitted))
     trained = _described(fitted.trained, found.whole, fitted.choice)
     divided, config, inputs = found.recorded(trained, fitted.options)
     details: dict[str, Json] = {"backbone": found.whole.spec.backbone, "source": found.whole.source}
@@ -136,12 +141,12 @@ def train_run(
     with timed(timings, "write"):
         register(store.root, path)  # first: a run that appears is on the list
         run = create(path, material, force=force, begun=begun)
+    found.rows.finish()
     checkpoint.remove()
     job_done(path)
     noise_path(path).unlink(missing_ok=True)
     chosen = None if fitted.choice is None else fitted.choice.summary
-    left_out, able = len(found.whole) - len(found.rows.embeddings), abilities(trained, found.material(fitted))
-    solved = (fitted.condition, fitted.effective_dimension)
+    left_out, solved = len(found.whole) - len(found.rows.embeddings), (fitted.condition, fitted.effective_dimension)
     return TrainResult(run, trained, left_out, chosen, *solved, timings, able, fitted.missing)
 
 

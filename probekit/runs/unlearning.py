@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,6 @@ from probekit.federated.trained import Trained
 from probekit.linear.objective import SIGMA
 from probekit.protocols import Watch, unwatched
 from probekit.runs.folder import OpenRun, RunFolder
-from probekit.runs.jobs import job_done
 from probekit.runs.layout import CERTIFICATE, next_state, state_folder
 from probekit.runs.ledger import Event
 from probekit.runs.noise import covered
@@ -125,8 +124,13 @@ def plan(
 
     others: clients, samples, relabel and add, as `unlearn` has them.
     """
-    online = RetainedClients(run.folder, run.store, federation)
-    request = online.checked(read_request(client, **others))
+    with closing(RetainedClients(run.folder, run.store, federation)) as online:
+        return _planned(run, online, online.checked(read_request(client, **others)), method, server_only)
+
+
+def _planned(
+    run: OpenRun, online: RetainedClients, request: UnlearnRequest, method: str, server_only: bool
+) -> UnlearnPlan:
     before, rows, request, done = _look(run.folder, run.store, request, method)
     if done is not None:
         said = done.certificate
@@ -174,7 +178,7 @@ def unlearn(
     evaluation = run.store.open(chosen.test) if chosen.test is not None else None
     if evaluation is not None and evaluation.targets is not None:
         raise InputError("Only classes can be certified to agree; the test set has other targets. Leave `test` out.")
-    with folder.lock():
+    with folder.lock(), closing(online):
         before, rows, request, done = _look(folder, run.store, asked_for, chosen.method)
         if before.objective is None and (chosen.epsilon, chosen.delta) != (None, None):
             raise InputError(
@@ -236,7 +240,7 @@ class _Work:
             committed = folder.commit(after, row_ids(removal), self.online.keys(request))
             given: Any = {"committed": committed, "openings": certificate.openings, "begun": begun.result()}
             number = folder.write_state(after, event, texts={CERTIFICATE: text}, **given)
-        job_done(folder.path)
+        self.online.finish()
         path, cost, digest = certificate_path(folder, number), unlearned.cost, certificate.digest
         found = (certificate, path, digest, cost, why, unlearned, distance, self.online.missing)
         return UnlearnResult(self.run.path, number, request, *found)

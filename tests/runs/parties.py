@@ -48,6 +48,7 @@ class PlayedParty:
     absent: Mapping[str, Missing] = field(default_factory=dict)
     awaited: int | None = None
     """The number of the question that has no answers yet."""
+    finished: list[str] = field(default_factory=list)
 
     @property
     def rows(self) -> dict[str, NDArray[np.int64]]:
@@ -81,3 +82,7 @@ class PlayedParty:
         if self.absent:
             found.missing = dict(self.absent)  # type: ignore[attr-defined]
         return found
+
+    def finish(self, job: str) -> None:
+        """Note that it is done."""
+        self.finished.append(job)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,8 +13,10 @@ from safetensors.numpy import save_file
 from probekit import Run
 from probekit.cache import DiskStore
 from probekit.errors import InputError, MismatchError, NotFoundError
+from probekit.federated.in_process import InProcess
+from probekit.runs import federation
 from probekit.runs.rows import usable
-from probekit.values import EmbeddingSet
+from probekit.values import EmbeddingSet, Partition
 from tests.runs.parties import PlayedParty
 from tests.shelves import Shelve, rows_around_centres
 from tests.shelves import shelve as shelve
@@ -262,3 +265,26 @@ def test_networks_are_pretrained_on_the_servers_rows_and_trained_elsewhere(
     assert bare.trained().server is None
     with pytest.raises(InputError, match="Pretraining needs the server's own rows"):
         Run.train(tmp_path / "none", federation=party, store=store, **options)
+
+
+def test_an_engine_asks_clients_whose_rows_are_in_the_cache(
+    rows: EmbeddingSet, store: DiskStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[str, tuple[str, ...]]] = []
+
+    def engine(spec: str, problem: Any, data: EmbeddingSet, held: Partition, _: DiskStore, names: Any) -> InProcess:
+        asked.append((spec, tuple(names)))
+        return InProcess.of(problem, data, {name: held.clients[name] for name in names})
+
+    monkeypatch.setattr(federation, "ENGINES", {"ray": f"{__name__}:engine"})
+    monkeypatch.setattr(federation, "import_module", lambda name: SimpleNamespace(engine=engine))
+    here = Run.train(tmp_path / "here", "rows", clients=4, ridge=0.01, keep="gradients", store=store)
+    run = Run.train(
+        tmp_path / "run", "rows", clients=4, ridge=0.01, keep="gradients", federation="ray:head:6379", store=store
+    )
+    assert (run.head().digest, run.folder.config["federation"]) == (here.head().digest, "ray:head:6379")
+    assert run.folder.embeddings(store).digest == rows.digest
+    here.unlearn("1")
+    run.unlearn("1")
+    assert run.head().digest == here.head().digest
+    assert asked == [("ray:head:6379", ("0", "1", "2", "3")), ("ray:head:6379", ("0", "2", "3"))]
