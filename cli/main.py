@@ -123,7 +123,7 @@ app = typer.Typer(
     rich_markup_mode=MARKUP,
     context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,
-    epilog="Exit codes: 0 done, 1 unexpected, 2 usage, 3 not found or offline, 4 cache corrupt or mismatched, "
+    epilog="Exit codes: 0 done, 1 unexpected, 2 usage, 3 not found, offline or awaited, 4 cache corrupt or mismatched, "
     "5 done but samples were skipped, 6 verification failed, 7 intact but not all proven, 130 interrupted.",
 )
 

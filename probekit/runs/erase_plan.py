@@ -18,6 +18,7 @@ from probekit.runs.asking import client_of
 from probekit.runs.folder import OpenRun, RunFolder
 from probekit.runs.purge_plan import retained_rows
 from probekit.runs.register import CaseInfo, fingerprints
+from probekit.runs.retained import RetainedClients
 from probekit.runs.rows import UNLEARN, full_ids, read_request, request_of, rows_at
 from probekit.runs.subjects import RunPeople, read_subject
 from probekit.unlearning.request import SampleRef, UnlearnRequest, known_clients
@@ -153,7 +154,9 @@ def _resolve(
     earlier = {name: _forgotten(folder, name, tuple(counts)) for name in names if name not in counts}
     refs = {one for text in request.subjects for one in holders.people.samples(text)}
     if request.samples:
-        named = full_ids(read_request(samples=request.samples), folder.embeddings(run.store))
+        asked_for, online = read_request(samples=request.samples), RetainedClients(folder, run.store)
+        elsewhere = online.elsewhere  # where only the clients know their rows
+        named = online.checked(asked_for) if elsewhere else full_ids(asked_for, folder.embeddings(run.store))
         refs |= {*named.samples}
     ids = {one.sample for one in refs}.union(*(holders.samples.get(name, ()) for name in names))
     mine, everywhere = {(one.client, one.sample) for one in refs}, {one.sample for one in refs if one.client is None}

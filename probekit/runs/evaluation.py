@@ -95,6 +95,8 @@ class Evaluator:
     def own(self) -> EvaluationSet:
         """The server's rows or, without any, the rows that were trained on."""
         name = str(self.run.inputs["name"])
+        if (server := self.run.server_set(self.store)) is not None:
+            return EvaluationSet(name, SERVER, server, {}, pretrained=self.trained.problem.knows_server)
         embeddings, partition = rows_at(self.run, self.store, self.state)
         if len(partition.server):
             rows, known = embeddings.select(partition.server), self.trained.problem.knows_server
@@ -108,6 +110,8 @@ class Evaluator:
         rows, _ = usable(whole)
         left_out = len(whole) - len(rows)
         _check_classes(self.trained.head, rows, name)
+        if digest == self.run.inputs["set"] and "federation" in self.run.inputs:
+            return EvaluationSet(name, SERVER, rows, {}, left_out, self.trained.problem.knows_server)
         if digest == self.run.inputs["set"]:
             return EvaluationSet(name, TRAINING, rows, self.run.partition().clients, left_out)
         places: dict[str, Indices] = {}

@@ -49,7 +49,10 @@ def refuse_idle(run: RunFolder, *, rows: bool) -> None:
 
 
 def retained_rows(run: RunFolder, store: DiskStore) -> Retained:
-    """The rows that the run's current state stands for, with the server's."""
+    """The rows that the run's current state stands for, with the server's; of clients elsewhere only the server's."""
+    if (own := run.server_set(store)) is not None:
+        server = np.arange(len(own))
+        return Retained(own, replace(run.partition(), clients={}, server=server, rows=len(own)))
     (left, divided), counts = rows_at(run, store), run.trained().counts
     keep = np.sort(np.concatenate([divided.server, *(divided.clients[name] for name in counts)]))
     held = {name: np.searchsorted(keep, divided.clients[name]) for name in counts}

@@ -203,7 +203,7 @@ def _inputs(run: RunFolder, data: _TestData, triggered: str | None) -> dict[str,
     found: dict[str, Json] = {
         "run": sha256_file(run.path / NOTE),
         "ledger": run.entries()[-1].digest,
-        "training_set": run.inputs["set"],
+        "training_set": "with the clients" if "federation" in run.inputs else run.inputs["set"],
         "partition": run.inputs["partition"],
         "states": {str(number): made[number] for number in run.states()},
         "test_sets": {one.name: one.rows.digest for one in data.subjects},
