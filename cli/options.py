@@ -48,7 +48,7 @@ def read_config(context: typer.Context, path: Path | None) -> Path | None:
 
 RunFolder = Annotated[Path, typer.Argument(help="A run folder.")]
 State = Annotated[int | None, typer.Option(min=1, help="A state of the run (default: the current one).")]
-Rows = Annotated[bool, typer.Option("--rows", help="Compute again from the cached rows, not from kept statistics.")]
+Rows = Annotated[bool, typer.Option("--rows", help="Compute again from rows, or from what clients elsewhere answer.")]
 Preset = Annotated[str, typer.Option(help="native, or a preset: f2l2-domainnet, f2l2-imagenet, f2l2-flowers.")]
 Triggered = Annotated[str | None, typer.Option(help="Test pictures with a trigger: how often does it work?")]
 SetName = Annotated[str, typer.Argument(help="A set's name or the beginning of its digest.")]

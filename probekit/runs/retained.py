@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
 from probekit.cache import DiskStore
-from probekit.errors import InputError, MismatchError
+from probekit.errors import InputError, MismatchError, NotFoundError
 from probekit.federated.attendance import Attendance
 from probekit.federated.federation import Missing
 from probekit.federated.narrowed import Narrowed
 from probekit.federated.party import Party
 from probekit.federated.trained import Trained
+from probekit.linear.design import ClientStats
 from probekit.runs.federation import close, federation_of, on_engine, open_party
 from probekit.runs.folder import RunFolder
 from probekit.runs.jobs import job_done, job_of
@@ -72,7 +73,7 @@ class RetainedClients:
         given = replace(given, server=self._server(before))
         if _by_statistics(before, request, how):
             return given
-        left, without = request.remaining(before), self._without(request)
+        left, without = request.remaining(before), _left_out([*requests(self.run), request])
         self._refuse_changed(before, left, {*without, *request.added})
         asked_for = replace(request, clients=tuple(name for name in request.clients if name not in self.missing))
         self.job = job_of(self.run.path, "unlearn", self.run.state, before.head.digest, asked_for.digest, how.method)
@@ -97,6 +98,22 @@ class RetainedClients:
         rows, left = (before.problem, given.embeddings, given.partition), request.remaining(before)
         self.opened = federation_of(*rows, left, engine=str(named), store=self.store)
         return replace(given, clients=self.opened)
+
+    def statistics(self, trained: Trained, state: int) -> dict[str, ClientStats]:
+        """The clients' statistics of the rows that a state stands for, asked for anew."""
+        problem, without = trained.problem, _left_out(requests(self.run, state))
+        if "statistics" not in problem.traits:
+            raise NotFoundError(
+                f"{self.run.path}: its rows lie with the clients, and a network has no statistics to ask for."
+            )
+        self.job = job_of(self.run.path, "verify", state, trained.head.digest)
+        known = self.party.description.counts
+        self.opened = Attendance.of(self.party, problem, {name: known[name] for name in trained.counts}, job=self.job)
+        stay = {name: ids for name, ids in without.items() if name in trained.counts}
+        asked = Narrowed(self.opened, stay, "statistics", {}) if stay else self.opened
+        found = {one.client: problem.stats(one.arrays) for one in asked.ask("statistics").each()}
+        self.finish()
+        return found
 
     def finish(self) -> None:
         """The state is written: what it took of the clients is not needed any more."""
@@ -126,14 +143,6 @@ class RetainedClients:
         alone = before.server is not None and before.server.statistics is None
         return self.run.server_set(self.store) if alone else None
 
-    def _without(self, request: UnlearnRequest) -> dict[str, frozenset[str]]:
-        """The samples that each client leaves out: those that were forgotten, and those that are to be."""
-        found: dict[str, set[str]] = {}
-        for one in (*requests(self.run), request):
-            for sample in one.samples:
-                found.setdefault(str(sample.client), set()).add(sample.sample)
-        return {name: frozenset(ids) for name, ids in found.items()}
-
     def _refuse_changed(self, before: Trained, left: Collection[str], free: Collection[str]) -> None:
         """Refuse clients that are not there any more, or have other rows than when they were trained on."""
         counts = self.party.description.counts
@@ -148,6 +157,14 @@ class RetainedClients:
                     f"Client {name} has {counts[name]} rows now, and had {before.counts[name]} when it was trained on. "
                     "Forget it too and take it back in (`add`), or have it bring the rows back."
                 )
+
+
+def _left_out(asked: Iterable[UnlearnRequest]) -> dict[str, frozenset[str]]:
+    """The samples that each client leaves out: those that these requests name."""
+    found: dict[str, set[str]] = {}
+    for sample in (sample for one in asked for sample in one.samples):
+        found.setdefault(str(sample.client), set()).add(sample.sample)
+    return {name: frozenset(ids) for name, ids in found.items()}
 
 
 def _by_statistics(before: Trained, request: UnlearnRequest, how: UnlearnOptions) -> bool:

@@ -55,9 +55,10 @@ def request_of(entry: LedgerEntry) -> UnlearnRequest:
     return UnlearnRequest.from_plain(plain)
 
 
-def requests(run: RunFolder) -> list[UnlearnRequest]:
-    """Everything that was ever asked for and not erased since, in order."""
-    asked = [entry for entry in run.entries() if entry.action == UNLEARN]
+def requests(run: RunFolder, state: int | None = None) -> list[UnlearnRequest]:
+    """Everything that was ever asked for (up to a state) and not erased since, in order."""
+    last = run.state if state is None else state
+    asked = [entry for entry in run.entries() if entry.action == UNLEARN and entry.state <= last]
     return [request_of(entry) for entry in asked if opened(entry.details["request"])]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from probekit.runs.folder import OpenRun, RunFolder
 from probekit.runs.noise import release_finding
 from probekit.runs.openings import certificate_openings, read_openings
 from probekit.runs.result import Result
+from probekit.runs.retained import RetainedClients
 from probekit.runs.rows import UNLEARN, RunRows, rows_at
 from probekit.runs.story import NO_RUN, Story, story_of
 from probekit.runs.unlearning import certificate_path
@@ -126,7 +128,8 @@ def verify(
 ) -> VerifyResult:
     """Hold every claim of a certificate of this run (None: the current state's) against what can be computed again.
 
-    rows: compute the statistics again from the retained clients' cached rows.
+    rows: compute the statistics again from the retained clients' cached rows; where the rows lie with the clients,
+    ask them for their statistics again.
     test: the set of the certified agreement.
     public_key: the signer's, from himself (PEM).
     anchors: digests of ledger entries that somebody noted earlier: the ledger must run through all of them.
@@ -141,13 +144,17 @@ def verify(
     found = found.opened(folder, number)
     trained = folder.trained(number)
     # where a problem has no statistics, all that is to be checked is in the rows, unless they lie with the clients
-    summed = "statistics" in trained.problem.traits or "federation" in folder.inputs
+    elsewhere = "federation" in folder.inputs
+    summed = "statistics" in trained.problem.traits or elsewhere
+    if rows and elsewhere:
+        with closing(RetainedClients(folder, store)) as clients:
+            trained = replace(trained, statistics=clients.statistics(trained, number))
     try:
-        held = rows_at(folder, store, number) if rows or not summed else None
+        held = rows_at(folder, store, number) if (rows and not elsewhere) or not summed else None
     except InputError as error:
         raise VerificationError(f"What the ledger says was asked for does not fit the rows. {error}") from error
     evidence = evidence_for(folder, number, trained, found.certificate, held, evaluation)
-    told = story_of(folder, number, found.certificate, store=store if rows else None, anchors=anchors)
+    told = story_of(folder, number, found.certificate, store=store if rows and not elsewhere else None, anchors=anchors)
     return found.check(evidence, public_key, story=told, require=require)
 
 

@@ -72,6 +72,13 @@ def test_the_page_of_machines_by_its_own_commands(shelf: DiskStore, command: Com
     assert "awaited" not in run(status)
     run(unlearn)
     run(verify, 7)
+    asked = f"{verify} --rows --require residual,weights,head"
+    assert "Still awaited: north" in run(asked, PENDING)
+    for _ in range(2):
+        run(answer)
+        ended = command(*shlex.split(asked)[1:])
+    assert ended.code == 0, ended.message
+    assert not list(Path("trial/exchange").glob("*/*.*"))  # nothing of a job stays when it is done
     local = Run.train("runs/local", "both", TrainOptions(partition="column:client_id", ridge=0.001), store=shelf)
     local.unlearn("south")
     found = Run.open("runs/trial", store=shelf)
