@@ -129,7 +129,12 @@ class DiskStore:
             locate(entry.files(), wanted)
         return self.open(digest)
 
-    def _seal(self, embeddings: EmbeddingSet, entry: Entry, wanted: IdArray) -> None:
+    def shelve(self, embeddings: EmbeddingSet) -> EmbeddingSet:
+        """Keep a set that is part of a larger one: its rows stay where they are until that one is sealed."""
+        self._seal(embeddings, self.entry(embeddings.spec), pack(embeddings.ids)[embeddings.usable], ordered=False)
+        return self.open(embeddings.digest)
+
+    def _seal(self, embeddings: EmbeddingSet, entry: Entry, wanted: IdArray, *, ordered: bool = True) -> None:
         self._prepare()
         with changing(self.root):
             if erased := self.erased(embeddings.ids):
@@ -138,7 +143,8 @@ class DiskStore:
                     "bring them back with `restore` before their rows are saved."
                 )
             locate(entry.files(), wanted)
-            entry.seal(wanted)
+            if ordered:
+                entry.seal(wanted)
             self.sets.write(embeddings)
 
     def erased(self, ids: Iterable[str]) -> set[str]:

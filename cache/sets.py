@@ -73,6 +73,14 @@ class SetShelf:
         with changing(self.root):
             write_json(path, {"set": digest})
 
+    def drop_name(self, name: str) -> None:
+        """Let a name mean nothing; a set that has no other goes, its rows stay."""
+        digest = self.names()[name]
+        with changing(self.root):
+            if self.names_of(digest) == [name]:
+                self.remove(digest)
+            remove_file(self.root / "names" / f"{name}.json")
+
     def resolve(self, text: str) -> str:
         """The digest that a name or the beginning of a digest means."""
         names = self.names()

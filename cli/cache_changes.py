@@ -116,6 +116,20 @@ def purge(
     return 6 if removed.remains else 0
 
 
+@app.command("merge")
+@o.common
+def merge(
+    output: Output,
+    name: Annotated[str, typer.Argument(help="The set's name: that of its shards, without .I-of-N.")],
+    caches: Annotated[list[Path] | None, typer.Argument(help="Other caches in which shards of it are.")] = None,
+) -> None:
+    """Bring the shards of `extract --shard` together into one set, the same to the bit as one process makes."""
+    from probekit.cache.shards import merge as run
+
+    made = run(output.store, name, caches or ())
+    output.result({"set": made.name, "digest": made.digest, "rows": made.rows, "shards": made.shards}, facts)
+
+
 @app.command("export")
 @o.common
 def export(

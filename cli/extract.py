@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,7 +16,6 @@ from probekit.cli.output import Console, Output, facts, table
 
 if TYPE_CHECKING:
     from probekit.encoding.extract import ExtractProgress
-    from probekit.protocols import Backbone
     from probekit.values import EmbeddingSet
 
 DEFAULT_BACKBONE = "packaged:efficientnet-lite0"
@@ -59,38 +59,44 @@ def extract(
     restore_erased: Annotated[
         bool, typer.Option("--restore-erased", help="Bring back samples that were erased from the cache on request.")
     ] = False,
+    shard: Annotated[
+        str | None, typer.Option(help="I/N: encode only share I of N, from 0 on; see `cache merge`.")
+    ] = None,
+    engine: Annotated[str | None, typer.Option(help="ray[:HOST:PORT]: encode on a Ray cluster.")] = None,
     explain: Annotated[bool, typer.Option("--explain", help="Say what differs from the nearest entry.")] = False,
 ) -> int:
     """Encode a dataset with a frozen backbone. Rows already in the cache are not encoded again.
 
     Interrupt it whenever you like: the same command continues.
     """
-    size, grey = _batch_size(batch_size), o.window(window)
+    own: dict[str, Any] = {"num_workers": num_workers, "dtype": dtype, "on_error": on_error, "group": group}
+    own |= {"restore_erased": restore_erased, "window": o.window(window), "batch_size": _batch_size(batch_size)}
+    share = None if shard is None else _shard(shard, engine)
     keep_freed_memory()
     began = time.perf_counter()
     with output.busy("loading ..."):
-        from probekit.backbones import backbone as find_backbone
         from probekit.datasets import Columns
-        from probekit.datasets import dataset as find_dataset
-        from probekit.datasets.triggers import trigger as find_trigger
+        from probekit.encoding.engine import ExtractRequest, extract_on
         from probekit.encoding.extract import extract as run
-        from probekit.encoding.extract import set_name, spec_of
+        from probekit.encoding.extract import set_name
 
         store = output.store
         named = {"image": image_column, "label": label_column, "client": client_column, "text": text_column}
         columns = Columns(**named, kept=tuple(column or ()))
         columns = columns if group is None else columns.keeping(group)
-        data = find_dataset(dataset, split=split, columns=columns, streaming=streaming, limit=limit)
         precision = ("amp-bfloat16" if device in ("auto", "cpu") else "amp-float16") if amp else "float32"
-        encoder = find_backbone(backbone, preset=preprocessing, device=device, precision=precision, kind=data.kind)
-        paste = find_trigger(trigger) if trigger else None
-        spec = spec_of(encoder, dtype=dtype, trigger=paste, window=grey)
+        how: Any = {"preset": preprocessing, "device": device, "precision": precision, "trigger": trigger}
+        rows: Any = {"split": split, "columns": columns, "streaming": streaming, "limit": limit}
+        request = ExtractRequest(backbone, dataset, **rows, **how, settings=own)
+        data = request.data()
+        encoder = None if engine is not None and not explain else request.encoder(data)
     loaded = time.perf_counter()
-    if explain:
+    if explain and encoder is not None:
         from probekit.cache.audit import explain as differences
 
-        for line in differences(spec, store.specs()):
+        for line in differences(request.spec(encoder), store.specs()):
             output.note(line)
+    name = name or set_name(dataset, split, backbone, trigger=trigger, limit=limit)
     with output.bar("encoding") as bar:
         last: list[ExtractProgress] = []
 
@@ -98,20 +104,29 @@ def extract(
             last[:] = [now]
             bar(now.rows, now.total, f"{now.reused} reused")
 
-        how: dict[str, Any] = {"num_workers": num_workers, "dtype": dtype, "on_error": on_error, "trigger": paste}
-        how |= {"restore_erased": restore_erased, "window": grey, "batch_size": size, "group": group}
-        embeddings = run(encoder, data, store=store, progress=progress, note=o.noted(output, "split", "window"), **how)
+        told: Any = {"store": store, "progress": progress, "note": o.noted(output, "split", "window")}
+        if engine is not None:
+            embeddings = extract_on(engine, request, name, **told)
+        else:
+            embeddings = run(encoder, data, shard=share, **told, **request.options)
+    if share is not None:
+        from probekit.cache.shards import shard_name
+
+        name = shard_name(name, *share)
     if last[0].erased:
         output.note(
             f"{last[0].erased} rows were left out: their samples were erased from this cache on request. "
             "--restore-erased brings them back. A picture that was saved anew has another id, and is not recognised."
         )
-    name = name or set_name(dataset, split, backbone, trigger=trigger, limit=limit)
     store.sets.give_name(name, embeddings.digest)
     timings = {"load": round(loaded - began, 3), "encode": round(time.perf_counter() - loaded, 3)}
-    value = _plain(name, embeddings, encoder, last[0]) | {"seconds": timings, "cache": str(store.root)}
-    judged = f"TRAINING-SET --test {name}" if split and split.startswith(("test", "val")) else name
-    output.result(value, partial(_show, weights=embeddings.spec.weights, judged=judged, group=group))
+    value = _plain(name, embeddings, (encoder or embeddings.spec).preprocessing, last[0]) | {
+        "seconds": timings,
+        "cache": str(store.root),
+    }
+    judged = f"probe TRAINING-SET --test {name}" if split and split.startswith(("test", "val")) else f"probe {name}"
+    following = judged if share is None else f"cache merge {name.rpartition('.')[0]}"
+    output.result(value, partial(_show, weights=embeddings.spec.weights, following=following, group=group))
     return 5 if embeddings.skipped else 0
 
 
@@ -123,14 +138,25 @@ def _batch_size(text: str) -> int | None:
     return int(text)
 
 
-def _plain(name: str, embeddings: EmbeddingSet, encoder: Backbone, done: ExtractProgress) -> dict[str, Any]:
+def _shard(text: str, engine: str | None) -> tuple[int, int]:
+    number, slash, shards = text.partition("/")
+    if engine is not None:
+        raise typer.BadParameter("--engine shares the rows out by itself. Leave --shard out.")
+    if not (slash and number.isdecimal() and shards.isdecimal() and int(number) < int(shards)):
+        raise typer.BadParameter(f"--shard wants I/N with I from 0 to N - 1, as 0/4; found {text!r}.")
+    return int(number), int(shards)
+
+
+def _plain(
+    name: str, embeddings: EmbeddingSet, preprocessing: Mapping[str, Any], done: ExtractProgress
+) -> dict[str, Any]:
     return {
         "set": name,
         "digest": embeddings.digest,
         "spec": embeddings.spec.digest,
-        "backbone": encoder.name,
-        "view": encoder.view,
-        "preprocessing": dict(encoder.preprocessing),
+        "backbone": embeddings.spec.backbone,
+        "view": embeddings.spec.view,
+        "preprocessing": dict(preprocessing),
         "rows": len(embeddings),
         "dimension": embeddings.dimension,
         "dtype": embeddings.spec.dtype,
@@ -144,7 +170,7 @@ def _plain(name: str, embeddings: EmbeddingSet, encoder: Backbone, done: Extract
     }
 
 
-def _show(console: Console, value: dict[str, Any], *, weights: str, judged: str, group: str | None) -> None:
+def _show(console: Console, value: dict[str, Any], *, weights: str, following: str, group: str | None) -> None:
     encoded, seconds, skipped = value["encoded"], value["seconds"], value["skipped"]
     rate = f", {encoded / seconds['encode']:.1f} per second" if encoded else ""
     seen = {
@@ -156,7 +182,7 @@ def _show(console: Console, value: dict[str, Any], *, weights: str, judged: str,
         "encoded": f"{encoded} now{rate}; {value['reused']} were in the cache",
         "time": f"{seconds['load']:.1f} s to load, {seconds['encode']:.1f} s to encode",
         "cache": value["cache"],
-        "next": f"probekit probe {judged}",
+        "next": f"probekit {following}",
     }
     facts(console, seen)
     if skipped:

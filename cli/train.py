@@ -29,7 +29,12 @@ def train(
     ] = None,
     run: Annotated[Path | None, typer.Option(help="The run folder (default: runs/SET-METHOD).")] = None,
     federation: Annotated[
-        str | None, typer.Option(help="Clients elsewhere instead of a set: a federation's folder.", rich_help_panel=WHO)
+        str | None,
+        typer.Option(
+            help="Clients elsewhere instead of a set: a federation's folder. Or ray[:HOST:PORT]: a cluster asks a "
+            "set's clients.",
+            rich_help_panel=WHO,
+        ),
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace a finished run.")] = False,
     client_keys: Annotated[

@@ -28,7 +28,9 @@ def unlearn(
     subject: Annotated[
         list[str] | None, typer.Option(help="Forget a person's rows: COLUMN=VALUE, by extract --column. Repeatable.")
     ] = None,
-    federation: Annotated[str | None, typer.Option(help="Where the clients elsewhere are, if they moved.")] = None,
+    federation: Annotated[
+        str | None, typer.Option(help="Where the clients elsewhere are, if they moved. Or ray[:HOST:PORT].")
+    ] = None,
     key: Annotated[Path | None, typer.Option(help="Sign the certificate with this Ed25519 private key (PEM).")] = None,
     certificate: Annotated[Path | None, typer.Option(help="Also write the certificate here.")] = None,
     purge: Annotated[bool, typer.Option("--purge", help="Then remove what was derived from the forgotten.")] = False,

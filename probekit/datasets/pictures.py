@@ -43,7 +43,8 @@ def _reason(error: Exception) -> str:
             return "there is no such file. Correct the path or remove the row."
         case Image.DecompressionBombError() | Image.DecompressionBombWarning():
             return f"too many pixels to be decoded safely ({error}). Save a smaller copy."
-    found = f"cannot be read as a picture ({type(error).__name__}: {error})"
+    said = re.sub(r" object at 0x[0-9a-f]+", "", str(error))  # it is kept with the set, and others say the same
+    found = f"cannot be read as a picture ({type(error).__name__}: {said})"
     return f"{found}. The file is truncated, damaged or not a picture: replace it or remove the row."
 
 

@@ -83,6 +83,23 @@ class FirstRows:
         return islice(self.whole, self.limit)
 
 
+class RowRange:
+    """Some rows of a dataset, one after the other, by its own name and with all its classes."""
+
+    def __init__(self, whole: Dataset, start: int, stop: int) -> None:
+        self.whole, self.start, self.stop, self.name = whole, start, stop, whole.name
+        self.kind, self.class_names = whole.kind, whole.class_names
+
+    def __len__(self) -> int:
+        return self.stop - self.start
+
+    def __getitem__(self, row: int) -> Sample:
+        return self.whole[range(self.start, self.stop)[row]]
+
+    def __iter__(self) -> Iterator[Sample]:
+        return (self.whole[row] for row in range(self.start, self.stop))
+
+
 @dataclass(eq=False)
 class Mapped:
     """An array in a file, opened when first used; another process is sent the way to open it."""

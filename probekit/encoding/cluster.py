@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import ipaddress
 import os
 import secrets
 import sys
 import warnings
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
@@ -21,11 +23,6 @@ FIXED = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "
 """Nothing is told to anybody; and what Ray will do in future it does now, without a warning."""
 RETRIES = 3
 """How often what a killed worker did is done again."""
-
-
-def is_ray(text: str) -> bool:
-    """Whether a text names Ray: `ray`, or `ray:HOST:PORT`."""
-    return text == NAME or text.startswith(f"{NAME}:")
 
 
 @dataclass(eq=False)
@@ -69,8 +66,7 @@ class Cluster:
     def __exit__(self, *_: object) -> None:
         if self.own:
             self.own = False
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
+            with _careless():
                 self.ray.shutdown()
 
     @property
@@ -89,13 +85,21 @@ class Cluster:
             if not _has_token():
                 os.environ[TOKEN] = secrets.token_hex(32)  # Ray listens on all interfaces
             given = {"address": "local", "include_dashboard": False, "_node_ip_address": "127.0.0.1"}
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # files that Ray leaves open while it starts
-            try:
+        try:
+            with _careless():
                 ray.init(log_to_driver=False, logging_level="ERROR", **given)
-            except (ConnectionError, RuntimeError, ValueError, TimeoutError) as error:
-                where = f"at {self.address}" if self.address else "on this machine"
-                raise OfflineError(f"There is no Ray {where}: {str(error).splitlines()[0]}") from error
+        except (ConnectionError, RuntimeError, ValueError, TimeoutError) as error:
+            where = f"at {self.address}" if self.address else "on this machine"
+            raise OfflineError(f"There is no Ray {where}: {str(error).splitlines()[0]}") from error
+
+
+@contextmanager
+def _careless() -> Iterator[None]:
+    """Files that Ray leaves open when it starts and ends are closed without a warning."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+        gc.collect()
 
 
 def imported() -> Any:

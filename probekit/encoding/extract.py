@@ -80,7 +80,8 @@ def extract(
         note(told)
     kept = store if store is not None else MemoryStore()
     spec = spec_of(encoder, dtype=options.dtype, trigger=options.trigger, window=options.window)
-    with kept.working(spec, data.name):
+    purpose = data.name if options.shard is None else f"{data.name} shard {options.shard}"
+    with kept.working(spec, purpose):
         check_canary(encoder, data, kept, spec, note=note)
         return Extraction(encoder, data, kept, spec, options, progress or notebook_bar(data.name), note).run()
 

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from probekit.custody.columns import salted
+from probekit.datasets.table import RowRange
 from probekit.encoding.loading import Prepare, Prepared, length_of, prepared
 from probekit.encoding.options import ExtractOptions, ExtractProgress
 from probekit.errors import InputError, ProbekitError, SampleError
@@ -37,6 +38,10 @@ class Extraction:
     def __post_init__(self) -> None:
         on_cpu = getattr(self.backbone, "device", "cpu") == "cpu"
         self.batch_size = self.options.batch_size or (32 if on_cpu else 128)  # never by load: it moves the last bits
+        self.first = 0
+        if self.options.shard is not None:
+            self.data = part = shard_of(self.data, *self.options.shard, batch=self.batch_size)
+            self.first = part.start
         self.rows: list[Prepared] = []
         self.skipped: list[Skipped] = []
         self.pending: list[Prepared] = []
@@ -74,7 +79,13 @@ class Extraction:
             )
         embeddings = self._assemble()
         self._tell(seconds=time.perf_counter() - began)
-        return self.store.seal(embeddings)
+        if self.options.shard is None:
+            return self.store.seal(embeddings)
+        shelve = getattr(self.store, "shelve", None)
+        if shelve is None:
+            raise InputError("A shard is kept in a cache on disk. Give a `store`, or extract without `shard`.")
+        kept: EmbeddingSet = shelve(embeddings)
+        return kept
 
     def _tell(self, **changes: Any) -> None:
         self.now = replace(self.now, skipped=len(self.skipped), **changes)
@@ -103,10 +114,10 @@ class Extraction:
         """Refuse, skip or mask a sample that cannot be used; gives the row that stays in its place, if any."""
         if self.options.on_error == "raise":
             raise SampleError(
-                f"Sample {row.name!r} (row {row.number}) cannot be encoded: {reason} "
+                f"Sample {row.name!r} (row {self.first + row.number}) cannot be encoded: {reason} "
                 'What was encoded before it is kept; repair or remove it, or give on_error="skip" or on_error="mask".'
             )
-        self.skipped.append(Skipped(row.number, row.name, reason))
+        self.skipped.append(Skipped(self.first + row.number, row.name, reason))
         masked = replace(row, error=reason, id=row.id or content_id("unreadable", row.name.encode()))
         return [masked] if self.options.on_error == "mask" else []
 
@@ -187,7 +198,7 @@ class Extraction:
         for row in stay:
             bad = self.bad.get(row.id) if row.error is None else None
             rows += [row] if bad is None else self._leave_out(row, bad)
-        if not rows:
+        if not rows and self.options.shard is None:
             raise InputError(
                 f"No sample of {self.data.name} could be encoded ({len(self.skipped)} were left out, {self.now.erased} "
                 "were erased on request). Look at the data set and its columns."
@@ -222,3 +233,13 @@ class Extraction:
             )
         values = [row.columns.get(column, "") for row in rows]
         return group_numbers(values, [row.id for row in rows], key=self.store.group_key())
+
+
+def shard_of(data: Dataset, number: int, shards: int, *, batch: int) -> RowRange:
+    """One of so many shares of a data set. Shares begin where batches do, so that batches are those of one process."""
+    length = length_of(data)
+    if length is None:
+        raise InputError(f"{data.name} is read in passing and cannot be shared out. Leave out `shard` or streaming.")
+    batches = -(-length // batch)
+    start, stop = (min(length, batch * (batches * place // shards)) for place in (number, number + 1))
+    return RowRange(data, start, stop)

@@ -22,6 +22,8 @@ class ExtractOptions:
     group: a column that says what belongs together: patients, users, videos.
     save_rows, save_seconds: rows are made safe when that many, or that old.
     restore_erased: bring samples back that were erased from the store on request; else they are left out.
+    shard: (number, of how many), from 0 on: encode that share of the rows only; `cache.shards.merge` brings them
+    together.
     """
 
     batch_size: int | None = None
@@ -34,6 +36,7 @@ class ExtractOptions:
     save_rows: int = 1024
     save_seconds: float = 15.0
     restore_erased: bool = False
+    shard: tuple[int, int] | None = None
 
     def __post_init__(self) -> None:
         if self.on_error not in ON_ERROR:
@@ -42,6 +45,8 @@ class ExtractOptions:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise InputError(f"`{name}` must be at least 1; found {value}.")
+        if self.shard is not None and not 0 <= self.shard[0] < self.shard[1]:
+            raise InputError(f"Shards are numbered from 0 to {self.shard[1] - 1}; found {self.shard[0]}.")
         if self.window is not None:
             object.__setattr__(self, "window", checked_window(self.window))
 

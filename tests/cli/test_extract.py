@@ -400,3 +400,30 @@ def test_a_window_and_a_split_that_was_not_chosen(command: Command, backbone: st
     assert seen.value["spec"] != plain.value["spec"]
     for bad in ("0", "a,b", "9,1"):
         assert command(*line, "--window", bad).code == 2
+
+
+def test_shards_come_together(command: Command, backbone: str, dataset: str, tmp_path: Path) -> None:
+    how = ("extract", dataset, "-b", backbone, "--name", "mine", "--batch-size", 4, "--json")
+    whole = command(*how, "--cache", tmp_path / "whole").value
+    parts = [command(*how, "--shard", f"{number}/3").value for number in range(2)]
+    lacking = command("cache", "merge", "mine")
+    assert (lacking.code, "Shard 2/3 of mine is missing" in lacking.message) == (3, True)
+    last = command(*how[:-1], "--shard", "2/3", "--cache", tmp_path / "other")
+    assert "probekit cache merge mine" in last.out
+    made = command("cache", "merge", "mine", tmp_path / "other", "--json").value
+    assert [one["set"] for one in parts] == ["mine.0-of-3", "mine.1-of-3"]
+    assert made == {"set": "mine", "digest": whole["digest"], "rows": 30, "shards": 3}
+
+
+@pytest.mark.parametrize("shard", ["3", "3/3", "a/3", "-1/3", "1/", "0/0"])
+def test_a_shard_that_is_none_is_refused(command: Command, backbone: str, dataset: str, shard: str) -> None:
+    outcome = command("extract", dataset, "-b", backbone, f"--shard={shard}")
+    assert outcome.code == 2
+    assert "--shard wants I/N" in outcome.message
+
+
+def test_an_engine_shares_out_by_itself(command: Command, backbone: str, dataset: str) -> None:
+    outcome = command("extract", dataset, "-b", backbone, "--shard", "0/2", "--engine", "ray")
+    assert outcome.code == 2
+    assert "Leave --shard out" in outcome.message
+    assert command("extract", dataset, "-b", backbone, "--engine", "spark").code == 2
