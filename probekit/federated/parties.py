@@ -68,11 +68,9 @@ class RemoteParty:
         """How questions reach them."""
         if self.folder.transport == FILES:
             return FilesCarrier(self.folder.path / "exchange", wait=self.wait)
-        from probekit.federated.flower.carrier import FlowerCarrier
-        from probekit.federated.flower.folders import member_keys
-        from probekit.federated.flower.grid import OwnGrid
+        from probekit.federated.flower.grid import open_carrier
 
-        return FlowerCarrier(OwnGrid(self.folder.path), member_keys(self.folder.path))
+        return open_carrier(self.folder.path)
 
     def close(self) -> None:
         """Let go of what carries questions, where it holds something."""

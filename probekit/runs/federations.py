@@ -79,15 +79,17 @@ class FederationResult(Result):
 
 def init(folder: Path, *, name: str = "", transport: str = FLOWER, address: str = "") -> FederationResult:
     """Begin a federation: its keys, and the invitation for its nodes; for Flower also certificates and the app."""
-    if transport == FLOWER and not address.rpartition(":")[2].isdecimal():
-        raise InputError(f"Nodes reach the server at an `address` HOST:PORT; found {address!r}.")
+    host, _, port = address.rpartition(":")
+    if transport == FLOWER and host != "relay" and not port.isdecimal():
+        raise InputError(
+            f"Nodes reach the server at an `address` HOST:PORT; a SuperLink that you run already is `relay:NAME`, its "
+            f"name in Flower's configuration; found {address!r}."
+        )
     made = FederationFolder.create(folder, name=name, transport=transport, address=address)
     if transport == FLOWER:
-        from probekit.federated.flower.app import write_app
         from probekit.federated.flower.folders import prepare_server
 
-        prepare_server(folder, made.name, [address.rpartition(":")[0]])
-        write_app(folder / "flower" / "app")
+        prepare_server(folder, made.name, [host])
     server = made.server.hex()[:FINGERPRINT]
     run = RUN[transport].format(address=address)
     page = INVITATION.format(name=made.name, extra=EXTRA[transport], run=run, server=server)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol
 
 from probekit.errors import NotFoundError
@@ -19,8 +20,8 @@ SETTLE = 60.0
 """Seconds after it was away in which a SuperLink may take nodes for lost that have not reported again yet."""
 TRIES = 3
 _LONGEST = 12 * 3600.0
-_LOST, _GONE = (3, 4), 5
-"""Flower's codes: the message or its reply is no longer there; the node is not connected."""
+_LOST, _GONE, _STRANGE = (3, 4), 5, -1
+"""Flower's codes: the message or its reply is no longer there; the node is not connected. Ours: it is not of ours."""
 
 
 class AwayError(Exception):
@@ -29,6 +30,27 @@ class AwayError(Exception):
 
 class EndedError(Exception):
     """Our run is no more, and its messages with it; the next call begins another."""
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What came back for a message: the bytes of a node, or an error of Flower's (its code, and why)."""
+
+    to: str
+    content: bytes = field(default=b"", repr=False)
+    code: int | None = None
+    why: str = ""
+
+    @classmethod
+    def of(cls, message: Any) -> Reply:
+        """Of a message as Flower gives it."""
+        to = message.metadata.reply_to_message_id
+        if message.has_error():
+            return cls(to, code=message.error.code, why=message.error.reason)
+        try:
+            return cls(to, unpacked(message.content))
+        except ValueError as error:
+            return cls(to, code=_STRANGE, why=str(error))
 
 
 class Grid(Protocol):
@@ -40,7 +62,7 @@ class Grid(Protocol):
     def push(self, node: int, content: bytes, *, seconds: float) -> str | None:
         """Send a message; its id, or None where the node cannot be sent any."""
 
-    def pull(self, sent: Iterable[str]) -> list[Any]:
+    def pull(self, sent: Iterable[str]) -> list[Reply]:
         """The replies to these messages that are there, each once."""
 
     def close(self) -> None:
@@ -80,12 +102,12 @@ class FlowerCarrier:
                     raise NotFoundError(f"The SuperLink did not answer for {AWAY:g} s. Start it again.") from error
                 time.sleep(1)
                 continue
-            for message in replies:  # by the id of what it replies to: one to an earlier question is not among them
-                name = waiting.pop(message.metadata.reply_to_message_id)
-                if _again(message, tries[name], time.monotonic() < away + SETTLE):
+            for reply in replies:  # by the id of what it replies to: one to an earlier question is not among them
+                name = waiting.pop(reply.to)
+                if _again(reply.code, tries[name], time.monotonic() < away + SETTLE):
                     todo[name] = parcels[name]
                 else:
-                    yield name, _read(message)
+                    yield name, reply.content if reply.code is None else _missing(reply.code, reply.why)
             time.sleep(0 if replies and not todo else POLL)
         for name in (*todo, *waiting.values()):
             yield name, Missing("late", "it did not answer in time.")
@@ -113,19 +135,14 @@ class FlowerCarrier:
             del todo[name]
 
 
-def _again(message: Any, tries: int, settling: bool) -> bool:
+def _again(code: int | None, tries: int, settling: bool) -> bool:
     """Whether to ask once more: the reply was lost on its way to us, or the node has not reported again yet."""
-    code = message.error.code if message.has_error() else None
     return (code in _LOST and tries < TRIES) or (code == _GONE and settling)
 
 
-def _read(message: Any) -> bytes | Missing:
-    if not message.has_error():
-        try:
-            return unpacked(message.content)
-        except ValueError as error:
-            return Missing("garbage", f"{error}.")
-    code, why = message.error.code, message.error.reason
+def _missing(code: int, why: str) -> Missing:
     if code == _GONE:
         return Missing("gone", "its node is not connected.")
-    return Missing("late", "its answer expired.") if code in _LOST else Missing("cannot", f"Flower says: {why}.")
+    if code in _LOST:
+        return Missing("late", "its answer expired.")
+    return Missing("garbage" if code == _STRANGE else "cannot", f"{why}.")

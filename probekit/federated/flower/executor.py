@@ -16,6 +16,7 @@ from typing import Any
 
 from probekit.federated.flower import private
 from probekit.federated.flower.folders import SECRET
+from probekit.federated.node import Node, read_node
 from probekit.values import canonical
 
 RECORD, ITEM, SCHEMA = "probekit", "content", "probekit.v1"
@@ -96,16 +97,17 @@ def _answer(address: str, token: str, answer: Callable[[bytes], bytes]) -> None:
         private.flwr("push_task_output")(holder, context, "completed", "")
 
 
+def open_node(folder: Path, **more: Any) -> Node:
+    """The node in a folder, which answers from a set in the cache that the folder names."""
+    from probekit.cache import DiskStore
+
+    return Node.open(folder, DiskStore(read_node(folder)["cache"] or None).open, **more)
+
+
 def main(folder: str, port: str, *dry_run: str) -> None:
     """Answer for the node in a folder until the process is ended; dry_run: the file that says what would be sent."""
-    from probekit.cache import DiskStore, default_root
-    from probekit.federated.node import Node, read_node
-
-    where = Path(folder)
-    cache = read_node(where)["cache"]
-    dry = partial(_note, Path(dry_run[0])) if dry_run else None
-    node = Node.open(where, DiskStore(Path(cache) if cache else default_root()).open, dry=dry)
-    secret = (where / "private" / SECRET).read_bytes()
+    node = open_node(Path(folder), dry=partial(_note, Path(dry_run[0])) if dry_run else None)
+    secret = (Path(folder) / "private" / SECRET).read_bytes()
     serve(f"127.0.0.1:{port}", secret, node.answer, until=threading.Event())
 
 

@@ -7,14 +7,17 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from probekit.federated.flower import tls
+from probekit.federated.flower.app import write_app
 from probekit.federated.membership import FederationFolder
 from probekit.files import PRIVATE, make_folder, write_bytes
 
 NODE_KEY, SECRET = "flower.key", "secret"
+RELAY = "relay:"
+"""How the address of a federation begins that runs on somebody's SuperLink: the name of a connection follows."""
 
 
 def prepare_server(folder: Path, name: str, hosts: Sequence[str]) -> None:
-    """Make the CA, the server's certificate for these hosts, and the secret of a new federation."""
+    """Make the CA, the server's certificate for these hosts, the secret and the app of a new federation."""
     kept = folder / "private"
     make_folder(kept, closed=True)
     for key in ("ca.key", "server.key"):
@@ -22,6 +25,7 @@ def prepare_server(folder: Path, name: str, hosts: Sequence[str]) -> None:
     write_bytes(kept / SECRET, secrets.token_bytes(32), mode=PRIVATE)
     _issue_authority(folder, name)
     renew(folder, hosts)
+    write_app(folder)
 
 
 def renew(folder: Path, hosts: Sequence[str] = (), *, days: int = tls.SERVER_DAYS) -> None:

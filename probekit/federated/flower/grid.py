@@ -12,8 +12,11 @@ from filelock import FileLock
 
 from probekit.errors import NotFoundError
 from probekit.federated.flower import private
-from probekit.federated.flower.carrier import AwayError, EndedError
+from probekit.federated.flower.app import APP
+from probekit.federated.flower.carrier import AwayError, EndedError, FlowerCarrier, Reply
 from probekit.federated.flower.executor import heartbeat, packed
+from probekit.federated.flower.folders import RELAY, member_keys
+from probekit.federated.membership import FederationFolder
 from probekit.files import read_json
 
 
@@ -43,6 +46,16 @@ class SuperLink:
     def holder(self, token: str) -> Any:
         """A client that speaks for one task."""
         return private.holder(self.address, self.authority, token, "flwr-serverapp")
+
+
+def open_carrier(folder: Path) -> FlowerCarrier:
+    """What carries questions to the members of a federation's folder; `close` it when all is asked."""
+    address = FederationFolder.open(folder).address
+    if address.startswith(RELAY):
+        from probekit.federated.flower.relay import RelayGrid
+
+        return FlowerCarrier(RelayGrid(folder / APP, address.removeprefix(RELAY)), member_keys(folder))
+    return FlowerCarrier(OwnGrid(folder), member_keys(folder))
 
 
 def known_nodes(control: Any) -> list[Any]:
@@ -77,10 +90,10 @@ class OwnGrid:
             [sent] = grid.push_messages([Message(packed(content), node, "query", ttl=seconds)])
             return sent or None
 
-    def pull(self, sent: Iterable[str]) -> list[Any]:
+    def pull(self, sent: Iterable[str]) -> list[Reply]:
         """The replies to these messages that are there, each once."""
         with self._calling():
-            return list(self._session().pull_messages(list(sent)))
+            return [Reply.of(one) for one in self._session().pull_messages(list(sent))]
 
     def close(self) -> None:
         """End the run."""
@@ -114,7 +127,7 @@ class OwnGrid:
         place = self._place = SuperLink.of(self._folder)
         # two processes that start a run at once must not take each other's
         with place.control() as control, FileLock(self._folder / "flower" / "run.lock"):
-            fab = private.fab(self._folder / "flower" / "app")
+            fab = private.fab(self._folder / APP)
             run = control.StartRun(private.flwr("StartRunRequest")(fab=fab)).run_id
             token, self._task = _claim(place, run)
         holder = self._held.enter_context(place.holder(token))

@@ -22,7 +22,7 @@ from filelock import FileLock, Timeout
 
 from probekit.errors import InputError, NotFoundError, ProbekitError
 from probekit.federated.flower import children, private
-from probekit.federated.flower.folders import member_keys
+from probekit.federated.flower.folders import RELAY, member_keys
 from probekit.federated.flower.grid import SuperLink, known_nodes
 from probekit.federated.flower.proxy import Proxy
 from probekit.federated.flower.tls import expiry, registered_key
@@ -50,6 +50,13 @@ class _Server:
         self.folder, self.watch = folder, watch
         self.kept, self.state = folder / "private", folder / "flower" / "superlink.json"
         self.address = FederationFolder.open(folder).address
+        if self.address.startswith(RELAY):
+            raise InputError(f"{folder} uses a SuperLink that is run elsewhere ({self.address}): it needs no server.")
+        until = expiry((self.kept / "server.crt").read_bytes())
+        if until < datetime.now(UTC):
+            raise InputError(
+                f"The server's certificate expired on {until:%Y-%m-%d}. Renew it: probekit federate renew {folder}"
+            )
         self.listening = _listen(bind or _default_bind(self.address))
         self.inner = _inner_address(self.state)
         self.link: subprocess.Popen[bytes] | None = None
@@ -58,11 +65,6 @@ class _Server:
     async def run(self) -> None:
         import uvicorn
 
-        until = expiry((self.kept / "server.crt").read_bytes())
-        if until < datetime.now(UTC):
-            raise InputError(
-                f"The server's certificate expired on {until:%Y-%m-%d}. Renew it: probekit federate renew {self.folder}"
-            )
         write_json(self.state, {"address": self.inner})
         passing = Proxy(self.inner, (self.kept / "ca.crt").read_bytes(), lambda: self.known is not None)
         config = uvicorn.Config(
@@ -81,12 +83,13 @@ class _Server:
             await gate.serve(sockets=[self.listening])
         finally:
             keeping.cancel()
-            with suppress(asyncio.CancelledError):
-                await keeping
+            [ended] = await asyncio.gather(keeping, return_exceptions=True)
             await passing.link.aclose()
             if self.link is not None:
                 children.stop(self.link, seconds=5)  # its state is on disk; it may wait for whoever is connected
             self.state.unlink(missing_ok=True)
+        if isinstance(ended, Exception):
+            raise ended
 
     async def _keep(self, gate: Any) -> None:
         """Start the SuperLink, start it again when it ends, and keep its nodes in step with the members."""
@@ -99,15 +102,24 @@ class _Server:
                     await asyncio.to_thread(self._await)
                 found = {(one.name, one.stat().st_mtime_ns) for one in (self.folder / "members").glob("*.json")}
                 if found != self.known:
-                    await asyncio.to_thread(self._enrol, member_keys(self.folder))
-                    if self.known is None:
-                        self.watch(f"Serving {self.folder} at {self.address}.")
-                    self.known = found
+                    await self._follow(found)
                 await asyncio.sleep(0.5)
+        finally:  # without it the gate would stand open to nothing
+            gate.should_exit = True
+
+    async def _follow(self, found: set[tuple[str, int]]) -> None:
+        """Let in and out whom the members' folder names now; a card that is none changes nothing, and is said."""
+        import httpx
+
+        try:
+            await asyncio.to_thread(self._enrol, member_keys(self.folder))
+        except httpx.HTTPError:  # the SuperLink went away meanwhile
+            return
         except ProbekitError as error:
             self.watch(str(error))
-            gate.should_exit = True
-            raise
+        if self.known is None:
+            self.watch(f"Serving {self.folder} at {self.address}.")
+        self.known = found
 
     def _start(self) -> subprocess.Popen[bytes]:
         host, port = self.inner.rsplit(":", 1)

@@ -17,7 +17,7 @@ from typing import Any
 
 from probekit.errors import InputError
 from probekit.federated.flower import children, tls
-from probekit.federated.flower.folders import NODE_KEY, SECRET
+from probekit.federated.flower.folders import NODE_KEY, RELAY, SECRET
 from probekit.federated.node import read_node
 from probekit.files import make_folder
 
@@ -65,6 +65,12 @@ def run(
 
     pause: seconds before a new start after a crash. executor: the command that answers, by default our own.
     """
+    address = read_node(folder)["address"]
+    if address.startswith(RELAY):
+        raise InputError(
+            f"This node answers over a SuperLink of somebody's ({address}). Start Flower's own SuperNode for it with "
+            f"--node-config 'folder=\"{folder}\"' --auth-supernode-private-key {folder / 'private' / NODE_KEY}"
+        )
     stop = until or _told_to_end()
     answering = executor or (lambda node, port: children.python("executor", str(node), str(port)))
     while not stop.is_set():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -13,9 +14,8 @@ import numpy as np
 from probekit.cache import DiskStore
 from probekit.federated.federation import Missing
 from probekit.federated.flower import children, folders
-from probekit.federated.flower.app import write_app
 from probekit.federated.flower.carrier import FlowerCarrier
-from probekit.federated.flower.grid import OwnGrid
+from probekit.federated.flower.grid import open_carrier
 from probekit.federated.joining import join
 from probekit.federated.membership import FederationFolder
 from probekit.values import EmbeddingSet
@@ -49,7 +49,6 @@ class Party:
         """Write all folders; each node has a cache of its own with its set."""
         FederationFolder.create(self.folder, transport="flower", address=self.address)
         folders.prepare_server(self.folder, "trial", ["127.0.0.1"])
-        write_app(self.folder / "flower" / "app")
         for name, rows in sets.items():
             self.add(name, rows)
         return self
@@ -68,7 +67,7 @@ class Party:
 
     def carrier(self) -> FlowerCarrier:
         """What carries questions to its members."""
-        return FlowerCarrier(OwnGrid(self.folder), folders.member_keys(self.folder))
+        return open_carrier(self.folder)
 
 
 def standin(folder: Path) -> list[str]:
@@ -81,3 +80,15 @@ def ask(carrier: FlowerCarrier, parcels: Mapping[str, bytes], timeout: float | N
     found = list(carrier.carry(parcels, timeout=timeout))
     assert len(found) == len(parcels)
     return dict(found)
+
+
+def below(pid: int) -> set[int]:
+    """Every process below this one."""
+    parents = {}
+    for place in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            parents[int(place.name)] = int((place / "stat").read_text().rpartition(")")[2].split()[1])
+    found = {pid}
+    while more := {child for child, parent in parents.items() if parent in found} - found:
+        found |= more
+    return found - {pid}

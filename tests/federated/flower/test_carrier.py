@@ -7,26 +7,23 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from flwr.app import Array, ArrayRecord, RecordDict
 
 from probekit.errors import NotFoundError
 from probekit.federated.federation import Missing
 from probekit.federated.flower import carrier, tls
-from probekit.federated.flower.carrier import AwayError, EndedError, FlowerCarrier
+from probekit.federated.flower.carrier import AwayError, EndedError, FlowerCarrier, Reply
 from probekit.federated.flower.executor import packed
 
 KEYS = {name: tls.public_node_key(tls.new_node_key()) for name in "ab"}
 NUMBERS = {tls.registered_key(key): number for number, key in enumerate(KEYS.values(), 1)}
-Step = Callable[["Scripted"], list[Any]]
+FOREIGN = Array("uint8", (1,), "numpy.ndarray", b"x")
+Step = Callable[["Scripted"], list[Reply]]
 
 
-def reply(sent: str, content: bytes = b"", *, error: int | None = None) -> Any:
-    """A message as Flower gives it."""
-    return SimpleNamespace(
-        metadata=SimpleNamespace(reply_to_message_id=sent),
-        has_error=lambda: error is not None,
-        error=SimpleNamespace(code=error, reason="so it is"),
-        content=packed(content),
-    )
+def reply(sent: str, content: bytes = b"", *, error: int | None = None) -> Reply:
+    """What came back for a message."""
+    return Reply(sent, content, error, "so it is" if error else "")
 
 
 class Scripted:
@@ -42,7 +39,7 @@ class Scripted:
         self.sent.append((node, content))
         return f"m{len(self.sent)}"
 
-    def pull(self, sent: Iterable[str]) -> list[Any]:
+    def pull(self, sent: Iterable[str]) -> list[Reply]:
         self.asked.append(list(sent))
         return self.steps.pop(0)(self) if self.steps else []
 
@@ -52,7 +49,7 @@ class Scripted:
 def raising(error: Exception) -> Step:
     """A step that fails."""
 
-    def step(_: Scripted) -> list[Any]:
+    def step(_: Scripted) -> list[Reply]:
         raise error
 
     return step
@@ -135,12 +132,19 @@ def test_without_a_limit_a_superlink_is_waited_for_long_but_not_for_ever() -> No
         carried(Scripted(*[raising(AwayError())] * 1000), timeout=None)
 
 
-def test_who_never_connected_is_gone_and_a_strange_reply_is_garbage() -> None:
-    strange = reply("m1")
-    strange.content = {}
+def test_who_never_connected_is_gone() -> None:
     key = tls.registered_key(KEYS["a"])
-    found = carried(Scripted(lambda _: [strange], nodes={key: 1}))
-    assert found == {
-        "a": Missing("garbage", "this is not a message of probekit."),
-        "b": Missing("gone", "its node was never connected."),
-    }
+    found = carried(Scripted(both(1), nodes={key: 1}))
+    assert found == {"a": b"1", "b": Missing("gone", "its node was never connected.")}
+
+
+@pytest.mark.parametrize("content", [{}, {"probekit": {}}, RecordDict({"probekit": ArrayRecord({"content": FOREIGN})})])
+def test_a_reply_that_is_none_of_ours_is_garbage(content: Any) -> None:
+    message = SimpleNamespace(
+        metadata=SimpleNamespace(reply_to_message_id="m1"), has_error=lambda: False, content=content
+    )
+    found = carried(Scripted(lambda _: [Reply.of(message)], both(2)))
+    assert isinstance(found["a"], Missing)
+    assert found["a"].reason == "garbage"
+    message.content = packed(b"ours")
+    assert Reply.of(message) == Reply("m1", b"ours")

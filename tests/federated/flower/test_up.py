@@ -13,21 +13,7 @@ from probekit.federated.partition import partition
 from probekit.federated.remote import RemoteFederation, Sender
 from probekit.federated.rows import design_for, head_problem
 from probekit.federated.training import train
-from tests.federated.flower.parties import Party, rows_of
-
-
-def descendants() -> set[int]:
-    """Every process below this one."""
-    parents = {}
-    for place in Path("/proc").glob("[0-9]*"):
-        try:
-            parents[int(place.name)] = int((place / "stat").read_text().rpartition(")")[2].split()[1])
-        except OSError:
-            continue
-    found = {os.getpid()}
-    while more := {child for child, parent in parents.items() if parent in found} - found:
-        found |= more
-    return found - {os.getpid()}
+from tests.federated.flower.parties import Party, below, rows_of
 
 
 def test_two_nodes_give_the_head_of_one_process_and_leave_nothing_behind(tmp_path: Path) -> None:
@@ -36,7 +22,7 @@ def test_two_nodes_give_the_head_of_one_process_and_leave_nothing_behind(tmp_pat
     rows = split.clients
     party = Party(tmp_path).make({name: whole.select(own) for name, own in rows.items()})
     problem = head_problem(whole, design_for(whole))
-    before = descendants()
+    before = below(os.getpid())
     with up(party.folder, party.nodes) as processes:
         assert status(party.folder).members == dict.fromkeys(rows, "connected")
         folder, carrier = FederationFolder.open(party.folder), party.carrier()
@@ -49,8 +35,8 @@ def test_two_nodes_give_the_head_of_one_process_and_leave_nothing_behind(tmp_pat
         assert found.head.digest == wanted.head.digest
         assert far.traffic == near.traffic
         carrier.close()
-        assert len(descendants() - before) == 1 + 1 + 2 * 3  # the server and its SuperLink; per node three
-    assert descendants() == before
+        assert len(below(os.getpid()) - before) == 1 + 1 + 2 * 3  # the server and its SuperLink; per node three
+    assert below(os.getpid()) == before
     assert {one.returncode for one in processes.nodes.values()} == {0}
     assert processes.server is not None
     assert processes.server.returncode == 0
