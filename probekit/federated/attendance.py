@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from probekit.errors import MissingClientsError
+from probekit.errors import InputError, MissingClientsError
 from probekit.federated.federation import Answers, Federation, Missing, Traffic
 from probekit.federated.message import OWN, Answer, Arrays, Selection
 from probekit.federated.party import Party
@@ -54,6 +54,8 @@ class Attendance:
         begins_again: bool = False,
     ) -> Attendance:
         """The clients of a party that have these numbers of rows."""
+        if at_least is not None and at_least > len(counts):
+            raise InputError(f"At least {at_least} clients are asked for (`at_least`); {len(counts)} are there to ask.")
         inner = party.clients(problem, job=job, names=tuple(counts), at_least=at_least, timeout=timeout)
         found = cls(problem, inner, dict(counts), at_least, timeout, begins_again)
         other = {name: now for name, now in inner.counts.items() if name in counts and now != counts[name]}
@@ -97,8 +99,10 @@ class Attendance:
         timeout: float | None = None,
     ) -> Answers:
         """The answers of those of these clients (None: all) that are in it."""
-        names = self.clients if clients is None else tuple(clients)
-        given: Any = {"clients": names, "rows": rows, "precision": precision, "timeout": timeout or self.timeout}
+        names, patience = self.clients if clients is None else tuple(clients), timeout
+        if patience is None:
+            patience = self.timeout
+        given: Any = {"clients": names, "rows": rows, "precision": precision, "timeout": patience}
         self.asked += 1
         if self.at_least is None:
             return self.inner.ask(kind, arrays, plan, **given, at_least=at_least)

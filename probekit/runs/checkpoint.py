@@ -24,7 +24,7 @@ from probekit.values import Json, canonical
 EVERY = 20.0
 """Seconds between two writings; the first is written at once."""
 WEIGHT, PARAMS = "weight ", "params"
-FREE = ("rounds", "tolerance")
+FREE = ("rounds", "tolerance", "at_least", "timeout")
 """What may be asked for anew without beginning anew."""
 
 

@@ -81,7 +81,9 @@ class TrainOptions:
     at_least: int | None = _who(
         None, "Across a federation: so many clients are enough, others are left out by name (default: all).", minimum=1
     )
-    timeout: float | None = _who(None, "Seconds that a client has to answer a question in.")
+    timeout: float | None = _who(
+        None, "Across a federation: seconds that a client has to answer a question in.", minimum=0
+    )
     keep: str | None = _who(
         None, "Kept of each client (default: statistics; fedavg: gradients).", "statistics", "gradients", "nothing"
     )
@@ -277,7 +279,9 @@ class UnlearnOptions:
     at_least: int | None = _option(
         None, "Across a federation: so many clients are enough, others are forgotten too (default: all).", minimum=1
     )
-    timeout: float | None = _option(None, "Across a federation: seconds that a client has to answer a question in.")
+    timeout: float | None = _option(
+        None, "Across a federation: seconds that a client has to answer a question in.", minimum=0
+    )
     test: str | None = _option(None, "A set on which to count the certified agreement.")
     epsilon: float | None = _noise(None, "What objective noise is to guarantee of this head (default: 1).")
     delta: float | None = _noise(None, "Default: 1e-5.")

@@ -13,6 +13,7 @@ from probekit.runs import federation
 from tests.cli.conftest import Command
 from tests.runs.parties import PlayedParty
 from tests.runs.test_elsewhere import rows as rows
+from tests.shelves import Shelve
 from tests.shelves import shelve as shelve
 
 
@@ -75,3 +76,29 @@ def test_what_is_missing_or_too_much_is_said(party: PlayedParty, command: Comman
         done = command(*words)
         assert done.code == 2
         assert said in done.message
+
+
+def test_runs_elsewhere_are_compared_exported_and_bundled(
+    party: PlayedParty, shelve: Shelve, store: DiskStore, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shelve("test", rows=60, dimension=12, seed=1)
+    monkeypatch.setenv("PROBEKIT_CACHE", str(store.root))
+    for name, method in (("one", "closed-form"), ("two", "fedavg")):
+        done = command("train", "--federation", "hospitals", "--ridge", "0.01", "--run", name, "--method", method)
+        assert done.code == 0, done.message
+    assert command("unlearn", "one", "--client", "a").code == 0
+    for words in (
+        ("compare", "one", "two", "--test", "test"),
+        ("export", "one", "head"),
+        ("bundle", "one"),
+        ("evaluate", "one", "test"),
+        ("report", "one", "--test", "test"),
+        ("prove", "one", "--client", "b"),
+        ("audit", "influence", "one"),
+        ("purge", "one", "--yes"),
+    ):
+        done = command(*words)
+        assert done.code in (0, 7), (words, done.message)
+    done = command("audit", "duplicates", "one")
+    assert done.code == 3
+    assert "its rows lie with the clients" in done.message

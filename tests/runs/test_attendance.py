@@ -12,7 +12,7 @@ import pytest
 
 from probekit import Run
 from probekit.cache import DiskStore
-from probekit.errors import CorruptError, MissingClientsError, Pending
+from probekit.errors import CorruptError, InputError, MissingClientsError, Pending
 from probekit.federated.federation import Missing
 from probekit.federated.message import Answer
 from probekit.federated.rows import design_for, head_problem
@@ -95,6 +95,8 @@ def test_without_at_least_everybody_must_answer(party: PlayedParty, elsewhere: D
 
 
 def test_too_few_is_refused_and_says_who(party: PlayedParty, elsewhere: DiskStore, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"At least 5 clients are asked for \(`at_least`\); 4 are there to ask"):
+        Run.train(tmp_path / "run", federation=party, ridge=0.01, at_least=5, store=elsewhere)
     party.faults |= {("b", 1): GONE, ("c", 1): LATE}
     with pytest.raises(
         MissingClientsError, match=r"3 clients had to answer, 2 did\. .*Client c: late, .*Client b: gone"

@@ -121,8 +121,14 @@ def test_samples_are_forgotten_by_the_client_that_holds_them(
     here.unlearn(samples=more)
     there.unlearn(samples=more, federation=party)
     assert there.head().digest == here.head().digest
-    with pytest.raises(InputError, match="Cannot forget 1 samples of client d: without them it has"):
-        there.unlearn(samples=[f"d/{'0' * 64}"], federation=party)
+    here.unlearn("d", method="retrain")
+    there.unlearn("d", method="retrain", federation=party)
+    assert there.head().digest == here.head().digest
+    fewer = PlayedParty(rows.select(np.setdiff1d(np.arange(len(rows)), party.rows["b"][-1:])))
+    with pytest.raises(MismatchError, match=r"Client b has \d+ rows now, and had \d+ when it was trained on"):
+        there.unlearn("c", method="retrain", federation=fewer)
+    with pytest.raises(InputError, match="Cannot forget 1 samples of client a: without them it has"):
+        there.unlearn(samples=[f"a/{'0' * 64}"], federation=party)
     for text in (rows.ids[0], f"b/{rows.ids[0][:12]}"):
         with pytest.raises(InputError, match="a sample is written CLIENT/ID, with the 64 digits"):
             there.unlearn(samples=[text], federation=party)
