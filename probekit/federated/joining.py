@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from probekit.custody.signatures import new_private_key
@@ -52,19 +53,26 @@ def join(
     return card
 
 
-def rotate(folder: Path) -> Card:
-    """Give a node a new key; its card, endorsed by the old one, goes to the operator again.
+def rotate(folder: Path, *, flower_key: Callable[[Path], str] | None = None) -> Card:
+    """Give a node new keys; its card, endorsed by the old one, goes to the operator again.
 
-    The card is written first: killed in between, the node still has the key that the operator knows.
+    flower_key: makes a new key for Flower in a folder, and gives its public half. The card is written first: killed in
+    between, the node still has the keys that the operator knows.
     """
     read_node(folder)
-    old, place = (folder / KEY).read_bytes(), folder / "private" / "next.pem"
-    if not place.is_file():
-        write_bytes(place, new_private_key(), mode=PRIVATE)
-    new = place.read_bytes()
-    card = Card.read(card_path(folder)).replacing(old, new)
+    old, place = (folder / KEY).read_bytes(), folder / "private" / "next"
+    make_folder(place, closed=True)
+    if not (place / Path(KEY).name).is_file():
+        write_bytes(place / Path(KEY).name, new_private_key(), mode=PRIVATE)
+    new = (place / Path(KEY).name).read_bytes()
+    card = Card.read(card_path(folder))
+    if flower_key is not None:
+        card = replace(card, flower=flower_key(place))
+    card = card.replacing(old, new)
     write_card(folder, card)
-    place.rename(folder / KEY)
+    for made in sorted(place.iterdir()):  # that which endorses comes last
+        made.rename(folder / "private" / made.name)
+    place.rmdir()
     return card
 
 

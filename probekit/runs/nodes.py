@@ -91,8 +91,13 @@ def join(
 
 
 def rotate(folder: Path) -> Joined:
-    """Give a node a new key."""
-    card, allowed = joining.rotate(folder), Policy.read(folder / "policy.toml").allow
+    """Give a node new keys."""
+    given: Any = {}
+    if read_node(folder)["transport"] == FLOWER:
+        from probekit.federated.flower.folders import new_node_key
+
+        given["flower_key"] = new_node_key
+    card, allowed = joining.rotate(folder, **given), Policy.read(folder / "policy.toml").allow
     return Joined(folder, card.name, joining.card_path(folder), card.key[:16], card.rows, allowed)
 
 

@@ -19,7 +19,8 @@ RELAY = "relay:"
 def prepare_server(folder: Path, name: str, hosts: Sequence[str]) -> None:
     """Make the CA, the server's certificate for these hosts, the secret and the app of a new federation."""
     kept = folder / "private"
-    make_folder(kept, closed=True)
+    for place in (kept, folder / "flower"):  # the SuperLink's database holds answers
+        make_folder(place, closed=True)
     for key in ("ca.key", "server.key"):
         write_bytes(kept / key, tls.new_key(), mode=PRIVATE)
     write_bytes(kept / SECRET, secrets.token_bytes(32), mode=PRIVATE)
@@ -48,10 +49,16 @@ def prepare_node(folder: Path) -> str:
     """Make a node's key for Flower, and its secret, if it has none; the public half is what may leave the node."""
     kept = folder / "private"
     make_folder(kept, closed=True)
-    if not (kept / NODE_KEY).is_file():
+    if not (kept / SECRET).is_file():
         write_bytes(kept / SECRET, secrets.token_bytes(32), mode=PRIVATE)
-        write_bytes(kept / NODE_KEY, tls.new_node_key(), mode=PRIVATE)
-    return tls.public_node_key((kept / NODE_KEY).read_bytes())
+    return new_node_key(kept)
+
+
+def new_node_key(place: Path) -> str:
+    """Make a node's key for Flower in this folder, if it holds none; gives the public half."""
+    if not (place / NODE_KEY).is_file():
+        write_bytes(place / NODE_KEY, tls.new_node_key(), mode=PRIVATE)
+    return tls.public_node_key((place / NODE_KEY).read_bytes())
 
 
 def member_keys(folder: Path) -> dict[str, str]:

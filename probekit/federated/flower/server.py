@@ -9,11 +9,12 @@ import asyncio
 import json
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from contextlib import closing, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -133,6 +134,8 @@ class _Server:
         }
         named = [text for key, path in files.items() for text in (f"--{key}", str(path))]
         options = ["--host", host, "--port", port, "--isolation", "process", "--enable-supernode-auth", *named]
+        with closing(sqlite3.connect(files["database"])) as database:
+            database.execute("VACUUM")  # what was deleted must not stay in free pages
         command = children.python("private", "superlink", *options)
         return children.start(command, home / "logs" / "superlink.log", children.environment(home / "home"))
 

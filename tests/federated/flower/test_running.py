@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
+import socket
+import socketserver
 import ssl
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,6 +28,7 @@ from probekit.federated.flower.grid import SuperLink, known_nodes
 from probekit.federated.flower.status import status
 from probekit.federated.flower.tls import registered_key
 from probekit.federated.flower.up import Up
+from probekit.federated.joining import rotate
 from probekit.federated.membership import FederationFolder
 from tests.federated.flower.parties import Party, ask, below, rows_of
 
@@ -143,6 +149,61 @@ def test_a_revoked_key_is_out_and_the_members_new_one_is_in(running: Running) ->
     assert ask(carrier, {"changing": b"new"}) == {"changing": b"wen"}
     carrier.close()
     gone(running, "changing")
+
+
+def test_a_rotated_key_is_in_and_the_one_before_is_out(running: Running) -> None:
+    party = running[0]
+    another(running, "rotating")
+    old = registered_key(folders.prepare_node(party.nodes["rotating"]))
+    card = rotate(party.nodes["rotating"], flower_key=folders.new_node_key)
+    assert FederationFolder.open(party.folder).add(card) == "rotated"
+    assert registered_key(card.flower) != old
+    until(lambda: status(party.folder).members["rotating"] == "connected")
+    with SuperLink.of(party.folder).control() as control:
+        assert old not in {one.public_key for one in known_nodes(control)}
+    carrier = party.carrier()
+    assert ask(carrier, {"rotating": b"on"}) == {"rotating": b"no"}
+    carrier.close()
+    gone(running, "rotating")
+
+
+@contextmanager
+def tunnel() -> Iterator[tuple[str, list[bytes]]]:
+    """An HTTP proxy that connects whom it is asked to, its address, and what it was asked."""
+    asked: list[bytes] = []
+
+    class Tunnel(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            line = self.request.recv(4096).split()[1]
+            asked.append(line)
+            host, port = line.decode().split(":")
+            with socket.create_connection((host, int(port))) as far:
+                self.request.sendall(b"HTTP/1.1 200 OK\r\n\r\n")
+                ends = {self.request: far, far: self.request}
+                while True:
+                    for one in select.select(list(ends), [], [])[0]:
+                        if not (part := one.recv(65536)):
+                            return
+                        ends[one].sendall(part)
+
+    class Tunnels(socketserver.ThreadingTCPServer):
+        daemon_threads, block_on_close = True, False
+
+    with Tunnels(("127.0.0.1", 0), Tunnel) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_address[1]}", asked
+        server.shutdown()
+
+
+def test_a_node_behind_an_https_proxy_answers_through_it(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    with tunnel() as (address, asked):
+        monkeypatch.setenv("HTTPS_PROXY", address)
+        another(running, "behind")
+        carrier = running[0].carrier()
+        assert ask(carrier, {"behind": b"out"}) == {"behind": b"tuo"}
+        carrier.close()
+        assert set(asked) == {running[0].address.encode()}
+        gone(running, "behind")
 
 
 def test_an_app_that_the_server_pushes_is_not_run(running: Running, tmp_path: Path) -> None:
