@@ -14,20 +14,35 @@ from probekit.values import Json, canonical
 
 def job_of(run: Path, *work: Json) -> str:
     """The name of this work for a run: the one that it had when it was interrupted, else a new one."""
-    path, key = job_path(run), hashlib.sha256(canonical(list(work)).encode()).hexdigest()
+    key = hashlib.sha256(canonical(list(work)).encode()).hexdigest()
+    known = _known(run)
+    if key not in known:
+        known[key] = secrets.token_hex(16)
+        _write(run, known)
+    return known[key]
+
+
+def job_done(run: Path, job: str) -> None:
+    """This work is over: the same command is another one from now on. Others that are interrupted stay."""
+    known = _known(run)
+    if job in known.values():
+        _write(run, {key: name for key, name in known.items() if name != job})
+
+
+def _known(run: Path) -> dict[str, str]:
+    """The works that are interrupted, by what they are."""
     try:
-        known = read_json(path)
+        found = read_json(job_path(run))
     except (OSError, CorruptError):
-        known = None
-    if isinstance(known, dict) and known.get("key") == key:
-        return str(known["job"])
-    job = secrets.token_hex(16)
+        return {}
+    return {str(key): str(name) for key, name in found.items()} if isinstance(found, dict) else {}
+
+
+def _write(run: Path, known: dict[str, str]) -> None:
+    path = job_path(run)
+    if not known:
+        path.unlink(missing_ok=True)
+        return
     with storing(path.parent):
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_json(path, {"job": job, "key": key}, mode=PRIVATE)
-    return job
-
-
-def job_done(run: Path) -> None:
-    """The work is over: the same command is another one from now on."""
-    job_path(run).unlink(missing_ok=True)
+        write_json(path, dict(known), mode=PRIVATE)

@@ -106,6 +106,7 @@ class RetainedClients:
             raise NotFoundError(
                 f"{self.run.path}: its rows lie with the clients, and a network has no statistics to ask for."
             )
+        self._refuse_changed(trained, trained.counts, without)
         self.job = job_of(self.run.path, "verify", state, trained.head.digest)
         known = self.party.description.counts
         self.opened = Attendance.of(self.party, problem, {name: known[name] for name in trained.counts}, job=self.job)
@@ -117,8 +118,8 @@ class RetainedClients:
 
     def finish(self) -> None:
         """The state is written: what it took of the clients is not needed any more."""
-        job_done(self.run.path)
         if self.job:
+            job_done(self.run.path, self.job)
             self.party.finish(self.job)
 
     def close(self) -> None:

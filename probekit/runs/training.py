@@ -143,7 +143,7 @@ def train_run(
         run = create(path, material, force=force, begun=begun)
     found.rows.finish()
     checkpoint.remove()
-    job_done(path)
+    job_done(path, found.rows.job)
     noise_path(path).unlink(missing_ok=True)
     chosen = None if fitted.choice is None else fitted.choice.summary
     left_out, solved = len(found.whole) - len(found.rows.embeddings), (fitted.condition, fitted.effective_dimension)

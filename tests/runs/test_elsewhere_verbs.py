@@ -14,7 +14,7 @@ from probekit import Run
 from probekit.cache import DiskStore
 from probekit.custody.petitions import Petition
 from probekit.custody.signatures import new_private_key, raw_public_key
-from probekit.errors import InputError, NotFoundError
+from probekit.errors import InputError, MismatchError, NotFoundError, Pending
 from probekit.runs import federation
 from probekit.runs.asking import petition
 from probekit.values import EmbeddingSet
@@ -61,11 +61,12 @@ def test_heads_are_judged_on_sets_here(run: Run) -> None:
             run.evaluate("test", **given)
 
 
-def test_reports_and_proofs_are_those_of_any_run(run: Run, tmp_path: Path) -> None:
+def test_reports_and_proofs_are_those_of_any_run(run: Run, party: PlayedParty, tmp_path: Path) -> None:
     run.unlearn("b", test="test")
     assert run.verify(test="test").intact
-    with pytest.raises(NotFoundError, match=AWAY):
-        run.verify(rows=True)
+    party.log.clear()
+    assert run.verify(rows=True).intact
+    assert sorted(name for *_, name in party.log) == ["a", "c", "d"]
     report = run.report(["test"])
     report.write(tmp_path / "page")
     assert len(report.pages) == 1
@@ -125,3 +126,31 @@ def test_rows_of_the_server_are_not_erased_from_under_it(run: Run, store: DiskSt
     local = Run.train(tmp_path / "local", "own", clients=5, ridge=0.01, store=store)
     with pytest.raises(InputError, match="other runs use rows that would be erased"):
         local.erase("3")
+
+
+def test_clients_that_answer_otherwise_or_left_are_found_when_rows_are_verified(
+    run: Run, rows: EmbeddingSet, party: PlayedParty
+) -> None:
+    run.unlearn("b")
+    whole = party.embeddings
+    changed = np.array(whole.embeddings)
+    changed[party.rows["c"]] += 1
+    party.embeddings = replace(whole, embeddings=changed)
+    assert not run.verify(rows=True).intact
+    party.embeddings = whole.select(np.flatnonzero(np.asarray(whole.clients) != "c"))
+    with pytest.raises(MismatchError, match=r"Client c of .* is not in the federation"):
+        run.verify(rows=True)
+
+
+def test_verifying_leaves_a_request_that_is_awaited_its_job(run: Run, party: PlayedParty) -> None:
+    run.unlearn("b")
+    party.log.clear()
+    party.awaited = 1
+    with pytest.raises(Pending):
+        run.unlearn("c", method="retrain")
+    party.awaited = None
+    assert run.verify(rows=True).intact
+    assert run.unlearn("c", method="retrain").state == 3
+    begun, verified, ended = (party.log[place][0] for place in (0, 1, -1))
+    assert begun == ended != verified
+    assert not run.path.with_name(f".{run.path.name}.job").exists()
