@@ -22,7 +22,7 @@ from probekit.cache.entry import Entry
 from probekit.cache.ids import SHORTEST, IdArray, IdLookup, hex_ids, pack
 from probekit.cache.journal import JOURNAL, changing
 from probekit.cache.matrices import tensor_places
-from probekit.cache.removal import Removed, drop_rows, resumed
+from probekit.cache.removal import DAMAGED, INCOMING, Removed, drop_rows, resumed
 from probekit.cache.search import Excuse, Needle, needles_of, search
 from probekit.cache.users import users
 from probekit.errors import InputError, NotFoundError, OtherRunsError
@@ -122,7 +122,8 @@ def erase(store: DiskStore, plan: Mapping[str, Any]) -> None:
     for entry in store.entries():
         drop_rows(entry, doomed)
         journal.reached("rows dropped")
-    remove_folder(store.root / "damaged")
+    for leftover in (DAMAGED, INCOMING):
+        remove_folder(store.root / leftover)
 
 
 def look_for(store: DiskStore, plan: Mapping[str, Any]) -> Removed:

@@ -26,6 +26,9 @@ from probekit.errors import InputError, NotFoundError
 from probekit.files import remove_folder
 from probekit.values import Json
 
+DAMAGED, INCOMING = "damaged", "incoming"
+"""Folders of a cache with files that were set aside, and with those that wait for the others of their set."""
+
 
 @dataclass(frozen=True)
 class Removed:
@@ -171,7 +174,8 @@ def _finish(store: DiskStore, plan: Mapping[str, Any]) -> Removed:
         store.sets.remove(digest)
         journal.reached("set removed")
     if plan["kind"] == "prune":
-        remove_folder(store.root / "damaged")
+        for leftover in (DAMAGED, INCOMING):
+            remove_folder(store.root / leftover)
     journal.strike(store.root)
     return Removed(gone, tuple(plan["sets"]), busy=_backbones(store, waiting), runs=tuple(plan["runs"]))
 

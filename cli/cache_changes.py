@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import sys
-from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -135,42 +134,54 @@ def merge(
 def export(
     output: Output,
     name: o.SetName,
-    target: Annotated[Path, typer.Argument(help="A new folder.")],
+    target: Annotated[
+        str, typer.Argument(help="A new folder, hf:OWNER/NAME, or a URL: s3://, gs://, abfs://, or another of fsspec.")
+    ],
     form: Annotated[str, o.among("folder", "dataset", name="--format", help="Ours, or Hugging Face's.")] = "folder",
 ) -> None:
-    """Write a set to a folder of its own, with all hashes."""
+    """Write a set to a folder of its own, with all hashes; elsewhere, files that are there whole are not sent again."""
+    from probekit.cache.remote import export_to, local_path, shown
     from probekit.cache.transfer import export as run
 
     if form == "dataset" and (output.quiet or not sys.stderr.isatty()):
         import datasets
 
         datasets.disable_progress_bars()
-    digest = run(output.store, name, target, form=form)
-    output.result({"set": name, "digest": digest, "folder": str(target)}, facts)
+    if (folder := local_path(target)) is not None:
+        output.result({"set": name, "digest": run(output.store, name, folder, form=form), "folder": str(folder)}, facts)
+        return
+    with output.busy("sending ..."):
+        done = export_to(output.store, name, target, form=form)
+    value = {"set": name, "digest": done.digest, "url": shown(target), "sent": done.sent, "were_there": done.there}
+    output.result(value, facts)
 
 
 @app.command("import")
 @o.common
 def bring(
     output: Output,
-    source: Annotated[str, typer.Argument(help="A folder made by `probekit cache export`, or hf:OWNER/NAME[@REV].")],
+    source: Annotated[
+        str, typer.Argument(help="What `probekit cache export` made: a folder, hf:OWNER/NAME[@REV], or a URL.")
+    ],
     name: Annotated[str | None, typer.Option(help="What to call the set here.")] = None,
     restore_erased: Annotated[
         bool, typer.Option("--restore-erased", help="Also if samples of it were erased here on request.")
     ] = False,
 ) -> None:
-    """Add an exported set to the cache after checking every hash; also from a data set repository of the hub."""
+    """Add an exported set to the cache after checking every hash. Interrupted, the same command goes on."""
+    from probekit.cache.remote import import_from, local_path
     from probekit.cache.transfer import bring as run
 
     store = output.store
-    with _at_hand(source) as folder:
-        label = run(store, folder, name=name, restore_erased=restore_erased)
+    how: Any = {"name": name, "restore_erased": restore_erased}
+    if (folder := local_path(source)) is not None:
+        label = run(store, folder, **how)
+    elif source.startswith("hf:"):
+        from probekit.backbones.snapshots import copied
+
+        with copied(source) as folder:
+            label = run(store, folder, **how)
+    else:
+        with output.busy("fetching ..."):
+            label = import_from(store, source, **how)
     output.result({"set": label, "digest": store.sets.resolve(label)}, facts)
-
-
-def _at_hand(source: str) -> AbstractContextManager[Path]:
-    if not source.startswith("hf:"):
-        return nullcontext(Path(source))
-    from probekit.backbones.snapshots import copied
-
-    return copied(source)
