@@ -19,6 +19,10 @@ AWAY = 300.0
 SETTLE = 60.0
 """Seconds after it was away in which a SuperLink may take nodes for lost that have not reported again yet."""
 TRIES = 3
+LOOK = 3.0
+"""Seconds between two looks for nodes that were started anew."""
+REST = 45.0
+"""Seconds that a node has to come back after it took its leave in order, as for an update."""
 _LONGEST = 12 * 3600.0
 _LOST, _GONE, _STRANGE = (3, 4), 5, -1
 """Flower's codes: the message or its reply is no longer there; the node is not connected. Ours: it is not of ours."""
@@ -53,11 +57,22 @@ class Reply:
             return cls(to, code=_STRANGE, why=str(error))
 
 
+@dataclass(frozen=True)
+class Connection:
+    """When a node connected last, and when it last took its leave; texts that sort by time."""
+
+    started: str = ""
+    left: str = ""
+
+
 class Grid(Protocol):
-    """The three calls of Flower's Grid; each may raise AwayError or EndedError."""
+    """What is needed of Flower's Grid; each call may raise AwayError or EndedError."""
 
     def nodes(self) -> Mapping[bytes, int]:
         """The number of each node that was ever connected, by its public key."""
+
+    def connections(self) -> Mapping[bytes, Connection]:
+        """When each node came and left, by its public key, as far as that is known."""
 
     def push(self, node: int, content: bytes, *, seconds: float) -> str | None:
         """Send a message; its id, or None where the node cannot be sent any."""
@@ -78,23 +93,24 @@ class FlowerCarrier:
         """members: the public key that each member's SuperNode is registered with."""
         self._grid = grid
         self._keys = {name: registered_key(key) for name, key in members.items()}
-        self._nodes: Mapping[bytes, int] = {}
 
     def carry(
         self, parcels: Mapping[str, bytes], *, timeout: float | None = None
     ) -> Iterator[tuple[str, bytes | Missing]]:
         """Each member's reply as it arrives, or why there is none."""
         until = time.monotonic() + (_LONGEST if timeout is None else timeout)
-        todo, waiting, tries = dict(parcels), dict[str, str](), Counter[str]()
+        errand = _Errand(self._grid, self._keys, parcels, until)
         reached, away = time.monotonic(), -SETTLE
-        while (todo or waiting) and time.monotonic() < until:
+        while errand.open and time.monotonic() < until:
             try:
-                yield from self._send(todo, waiting, tries, until)
-                replies = self._grid.pull(waiting)
+                yield from errand.send()
+                replies = self._grid.pull(errand.waiting)
                 reached = time.monotonic()
+                for reply in replies:  # by the id of what it replies to: one to an earlier question is not among them
+                    yield from errand.take(reply, settling=reached < away + SETTLE)
+                yield from errand.look()
             except EndedError:
-                todo |= {name: parcels[name] for name in waiting.values()}
-                waiting.clear()
+                errand.begin_again()
                 continue
             except AwayError as error:
                 away = time.monotonic()
@@ -102,42 +118,89 @@ class FlowerCarrier:
                     raise NotFoundError(f"The SuperLink did not answer for {AWAY:g} s. Start it again.") from error
                 time.sleep(1)
                 continue
-            for reply in replies:  # by the id of what it replies to: one to an earlier question is not among them
-                name = waiting.pop(reply.to)
-                if _again(reply.code, tries[name], time.monotonic() < away + SETTLE):
-                    todo[name] = parcels[name]
-                else:
-                    yield name, reply.content if reply.code is None else _missing(reply.code, reply.why)
-            time.sleep(0 if replies and not todo else POLL)
-        for name in (*todo, *waiting.values()):
+            time.sleep(0 if replies and not errand.todo else POLL)
+        for name in errand.open:
             yield name, Missing("late", "it did not answer in time.")
 
     def close(self) -> None:
         """End the run at the SuperLink."""
         self._grid.close()
 
-    def _send(
-        self, todo: dict[str, bytes], waiting: dict[str, str], tries: Counter[str], until: float
-    ) -> Iterator[tuple[str, Missing]]:
+
+class _Errand:
+    """One question on its way: who is still to be sent it, whose reply is awaited, who left and may come back."""
+
+    def __init__(self, grid: Grid, keys: Mapping[str, bytes], parcels: Mapping[str, bytes], until: float) -> None:
+        self.grid, self.keys, self.parcels, self.until = grid, keys, parcels, until
+        self.todo, self.waiting, self.resting = list(parcels), dict[str, str](), dict[str, float]()
+        self.tries, self.looked = Counter[str](), time.monotonic()
+        self.numbers: Mapping[bytes, int] = {}
+        self.started: dict[str, Connection] = {}
+
+    @property
+    def open(self) -> list[str]:
+        """Who has not replied."""
+        return [*self.todo, *self.waiting.values(), *self.resting]
+
+    def begin_again(self) -> None:
+        """Everybody who has not replied is sent it once more."""
+        self.todo = self.open
+        self.waiting.clear()
+        self.resting.clear()
+
+    def send(self) -> Iterator[tuple[str, Missing]]:
         """Send what is to do, each on its own, so that a failure between leaves no doubt about which went."""
-        for name in list(todo):
-            key = self._keys[name]
-            if key not in self._nodes:
-                self._nodes = self._grid.nodes()
-            node = self._nodes.get(key)
-            seconds = max(1.0, until - time.monotonic())
-            sent = None if node is None else self._grid.push(node, todo[name], seconds=seconds)
+        if self.todo:
+            connections = self.grid.connections()
+        while self.todo:
+            name = self.todo[0]
+            key = self.keys[name]
+            if key not in self.numbers:
+                self.numbers = self.grid.nodes()
+            node, seconds = self.numbers.get(key), max(1.0, self.until - time.monotonic())
+            sent = None if node is None else self.grid.push(node, self.parcels[name], seconds=seconds)
+            del self.todo[0]
+            self.started[name] = connections.get(key, Connection())
+            self.tries[name] += 1
             if sent:
-                waiting[sent] = name
-                tries[name] += 1
+                self.waiting[sent] = name
             else:
                 yield name, Missing("gone", "its node was never connected.")
-            del todo[name]
 
+    def take(self, reply: Reply, *, settling: bool) -> Iterator[tuple[str, bytes | Missing]]:
+        """What a reply says; lost on its way to us, or from a node that comes back, it is asked for once more."""
+        name = self.waiting.pop(reply.to)
+        if (reply.code in _LOST and self.tries[name] < TRIES) or (reply.code == _GONE and settling):
+            self.todo.append(name)
+        elif reply.code == _GONE and self._rests(name):
+            self.resting[name] = time.monotonic() + REST
+        else:
+            yield name, reply.content if reply.code is None else _missing(reply.code, reply.why)
 
-def _again(code: int | None, tries: int, settling: bool) -> bool:
-    """Whether to ask once more: the reply was lost on its way to us, or the node has not reported again yet."""
-    return (code in _LOST and tries < TRIES) or (code == _GONE and settling)
+    def _rests(self, name: str) -> bool:
+        """Whether a node took its leave in order, or is there again already."""
+        now = self.grid.connections().get(self.keys[name], Connection())
+        return self.tries[name] < TRIES and (now.left > now.started or now.started != self.started[name].started)
+
+    def look(self) -> Iterator[tuple[str, Missing]]:
+        """Ask those again that were started anew since: what a node had taken and not answered is lost with it."""
+        if time.monotonic() < self.looked + LOOK:
+            return
+        self.looked, now = time.monotonic(), self.grid.connections()
+        changed = [name for name in self.open if now.get(self.keys[name], Connection()).started != self._start(name)]
+        for name in changed:
+            self.resting.pop(name, None)
+            self.waiting = {sent: other for sent, other in self.waiting.items() if other != name}
+            if self.tries[name] < TRIES:
+                self.todo.append(name)
+            else:
+                yield name, Missing("gone", f"its node was started anew {self.tries[name]} times without answering.")
+        for name in [name for name, end in self.resting.items() if time.monotonic() > end]:
+            del self.resting[name]
+            yield name, Missing("gone", "its node left and did not come back.")
+
+    def _start(self, name: str) -> str:
+        return self.started.get(name, Connection()).started
 
 
 def _missing(code: int, why: str) -> Missing:

@@ -22,6 +22,8 @@ from probekit.values import canonical
 RECORD, ITEM, SCHEMA = "probekit", "content", "probekit.v1"
 IDLE = 0.2
 HEARTBEAT = 10.0
+WAITING = 16
+"""How many messages may be on their way at once."""
 
 
 def packed(content: bytes) -> Any:
@@ -74,20 +76,38 @@ def heartbeat(holder: Any) -> Iterator[None]:
 
 
 def serve(address: str, secret: bytes, answer: Callable[[bytes], bytes], *, until: threading.Event) -> None:
-    """Answer the messages that reach a SuperNode on this machine."""
+    """Answer the messages that reach a SuperNode on this machine, one after the other."""
     import httpx
+
+    one_at_a_time, most = threading.Lock(), threading.Semaphore(WAITING)
+
+    def answered(content: bytes) -> bytes:
+        with one_at_a_time:
+            return answer(content)
+
+    def work(token: str) -> None:
+        try:
+            _answer(address, token, answered)
+        except Exception as error:  # its run ended, the SuperNode gave it up: there is nobody to tell
+            print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)
+        finally:
+            most.release()
 
     with private.tasks(address, None, secret, "flwr-clientapp") as oldest:
         while not until.is_set():
+            most.acquire()
+            found = None
             try:
                 found = oldest()
-                if found is not None:
-                    _answer(address, found[1], answer)
-                    continue
-            except httpx.HTTPError as error:  # the SuperNode starts, ends, or gave the task up
+            except httpx.HTTPError as error:  # the SuperNode starts or ends
                 print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)
                 time.sleep(1)
-            until.wait(IDLE)
+            if found is None:
+                most.release()
+                until.wait(IDLE)
+                continue
+            # a task whose run was killed waits for its message for hours; others must not wait with it
+            threading.Thread(target=work, args=(found[1],), daemon=True).start()
 
 
 def _answer(address: str, token: str, answer: Callable[[bytes], bytes]) -> None:

@@ -13,7 +13,7 @@ from filelock import FileLock
 from probekit.errors import NotFoundError
 from probekit.federated.flower import private
 from probekit.federated.flower.app import APP
-from probekit.federated.flower.carrier import AwayError, EndedError, FlowerCarrier, Reply
+from probekit.federated.flower.carrier import AwayError, Connection, EndedError, FlowerCarrier, Reply
 from probekit.federated.flower.executor import heartbeat, packed
 from probekit.federated.flower.folders import RELAY, member_keys
 from probekit.federated.membership import FederationFolder
@@ -78,6 +78,12 @@ class OwnGrid:
         """The number of each node that was ever connected, by its public key."""
         with self._calling(), SuperLink.of(self._folder).control() as control:
             return {one.public_key: one.node_id for one in known_nodes(control) if one.last_activated_at}
+
+    def connections(self) -> Mapping[bytes, Connection]:
+        """When each node came and left, by its public key."""
+        with self._calling(), SuperLink.of(self._folder).control() as control:
+            found = known_nodes(control)
+        return {one.public_key: Connection(one.last_activated_at, one.last_deactivated_at) for one in found}
 
     def push(self, node: int, content: bytes, *, seconds: float) -> str | None:
         """Send a message; its id, or None where the node cannot be sent any."""

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from probekit.errors import NotFoundError
-from probekit.federated.flower.carrier import EndedError, Reply
+from probekit.federated.flower.carrier import Connection, EndedError, Reply
 from probekit.federated.flower.children import QUIET
 from probekit.federated.flower.executor import packed
 
@@ -36,6 +36,10 @@ class PublicGrid:
     def nodes(self) -> Mapping[bytes, int]:
         """The number of each node that is connected, by its public key."""
         return {one.public_key: one.node_id for one in self._grid.get_nodes()}
+
+    def connections(self) -> Mapping[bytes, Connection]:
+        """Nobody says when a node came or left."""
+        return {}
 
     def push(self, node: int, content: bytes, *, seconds: float) -> str | None:
         """Send a message; its id, or None where the node cannot be sent any."""
@@ -83,6 +87,10 @@ class RelayGrid:
     def nodes(self) -> Mapping[bytes, int]:
         """The number of each node that is connected, by its public key."""
         return {bytes.fromhex(key): node for key, node in self._call({"call": "nodes"})[0]["nodes"].items()}
+
+    def connections(self) -> Mapping[bytes, Connection]:
+        """Nobody says when a node came or left."""
+        return {}
 
     def push(self, node: int, content: bytes, *, seconds: float) -> str | None:
         """Send a message; its id, or None where the node cannot be sent any."""

@@ -16,6 +16,7 @@ from typing import Any
 
 from probekit.cache import DiskStore
 from probekit.federated import client, node
+from probekit.federated.envelope import QUESTION, Envelope
 from probekit.federated.flower import executor, supervisor
 from probekit.federated.flower.folders import SECRET
 from probekit.federated.message import Ask
@@ -30,9 +31,8 @@ def lying(how: str, ask: Ask, holding: Any, memory: Any, *, name: str = "") -> A
     arrays = {key: value.copy() for key, value in found.arrays.items()}
     if how == "nan":
         arrays[min(arrays)] = arrays[min(arrays)] * float("nan")
-    if how == "count" and "class_counts" in arrays:  # five rows more than the Gram has
-        arrays["class_counts"][0] += 5
-        found = replace(found, count=found.count + 5)
+    if how == "count" and "gram" in arrays:  # as of twice as many rows as it speaks of
+        arrays["gram"] *= 2
     return replace(found, arrays=arrays), memory
 
 
@@ -42,7 +42,7 @@ def answering(folder: Path, how: str) -> Any:
     kept: list[bytes] = []
 
     def answer(content: bytes) -> bytes:
-        number = node.Envelope.read(content, node.QUESTION)[0].number
+        number = Envelope.read(content, QUESTION)[0].number
         if how == "killed" and number:
             for pid in (os.getppid(), *_siblings(), os.getpid()):
                 os.kill(pid, signal.SIGKILL)

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -72,13 +73,9 @@ def test_the_run_ends_with_the_right_clients_and_says_so(running: tuple[Party, U
     run = Run.train(tmp_path / "run", federation=str(party.folder), options=options, store=store)
     assert run.training is not None
     missing = run.training.missing
-    assert {name: one.reason for name, one in missing.items()} == {
-        "nan": "garbage",
-        "count": "garbage",
-        "replay": "garbage",
-        "late": "late",
-        "killed": "late",  # before a minute has passed nobody knows that it is gone
-    }
+    reasons = {name: one.reason for name, one in missing.items()}
+    assert reasons.pop("killed") in ("gone", "late")  # before a minute has passed nobody knows that it is gone
+    assert reasons == {"nan": "garbage", "count": "garbage", "replay": "garbage", "late": "late"}
     assert "NaN" in missing["nan"].why
     assert "no rows have its statistics" in missing["count"].why
     assert "an old one" in missing["replay"].why
@@ -93,11 +90,19 @@ def test_the_run_ends_with_the_right_clients_and_says_so(running: tuple[Party, U
 FEDAVG = ("train", "--method", "fedavg", "--rounds", "5", "--ridge", "0.01", "--keep", "nothing")
 
 
-def begin(party: Party, run: Path, *more: str) -> subprocess.Popen[bytes]:
-    """`train` in a process of its own, over the honest ones."""
+@contextmanager
+def begin(party: Party, run: Path, *more: str) -> Iterator[subprocess.Popen[bytes]]:
+    """`train` in a process of its own; whoever begins it ends it."""
     command = [PROBEKIT, *FEDAVG, "--federation", str(party.folder), "--run", str(run), *more]
     own = {"PROBEKIT_CACHE": str(run.parent / "cache"), "OMP_NUM_THREADS": "1"}
-    return subprocess.Popen(command, env={**os.environ, **own}, stderr=(run.parent / "err").open("ab"))
+    with (
+        (run.parent / "err").open("ab") as log,
+        subprocess.Popen(command, env={**os.environ, **own}, stderr=log) as found,
+    ):
+        try:
+            yield found
+        finally:
+            found.kill()
 
 
 def rounds_in(party: Party, name: str) -> int:
@@ -117,14 +122,14 @@ def until(party: Party, name: str, rounds: int) -> None:
 def test_a_restarted_node_a_killed_superlink_and_a_killed_command(tmp_path: Path) -> None:
     party = Party(tmp_path / "party").make({name: rows_of(name) for name in HONEST})
     wanted = near(HONEST, FedAvg(rounds=5), keep="nothing").head.params.tobytes()
-    with up(party.folder, party.nodes, command=bad) as processes:
-        run = tmp_path / "run"
-        first = begin(party, run)
+    run = tmp_path / "run"
+    with up(party.folder, party.nodes, command=bad) as processes, ExitStack() as stack:
+        first = stack.enter_context(begin(party, run))
         until(party, "a", 2)
         first.send_signal(signal.SIGKILL)
         first.wait()
         assert not run.exists()
-        again = begin(party, run)  # the same command goes on
+        again = stack.enter_context(begin(party, run))  # the same command goes on
         until(party, "a", 3)
         processes.nodes["b"].terminate()  # a node is restarted between two rounds
         processes.nodes["b"].wait(timeout=60)

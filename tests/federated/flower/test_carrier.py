@@ -12,7 +12,7 @@ from flwr.app import Array, ArrayRecord, RecordDict
 from probekit.errors import NotFoundError
 from probekit.federated.federation import Missing
 from probekit.federated.flower import carrier, tls
-from probekit.federated.flower.carrier import AwayError, EndedError, FlowerCarrier, Reply
+from probekit.federated.flower.carrier import AwayError, Connection, EndedError, FlowerCarrier, Reply
 from probekit.federated.flower.executor import packed
 
 KEYS = {name: tls.public_node_key(tls.new_node_key()) for name in "ab"}
@@ -31,9 +31,13 @@ class Scripted:
 
     def __init__(self, *steps: Step, nodes: Mapping[bytes, int] = NUMBERS) -> None:
         self.steps, self.known, self.sent, self.asked = list(steps), nodes, list[tuple[int, bytes]](), list[list[str]]()
+        self.started = dict.fromkeys(nodes, Connection("1"))
 
     def nodes(self) -> Mapping[bytes, int]:
         return self.known
+
+    def connections(self) -> Mapping[bytes, Connection]:
+        return dict(self.started)
 
     def push(self, node: int, content: bytes, *, seconds: float) -> str | None:
         self.sent.append((node, content))
@@ -130,6 +134,39 @@ def test_a_run_that_ended_is_followed_by_another_for_those_who_had_not_answered(
 def test_without_a_limit_a_superlink_is_waited_for_long_but_not_for_ever() -> None:
     with pytest.raises(NotFoundError, match="did not answer for 300 s"):
         carried(Scripted(*[raising(AwayError())] * 1000), timeout=None)
+
+
+def test_a_node_that_was_started_anew_is_asked_again_but_not_for_ever() -> None:
+    def restart(grid: Scripted) -> list[Reply]:
+        grid.started[tls.registered_key(KEYS["b"])] = Connection(f"2, look {len(grid.asked)}")
+        return []
+
+    nothing: list[Step] = [lambda _: []] * 30
+    grid = Scripted(lambda _: [reply("m1", b"from a")], restart, *nothing, lambda _: [reply("m3", b"from b")])
+    assert carried(grid, timeout=60) == {"a": b"from a", "b": b"from b"}
+    assert grid.sent == [(1, b"to a"), (2, b"to b"), (2, b"to b")]
+    grid = Scripted(lambda _: [reply("m1", b"from a")], *[restart] * 200)
+    found = carried(grid, timeout=None)["b"]
+    assert isinstance(found, Missing)
+    assert (found.reason, found.why) == ("gone", "its node was started anew 3 times without answering.")
+
+
+def test_a_node_that_took_its_leave_is_waited_for_a_while() -> None:
+    key = tls.registered_key(KEYS["b"])
+
+    def leave(grid: Scripted) -> list[Reply]:
+        grid.started[key] = Connection("1", left="2")
+        return [reply("m1", b"from a"), reply("m2", error=5)]
+
+    def come_back(grid: Scripted) -> list[Reply]:
+        grid.started[key] = Connection("3", left="2")
+        return []
+
+    nothing: list[Step] = [lambda _: []] * 20
+    grid = Scripted(leave, *nothing, come_back, *nothing, lambda _: [reply("m3", b"from b")])
+    assert carried(grid, timeout=60) == {"a": b"from a", "b": b"from b"}
+    found = carried(Scripted(leave), timeout=None)["b"]
+    assert found == Missing("gone", "its node left and did not come back.")
 
 
 def test_who_never_connected_is_gone() -> None:

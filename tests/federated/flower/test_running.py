@@ -222,7 +222,7 @@ def test_an_app_that_the_server_pushes_is_not_run(running: Running, tmp_path: Pa
         carrier = party.carrier()
         assert ask(carrier, dict.fromkeys("abcd", b"hello")) == dict.fromkeys("abcd", b"olleh")
         grid: Any = carrier._grid
-        nodes = [carrier._nodes[carrier._keys[name]] for name in "abcd"]
+        nodes = [grid.nodes()[carrier._keys[name]] for name in "abcd"]
         private.flwr("TaskIdentity").run_id = grid._grid.run.run_id
         record = RecordDict({"config": ConfigRecord({"do": "harm"})})
         pushed = [
