@@ -11,6 +11,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -21,13 +22,17 @@ from probekit.encoding.cluster import FIXED, TOKEN, TOKEN_FILE, Cluster
 from probekit.errors import InputError, MissingClientsError, NotFoundError
 from probekit.federated import ray as on_ray
 from probekit.federated.in_process import InProcess
-from probekit.federated.message import Selection
+from probekit.federated.message import Ask, Selection
 from probekit.federated.methods.fedavg import FedAvg
 from probekit.federated.partition import partition
 from probekit.federated.ray import RayFederation, ray_federation
+from probekit.federated.ray_tasks import ClientBatch, Outcome
 from probekit.federated.rows import design_for, head_problem
+from probekit.federated.summation import order
 from probekit.federated.training import train
 from probekit.linear.threads import libraries
+from probekit.models.jvp import WholeNetwork, network_problem
+from probekit.models.pretraining import Pretraining
 from probekit.testing import check_federation
 from probekit.testing.federations import same
 from probekit.values import EmbeddingSet, Partition
@@ -110,6 +115,56 @@ def test_few_answers_are_in_flight(case: Case, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(on_ray, "AHEAD", 1)
     assert len(list(case.there.ask("statistics").each())) == len(waiting) == 12
     assert max(waiting) <= case.cluster.cpus + 1
+
+
+class Recorded:
+    """Tasks that are noted instead of done."""
+
+    def __init__(self) -> None:
+        self.batches: list[ClientBatch] = []
+        self.sums = 0
+
+    def remote(self, work: Any) -> Any:
+        def add(*parts: Any) -> None:
+            self.sums += 1
+
+        return SimpleNamespace(remote=add)
+
+    def start(self, batch: ClientBatch) -> Any:
+        self.batches.append(batch)
+        return SimpleNamespace(result=None)
+
+    def read(self, *_: Any, **__: Any) -> tuple[None, Outcome]:
+        return None, Outcome()
+
+
+def test_many_small_clients_share_a_task(make_set: MakeSet, store: DiskStore) -> None:
+    rows = {str(number): np.arange(2 * number, 2 * number + 2) for number in range(60_000)}
+    data = make_set(30, 256)
+    found = RayFederation(head_problem(data, design_for(data)), data, rows, store)
+    tasks: Any = Recorded()
+    found._pass(tasks, found.counts, expected=True)
+    assert sum(len(batch.names) for batch in tasks.batches) == 60_000
+    assert min(len(batch.names) for batch in tasks.batches) >= 512
+    assert max(len(batch.names) for batch in tasks.batches) <= on_ray.MOST_CLIENTS
+    assert tasks.sums == len(tasks.batches) - 1
+    one_by_one = list(found._batches(Ask("statistics"), order(rows)))
+    assert [name for batch in one_by_one for name in batch.names] == order(rows)
+    assert min(len(batch.names) for batch in one_by_one[:-1]) >= 512
+
+
+@pytest.mark.slow
+def test_whole_networks_too(make_set: MakeSet, store: DiskStore, ray_cluster: Cluster) -> None:
+    data = store.adopt(make_set(120, dtype="float32"), "data")
+    divided = partition(data.labels, "iid", clients=4, server_share=0.2)
+    problem = network_problem(data, divided, WholeNetwork("mlp", pretraining=Pretraining(epochs=1)))
+    here = InProcess.of(problem, data, divided.clients)
+    there = RayFederation(problem, data, divided.clients, store, ray_cluster)
+    given: Any = {"problem": problem, "ridge": 0.1, "method": "cg", "keep": "gradients"}
+    with libraries().limit(limits=1, user_api="blas"):
+        heads = [train(data, divided, federation=one, **given).head.digest for one in (here, there)]
+    assert heads[0] == heads[1]
+    assert here.traffic == there.traffic
 
 
 def test_rows_of_a_set_that_the_cache_does_not_have_as_such_are_found(case: Case) -> None:
