@@ -34,7 +34,8 @@ TORCH_AT_THE_TOP = (
 TORCH_INSIDE = ("probekit.encoding.loading", "probekit.values", "probekit.cli.doctor")
 LOADED_LATE = ("probekit.datasets.hub", "probekit.datasets.huggingface")
 ON_DEMAND = {"torch", "torchvision", "transformers", "datasets", "faiss", "open_clip", "timm"}
-HEAVY = (*sorted(ON_DEMAND), "sklearn", "scipy", "numpy", "matplotlib", "jinja2")
+ENGINES = ("flwr", "ray", "uvicorn", "httpx", "cryptography")
+HEAVY = (*sorted(ON_DEMAND), *ENGINES, "sklearn", "scipy", "numpy", "matplotlib", "jinja2")
 LONGEST = 300
 VAGUE = {"utils", "util", "common", "helpers", "helper", "base", "manager", "core", "misc"}
 
@@ -51,8 +52,10 @@ def modules() -> dict[str, Path]:
         folders |= {f"probekit.{name}": root.parent / name for name in ("cache", "cli")}
     found = {}
     for package, folder in folders.items():
-        for path in sorted(folder.glob("*.py")):
-            found[package if path.stem == "__init__" else f"{package}.{path.stem}"] = path
+        inside = "*.py" if package == "probekit" else "**/*.py"
+        for path in sorted(folder.glob(inside)):
+            parts = path.relative_to(folder).with_suffix("").parts
+            found[".".join((package, *(part for part in parts if part != "__init__")))] = path
     return found
 
 
@@ -158,6 +161,27 @@ def test_importing_the_package_loads_nothing_heavy() -> None:
 def test_shell_completion_loads_nothing_heavy(words: str) -> None:
     asked = {"_PROBEKIT_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
     assert loaded_by("    from probekit.cli.main import main; main()", **asked) == set()
+
+
+def test_engines_are_imported_by_who_uses_them_alone() -> None:
+    """`pip install probekit` brings none of them: whoever trains here must not need one."""
+    lines = """
+    import tempfile
+    import numpy as np
+    from probekit import Run
+    from probekit.cache import DiskStore
+    from probekit.values import EmbeddingSet
+    from probekit.cli import federate, train, unlearn, verify
+    import probekit.runs.federations, probekit.runs.nodes, probekit.runs.trials
+    with tempfile.TemporaryDirectory() as folder:
+        store = DiskStore(folder + "/cache")
+        rows = np.random.default_rng(0).normal(size=(40, 3))
+        store.adopt(EmbeddingSet.from_numpy(rows, np.arange(40) % 2), "rows")
+        run = Run.train(folder + "/run", "rows", clients=4, ridge=0.1, store=store)
+        run.unlearn("1")
+        run.verify()
+"""
+    assert not loaded_by(lines) & {*ENGINES, "torch"}
 
 
 def test_heads_are_trained_served_and_unlearned_without_torch() -> None:

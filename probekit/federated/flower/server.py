@@ -30,6 +30,7 @@ from probekit.federated.flower.tls import expiry, registered_key
 from probekit.federated.membership import FederationFolder
 from probekit.files import write_json
 
+DATABASE = "superlink.db"
 READY = 90.0
 """Seconds that a SuperLink gets to start."""
 
@@ -88,6 +89,7 @@ class _Server:
             await passing.link.aclose()
             if self.link is not None:
                 children.stop(self.link, seconds=5)  # its state is on disk; it may wait for whoever is connected
+                _wipe(self.folder / "flower" / DATABASE)
             self.state.unlink(missing_ok=True)
         if isinstance(ended, Exception):
             raise ended
@@ -130,12 +132,11 @@ class _Server:
             "ssl-certfile": self.kept / "server.crt",
             "ssl-keyfile": self.kept / "server.key",
             "superexec-auth-secret-file": self.kept / "secret",
-            "database": home / "superlink.db",
+            "database": home / DATABASE,
         }
+        _wipe(home / DATABASE)
         named = [text for key, path in files.items() for text in (f"--{key}", str(path))]
         options = ["--host", host, "--port", port, "--isolation", "process", "--enable-supernode-auth", *named]
-        with closing(sqlite3.connect(files["database"])) as database:
-            database.execute("VACUUM")  # what was deleted must not stay in free pages
         command = children.python("private", "superlink", *options)
         return children.start(command, home / "logs" / "superlink.log", children.environment(home / "home"))
 
@@ -166,6 +167,15 @@ class _Server:
             for key in there.keys() - wanted.keys():
                 control.UnregisterNode(private.flwr("UnregisterNodeRequest")(node_id=there[key]))
                 self.watch("A key that is no member's (revoked or rotated) was taken out.")
+
+
+def _wipe(database: Path) -> None:
+    """Let nothing of messages that were delivered stay in a SuperLink's file: to SQLite they are free pages."""
+    if database.is_file():
+        with suppress(sqlite3.Error), closing(sqlite3.connect(database)) as opened:
+            opened.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+            opened.execute("VACUUM")
+            opened.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
 
 def _default_bind(address: str) -> str:

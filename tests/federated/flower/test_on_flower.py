@@ -79,6 +79,23 @@ def test_every_node_wrote_down_what_it_answered(desk: Path) -> None:
         assert kinds.count("define") >= 2
         assert "statistics" in kinds
         assert kinds.count("fit") == 6
-    assert not list((desk / "trial" / "jobs").glob("*/*"))  # what was answered is in the runs, and nowhere else
+    assert not list((desk / "trial" / "jobs").glob("*/*"))
+    assert (desk / "trial" / "flower").stat().st_mode & 0o077 == 0
+
+
+@pytest.mark.slow
+def test_what_was_answered_is_in_the_runs_and_nowhere_else(desk: Path) -> None:
+    kept = Run.open(desk / "runs" / "closed", store=DiskStore(desk / "cache")).trained().statistics
+    assert kept is not None
+    gram = kept["0"].gram
+    sent = gram[np.tril_indices(len(gram))].tobytes()
+    needle = sent[len(sent) // 2 :][:64]
+    assert any(needle)
+    found = [path for path in (desk / "trial").rglob("*") if path.is_file() and needle in path.read_bytes()]
+    assert found == []
+
+
+@pytest.mark.slow
+def test_nothing_runs_on_when_it_is_over(desk: Path) -> None:
     left = subprocess.run(["pgrep", "-f", str(desk)], capture_output=True, check=False)
     assert left.returncode == 1, left.stdout
