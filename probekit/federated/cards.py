@@ -10,6 +10,7 @@ from typing import Any, Self
 
 from probekit.custody.signatures import check_signature, raw_public_key, read_signed, sign
 from probekit.errors import InputError, NotFoundError, VerificationError
+from probekit.files import read_limited
 from probekit.models.problem import class_count
 from probekit.values import EmbeddingSet, EncodingSpec, Json, canonical, target_kind
 
@@ -98,7 +99,11 @@ class Card:
         if not path.is_file():
             raise NotFoundError(f"There is no card {path}. A node writes one with `probekit federate node join`.")
         names = {one.name for one in fields(cls)} - {"signature"}
-        plain = dict(read_signed(path.read_bytes(), "card", names | {"kind"}, KIND, most=MOST_BYTES))
+        try:
+            data = read_limited(path, MOST_BYTES)
+        except ValueError as error:
+            raise VerificationError(f"{path} is not a card: {error}. Take the card as the node wrote it.") from error
+        plain = dict(read_signed(data, "card", names | {"kind"}, KIND, most=MOST_BYTES))
         del plain["kind"]
         try:
             texts = [plain[name] for name in ("federation", "name", "key", "flower", "targets", "replaces")]

@@ -19,8 +19,10 @@ from probekit.errors import CorruptError, InputError, Pending, ProbekitError, Ve
 from probekit.federated.envelope import ANSWER, QUESTION, Envelope
 from probekit.federated.federation import Missing
 from probekit.federated.membership import safe_name
-from probekit.files import write_bytes
+from probekit.files import read_limited, write_bytes
 
+MOST = 2**32
+"""The size of an answer that is read at all."""
 INTERVAL = 0.05
 """Seconds between two looks for answers."""
 QUESTIONS, ANSWERS, LATE = ".question", ".answer", ".late"
@@ -52,7 +54,7 @@ class FilesCarrier:
             for name in [name for name, place in places.items() if closed(place)]:
                 place = places.pop(name)
                 late = place.with_suffix(LATE).exists()
-                yield name, Missing("late", LATE_TEXT) if late else place.with_suffix(ANSWERS).read_bytes()
+                yield name, Missing("late", LATE_TEXT) if late else _answer(place.with_suffix(ANSWERS))
             waited = time.monotonic() - started
             if not places:
                 return
@@ -120,7 +122,9 @@ def take_in(folder: Path, answer: Path, *, federation: str, members: Mapping[str
 
     Refused by name: what was altered, what is not a member's or of another federation, what answers no open question.
     """
-    content = answer.read_bytes()
+    content = _answer(answer)
+    if isinstance(content, Missing):
+        raise VerificationError(f"{answer.name}: {content.why}")
     try:
         said, signature = Envelope.read(content, ANSWER)
     except CorruptError as error:
@@ -148,6 +152,14 @@ def take_in(folder: Path, answer: Path, *, federation: str, members: Mapping[str
 def closed(path: Path) -> bool:
     """Whether a question was answered, or is too late to be."""
     return any(path.with_suffix(end).exists() for end in (ANSWERS, LATE))
+
+
+def _answer(path: Path) -> bytes | Missing:
+    """The bytes of an answer; of none that is larger than any, not even for a moment."""
+    try:
+        return read_limited(path, MOST)
+    except ValueError as error:
+        return Missing("garbage", f"{error}.")
 
 
 def _name(content: bytes) -> str:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ from probekit.errors import InputError, MismatchError, NotFoundError, Verificati
 from probekit.federated.cards import Card
 from probekit.files import PRIVATE, make_folder, read_json, write_bytes, write_json, write_text
 from probekit.registry import nearest
+from probekit.syncing import together
 
 SCHEMA = 1
 NOTE, SERVER_KEY = "federation.json", "private/server.pem"
@@ -98,17 +99,26 @@ class FederationFolder:
 
     def add(self, card: Card) -> str:
         """Take a member in, or its new key; gives what changed ("added", "updated", "rotated" or "nothing")."""
-        card.check()
-        with FileLock(self.path / ".lock"):
-            members = self.members
-            self._refuse(card, members)
-            before = members.get(card.name)
-            if before is not None and before == card:
-                return "nothing"
-            if before is not None and before.key != card.key:
-                write_json(self.path / "revoked.json", {**self.revoked, before.key: card.name})
-            write_text(self._place(card.name), card.text)
-        return "added" if before is None else "updated" if before.key == card.key else "rotated"
+        return self.add_all([card])[0]
+
+    def add_all(self, cards: Sequence[Card]) -> list[str]:
+        """Take several in: all of them, or none where one is refused."""
+        with FileLock(self.path / ".lock"), together():
+            members, revoked, changes = dict(self.members), dict(self.revoked), list[str]()
+            owners = {card.key: name for name, card in members.items()}
+            for card in cards:
+                self._refuse(card.check(), members, owners, revoked)
+                before = members.get(card.name)
+                changes.append(_change(before, card))
+                if before is not None and before.key != card.key:
+                    revoked[before.key] = card.name
+                members[card.name], owners[card.key] = card, card.name
+            if revoked != self.revoked:
+                write_json(self.path / "revoked.json", revoked)
+            for card, change in zip(cards, changes, strict=True):
+                if change != "nothing":
+                    write_text(self._place(card.name), card.text)
+        return changes
 
     def revoke(self, name: str) -> Card:
         """Take a member out: its key opens nothing any more."""
@@ -124,18 +134,19 @@ class FederationFolder:
     def _place(self, name: str) -> Path:
         return self.path / "members" / f"{safe_name(name)}.json"
 
-    def _refuse(self, card: Card, members: Mapping[str, Card]) -> None:
+    def _refuse(
+        self, card: Card, members: Mapping[str, Card], owners: Mapping[str, str], revoked: Mapping[str, str]
+    ) -> None:
         if card.federation != self.id:
             raise VerificationError(
                 f"The card of {card.name} is for another federation than {self.name}. Join this one."
             )
-        if card.key in self.revoked:
+        if card.key in revoked:
             raise VerificationError(f"The key of {card.name}'s card was revoked. Let the node make a new one and join.")
         if not card.rows:
             raise InputError(f"{card.name} has no row with a label and an embedding. Let it join with a set that has.")
-        others = {name: one for name, one in members.items() if name != card.name}
-        same = next((name for name, one in others.items() if one.key == card.key), None)
-        if same is not None:
+        same = owners.get(card.key, card.name)
+        if same != card.name:
             raise VerificationError(f"The key of {card.name}'s card is {same}'s already. Every node makes its own.")
         before = members.get(card.name)
         if before is not None and before.key not in (card.key, card.replaces):
@@ -143,7 +154,7 @@ class FederationFolder:
                 f"{card.name} is a member with another key, which did not endorse this one. Rotate the key on the node "
                 "(`federate node rotate`), or revoke the member first."
             )
-        first = next(iter(others.values()), None)
+        first = next((one for name, one in members.items() if name != card.name), None)
         if first is not None and first.encoding.digest != card.encoding.digest:
             raise MismatchError(
                 f"{card.name} has embeddings of {card.encoding.backbone} (spec {card.encoding.digest[:12]}), the "
@@ -155,6 +166,13 @@ class FederationFolder:
                 f"{card.name} has the classes {', '.join(card.classes[:4])}..., the others "
                 f"{', '.join(first.classes[:4])}... Name them alike, in the same order."
             )
+
+
+def _change(before: Card | None, card: Card) -> str:
+    """What a card changes."""
+    if before is None:
+        return "added"
+    return "nothing" if before == card else "updated" if before.key == card.key else "rotated"
 
 
 def read_note(path: Path) -> dict[str, Any]:

@@ -101,7 +101,7 @@ def add(folder: Path, cards: Sequence[Path]) -> list[Member]:
     """Take members in by their cards, or their new keys."""
     federation = FederationFolder.open(folder)
     read = [Card.read(card) for card in cards]
-    return [Member.of(card, federation.add(card)) for card in read]
+    return [Member.of(card, change) for card, change in zip(read, federation.add_all(read), strict=True)]
 
 
 def revoke(folder: Path, names: Sequence[str]) -> list[Member]:
