@@ -24,7 +24,8 @@ LOOK = 3.0
 REST = 45.0
 """Seconds that a node has to come back after it took its leave in order, as for an update."""
 _LONGEST = 12 * 3600.0
-_LOST, _GONE, _STRANGE = (3, 4), 5, -1
+LOST = 3
+_LOST, _GONE, _STRANGE = (LOST, 4), 5, -1
 """Flower's codes: the message or its reply is no longer there; the node is not connected. Ours: it is not of ours."""
 
 
@@ -59,10 +60,11 @@ class Reply:
 
 @dataclass(frozen=True)
 class Connection:
-    """When a node connected last, and when it last took its leave; texts that sort by time."""
+    """When a node connected last, when it left last, and until when it would count as there without a new word."""
 
     started: str = ""
-    left: str = ""
+    left: float = 0.0
+    until: float = 0.0
 
 
 class Grid(Protocol):
@@ -93,13 +95,14 @@ class FlowerCarrier:
         """members: the public key that each member's SuperNode is registered with."""
         self._grid = grid
         self._keys = {name: registered_key(key) for name, key in members.items()}
+        self._seen = dict[bytes, float]()
 
     def carry(
         self, parcels: Mapping[str, bytes], *, timeout: float | None = None
     ) -> Iterator[tuple[str, bytes | Missing]]:
         """Each member's reply as it arrives, or why there is none."""
         until = time.monotonic() + (_LONGEST if timeout is None else timeout)
-        errand = _Errand(self._grid, self._keys, parcels, until)
+        errand = _Errand(self._grid, self._keys, parcels, until, self._seen)
         reached, away = time.monotonic(), -SETTLE
         while errand.open and time.monotonic() < until:
             try:
@@ -130,8 +133,16 @@ class FlowerCarrier:
 class _Errand:
     """One question on its way: who is still to be sent it, whose reply is awaited, who left and may come back."""
 
-    def __init__(self, grid: Grid, keys: Mapping[str, bytes], parcels: Mapping[str, bytes], until: float) -> None:
-        self.grid, self.keys, self.parcels, self.until = grid, keys, parcels, until
+    def __init__(
+        self,
+        grid: Grid,
+        keys: Mapping[str, bytes],
+        parcels: Mapping[str, bytes],
+        until: float,
+        seen: dict[bytes, float],
+    ) -> None:
+        """seen: until when each node counted as there, at most; kept from question to question."""
+        self.grid, self.keys, self.parcels, self.until, self.seen = grid, keys, parcels, until, seen
         self.todo, self.waiting, self.resting = list(parcels), dict[str, str](), dict[str, float]()
         self.tries, self.looked = Counter[str](), time.monotonic()
         self.numbers: Mapping[bytes, int] = {}
@@ -151,7 +162,7 @@ class _Errand:
     def send(self) -> Iterator[tuple[str, Missing]]:
         """Send what is to do, each on its own, so that a failure between leaves no doubt about which went."""
         if self.todo:
-            connections = self.grid.connections()
+            connections = self._connections()
         while self.todo:
             name = self.todo[0]
             key = self.keys[name]
@@ -177,16 +188,28 @@ class _Errand:
         else:
             yield name, reply.content if reply.code is None else _missing(reply.code, reply.why)
 
+    def _connections(self) -> Mapping[bytes, Connection]:
+        found = self.grid.connections()
+        for key, one in found.items():
+            self.seen[key] = max(self.seen.get(key, 0.0), one.until)
+        return found
+
     def _rests(self, name: str) -> bool:
-        """Whether a node took its leave in order, or is there again already."""
-        now = self.grid.connections().get(self.keys[name], Connection())
-        return self.tries[name] < TRIES and (now.left > now.started or now.started != self.started[name].started)
+        """Whether a node took its leave in order and just now, or is there again already.
+
+        One that was killed counts as there until its time is over; one that says that it leaves, does not.
+        """
+        key = self.keys[name]
+        now = self._connections().get(key, Connection())
+        if self.tries[name] >= TRIES or now.started != self.started[name].started:
+            return self.tries[name] < TRIES
+        return 0 < now.left < self.seen.get(key, 0.0) - 1 and time.time() < now.left + REST
 
     def look(self) -> Iterator[tuple[str, Missing]]:
         """Ask those again that were started anew since: what a node had taken and not answered is lost with it."""
         if time.monotonic() < self.looked + LOOK:
             return
-        self.looked, now = time.monotonic(), self.grid.connections()
+        self.looked, now = time.monotonic(), self._connections()
         changed = [name for name in self.open if now.get(self.keys[name], Connection()).started != self._start(name)]
         for name in changed:
             self.resting.pop(name, None)

@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 QUIET = {
@@ -40,16 +41,18 @@ def start(command: Sequence[str], log: Path, variables: Mapping[str, str]) -> su
             stderr=out,
             env=variables,
             start_new_session=True,  # Ctrl-C is for the parent, which ends its children in order
-            preexec_fn=_begin,
+            preexec_fn=partial(_begin, os.getpid()),
         )
 
 
-def _begin() -> None:
+def _begin(parent: int) -> None:
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
     if sys.platform == "linux":
         import ctypes
 
         ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, signal.SIGTERM)
+        if os.getppid() != parent:  # it died before the line above
+            os._exit(1)
 
 
 def stop(*children: subprocess.Popen[bytes], seconds: float = PATIENCE) -> None:

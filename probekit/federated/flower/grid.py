@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import queue
+import threading
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
+from copy import copy
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from filelock import FileLock
@@ -13,11 +18,14 @@ from filelock import FileLock
 from probekit.errors import NotFoundError
 from probekit.federated.flower import private
 from probekit.federated.flower.app import APP
-from probekit.federated.flower.carrier import AwayError, Connection, EndedError, FlowerCarrier, Reply
+from probekit.federated.flower.carrier import LOST, AwayError, Connection, EndedError, FlowerCarrier, Reply
 from probekit.federated.flower.executor import heartbeat, packed
 from probekit.federated.flower.folders import RELAY, member_keys
 from probekit.federated.membership import FederationFolder
 from probekit.files import read_json
+
+MOMENT = 0.2
+"""Seconds to wait for a reply that is being fetched."""
 
 
 @dataclass(frozen=True)
@@ -72,6 +80,8 @@ class OwnGrid:
         self._held = ExitStack()
         self._grid: Any = None
         self._task = 0
+        self._fetching = set[str]()
+        self._arrived = queue.SimpleQueue[Reply]()
         self._place = SuperLink.of(folder)  # at once: whoever asks learns early that no server runs
 
     def nodes(self) -> Mapping[bytes, int]:
@@ -83,7 +93,11 @@ class OwnGrid:
         """When each node came and left, by its public key."""
         with self._calling(), SuperLink.of(self._folder).control() as control:
             found = known_nodes(control)
-        return {one.public_key: Connection(one.last_activated_at, one.last_deactivated_at) for one in found}
+        left = {one.public_key: one.last_deactivated_at for one in found}
+        ended = {key: datetime.fromisoformat(text).timestamp() if text else 0.0 for key, text in left.items()}
+        return {
+            one.public_key: Connection(one.last_activated_at, ended[one.public_key], one.online_until) for one in found
+        }
 
     def push(self, node: int, content: bytes, *, seconds: float) -> str | None:
         """Send a message; its id, or None where the node cannot be sent any."""
@@ -97,9 +111,43 @@ class OwnGrid:
             return sent or None
 
     def pull(self, sent: Iterable[str]) -> list[Reply]:
-        """The replies to these messages that are there, each once."""
+        """The replies to these messages that are there, each once.
+
+        Each is fetched on its own: one whose sender died while sending it keeps nobody else's waiting.
+        """
+        wanted = set(sent)
         with self._calling():
-            return [Reply.of(one) for one in self._session().pull_messages(list(sent))]
+            grid = self._session()
+            asked = private.flwr("PullAppMessagesRequest")(message_ids=wanted - self._fetching)
+            found = grid._runtime_client.PullMessages(asked)
+        for message, tree in zip(found.messages_list, found.message_object_trees, strict=True):
+            self._fetching.add(message.metadata.reply_to_message_id)
+            one = type(found)(messages_list=[message], message_object_trees=[tree])
+            threading.Thread(target=self._fetch, args=(grid, one), daemon=True).start()
+        replies = self._take() if self._fetching else []
+        return [reply for reply in replies if reply.to in wanted]
+
+    def _fetch(self, grid: Any, announced: Any) -> None:
+        """Get the content of a reply that the SuperLink announced."""
+        own, calls = copy(grid), grid._runtime_client
+        more = {name: getattr(calls, name) for name in ("PullObject", "ConfirmMessageReceived")}
+        own._client = SimpleNamespace(PullMessages=lambda _: announced, **more)
+        try:
+            [message] = own.pull_messages([])
+            self._arrived.put(Reply.of(message))
+        except Exception as error:  # lost between there and here: it is asked for again
+            to = announced.messages_list[0].metadata.reply_to_message_id
+            self._arrived.put(Reply(to, code=LOST, why=str(error)))
+
+    def _take(self) -> list[Reply]:
+        """What has arrived; waits a moment for the first."""
+        found = []
+        with suppress(queue.Empty):
+            found.append(self._arrived.get(timeout=MOMENT))
+            while True:
+                found.append(self._arrived.get_nowait())
+        self._fetching -= {one.to for one in found}
+        return found
 
     def close(self) -> None:
         """End the run."""
@@ -122,7 +170,7 @@ class OwnGrid:
                 if code in (401, 403) or (moved and code >= 500):
                     self._leave()
                     raise EndedError from error
-            if code not in (502, 503, 504):
+            if code < 500:
                 raise
             raise AwayError from error
 

@@ -5,8 +5,11 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import ssl
 import sys
+import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -23,17 +26,17 @@ PLACES = {
     "AcquireTaskRequest": "flwr.proto.runtime_pb2",
     "ControlHttpClient": "flwr.supercore.control",
     "Fab": "flwr.supercore.fab",
-    "GetNodesRequest": "flwr.proto.runtime_pb2",
     "HttpGrid": "flwr.superlink.grid",
     "ListNodesRequest": "flwr.proto.control_pb2",
+    "PullAppMessagesRequest": "flwr.proto.runtime_pb2",
     "PullTaskInputRequest": "flwr.proto.runtime_pb2",
     "RegisterNodeRequest": "flwr.proto.control_pb2",
     "RuntimeHttpClient": "flwr.supercore.runtime",
     "RuntimeTokenHttpInterceptor": "flwr.supercore.interceptors",
     "RuntimeVersionHttpInterceptor": "flwr.supercore.interceptors",
     "SendTaskHeartbeatRequest": "flwr.proto.runtime_pb2",
+    "SQLITE_PRAGMAS": "flwr.supercore.sql_mixin",
     "StartRunRequest": "flwr.proto.control_pb2",
-    "StopRunRequest": "flwr.proto.control_pb2",
     "SuperExecAuthHttpInterceptor": "flwr.supercore.interceptors",
     "TaskIdentity": "flwr.supercore.task_identity",
     "UnregisterNodeRequest": "flwr.proto.control_pb2",
@@ -55,6 +58,8 @@ FLEET = (
     *("push-messages", "get-run", "get-fab", "push-object", "pull-object", "confirm-message-received"),
 )
 """What a SuperNode asks of a SuperLink: the calls under /v1/fleet/."""
+PATIENCE = 10.0
+"""Seconds for which a call is repeated when the other side stumbles."""
 BUSY, BRIEF = 60.0, 0.3
 """For how many seconds after a message a SuperNode looks often for the next, and how long it sleeps between."""
 
@@ -101,10 +106,33 @@ def tasks(address: str, authority: bytes | None, secret: bytes, kind: str) -> It
         yield oldest
 
 
+class Patient:
+    """Repeats a call for a while when the other side stumbles: a message half sent would keep its node waiting."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+
+    def invoke(self, call: Callable[[], Any]) -> Any:
+        """The result of a call."""
+        import httpx
+
+        until = time.monotonic() + self._seconds
+        while True:
+            try:
+                return call()
+            except (httpx.TransportError, httpx.HTTPStatusError) as error:
+                mine = isinstance(error, httpx.HTTPStatusError) and error.response.status_code < 500
+                if mine or time.monotonic() > until:
+                    raise
+                time.sleep(0.5)
+
+
 def holder(address: str, authority: bytes | None, token: str, component: str) -> Any:
     """A runtime client that speaks for one task."""
     version = flwr("RuntimeVersionHttpInterceptor")(component_name=component)
-    return client("RuntimeHttpClient", address, authority, version, flwr("RuntimeTokenHttpInterceptor")(token=token))
+    made = client("RuntimeHttpClient", address, authority, version, flwr("RuntimeTokenHttpInterceptor")(token=token))
+    made._retry_invoker = Patient(PATIENCE)
+    return made
 
 
 def fab(app: Path) -> Any:
@@ -132,12 +160,28 @@ def poll_faster() -> None:
     vars(module).update(_pull_and_store_message=noticed, time=SimpleNamespace(sleep=sleep))
 
 
+def wait_for_database() -> None:
+    """Let a SuperLink wait for its database as long as large answers take to be written; 5 s were too few."""
+    module = import_module(PLACES["SQLITE_PRAGMAS"])
+    vars(module)["SQLITE_PRAGMAS"] = (*flwr("SQLITE_PRAGMAS"), ("busy_timeout", 25_000))
+
+
+def _end_in_order(ended: threading.ExceptHookArgs) -> None:
+    """End a SuperNode of which a thread ended: without its heartbeat it would be taken for lost, and not know."""
+    threading.__excepthook__(ended)
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
 def main(command: str, *arguments: str) -> None:
     """flwr's own command."""
     if command == "supernode":
         poll_faster()
+        threading.excepthook = _end_in_order
+    if command == "superlink":
+        wait_for_database()
     sys.argv = [f"flower-{command}", *arguments]
     flwr(f"flower_{command}")()
+    os._exit(1)  # a SuperNode that lost its connection would live on for nothing: its own server's thread does
 
 
 if __name__ == "__main__":

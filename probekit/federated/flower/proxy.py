@@ -9,7 +9,7 @@ from typing import Any
 from probekit.federated.flower.private import FLEET
 
 PATHS = frozenset(f"/v1/fleet/{call}".encode() for call in FLEET)
-LARGEST = 32 * 2**20
+LARGEST = 8 * 2**20
 """Bytes of one body; flwr cuts what is larger than 5 MiB into pieces."""
 _HOP = {
     b"accept-encoding",
@@ -54,7 +54,9 @@ class Proxy:
         headers = [(key, value) for key, value in scope["headers"] if key not in _HOP]
         try:
             found = await self.link.post(scope["raw_path"].decode(), content=body, headers=headers)
-        except self._failed:  # with 500 every SuperNode would lose its connection for good
+        except self._failed:
+            return await _say(send, 503)
+        if found.status_code >= 500:  # with 500 every SuperNode would lose its connection for good
             return await _say(send, 503)
         kept = [(key.lower(), value) for key, value in found.headers.raw if key.lower() not in _HOP]
         return await _say(send, found.status_code, found.content, kept)

@@ -74,6 +74,7 @@ class _Server:
             lifespan="off",
             log_level="warning",
             timeout_graceful_shutdown=3,
+            limit_concurrency=512,
             ssl_keyfile=str(self.kept / "server.key"),
             ssl_certfile=str(self.kept / "server.crt"),
         )

@@ -31,7 +31,7 @@ class Scripted:
 
     def __init__(self, *steps: Step, nodes: Mapping[bytes, int] = NUMBERS) -> None:
         self.steps, self.known, self.sent, self.asked = list(steps), nodes, list[tuple[int, bytes]](), list[list[str]]()
-        self.started = dict.fromkeys(nodes, Connection("1"))
+        self.started = dict.fromkeys(nodes, Connection("1", until=60.0))
 
     def nodes(self) -> Mapping[bytes, int]:
         return self.known
@@ -79,7 +79,7 @@ def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     def sleep(seconds: float) -> None:
         now[0] += seconds
 
-    monkeypatch.setattr(carrier, "time", SimpleNamespace(monotonic=lambda: now[0], sleep=sleep))
+    monkeypatch.setattr(carrier, "time", SimpleNamespace(monotonic=lambda: now[0], time=lambda: now[0], sleep=sleep))
 
 
 def test_replies_come_as_they_arrive() -> None:
@@ -155,11 +155,11 @@ def test_a_node_that_took_its_leave_is_waited_for_a_while() -> None:
     key = tls.registered_key(KEYS["b"])
 
     def leave(grid: Scripted) -> list[Reply]:
-        grid.started[key] = Connection("1", left="2")
+        grid.started[key] = Connection("1", left=2.0, until=2.0)
         return [reply("m1", b"from a"), reply("m2", error=5)]
 
     def come_back(grid: Scripted) -> list[Reply]:
-        grid.started[key] = Connection("3", left="2")
+        grid.started[key] = Connection("3", left=2.0, until=63.0)
         return []
 
     nothing: list[Step] = [lambda _: []] * 20
@@ -167,6 +167,17 @@ def test_a_node_that_took_its_leave_is_waited_for_a_while() -> None:
     assert carried(grid, timeout=60) == {"a": b"from a", "b": b"from b"}
     found = carried(Scripted(leave), timeout=None)["b"]
     assert found == Missing("gone", "its node left and did not come back.")
+
+
+@pytest.mark.parametrize(
+    "connection", [Connection("1", left=60.0, until=60.0), Connection("1", left=-50.0, until=-50.0)]
+)
+def test_a_node_that_was_killed_or_left_long_ago_is_not_waited_for(connection: Connection) -> None:
+    def die(grid: Scripted) -> list[Reply]:
+        grid.started[tls.registered_key(KEYS["b"])] = connection
+        return [reply("m1", b"from a"), reply("m2", error=5)]
+
+    assert carried(Scripted(die))["b"] == Missing("gone", "its node is not connected.")
 
 
 def test_who_never_connected_is_gone() -> None:

@@ -77,7 +77,13 @@ def test_other_methods_are_not_there(tmp_path: Path) -> None:
         assert asked(tmp_path, "/v1/fleet/pull-messages", inner=echo, method=method).status_code == 404
 
 
+def broken(request: httpx.Request) -> httpx.Response:
+    """A SuperLink that stumbles."""
+    return httpx.Response(500)
+
+
 def test_while_the_superlink_is_away_nodes_are_told_to_come_again(tmp_path: Path) -> None:
+    assert asked(tmp_path, "/v1/fleet/pull-messages", inner=broken).status_code == 503
     assert asked(tmp_path, "/v1/fleet/pull-messages", inner=away).status_code == 503
     assert asked(tmp_path, "/v1/fleet/pull-messages", inner=echo, ready=False).status_code == 503
 

@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ import pytest
 from probekit.errors import InputError
 from probekit.federated.federation import Missing
 from probekit.federated.flower import children, folders, private, supervisor
+from probekit.federated.flower.carrier import FlowerCarrier
 from probekit.federated.flower.grid import SuperLink, known_nodes
 from probekit.federated.flower.status import status
 from probekit.federated.flower.tls import registered_key
@@ -44,22 +45,26 @@ def until(true: Callable[[], Any], seconds: float = 90) -> None:
         time.sleep(0.2)
 
 
-def another(running: Running, name: str, *, member: bool = True) -> subprocess.Popen[bytes]:
-    """Another node of the running federation, connected if it is a member."""
+@contextmanager
+def another(running: Running, name: str, *, member: bool = True) -> Iterator[subprocess.Popen[bytes]]:
+    """Another node of the running federation, connected if it is a member; ended and revoked afterwards."""
     party, processes = running
-    folder = party.add(name, rows_of(name), member=member)
-    processes.start_node(name, folder)
-    if member:
-        processes.wait(name)
-    return processes.nodes[name]
+    processes.start_node(name, party.add(name, rows_of(name), member=member))
+    try:
+        if member:
+            processes.wait(name)
+        yield processes.nodes[name]
+    finally:
+        children.stop(processes.nodes.pop(name))
+        if name in FederationFolder.open(party.folder).members:
+            FederationFolder.open(party.folder).revoke(name)
 
 
-def gone(running: Running, name: str) -> None:
-    """End a node that a test added."""
-    party, processes = running
-    children.stop(processes.nodes.pop(name))
-    if name in FederationFolder.open(party.folder).members:
-        FederationFolder.open(party.folder).revoke(name)
+@contextmanager
+def asking(running: Running) -> Iterator[FlowerCarrier]:
+    """What carries questions."""
+    with closing(running[0].carrier()) as carrier:
+        yield carrier
 
 
 def kill(process: subprocess.Popen[bytes]) -> None:
@@ -72,99 +77,79 @@ def kill(process: subprocess.Popen[bytes]) -> None:
 
 
 def test_64_mib_to_and_from_each_of_four(running: Running) -> None:
-    carrier = running[0].carrier()
     large = {name: os.urandom(2**26) for name in "abcd"}
-    assert ask(carrier, large, 300) == {name: content[::-1] for name, content in large.items()}
-    carrier.close()
+    with asking(running) as carrier:
+        assert ask(carrier, large, 300) == {name: content[::-1] for name, content in large.items()}
 
 
 def test_a_late_answer_is_not_taken_for_one_to_the_next_question(running: Running) -> None:
-    carrier = running[0].carrier()
-    assert ask(carrier, {"a": b"first"}) == {"a": b"tsrif"}
-    found = ask(carrier, {"a": b"wait 9:late", "b": b"in time"}, 4)
-    assert found == {"a": Missing("late", "it did not answer in time."), "b": b"emit ni"}
-    assert ask(carrier, {"a": b"next", "b": b"next"}) == {"a": b"txen", "b": b"txen"}
-    carrier.close()
+    with asking(running) as carrier:
+        assert ask(carrier, {"a": b"first"}) == {"a": b"tsrif"}
+        found = ask(carrier, {"a": b"wait 12:late"}, 4)
+        assert found == {"a": Missing("late", "it did not answer in time.")}
+        assert ask(carrier, {"a": b"next", "b": b"next"}) == {"a": b"txen", "b": b"txen"}
 
 
 def test_two_who_ask_at_once_do_not_take_each_others_answers(running: Running) -> None:
-    one, two = running[0].carrier(), running[0].carrier()
-    assert ask(one, {"a": b"one"}) == {"a": b"eno"}
-    assert ask(two, {"a": b"two"}) == {"a": b"owt"}
-    assert ask(one, {"a": b"one again"}) == {"a": b"niaga eno"}
-    one.close()
-    two.close()
+    with asking(running) as one, asking(running) as two:
+        assert ask(one, {"a": b"one"}) == {"a": b"eno"}
+        assert ask(two, {"a": b"two"}) == {"a": b"owt"}
+        assert ask(one, {"a": b"one again"}) == {"a": b"niaga eno"}
 
 
 def test_a_killed_node_is_told_and_the_others_answer(running: Running) -> None:
-    process = another(running, "killed")
-    carrier = running[0].carrier()
-    replies = carrier.carry({"killed": b"wait 600:", "a": b"here"})
-    assert next(replies) == ("a", b"ereh")
-    kill(process)
-    assert next(replies) == ("killed", Missing("gone", "its node is not connected."))
-    assert ask(carrier, {"killed": b"again", "a": b"again"}) == {
-        "killed": Missing("gone", "its node is not connected."),
-        "a": b"niaga",
-    }
-    carrier.close()
-    gone(running, "killed")
+    away = Missing("gone", "its node is not connected.")
+    with another(running, "killed") as process, asking(running) as carrier:
+        replies = carrier.carry({"killed": b"wait 600:", "a": b"here"})
+        assert next(replies) == ("a", b"ereh")
+        kill(process)
+        assert next(replies) == ("killed", away)
+        assert ask(carrier, {"killed": b"again", "a": b"again"}) == {"killed": away, "a": b"niaga"}
 
 
 def test_a_node_whose_answering_process_was_killed_comes_back(running: Running) -> None:
-    process = another(running, "hurt")
-    [answering] = [pid for pid in below(process.pid) if b"answer" in Path(f"/proc/{pid}/cmdline").read_bytes()]
-    os.kill(answering, signal.SIGKILL)
-    until(lambda: status(running[0].folder).members["hurt"] == "away")
-    running[1].wait("hurt")
-    carrier = running[0].carrier()
-    assert ask(carrier, {"hurt": b"well"}) == {"hurt": b"llew"}
-    carrier.close()
-    gone(running, "hurt")
+    with another(running, "hurt") as process, asking(running) as carrier:
+        [answering] = [pid for pid in below(process.pid) if b"answer" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+        os.kill(answering, signal.SIGKILL)
+        until(lambda: status(running[0].folder).members["hurt"] == "away")
+        running[1].wait("hurt")
+        assert ask(carrier, {"hurt": b"well"}) == {"hurt": b"llew"}
 
 
 def test_an_unregistered_key_never_gets_in(running: Running) -> None:
-    process = another(running, "stranger", member=False)
-    log = running[0].nodes["stranger"] / "flower" / "node.log"
-    until(lambda: "does not let this node in" in log.read_text())
-    key = registered_key(folders.prepare_node(running[0].nodes["stranger"]))
-    with SuperLink.of(running[0].folder).control() as control:
-        assert key not in {one.public_key for one in known_nodes(control)}
-    assert process.poll() is None
-    gone(running, "stranger")
+    with another(running, "stranger", member=False) as process:
+        log = running[0].nodes["stranger"] / "flower" / "node.log"
+        until(lambda: "does not let this node in" in log.read_text())
+        key = registered_key(folders.prepare_node(running[0].nodes["stranger"]))
+        with SuperLink.of(running[0].folder).control() as control:
+            assert key not in {one.public_key for one in known_nodes(control)}
+        assert process.poll() is None
 
 
 def test_a_revoked_key_is_out_and_the_members_new_one_is_in(running: Running) -> None:
-    party, processes = running
-    another(running, "changing")
-    log = party.nodes["changing"] / "flower" / "node.log"
-    old = folders.prepare_node(party.nodes["changing"])
-    gone_card = FederationFolder.open(party.folder).revoke("changing")
-    until(lambda: "does not let this node in" in log.read_text())
-    children.stop(processes.nodes.pop("changing"))
+    party = running[0]
+    with another(running, "changing"):
+        log = party.nodes["changing"] / "flower" / "node.log"
+        old = FederationFolder.open(party.folder).revoke("changing")
+        until(lambda: "does not let this node in" in log.read_text())
     party.nodes["changing"].rename(party.root / "before")
-    another(running, "changing")
-    assert folders.prepare_node(party.nodes["changing"]) != old == gone_card.flower
-    carrier = party.carrier()
-    assert ask(carrier, {"changing": b"new"}) == {"changing": b"wen"}
-    carrier.close()
-    gone(running, "changing")
+    with another(running, "changing"), asking(running) as carrier:
+        assert folders.prepare_node(party.nodes["changing"]) != old.flower
+        assert ask(carrier, {"changing": b"new"}) == {"changing": b"wen"}
 
 
 def test_a_rotated_key_is_in_and_the_one_before_is_out(running: Running) -> None:
     party = running[0]
-    another(running, "rotating")
-    old = registered_key(folders.prepare_node(party.nodes["rotating"]))
-    card = rotate(party.nodes["rotating"], flower_key=folders.new_node_key)
-    assert FederationFolder.open(party.folder).add(card) == "rotated"
-    assert registered_key(card.flower) != old
-    until(lambda: status(party.folder).members["rotating"] == "connected")
-    with SuperLink.of(party.folder).control() as control:
-        assert old not in {one.public_key for one in known_nodes(control)}
-    carrier = party.carrier()
-    assert ask(carrier, {"rotating": b"on"}) == {"rotating": b"no"}
-    carrier.close()
-    gone(running, "rotating")
+    with another(running, "rotating"):
+        old = registered_key(folders.prepare_node(party.nodes["rotating"]))
+        card = rotate(party.nodes["rotating"], flower_key=folders.new_node_key)
+        assert FederationFolder.open(party.folder).add(card) == "rotated"
+        assert registered_key(card.flower) != old
+        until(lambda: status(party.folder).members["rotating"] == "connected")
+        with SuperLink.of(party.folder).control() as control:
+            assert old not in {one.public_key for one in known_nodes(control)}
+        with asking(running) as carrier:
+            assert ask(carrier, {"rotating": b"on"}) == {"rotating": b"no"}
 
 
 @contextmanager
@@ -198,12 +183,9 @@ def tunnel() -> Iterator[tuple[str, list[bytes]]]:
 def test_a_node_behind_an_https_proxy_answers_through_it(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     with tunnel() as (address, asked):
         monkeypatch.setenv("HTTPS_PROXY", address)
-        another(running, "behind")
-        carrier = running[0].carrier()
-        assert ask(carrier, {"behind": b"out"}) == {"behind": b"tuo"}
-        carrier.close()
+        with another(running, "behind"), asking(running) as carrier:
+            assert ask(carrier, {"behind": b"out"}) == {"behind": b"tuo"}
         assert set(asked) == {running[0].address.encode()}
-        gone(running, "behind")
 
 
 def test_an_app_that_the_server_pushes_is_not_run(running: Running, tmp_path: Path) -> None:
@@ -274,29 +256,27 @@ def test_from_outside_nothing_but_the_twelve_calls_is_there(running: Running) ->
 
 
 def test_a_killed_superlink_is_started_again_and_the_question_goes_on(running: Running) -> None:
-    party, processes = running
-    assert processes.server is not None
-    carrier = party.carrier()
-    assert ask(carrier, {"a": b"before"}) == {"a": b"erofeb"}
-    [link] = below(processes.server.pid)
-    replies = carrier.carry({"a": b"wait 6:slow", "b": b"quick"}, timeout=120)
-    assert next(replies) == ("b", b"kciuq")
-    os.kill(link, signal.SIGKILL)
-    assert next(replies) == ("a", b"wols:6 tiaw")
-    assert ask(carrier, {"c": b"after"}) == {"c": b"retfa"}
-    carrier.close()
+    server = running[1].server
+    assert server is not None
+    with asking(running) as carrier:
+        assert ask(carrier, {"a": b"before"}) == {"a": b"erofeb"}
+        [link] = below(server.pid)
+        replies = carrier.carry({"a": b"wait 6:slow", "b": b"quick"}, timeout=120)
+        assert next(replies) == ("b", b"kciuq")
+        os.kill(link, signal.SIGKILL)
+        assert next(replies) == ("a", b"wols:6 tiaw")
+        assert ask(carrier, {"c": b"after"}) == {"c": b"retfa"}
 
 
 def test_a_killed_server_is_started_again_and_the_question_goes_on(running: Running) -> None:
-    party, processes = running
+    processes = running[1]
     assert processes.server is not None
-    carrier = party.carrier()
-    replies = carrier.carry({"a": b"wait 6:slow", "b": b"quick"}, timeout=120)
-    assert next(replies) == ("b", b"kciuq")
-    kill(processes.server)
-    processes.start_server()
-    assert next(replies) == ("a", b"wols:6 tiaw")
-    carrier.close()
+    with asking(running) as carrier:
+        replies = carrier.carry({"a": b"wait 6:slow", "b": b"quick"}, timeout=120)
+        assert next(replies) == ("b", b"kciuq")
+        kill(processes.server)
+        processes.start_server()
+        assert next(replies) == ("a", b"wols:6 tiaw")
 
 
 def test_a_clock_is_compared_with_the_servers_before_a_node_starts(running: Running) -> None:

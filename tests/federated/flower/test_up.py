@@ -35,7 +35,9 @@ def test_two_nodes_give_the_head_of_one_process_and_leave_nothing_behind(tmp_pat
         assert found.head.digest == wanted.head.digest
         assert far.traffic == near.traffic
         carrier.close()
-        assert len(below(os.getpid()) - before) == 1 + 1 + 2 * 3  # the server and its SuperLink; per node three
+        started = below(os.getpid()) - before
+        assert len(started) == 1 + 1 + 2 * 3  # the server and its SuperLink; per node three
+        assert not any("libtorch" in Path(f"/proc/{pid}/maps").read_text() for pid in started)
     assert below(os.getpid()) == before
     assert {one.returncode for one in processes.nodes.values()} == {0}
     assert processes.server is not None
