@@ -6,6 +6,7 @@ import gc
 import ipaddress
 import os
 import secrets
+import socket
 import sys
 import warnings
 from collections.abc import Iterator
@@ -21,6 +22,8 @@ MODE = "RAY_AUTH_MODE"
 TOKEN, TOKEN_FILE, USUAL_FILE = "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH", "~/.ray/auth_token"
 FIXED = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
 """Nothing is told to anybody; and what Ray will do in future it does now, without a warning."""
+PATIENCE = 10.0
+"""Seconds in which a cluster must be reached."""
 RETRIES = 3
 """How often what a killed worker did is done again."""
 
@@ -81,16 +84,29 @@ class Cluster:
 
     def _join(self, ray: Any) -> None:
         given: dict[str, Any] = {"address": self.address}
-        if not self.address:
+        if self.address:
+            self._look(*_host(self.address))
+        else:
             if not _has_token():
                 os.environ[TOKEN] = secrets.token_hex(32)  # Ray listens on all interfaces
             given = {"address": "local", "include_dashboard": False, "_node_ip_address": "127.0.0.1"}
         try:
             with _careless():
                 ray.init(log_to_driver=False, logging_level="ERROR", **given)
-        except (ConnectionError, RuntimeError, ValueError, TimeoutError) as error:
+        except (ConnectionError, RuntimeError, ValueError, TimeoutError, ray.exceptions.RayError) as error:
             where = f"at {self.address}" if self.address else "on this machine"
-            raise OfflineError(f"There is no Ray {where}: {str(error).splitlines()[0]}") from error
+            raise OfflineError(f"There is no Ray for us {where}: {str(error).splitlines()[0]}") from error
+
+    def _look(self, host: str, port: str) -> None:
+        """Refuse at once where nobody listens: Ray itself tries for minutes."""
+        if not port.isdecimal():
+            return
+        try:
+            socket.create_connection((host, int(port)), PATIENCE).close()
+        except OSError as error:
+            raise OfflineError(
+                f"There is no Ray at {self.address}: {error}. Start it, or correct the address."
+            ) from error
 
 
 @contextmanager
@@ -116,9 +132,15 @@ def _has_token() -> bool:
     return bool(os.environ.get(TOKEN)) or Path(named or USUAL_FILE).expanduser().is_file()
 
 
+def _host(address: str) -> tuple[str, str]:
+    """Host and port, which may be missing."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    return (host.strip("[]"), port) if host else (port, "")
+
+
 def _is_here(address: str) -> bool:
     """Whether an address is this machine's own and nobody else's."""
-    host = address.removeprefix("ray://").rpartition(":")[0].strip("[]") or address
+    host, _ = _host(address)
     if host in ("auto", "local", "localhost"):
         return True
     with suppress(ValueError):

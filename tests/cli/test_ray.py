@@ -66,6 +66,30 @@ def measured(cache: Path, *arguments: object) -> tuple[dict[str, Any], int]:
     return json.loads(done.stdout), int(done.stderr.split()[-1])
 
 
+def failed(cache: Path, environ: dict[str, str], *arguments: object) -> str:
+    """What a command says that finds nobody."""
+    line = [sys.executable, "-m", "probekit", *map(str, arguments)]
+    own = {**os.environ, "PROBEKIT_CACHE": str(cache), **environ}
+    done = subprocess.run(line, env=own, text=True, capture_output=True, check=False, timeout=300)
+    assert done.returncode == 3, done.stderr
+    return done.stderr
+
+
+@pytest.mark.slow
+def test_a_cluster_that_runs_is_joined_with_its_token_only(tmp_path: Path, ray_cluster: Cluster) -> None:
+    rows = np.random.default_rng(0).normal(size=(60, 4))
+    DiskStore(tmp_path / "cache").adopt(EmbeddingSet.from_numpy(rows, np.arange(60) % 2), "data")
+    how = ("data", "--clients", 3, "--ridge", 0.1, "--run", tmp_path / "run")
+    at = f"ray:{ray_cluster.ray.get_runtime_context().gcs_address}"
+    there, _ = measured(tmp_path / "cache", "train", *how, "--federation", at)
+    here, _ = measured(tmp_path / "cache", "train", *how, "--force")
+    assert there["head"] == here["head"]
+    assert ray_cluster.cpus  # it still runs
+    said = failed(tmp_path / "cache", {TOKEN: "0" * 64}, "train", *how, "--force", "--federation", at)
+    assert "There is no Ray for us" in said
+    assert "uthenticat" in said
+
+
 @pytest.mark.slow
 def test_many_clients_take_the_driver_little_memory(tmp_path: Path) -> None:
     generator = np.random.default_rng(0)

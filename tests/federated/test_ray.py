@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import socket
 import subprocess
 import sys
 import textwrap
@@ -19,7 +20,7 @@ import pytest
 
 from probekit.cache import DiskStore
 from probekit.encoding.cluster import FIXED, TOKEN, TOKEN_FILE, Cluster
-from probekit.errors import InputError, MissingClientsError, NotFoundError
+from probekit.errors import InputError, MissingClientsError, NotFoundError, OfflineError
 from probekit.federated import ray as on_ray
 from probekit.federated.in_process import InProcess
 from probekit.federated.message import Ask, Selection
@@ -235,6 +236,17 @@ def test_others_machines_without_a_token_are_refused(
 def test_a_cluster_that_cannot_be_read_is_refused(text: str) -> None:
     with pytest.raises(InputError, match="Ray is written ray or ray:HOST:PORT"):
         Cluster.named(text)
+
+
+def test_where_nobody_listens_is_said_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # bound, and does not listen
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        cluster, idle = Cluster(address), SimpleNamespace(is_initialized=lambda: False)
+        monkeypatch.setitem(sys.modules, "ray", idle)
+        monkeypatch.setenv("RAY_AUTH_MODE", "token")
+        with pytest.raises(OfflineError, match=f"There is no Ray at {address}"), cluster:
+            pass
 
 
 def test_without_ray_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
