@@ -172,13 +172,16 @@ class RayFederation(Asked):
         own = [self.rows[name] for name in names]
         ends = np.cumsum([len(one) for one in own])
         expected = None if counts is None else tuple(counts[name] for name in names)
-        total = max(1, sum(self.counts.values()))
-        return ClientBatch(tuple(names), ends, np.concatenate(own), total, expected)
+        return ClientBatch(tuple(names), ends, np.concatenate(own), self._total, expected)
+
+    @cached_property
+    def _total(self) -> int:
+        return max(1, sum(self.counts.values()))
 
     @cached_property
     def _setting(self) -> Any:
         """The problem and the set, put where all workers find them."""
-        if self.cluster.ray is None:
+        if self.cluster.ray is None or not self.cluster.ray.is_initialized():
             self.cluster.__enter__()
         return self.cluster.ray.put(Setting.of(self.problem, self.embeddings, self.store))
 

@@ -282,6 +282,8 @@ ALONE = """
     problem = head_problem(data, design_for(data))
     with ray_federation("ray", problem, data, partition(data.labels, "iid", clients=4), store) as found:
         print(found.ask("statistics").total().count)
+        found.close()
+        print(sum(one.count for one in found.ask("statistics").each()))
 """
 
 
@@ -292,4 +294,4 @@ def test_it_works_where_there_is_no_network(tmp_path: Path) -> None:
         pytest.skip("network namespaces are not allowed here")
     code = [sys.executable, "-c", textwrap.dedent(ALONE), str(tmp_path)]
     done = subprocess.run([*cut, *code], text=True, capture_output=True, check=False, timeout=120)
-    assert (done.returncode, done.stdout.strip()) == (0, "40"), done.stderr
+    assert (done.returncode, done.stdout.strip()) == (0, "40\n40"), done.stderr
