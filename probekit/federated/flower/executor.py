@@ -20,6 +20,7 @@ from probekit.federated.node import Node, read_node
 from probekit.values import canonical
 
 RECORD, ITEM, SCHEMA = "probekit", "content", "probekit.v1"
+SMALL = 2**20
 IDLE = 0.2
 HEARTBEAT = 10.0
 WAITING = 16
@@ -27,22 +28,25 @@ WAITING = 16
 
 
 def packed(content: bytes) -> Any:
-    """Bytes as the content of a Flower message."""
-    from flwr.app import Array, ArrayRecord, RecordDict
+    """Bytes as the content of a Flower message; few as one object, for each is a request of its own, more in pieces."""
+    from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
-    array = Array("uint8", (len(content),), SCHEMA, content)
-    return RecordDict({RECORD: ArrayRecord({ITEM: array})})
+    if len(content) <= SMALL:
+        return RecordDict({RECORD: ConfigRecord({ITEM: content, "schema": SCHEMA})})
+    return RecordDict({RECORD: ArrayRecord({ITEM: Array("uint8", (len(content),), SCHEMA, content)})})
 
 
 def unpacked(content: Any) -> bytes:
     """The bytes in the content of a Flower message; ValueError where it is not one of ours."""
     try:
-        array = content[RECORD][ITEM]
+        record = content[RECORD]
+        found = record[ITEM]
+        schema, data = (record["schema"], found) if isinstance(found, bytes) else (found.stype, found.data)
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError("this is not a message of probekit") from error
-    if array.stype != SCHEMA:
-        raise ValueError(f"a message of {SCHEMA} was wanted; found {array.stype!r}")
-    return bytes(array.data)
+    if schema != SCHEMA:
+        raise ValueError(f"a message of {SCHEMA} was wanted; found {schema!r}")
+    return bytes(data)
 
 
 def reply(message: Any, answer: Callable[[bytes], bytes]) -> Any:

@@ -181,7 +181,8 @@ def main(command: str, *arguments: str) -> None:
         wait_for_database()
     sys.argv = [f"flower-{command}", *arguments]
     flwr(f"flower_{command}")()
-    os._exit(1)  # a SuperNode that lost its connection would live on for nothing: its own server's thread does
+    if command == "supernode":  # its connection is lost, and the thread of its own server would live on for nothing
+        os._exit(1)
 
 
 if __name__ == "__main__":

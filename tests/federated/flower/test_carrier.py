@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Mapping
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from flwr.app import Array, ArrayRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
 from probekit.errors import NotFoundError
 from probekit.federated.federation import Missing
 from probekit.federated.flower import carrier, tls
 from probekit.federated.flower.carrier import AwayError, Connection, EndedError, FlowerCarrier, Reply
-from probekit.federated.flower.executor import packed
+from probekit.federated.flower.executor import SMALL, packed, unpacked
 
 KEYS = {name: tls.public_node_key(tls.new_node_key()) for name in "ab"}
 NUMBERS = {tls.registered_key(key): number for number, key in enumerate(KEYS.values(), 1)}
@@ -186,7 +187,23 @@ def test_who_never_connected_is_gone() -> None:
     assert found == {"a": b"1", "b": Missing("gone", "its node was never connected.")}
 
 
-@pytest.mark.parametrize("content", [{}, {"probekit": {}}, RecordDict({"probekit": ArrayRecord({"content": FOREIGN})})])
+@pytest.mark.parametrize("size", [0, 1, SMALL, SMALL + 1, 3 * SMALL])
+def test_bytes_come_out_as_they_went_in(size: int) -> None:
+    content = os.urandom(size)
+    assert unpacked(packed(content)) == content
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        {},
+        {"probekit": {}},
+        RecordDict({"probekit": ArrayRecord({"content": FOREIGN})}),
+        RecordDict({"probekit": ConfigRecord({"content": b"x"})}),
+        RecordDict({"probekit": ConfigRecord({"content": b"x", "schema": "probekit.v0"})}),
+        RecordDict({"probekit": ConfigRecord({"content": "x", "schema": "probekit.v1"})}),
+    ],
+)
 def test_a_reply_that_is_none_of_ours_is_garbage(content: Any) -> None:
     message = SimpleNamespace(
         metadata=SimpleNamespace(reply_to_message_id="m1"), has_error=lambda: False, content=content
