@@ -38,7 +38,7 @@ def test_two_nodes_give_the_head_of_one_process_and_leave_nothing_behind(tmp_pat
         started = below(os.getpid()) - before
         assert len(started) == 1 + 1 + 2 * 3  # the server and its SuperLink; per node three
         assert not any("libtorch" in Path(f"/proc/{pid}/maps").read_text() for pid in started)
-    assert below(os.getpid()) == before
+    assert not started & below(os.getpid())
     assert {one.returncode for one in processes.nodes.values()} == {0}
     assert processes.server is not None
     assert processes.server.returncode == 0
