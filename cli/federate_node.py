@@ -44,7 +44,7 @@ def run(
     output: Output,
     node: Annotated[Path, typer.Argument(help="The node's folder.")] = Path(),
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print what would be sent, and refuse every question.")
+        bool, typer.Option("--dry-run", help="Print what would be sent, with its digest, and refuse.")
     ] = False,
     unit: Annotated[bool, typer.Option("--unit", help="Print a systemd unit that runs this node, and stop.")] = False,
 ) -> None:

@@ -88,7 +88,7 @@ class Answers:
             more = f" {len(self.missing) - 1} more are missing." if len(self.missing) > 1 else ""
             raise MissingClientsError(
                 f"{wanted} clients had to answer, {found} did.{first}{more} Ask again when they can, or ask for fewer "
-                "(at_least)."
+                "(`at_least`)."
             )
 
     def total(self) -> Answer:

@@ -56,8 +56,8 @@ class Node:
     """A client's machine.
 
     folder: the node's own. name: the client's. federation: its id. server: the raw public key whose questions are
-    answered. rows: opens the embedding set that is answered from. dry: called with what would be sent; nothing is then
-    sent but a refusal that says so.
+    answered. rows: opens the embedding set that is answered from. dry: called with what would be sent; sums of
+    rows are then refused, and the refusal says so.
     """
 
     folder: Path
@@ -90,7 +90,8 @@ class Node:
     def answer(self, content: bytes) -> bytes:
         """The signed answer to a signed question. What was asked and answered stands in the log before it leaves."""
         found = self.prepare(content)
-        if self.dry is not None and found.outcome == "answered":
+        asked = found.ask is not None and found.ask.kind != "define"  # whose answer is what the card says, too
+        if self.dry is not None and found.outcome == "answered" and asked:
             self.dry(found)
             assert found.ask is not None
             why = "its owner looks at what would be sent first (a dry run). Ask again."

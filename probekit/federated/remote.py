@@ -122,7 +122,7 @@ class RemoteFederation(Asked):
             more = f" {len(lacking) - 1} more cannot." if len(lacking) > 1 else ""
             raise MissingClientsError(
                 f"{wanted} clients have to take part, {len(found)} can. Client {first}: {why.reason}, {why.why}{more} "
-                "Ask again when they can, or ask for fewer (at_least)."
+                "Ask again when they can, or ask for fewer (`at_least`)."
             )
         return found
 
