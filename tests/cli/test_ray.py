@@ -55,9 +55,10 @@ def test_others_machines_and_odd_names_are_refused(
 
 def measured(cache: Path, *arguments: object) -> tuple[dict[str, Any], int]:
     """What a command said in a process of its own, and the most memory that it took."""
-    code = (
-        "import resource, sys; from probekit.cli.main import run; code = run(sys.argv[1:]);"
-        "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024, file=sys.stderr); sys.exit(code)"
+    code = (  # getrusage would count the process that this one was forked from, too
+        "import re, sys; from probekit.cli.main import run; code = run(sys.argv[1:]);"
+        "print(1024 * int(re.search(r'VmHWM:\\s+(\\d+)', open('/proc/self/status').read())[1]), file=sys.stderr);"
+        "sys.exit(code)"
     )
     environ = {**os.environ, "PROBEKIT_CACHE": str(cache), "OMP_NUM_THREADS": "1"}
     line = [sys.executable, "-c", code, *map(str, arguments), "--json"]
