@@ -27,10 +27,14 @@ CLIENT_MEMORY = 3_000
 """Bytes of Python objects for a client, arrays aside."""
 SOLVING = 4
 """Dense statistics' worth of memory that the closed form takes at once."""
-FORGETTING, LOOKING, ADDING = (7, 14), (12, 25), 5
-"""Square matrices and heads' worth of memory that a removal with its certificate takes at once, an auditor's second
-look, and (square matrices only) adding clients before it."""
-CACHE = 20 * 2**20
+FORGETTING, LOOKING = (6, 14), (12, 25)
+"""Square matrices and heads' worth of memory that a removal with its certificate, and an auditor's second look, take
+at once."""
+AT_HAND = 2**29
+"""Bytes of clients' sums that an auditor holds while they are checked and added."""
+PUBLISHED = 5e9
+"""Operations up to which a certificate also has the paper's own bound, which takes a solve per client."""
+CACHE = 9 * 2**20
 """Bytes of a matrix up to which elementwise passes over it take next to no time."""
 UPLOADS_HELD = 5
 """Times that FedAvg's server holds every client's parameters: answers, stack, differences and two gradients."""
@@ -53,10 +57,10 @@ class Machine:
     By whole commands: `start`, the seconds of a command with few clients; `client`, those of Python per client of two
     rows; `label`, those per class; `local`, those of Python per local step; `receive`, bytes of dense statistics that
     are judged, hashed, packed and written; `second`, bytes of dense statistics (beyond the cache) in an auditor's
-    second look.
+    second look; `judge`, bytes of those that an auditor reads, judges and adds before.
     By themselves: `gram` (multiplications of a client's statistics), `cholesky`, `eigen`, `product`; `stream` (bytes of
     a matrix times a few columns), `load` (of rows, once through), `read` (of dense statistics from a file), `step` (of
-    parameters in a local step), `fresh` (of memory used for the first time).
+    parameters in a local step), `fresh` (of new memory).
     """
 
     start: dict[str, float]
@@ -65,6 +69,7 @@ class Machine:
     local: float
     receive: float
     second: float
+    judge: float
     gram: float
     cholesky: float
     eigen: float
@@ -130,31 +135,31 @@ def removal(at: Setting, on: Machine) -> dict[str, Cost]:
     bucket = tree.bucket * at.held / on.read + share * _summing(at, on)
     path = tree.depth * at.dense / on.read
     again = solving(at, on) + 2 * _factoring(at, on) + 2 * _solve(at) / on.product
-    written = (min(at.clients, PACK_ROWS // at.rows) * at.leaf if at.rooted else 0) + (
-        tree.depth > 0 and tree.bucket > 1
-    ) * at.packed
+    if at.clients * at.columns**2 * (at.columns + 6 * at.classes) <= PUBLISHED:
+        again += at.clients * _judging(at, on)
+    pack = min(at.clients, PACK_ROWS // at.rows) * at.leaf if at.rooted else 0
+    total = at.packed if tree.depth > 0 and tree.bucket > 1 else 0
     server = Cost(
         seconds=on.start["unlearn"] + _python(at, on, "unlearn") + bucket + path + again,
-        memory=BASE
-        + at.clients * CLIENT_MEMORY
-        + _arrays(at, *FORGETTING)
-        + (tree.bucket * at.leaf if at.rooted else 0),
-        disk=_state(at) + written,
+        memory=BASE + at.clients * CLIENT_MEMORY + _arrays(at, *FORGETTING) + tree.bucket * at.leaf,
+        disk=_state(at) + pack + total,
     )
     return {"client": Cost(), "server": server}
 
 
 def audit(at: Setting, on: Machine) -> dict[str, Cost]:
     """`verify` of a removal: by the run, whose statistics are added again, and by a bundle that encloses their sums."""
-    each = at.held / on.read + (0.0 if at.rooted else _factoring(at, on))
+    retained = at.clients - 1
+    each = at.held / on.read if at.rooted else _judging(at, on)
     blocks = at.clients * at.rows / AUDIT_ROWS * at.dense / on.read if at.rooted else 0.0
     look = on.start["verify"] + looking(at, on) + max(0, at.dense - CACHE) / on.second
     sums, second = 2 * at.dense + at.parameters, BASE + _arrays(at, *LOOKING)
     kept = closed_form(at, on)["server"].disk + removal(at, on)["server"].disk
+    held = 0 if at.rooted else min(AT_HAND, retained * at.dense)
     run = Cost(
         received=kept,
-        seconds=look + _python(at, on, "verify") + at.clients * each + blocks + _summing(at, on),
-        memory=second + _arrays(at, ADDING, 0) + at.clients * (CLIENT_MEMORY + at.leaf),
+        seconds=look + _python(at, on, "verify") + retained * each + blocks + _summing(at, on),
+        memory=second + held + at.clients * (CLIENT_MEMORY + at.leaf),
         mapped=at.clients * at.leaf,
         disk=kept,
     )
@@ -226,13 +231,18 @@ def _arrays(at: Setting, squares: float, heads: float) -> float:
     return squares * NUMBER * at.columns**2 + heads * at.parameters
 
 
+def _judging(at: Setting, on: Machine) -> float:
+    """Seconds in which sums of a client are read and looked at, with a factorisation."""
+    return at.dense / on.judge + _factoring(at, on)
+
+
 def _factoring(at: Setting, on: Machine) -> float:
     return float(at.columns) ** 3 / 3 / on.cholesky
 
 
 def _summing(at: Setting, on: Machine) -> float:
-    """Seconds in which all roots are multiplied out: Gram and moments, both dense."""
-    work = 2.0 * at.columns * (at.columns + at.classes)
+    """Seconds in which all roots are multiplied out: half a Gram, which is symmetric, and dense moments."""
+    work = float(at.columns) * (at.columns + 2 * at.classes)
     return at.clients * at.rows * work / on.product if at.rooted else 0.0
 
 

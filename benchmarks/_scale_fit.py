@@ -15,12 +15,16 @@ POINTS = (
     Setting(100, 100, 512, 1_000),
     Setting(8, 2_100, 2_048, 100),
     Setting(3, 2_200, 4_096, 10),
+    Setting(30, 800, 1_024, 50),
+    Setting(2_000, 10, 768, 200),
+    Setting(16, 700, 768, 300),
+    Setting(500, 40, 1_536, 20),
 )
 AVERAGED = (Setting(10, 5_000, 512, 10), Setting(200, 2, 512, 50), Setting(20, 100, 1_024, 200))
-"""What the model is held against, and what FedAvg is."""
-FEW, MANY = Setting(50, 2, 256, 10), Setting(20_000, 2, 256, 10)
-LARGE, CLASSED = Setting(6, 1_100, 2_048, 20), Setting(50, 100, 256, 1_000)
-"""What its constants are from: few and many clients, large statistics, many classes."""
+"""What the model is held against, and what FedAvg is. The formulas were settled with these in view."""
+FEW, MANY = Setting(50, 2, 512, 10), Setting(20_000, 2, 256, 10)
+LARGE, JUDGED, CLASSED = Setting(6, 1_100, 2_048, 20), Setting(20, 1_100, 1_024, 20), Setting(50, 100, 256, 1_000)
+"""What its constants are from: few and many clients, large statistics and more of them, many classes."""
 FEDAVG = "fedavg"
 COMMANDS = ("train", "unlearn", "verify")
 
@@ -53,14 +57,18 @@ def machine_of(found: Measured, kernels: Mapping[str, float]) -> Machine:
     each = {name: (found[MANY, name].seconds - start[name]) / more for name in COMMANDS}
     local = (found[FEW, FEDAVG].seconds - start["train"]) / FEW.clients / (ROUNDS * LOCAL_STEPS)
     known: dict[str, Any] = {"label": dict.fromkeys(COMMANDS, 0.0), "local": local}
-    known |= {"receive": math.inf, "second": math.inf}  # which take no time
+    known |= dict.fromkeys(("receive", "second", "judge"), math.inf)  # which take no time
 
     def rest(at: Setting, command: str) -> float:
         """What the model, as far as it is known, leaves of a command's seconds."""
         model = predicted(at, Machine(start, each, **known, **kernels))[command]
         return max(found[at, command].seconds - model.seconds, 1e-6)
 
-    known["receive"] = LARGE.clients * LARGE.dense / rest(LARGE, "train")
+    known["receive"] = JUDGED.clients * JUDGED.dense / rest(JUDGED, "train")
     known["second"] = (LARGE.dense - CACHE) / rest(LARGE, "verify a bundle")
+    apart = found[JUDGED, "verify"].seconds - found[JUDGED, "verify a bundle"].seconds
+    model = predicted(JUDGED, Machine(start, each, **known, **kernels))
+    apart -= model["verify"].seconds - model["verify a bundle"].seconds
+    known["judge"] = (JUDGED.clients - 1) * JUDGED.dense / max(apart, 1e-6)
     known["label"] = {name: rest(CLASSED, name) / CLASSED.classes for name in ("unlearn", "verify")}
     return Machine(start, each, **known, **kernels)

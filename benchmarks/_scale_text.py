@@ -40,7 +40,7 @@ TEMPLATE = """# How far it scales
 
 Bytes, seconds, memory and disk of client, server and auditor, from a hundred clients to a million. This page is
 written by `benchmarks/scale.py`: the first table was measured, every other one is computed by the cost model in
-`benchmarks/_scale.py`, whose constants were measured in the same run.
+`benchmarks/_scale.py`, whose constants were measured on the same machine.
 
 Seconds are CPU seconds of one core with one BLAS thread, on two shared cores of a virtual machine. What the network
 takes is not among them: divide the bytes by what your line carries. Clients have equally many rows, of classes that
@@ -50,7 +50,8 @@ are equally frequent.
 
 Measured: `probekit train`, `unlearn` and `verify` as a user runs them, all clients in one process; in brackets the
 model's number over it. The one that is farthest off is so by {worst:.0f} %; beyond 30 % the script ends with 1, and a
-test holds bytes, disk and memory to that on three points.
+test holds bytes, disk and memory to that on three other points. How often the code goes through a matrix or holds one
+was counted, and settled with these points in view.
 
 {points}
 

@@ -28,6 +28,7 @@ from _scale_fit import (
     CLASSED,
     FEDAVG,
     FEW,
+    JUDGED,
     LARGE,
     MANY,
     POINTS,
@@ -88,7 +89,7 @@ def _cost(spent: Spent, disk: int, sent: int = 0, received: int = 0) -> Cost:
 def sweep() -> tuple[Measured, dict[str, float]]:
     """Everything once: commands of all settings, and kernels by themselves."""
     found: Measured = {}
-    for at in (FEW, MANY, LARGE, CLASSED, *POINTS):
+    for at in (FEW, MANY, LARGE, JUDGED, CLASSED, *POINTS):
         found |= {(at, name): one for name, one in commands(at).items()}
     for at in (FEW, *AVERAGED):
         found[at, FEDAVG] = averaging(at)
