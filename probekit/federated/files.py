@@ -95,8 +95,10 @@ def questions_to(name: str, folder: Path) -> list[Path]:
     """The open questions of a client in a common folder, in their order."""
     found = []
     for path in (folder / safe_name(name)).glob(f"*{QUESTIONS}"):
-        content = b"" if closed(path) else path.read_bytes()
-        with suppress(CorruptError):  # what is still on its way is left alone
+        if closed(path):
+            continue
+        with suppress(CorruptError, FileNotFoundError):  # still on its way, or its job is done
+            content = path.read_bytes()
             found.append((Envelope.read(content, QUESTION)[0].number, path))
     return [path for _, path in sorted(found)]
 
