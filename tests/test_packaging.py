@@ -257,6 +257,8 @@ def test_the_tests_pass_from_the_wheel(elsewhere: Path) -> None:
         "contributing",
         "shape",
         "erasure_page",
+        "machines_page",
+        "scale",
         "pages",
         "first_minutes",
         "site",

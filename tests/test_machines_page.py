@@ -1,4 +1,4 @@
-"""`federate`: a federation by signed files from its beginning to a certificate, by commands alone."""
+"""The page of machines: a federation by signed files from its beginning to a certificate, by commands alone."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from probekit import Run, TrainOptions
 from probekit.cache import DiskStore
 from probekit.values import EmbeddingSet
 from tests.cli.conftest import Command
+from tests.cli.conftest import command as command
 from tests.pages import ROOT, blocks
 
 PAGE = ROOT / "docs" / "machines.md"
@@ -40,7 +41,7 @@ def shelf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DiskStore:
 def test_the_page_of_machines_by_its_own_commands(shelf: DiskStore, command: Command, tmp_path: Path) -> None:
     """Every command on the page, in its order, with what a reader does in between."""
     lines = [
-        line for block in blocks(PAGE) if block.mark == "elsewhere: tests/cli/test_federate.py" for line in block.lines
+        line for block in blocks(PAGE) if block.mark == "elsewhere: tests/test_machines_page.py" for line in block.lines
     ]
     begin, join, add, train, look, answer, answer_south, log, again, mail, status, unlearn, verify = lines
     assert again == train
