@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar, Protocol
 
-from probekit.errors import CorruptError, InputError, Pending, ProbekitError, VerificationError
+from probekit.errors import CorruptError, InputError, NotFoundError, Pending, ProbekitError, VerificationError
 from probekit.federated.envelope import ANSWER, QUESTION, Envelope
 from probekit.federated.federation import Missing
 from probekit.federated.membership import safe_name
@@ -151,6 +151,13 @@ def take_in(folder: Path, answer: Path, *, federation: str, members: Mapping[str
     )
 
 
+def there(path: Path) -> Path:
+    """The path, if a file is there."""
+    if not path.is_file():
+        raise NotFoundError(f"There is no file {path}. Give questions to a node, and answers to a federation.")
+    return path
+
+
 def closed(path: Path) -> bool:
     """Whether a question was answered, or is too late to be."""
     return any(path.with_suffix(end).exists() for end in (ANSWERS, LATE))
@@ -158,6 +165,7 @@ def closed(path: Path) -> bool:
 
 def _answer(path: Path) -> bytes | Missing:
     """The bytes of an answer; of none that is larger than any, not even for a moment."""
+    there(path)
     try:
         return read_limited(path, MOST)
     except ValueError as error:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -51,8 +51,19 @@ class FederationFolder:
     """The raw public key that questions are signed by."""
 
     @classmethod
-    def create(cls, path: Path, *, name: str = "", transport: str = FILES, address: str = "") -> FederationFolder:
-        """A new federation: its id and the key that signs its questions."""
+    def create(
+        cls,
+        path: Path,
+        *,
+        name: str = "",
+        transport: str = FILES,
+        address: str = "",
+        prepare: Callable[[Mapping[str, Any]], None] = lambda note: None,
+    ) -> FederationFolder:
+        """A new federation: its id and the key that signs its questions.
+
+        prepare: called with what its note will say, makes what else it needs before it appears.
+        """
         if transport not in (FILES, FLOWER):
             raise InputError(f"Questions travel by {FILES} or {FLOWER}; found {transport!r}.")
         if (path / NOTE).exists():
@@ -65,6 +76,7 @@ class FederationFolder:
         note: Any = {"schema": SCHEMA, "id": secrets.token_hex(16), "name": name or path.absolute().name}
         note |= {"server": public, "transport": transport, "address": address}
         make_folder(path / "members")
+        prepare(note)
         write_json(path / "invitation" / NOTE, note)
         write_json(path / NOTE, note)
         return cls.open(path)
@@ -125,7 +137,8 @@ class FederationFolder:
         with FileLock(self.path / ".lock"):
             members = self.members
             if name not in members:
-                raise NotFoundError(f"This federation has no member {name!r}. {nearest(name, list(members))}")
+                known = nearest(name, list(members)) if members else "It has no members."
+                raise NotFoundError(f"This federation has no member {name!r}. {known}")
             card = members[name]
             write_json(self.path / "revoked.json", {**self.revoked, card.key: name})
             self._place(name).unlink()

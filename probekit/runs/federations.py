@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from probekit.errors import InputError, VerificationError
 from probekit.federated.cards import Card
@@ -85,15 +86,17 @@ def init(folder: Path, *, name: str = "", transport: str = FLOWER, address: str 
             f"Nodes reach the server at an `address` HOST:PORT; a SuperLink that you run already is `relay:NAME`, its "
             f"name in Flower's configuration; found {address!r}."
         )
-    made = FederationFolder.create(folder, name=name, transport=transport, address=address)
-    if transport == FLOWER:
-        from probekit.federated.flower.folders import prepare_server
 
-        prepare_server(folder, made.name, [host])
-    server = made.server.hex()[:FINGERPRINT]
-    run = RUN[transport].format(address=address)
-    page = INVITATION.format(name=made.name, extra=EXTRA[transport], run=run, server=server)
-    write_text(folder / "invitation" / "README.md", page)
+    def prepare(note: Mapping[str, Any]) -> None:
+        if transport == FLOWER:
+            from probekit.federated.flower.folders import prepare_server
+
+            prepare_server(folder, note["name"], [host])
+        about = {"name": note["name"], "server": note["server"][:FINGERPRINT], "extra": EXTRA[transport]}
+        page = INVITATION.format(**about, run=RUN[transport].format(address=address))
+        write_text(folder / "invitation" / "README.md", page)
+
+    FederationFolder.create(folder, name=name, transport=transport, address=address, prepare=prepare)
     return status(folder)
 
 

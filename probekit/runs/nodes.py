@@ -14,7 +14,7 @@ from probekit.cache import DiskStore
 from probekit.errors import InputError
 from probekit.federated import joining
 from probekit.federated.client import QUESTIONS
-from probekit.federated.files import ANSWERS, questions_to
+from probekit.federated.files import ANSWERS, questions_to, there
 from probekit.federated.membership import FLOWER, read_note
 from probekit.federated.node import Node, Outgoing, read_node
 from probekit.federated.node_log import NodeLog
@@ -117,7 +117,7 @@ def answer_questions(
     dry_run: only look at what would be sent.
     """
     node = open_node(folder, store)
-    found = [*questions, *([] if exchange is None else questions_to(node.name, exchange))]
+    found = [*map(there, questions), *([] if exchange is None else questions_to(node.name, exchange))]
     ready = []
     for path in found:
         content = path.read_bytes()

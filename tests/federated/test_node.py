@@ -24,6 +24,8 @@ from probekit.federated.node_log import NodeLog
 from probekit.federated.policy import Policy
 from probekit.federated.remote import read_answer
 from probekit.federated.rows import design_for, head_problem
+from probekit.runs.federations import init, take_answers
+from probekit.runs.nodes import answer_questions
 from probekit.values import EmbeddingSet
 from tests.nodes import OPEN, Machines
 
@@ -332,3 +334,28 @@ def test_secrets_are_closed_to_others_and_never_leave(post: Post) -> None:
 def test_a_node_opens_from_its_folder_alone(post: Post) -> None:
     found = Node.open(post.node.folder, lambda name: post.data if name == "own" else pytest.fail(name))
     assert found.answer(post.sealed(post.define))
+
+
+def test_a_federation_that_was_interrupted_is_begun_by_the_same_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed(folder: Path, name: str, hosts: list[str]) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("probekit.federated.flower.folders.prepare_server", killed)
+        with pytest.raises(KeyboardInterrupt):
+            init(tmp_path / "f", address="127.0.0.1:9092")
+    with pytest.raises(NotFoundError, match="is not a federation's folder"):
+        read_note(tmp_path / "f")
+    assert init(tmp_path / "f", address="127.0.0.1:9092").transport == "flower"
+    assert "NODE/card.json" in (tmp_path / "f" / "invitation" / "README.md").read_text()
+
+
+def test_files_that_are_not_there_are_named(post: Post, tmp_path: Path) -> None:
+    for look in (
+        lambda: take_answers(post.machines.folder.path, [tmp_path / "no.answer"]),
+        lambda: answer_questions(post.node.folder, store=None, exchange=None, questions=[tmp_path / "no.question"]),
+    ):
+        with pytest.raises(NotFoundError, match=r"There is no file .*no\.(answer|question)"):
+            look()
