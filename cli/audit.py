@@ -1,4 +1,4 @@
-"""`probekit audit`: duplicates, influence of clients, membership leakage."""
+"""`probekit audit`: duplicates, influence of clients, membership leakage, reconstruction."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from probekit.cli import options as o
+from probekit.cli.audit_reconstruction import reconstruction
 from probekit.cli.output import Console, Output, facts, given, remarks, section
 
 if TYPE_CHECKING:
@@ -16,7 +17,8 @@ if TYPE_CHECKING:
     from probekit.runs.influence import InfluenceResult
     from probekit.runs.membership import AttackOutcome, HeadMembership, MembershipResult
 
-app = typer.Typer(help="Duplicates, influence of clients, membership leakage.", no_args_is_help=True)
+app = typer.Typer(help="Duplicates, influence of clients, membership leakage, reconstruction.", no_args_is_help=True)
+app.command("reconstruction")(reconstruction)
 
 SHOWN, SHOWN_CLIENTS = 15, 40
 

@@ -44,7 +44,9 @@ def evaluate(
         "seed": seed,
     }
     backdoor: dict[str, Any] = {"triggered": triggered, "target": target}
-    result = output.open(run).evaluate(*(embeddings or ()), state=state, knn=knn, **backdoor, **how)
+    opened = output.open(run)
+    with output.watch() as watch:
+        result = opened.evaluate(*(embeddings or ()), state=state, knn=knn, watch=watch, **backdoor, **how)
     output.result(result, _show)
 
 

@@ -15,6 +15,7 @@ import typer.core
 from typer.utils import get_params_from_function
 
 from probekit import __version__
+from probekit.cli.described import Described
 from probekit.cli.ending import end
 from probekit.cli.options import as_flags
 from probekit.cli.output import fail
@@ -38,19 +39,17 @@ COMMANDS = {
     "erase": ("probekit.cli.erase:erase", "Answer a request for erasure: unlearn, purge, bundle, record."),
     "register": ("probekit.cli.register:register", "List requests for erasure and their answers."),
     "federate": ("probekit.cli.federate:app", "Train and unlearn across machines: signed files, or Flower."),
-    "audit": ("probekit.cli.audit:app", "Look closer: duplicates, influence of clients, membership."),
+    "audit": ("probekit.cli.audit:app", "Look closer: duplicates, influence, membership, reconstruction."),
+    "bench": ("probekit.cli.bench:app", "Compare unlearning methods: experiments, tuned alike."),
     "demo": ("probekit.cli.demo:demo", "Do the main job on an embedded default: no download."),
     "doctor": ("probekit.cli.doctor:doctor", "Look at the installation and say what is missing."),
     "cache": ("probekit.cli.cache:app", "Look at the cache of embeddings, check it, clean it, carry it."),
     "backbone": ("probekit.cli.backbone:app", "List backbones and test one."),
+    "method": ("probekit.cli.method:app", "List unlearning methods: what each takes and gives."),
     "dataset": ("probekit.cli.dataset:app", "List datasets and install well-known ones."),
 }
 """Where each command stands, and what the list of commands says of it."""
 
-NAMED = {"train": ("trainers", "problems"), "unlearn": ("methods",)}
-"""The registries that a command's flags name things of."""
-
-OPTIONS_OF_NAMES = "Methods and backends by name, with their options and defaults; give them as NAME:key=value,..."
 INTERRUPTED = 130
 MARKUP: typer.core.MarkupMode = "markdown"
 
@@ -74,20 +73,6 @@ class OnDemand(typer.core.TyperGroup):
         """The command that these arguments name, the real one this time."""
         name, found, rest = super().resolve_command(ctx, args)
         return name, found and load(found.name or ""), rest
-
-
-class Described(typer.core.TyperCommand):
-    """A command whose help ends with what its flags can name, and the options of each."""
-
-    def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Print usage and flags, then the names."""
-        from probekit import registry
-
-        for group in NAMED.get(self.name or "", ()):
-            found = registry.described(getattr(registry, group))
-            lines = (f"- **{name}** {text}" for name, text in found.items())
-            self.epilog = "\n\n".join([self.epilog or OPTIONS_OF_NAMES, *lines])
-        super().format_help(ctx, formatter)
 
 
 def load(name: str) -> click.Command:

@@ -60,6 +60,19 @@ def unlearn(
     output.result(value, lambda console, _: _show(console, result, purged))
 
 
+def _agreed(claims: Any) -> dict[str, object]:
+    """The rows whose class is certain: by the distance, and with what the rounds measured."""
+    seen: dict[str, object] = {}
+    if (agreed := claims.agreement) is not None:
+        seen["agreement"] = f"{agreed.certified} of {agreed.rows} rows provably get the retrained head's class"
+    if (found := claims.rounds) is not None:
+        seen["from the rounds"] = (
+            f"{found.plain} -> {found.certified} of {found.rows} rows, by {found.directions} products of the "
+            f"curvature, each off by at most {found.error:.2g}"
+        )
+    return seen
+
+
 def _show(console: Console, result: UnlearnResult, purged: PurgeResult | None) -> None:
     claims, done = result.certificate, result.unlearned
     bounds, residual, privacy = claims.bounds, claims.residual, claims.privacy
@@ -87,9 +100,7 @@ def _show(console: Console, result: UnlearnResult, purged: PurgeResult | None) -
         seen["before and after"] = f"{moved.before:.3g} from retraining before, {moved.after:.3g} after{harm}"
     if bounds.loss_change is not None:
         seen["loss"] = f"the retained loss changed by {bounds.loss_change:.4g}, exactly"
-    if claims.agreement is not None:
-        agreed = claims.agreement
-        seen["agreement"] = f"{agreed.certified} of {agreed.rows} rows provably get the retrained head's class"
+    seen |= _agreed(claims)
     if privacy is not None:
         covers = "a residual (of sums)" if privacy["mechanism"] == "objective perturbation" else "a distance"
         seen["privacy"] = (

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import difflib
-import importlib.util
-import re
+import importlib
 import sys
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import fields, is_dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -16,8 +14,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, get_args, get_type_h
 from probekit.errors import InputError, NotFoundError
 
 if TYPE_CHECKING:
-    import ast
-
     from probekit.protocols import Reference
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -94,10 +90,17 @@ class Registry:
             raise NotFoundError(f"There is no {self.noun} {name!r}. {nearest(name, self.names())}")
         try:
             return point.load()
-        except (ImportError, AttributeError) as error:
+        except Exception as error:  # whatever somebody's code does when it is imported
+            why = str(error) if isinstance(error, ImportError | AttributeError) else f"{type(error).__name__}: {error}"
             raise NotFoundError(
-                f"The {self.noun} {name!r} of {point.origin} cannot be imported: {error}. Install what it needs."
+                f"The {self.noun} {name!r} of {point.origin} cannot be imported: {why}. Install what it needs."
             ) from error
+
+
+def below(folder: str, text: str) -> dict[str, str]:
+    """Where names in a folder lead: each `module:Class`, named as its module, or `name=module:Class`."""
+    places = (one.rpartition("=") for one in text.split())
+    return {name or place.partition(":")[0].replace("_", "-"): f"{folder}.{place}" for name, _, place in places}
 
 
 backbones = Registry(
@@ -126,14 +129,15 @@ datasets = Registry(
 methods = Registry(
     "probekit.methods",
     "unlearning method",
-    {
-        "exact": "unlearning.methods.exact:Exact",
-        "fedremoval": "unlearning.methods.fedremoval:FedRemoval",
-        "fedremoval-line": "unlearning.methods.line:FedRemovalLine",
-        "fedremoval-pcg": "unlearning.methods.pcg:FedRemovalPcg",
-        "retrain": "unlearning.methods.retrain:Retrain",
-        "retrain-fedavg": "unlearning.methods.retrain:RetrainFedAvg",
-    },
+    below(
+        "unlearning.methods",
+        "cf:ContinuedTraining ew_sga:ElasticAscent exact:Exact fedaccum:FedAccum fedau:FedAuCombination "
+        "federaser:FedEraser fedosd:OrthogonalDescent fedrecover:FedRecover fedrecovery:FedRecovery "
+        "fedremoval:FedRemoval fedremoval-line=line:FedRemovalLine fedremoval-pcg=pcg:FedRemovalPcg "
+        "ferrari:Ferrari flipping:Flipping fused:Fused guo:GuoRemoval knot:Knot mode:MomentumDegradation "
+        "neggrad:NegGrad not=negation:Negation pga:ProjectedAscent puf:NegatedUpdate retrain:Retrain "
+        "retrain-fedavg=retrain:RetrainFedAvg sga:GradientAscent sifu:Sifu",
+    ),
 )
 trainers = Registry(
     "probekit.trainers",
@@ -142,13 +146,21 @@ trainers = Registry(
         "closed-form": "federated.methods.closed_form:ClosedForm",
         "fedavg": "federated.methods.fedavg:FedAvg",
         "cg": "federated.methods.cg:FederatedCg",
+        "knot": "federated.methods.knot:KnotTraining",
         "logistic": "federated.methods.logistic:Logistic",
+        "guo": "federated.methods.guo:Guo",
+        "fedau": "federated.methods.fedau:FedAu",
+        "sifu": "federated.methods.sifu:SifuTraining",
     },
 )
 problems = Registry(
     "probekit.problems",
     "backend",
-    {"embeddings": "models.embeddings:EmbeddingsBackend", "jvp": "models.jvp:JvpBackend"},
+    {
+        "embeddings": "models.embeddings:EmbeddingsBackend",
+        "jvp": "models.jvp:JvpBackend",
+        "network": "models.conventional:ConventionalBackend",
+    },
 )
 
 
@@ -186,31 +198,6 @@ def configured(registry: Registry, text: str) -> Any:
     if first in getattr(factory, "presets", ()):
         return replace(factory.preset(first), **options_in(factory, name, rest))
     return call(**options_in(factory, name, argument)) if is_dataclass(factory) else call(argument)
-
-
-def described(registry: Registry) -> dict[str, str]:
-    """What each name is and its options with their defaults, read from the source: help imports no method."""
-    return {point.name: _described(point) for point in sorted(registry.points)}
-
-
-def _described(point: Point) -> str:
-    import ast
-
-    body: list[ast.stmt] = []
-    with suppress(ImportError, OSError, SyntaxError):
-        found = importlib.util.find_spec(point.module)
-        body = ast.parse(Path(found.origin).read_text() if found and found.origin else "").body
-    constants = {ast.unparse(one.targets[0]): one.value for one in body if isinstance(one, ast.Assign)}
-    made = next((one for one in body if isinstance(one, ast.ClassDef) and one.name == point.attribute), None)
-    if made is None:
-        return ""
-    options = []
-    for one in made.body if made.decorator_list else ():  # a dataclass
-        if isinstance(one, ast.AnnAssign) and one.value and not re.search("ClassVar|repr=False", ast.unparse(one)):
-            default = constants.get(ast.unparse(one.value), one.value)
-            options.append(f"{ast.unparse(one.target)}={ast.unparse(default)}".replace("'", ""))
-    what = " ".join((ast.get_docstring(made) or "").split()).partition(". ")[0].rstrip(".")
-    return f"{what}: {', '.join(options)}" if options else what
 
 
 def options_in(factory: Any, name: str, argument: str) -> dict[str, Any]:

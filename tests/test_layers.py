@@ -21,7 +21,18 @@ LAYERS = (
         (name,)
         for name in (
             *("custody", "cache", "linear", "jacobian", "datasets", "backbones", "encoding", "models", "federated"),
-            *("unlearning", "certificates", "pages", "evaluation", "report", "runs", "testing", "cli", "__main__"),
+            *(
+                "unlearning",
+                "certificates",
+                "pages",
+                "evaluation",
+                "report",
+                "runs",
+                "bench",
+                "testing",
+                "cli",
+                "__main__",
+            ),
         )
     ),
 )
@@ -30,6 +41,7 @@ LAYERS = (
 TORCH_AT_THE_TOP = (
     *("probekit.backbones", "probekit.jacobian", "probekit.federated.networks"),
     *(f"probekit.models.{name}" for name in ("jvp", "network_holding", "network_problem", "networks", "pretraining")),
+    *(f"probekit.models.{name}" for name in ("conventional", "flat_module")),
 )
 TORCH_INSIDE = ("probekit.encoding.loading", "probekit.values", "probekit.cli.doctor")
 LOADED_LATE = ("probekit.datasets.hub", "probekit.datasets.huggingface")

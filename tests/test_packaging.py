@@ -192,8 +192,10 @@ def test_wheel_holds_exactly_our_packages(wheel: Path) -> None:
         for package in packages()
         for path in (ROOT / package.replace(".", "/")).glob("*.py")
     }
+    data = {f"probekit/bench/experiments/{path.name}" for path in (ROOT / "probekit/bench/experiments").iterdir()}
+    data.add("probekit/bench/figures.json")
     templates = {f"probekit/pages/templates/{path.name}" for path in (ROOT / "probekit/pages/templates").iterdir()}
-    assert set(names) == wanted | templates | {"probekit/py.typed"}
+    assert set(names) == wanted | templates | data | {"probekit/py.typed"}
     assert len(names) == len(set(names))
     assert "probekit = probekit.cli.main:main" in entry_points
 
@@ -257,7 +259,9 @@ def test_the_tests_pass_from_the_wheel(elsewhere: Path) -> None:
         "contributing",
         "shape",
         "erasure_page",
+        "leaderboard_page",
         "machines_page",
+        "methods_page",
         "scale",
         "pages",
         "first_minutes",

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from probekit import registry
+from probekit.cli.described import described
 from probekit.errors import InputError, NotFoundError
 
 
@@ -50,7 +51,7 @@ def test_what_cannot_be_read_is_described_by_nothing(monkeypatch: pytest.MonkeyP
     ]
     monkeypatch.setattr(metadata, "entry_points", lambda group: points)
     kinds = registry.Registry("g", "thing", {"ours": "no.such.module:Thing"})
-    found = registry.described(kinds)
+    found = described(kinds)
     assert found["ours"] == ""
     assert found["gone"] == found["function"] == ""
     assert found["taking"] == "Takes options of several types: steps=3, rate=None, loud=False"

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from probekit.certificates.bounds import Factor, Known, gamma
+from probekit.certificates.rounds import RoundsBound
 from probekit.errors import InputError, MismatchError
 from probekit.linear.norms import column_norms
 from probekit.models.heads import Head
@@ -37,8 +38,13 @@ class ExaminedRows:
     doubt: Array
 
 
-def examined(head: Head, embeddings: EmbeddingSet, *, known: Known, problem: Any = None) -> Iterator[ExaminedRows]:
-    """The rows of a set, some at a time, against what is known of the retained loss at the head."""
+def examined(
+    head: Head, embeddings: EmbeddingSet, *, known: Known, problem: Any = None, rounds: RoundsBound | None = None
+) -> Iterator[ExaminedRows]:
+    """The rows of a set, some at a time, against what is known of the retained loss at the head.
+
+    `rounds`: what measured products say besides.
+    """
     if known.curvature is None:
         raise InputError("Without a sure curvature no score is bounded. Use a ridge above 0, or keep statistics.")
     problem, curvature, loss = problem or problem_of(head), known.curvature.value, known.loss
@@ -55,7 +61,8 @@ def examined(head: Head, embeddings: EmbeddingSet, *, known: Known, problem: Any
         if block.rows is None:
             bound = known.residual.bound / curvature
             needs = block.apart * bound
-            yield ExaminedRows(leads, needs, None, needs, block.norms.max(axis=1) * bound)
+            least = needs if rounds is None else np.minimum(needs, rounds.needed(block))
+            yield ExaminedRows(leads, needs, None, least, block.norms.max(axis=1) * bound)
             continue
         norms = column_norms(block.rows.T)
         rounding = gamma(block.rows.shape[1] + 4) * np.outer(norms, column_norms(head.params))
@@ -65,6 +72,8 @@ def examined(head: Head, embeddings: EmbeddingSet, *, known: Known, problem: Any
             close = np.outer(np.sqrt(factor.forms(block.rows.T)), roots)
             better, curved = np.minimum(simple, close), needed_leads(block.scores, close + rounding)
         plain, least = (needed_leads(block.scores, one + rounding) for one in (simple, better))
+        if rounds is not None:
+            least = np.minimum(least, rounds.needed(block) + needed_leads(block.scores, rounding))
         yield ExaminedRows(leads, plain, curved, least, better.max(axis=1))
 
 
@@ -87,10 +96,12 @@ class Margins:
         return int((self.lead > self.needed).sum())
 
 
-def margins(head: Head, embeddings: EmbeddingSet, *, known: Known, problem: Any = None) -> Margins:
+def margins(
+    head: Head, embeddings: EmbeddingSet, *, known: Known, problem: Any = None, rounds: RoundsBound | None = None
+) -> Margins:
     """Of each row, the class that comes closest: how far it lies behind, and how far that must be to be certain."""
     parts = [(np.zeros(0), np.zeros(0))]
-    for block in examined(head, embeddings, known=known, problem=problem):
+    for block in examined(head, embeddings, known=known, problem=problem, rounds=rounds):
         place, rival = np.arange(len(block.leads)), np.argmin(block.leads - block.better, axis=1)
         parts.append((block.leads[place, rival], block.better[place, rival]))
     leads, needs = (np.concatenate([part[place] for part in parts]) for place in (0, 1))
@@ -117,6 +128,23 @@ class Agreement:
     def rate(self) -> float:
         """The certified share of the rows."""
         return self.certified / self.rows if self.rows else 0.0
+
+
+@dataclass(frozen=True)
+class RoundsAgreement:
+    """The same counted with the products that gradient rounds measured: rows certified by them or by the plain bound.
+
+    `directions` of them were used, each off by at most `error` in the curvature; `products` is the sha256 of all.
+    """
+
+    version: int
+    set_digest: str
+    rows: int
+    certified: int
+    plain: int
+    directions: int
+    error: float
+    products: str
 
 
 def agreement(head: Head, embeddings: EmbeddingSet, *, known: Known, problem: Any = None) -> Agreement:

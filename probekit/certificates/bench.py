@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 
 from probekit.certificates.budgets import check_release, check_term
-from probekit.certificates.claimed_rows import judge_rows
+from probekit.certificates.certificate import NOT_QUADRATIC
 from probekit.certificates.evidence import Computed, Look
+from probekit.certificates.judged_rows import judge_agreement, judge_rounds
 from probekit.certificates.privacy import NOISE_RECIPE
 from probekit.certificates.second import SecondLoss, Sums
 from probekit.certificates.second_look import Range, SecondLook
@@ -49,11 +50,14 @@ class Bench(Computed):
         found = [*self._heads(), *self._retained()]
         try:
             problem = self.problem
+            if problem is not None:
+                found += self._objective()
         except (ProbekitError, KeyError, TypeError, ValueError) as error:
             return [*found, Finding("objective", FALSE, "a problem", str(error))]
         if problem is None:
             return [*found, *(unproven(name, said, HEAD) for name, said in self._numbers())]
-        found += self._objective()
+        if "quadratic" not in problem.traits:
+            found.append(unproven("distance", NOT_QUADRATIC, "a ridge loss of a head or of a linearized network"))
         try:
             return [*found, *self._judged()]
         except (ProbekitError, KeyError, TypeError, ValueError, OverflowError, ZeroDivisionError) as error:
@@ -181,6 +185,7 @@ class Bench(Computed):
             "outputs": said.bounds.outputs,
             "loss-change": said.bounds.loss_change,
             "agreement": None if said.agreement is None else said.agreement.certified,
+            "rounds": None if said.rounds is None else said.rounds.certified,
             "reference": None if said.reference is None else said.reference.distance,
         }
         return [(name, f"{value:.6g}") for name, value in every.items() if value is not None]
@@ -255,17 +260,9 @@ class Bench(Computed):
         return [Finding("loss-change", verdict, claimed, str(truth), wanted)]
 
     def _agreement(self, look: Look) -> list[Finding]:
-        said, rows, head = self.certificate.agreement, self.evidence.evaluation, self.evidence.head
-        if said is None or head is None:
-            return []
-        claimed = f"{said.certified} of {said.rows}"
-        if rows is None:
-            return [unproven("agreement", claimed, f"the set {said.set_digest[:16]} that rows were counted in")]
-        if not isinstance(look, SecondLook):
-            return [unproven("agreement", claimed, "statistics: a network's margins have no second route")]
-        if (rows.digest, len(rows)) != (said.set_digest, said.rows):
-            return [Finding("agreement", FALSE, said.set_digest[:16], rows.digest[:16])]
-        return [judge_rows(said, look, head, rows, self.problem.design)]
+        said, measured = self.certificate.agreement, self.certificate.rounds
+        found = [] if said is None else [judge_agreement(said, look, self)]
+        return found if measured is None else [*found, *judge_rounds(measured, look, self)]
 
     def _reference(self, look: Look) -> list[Finding]:
         said, other = self.certificate.reference, self.evidence.reference

@@ -198,12 +198,13 @@ class SmallestCurvature:
 @dataclass(frozen=True, eq=False)
 class Known:
     """What is known of the retained loss at some parameters: the gradient, the smallest curvature, perhaps all (real
-    targets: `groups`, the losses of targets that the same rows know)."""
+    targets: `groups`, the losses of targets that the same rows know). `gradient` is as clients answered it."""
 
     residual: Residual
     curvature: SmallestCurvature | None
     loss: RetainedQuadratic | None = None
     groups: tuple[tuple[NDArray[np.int64], RetainedQuadratic], ...] = ()
+    gradient: Array | None = None
 
     @property
     def weights(self) -> float | None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any, Self
 
-from probekit.certificates.agreement import Agreement
+from probekit.certificates.agreement import Agreement, RoundsAgreement
 from probekit.certificates.bounds import Residual, SmallestCurvature
 from probekit.certificates.published import Concentration, Term
 from probekit.certificates.sealing import LOSS_CHANGE, REQUEST, RETAINED, unsealed
@@ -26,7 +26,7 @@ from probekit.values import Json, canonical, digest
 FORMAT = 2
 """Format 1 is still read; it is never proven."""
 BOUNDS = ("weights", "excess_loss", "outputs", "loss_change")
-CLAIMS = ("residual", "curvature", "agreement", "reference", "privacy")
+CLAIMS = ("residual", "curvature", "agreement", "rounds", "reference", "privacy")
 CONTEXT = ("paper", "concentration", "warnings")
 """What is written beside the claims and proves nothing."""
 SERVER, SCALAR, GRADIENT, STATISTICS = (
@@ -50,6 +50,7 @@ TERM_ASSUMPTIONS = (
     "checked, but not the residual itself: every head is the minimum for some term.",
 )
 """What goes with a certificate of objective perturbation."""
+NOT_QUADRATIC = "No distance to retraining is certified for this loss: it is not quadratic."
 CAVEATS = (
     "It concerns the released head only: not embeddings, logs, the head before, nor statistics of the forgotten, "
     "which must be deleted too. Whoever holds both heads can take their difference.",
@@ -107,6 +108,7 @@ class Certificate:
     residual: Residual | None = None
     curvature: SmallestCurvature | None = None
     agreement: Agreement | None = None
+    rounds: RoundsAgreement | None = None
     reference: ReferenceHead | None = None
     paper: tuple[Term, ...] = ()
     concentration: Concentration | None = None
@@ -143,7 +145,7 @@ class Certificate:
         said: dict[str, Any] = self.plain
         if self.format == 1:
             said["bounds"].pop("loss_rounding")
-            return {name: value for name, value in said.items() if name not in ("unknown", "counted")}
+            return {name: value for name, value in said.items() if name not in ("unknown", "counted", "rounds")}
         bounds, counted = said.pop("bounds"), said.pop("counted")
         claims = [{"kind": kind, "value": bounds[kind]} for kind in BOUNDS if bounds[kind] is not None]
         if bounds["loss_change"] is not None:  # the last of them
@@ -180,7 +182,7 @@ class Certificate:
                 said = {**_opened(said), "openings": fitting}
             elif said["format"] != 1:
                 raise ValueError(f"format {said['format']!r} is of another version of probekit")
-            return cls(**{name: _PARTS.get(name, _same)(value) for name, value in said.items()})
+            return cls(**{name: _PARTS.get(name, lambda one: one)(value) for name, value in said.items()})
         except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
             raise VerificationError(f"This is not a certificate: {error}. Take the file as written.") from error
 
@@ -259,10 +261,6 @@ def _said(value: Any) -> Any:
     return {name: _said(named[name]) for name in sorted(named)}
 
 
-def _same(value: Any) -> Any:
-    return value
-
-
 def _typed(kind: Any) -> Callable[[Any], Any]:
     """Makes a value of a class from plain values of its fields' types; None stays None."""
     kinds = {one.name: str(one.type) for one in fields(kind)}
@@ -292,6 +290,7 @@ _PARTS: Mapping[str, Any] = {
     "residual": _typed(Residual),
     "curvature": _typed(SmallestCurvature),
     "agreement": _typed(Agreement),
+    "rounds": _typed(RoundsAgreement),
     "reference": _typed(ReferenceHead),
     "paper": lambda value: tuple(map(_typed(Term), value)),
     "concentration": lambda value: _typed(Concentration)(value) if opened(value) else value,

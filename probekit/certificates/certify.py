@@ -14,6 +14,7 @@ from probekit.certificates.agreement import agreement
 from probekit.certificates.bounds import Known, SmallestCurvature
 from probekit.certificates.certificate import Bounds, Certificate, ReferenceHead
 from probekit.certificates.published import concentration, paper_terms
+from probekit.certificates.rounds_rows import agreement_by_rounds
 from probekit.certificates.target_bounds import excess_of_targets, known_of_targets
 from probekit.errors import InputError
 from probekit.federated.federation import Federation
@@ -31,6 +32,13 @@ from probekit.values import EmbeddingSet, Json, digest
 
 SCALAR_ERROR = 1e-6
 """How far, relatively, a change of the loss may be off that clients told by one number each."""
+
+ONE_ROW = (
+    "One row was taken out of a linear head: whoever holds the heads before and after, and the curvature of other "
+    "rows, can compute its embedding. Carry requests out together, release heads with noise, or keep the head before "
+    "secret."
+)
+"""What goes with a certificate of a request that takes a single row out."""
 
 Array = NDArray[np.float64]
 
@@ -50,6 +58,8 @@ def certify(
     `evaluation` is a set on which the certified agreement is counted; `reference` another head to compare with.
     """
     after, problem = unlearned.trained_after, unlearned.trained_after.problem
+    if "quadratic" not in problem.traits:
+        return _uncertified(before, unlearned)
     objective = objective_of(after)
     has: dict[str, Any] = {"statistics": after.statistics, "clients": clients, "term": after.objective}
     refuse_left_in(before, unlearned)
@@ -68,13 +78,15 @@ def certify(
         found = bounds_of(known, after.params, unlearned.loss_change, problem=problem, moved=moved)
     hidden = () if after.objective is None else certificate.TERM_ASSUMPTIONS
     ridge, server = after.mean_ridge(after.rows), None if after.server is None else after.server.statistics
-    agreed = compared = chance = None
+    agreed = compared = chance = by_rounds = None
+    unsure: tuple[str, ...] = ()
     if unlearned.one_step and server is not None:
         chance = concentration(server, after.rows, ridge=ridge, step=before.params - after.params)
     if known is not None and known.weights is not None:
         if evaluation is not None and not known.groups:  # only classes can agree
             counted = agreement(after.head, evaluation, known=known, problem=problem)
             agreed = counted if math.isfinite(counted.largest_bound) else None
+            by_rounds, unsure = agreement_by_rounds(after, evaluation, known=known, clients=clients)
         if reference is not None:
             other = problem.params(reference)
             own = known_at(other, objective, problem, **has)
@@ -93,24 +105,61 @@ def certify(
         residual=None if known is None else known.residual,
         curvature=None if known is None else known.curvature,
         agreement=agreed,
+        rounds=by_rounds,
         reference=compared,
         paper=()
         if "targets" in problem.traits
         else paper_terms(after.statistics, server, ridge=ridge, solver=unlearned.solution.method),
         concentration=chance,
         privacy=privacy,
-        warnings=unlearned.warnings,
+        warnings=(*unlearned.warnings, *unsure),
         assumptions=(*certificate.ASSUMPTIONS, *problem.assumptions, *hidden),
+        caveats=(*certificate.CAVEATS, *([ONE_ROW] if _one_row(before, unlearned) else [])),
     )
+
+
+def _uncertified(before: Trained, unlearned: Unlearned) -> Certificate:
+    """What was done, by whom it was asked and who stays; of a loss that is not quadratic nothing is bounded."""
+    after = unlearned.trained_after
+    refuse_left_in(before, unlearned)
+    return Certificate(
+        request=unlearned.request.plain,
+        method=unlearned.method,
+        before=digests_of(before),
+        after=digests_of(after),
+        retained=dict(after.counts),
+        objective=_told_loss(after),
+        checkable_by=certificate.SERVER,
+        bounds=Bounds(why=certificate.NOT_QUADRATIC),
+        warnings=unlearned.warnings,
+        assumptions=(
+            *certificate.ASSUMPTIONS,
+            certificate.NOT_QUADRATIC,
+            *(() if after.objective is None else certificate.TERM_ASSUMPTIONS),
+        ),
+    )
+
+
+def _one_row(before: Trained, unlearned: Unlearned) -> bool:
+    """Whether a single row of a head on embeddings is all that was taken out."""
+    after, request = unlearned.trained_after, unlearned.request
+    alone = before.rows - after.rows == 1 and not (request.relabelled or request.added)
+    return alone and "statistics" in after.problem.traits
 
 
 def objective_of(trained: Trained) -> dict[str, Json]:
     """What determines the loss besides the rows, in plain values; heads that minimise no ridge loss are refused."""
+    if "quadratic" not in trained.problem.traits:
+        raise InputError(certificate.NOT_QUADRATIC)
     if "minimum" not in trained.problem.traits:
         raise InputError(
             "A head whose classes were normalised is no minimum of a loss, so no residual bounds it. Certify it by "
             "comparing its digest with retraining, in exact arithmetic."
         )
+    return _told_loss(trained)
+
+
+def _told_loss(trained: Trained) -> dict[str, Json]:
     sigma = {} if trained.objective is None else {SIGMA: trained.head.recipe[SIGMA]}
     return {"ridge": trained.ridge, "scaling": trained.scaling, **trained.problem.objective, **sigma}
 
@@ -150,9 +199,9 @@ def known_at(
     found = bounds.asked_residual(
         gradient, params, problem=problem, ridge=ridge, counts=counts, scales=scales, term=term
     )
-    return Known(
-        found, SmallestCurvature(ridge * (1 - bounds.gamma(16)), "ridge") if ridge > 0 and not _free(problem) else None
-    )
+    held = ridge > 0 and not _free(problem)
+    least = SmallestCurvature(ridge * (1 - bounds.gamma(16)), "ridge") if held else None
+    return Known(found, least, gradient=gradient)
 
 
 def bounds_of(

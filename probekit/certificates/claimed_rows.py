@@ -43,6 +43,15 @@ def judge_rows(said: Agreement, look: SecondLook, head: Head, rows: EmbeddingSet
     )
 
 
+def kept_and_lost(look: SecondLook, head: Head, rows: EmbeddingSet, design: Design) -> tuple[int, int]:
+    """How many rows certainly keep their class at the minimum, and how many certainly do not."""
+    kept = lost = 0
+    for columns, classes in _columns(head, rows, design, look):
+        same, other, _, _ = look.rows(columns, classes)
+        kept, lost = kept + int(same.sum()), lost + int(other.sum())
+    return kept, lost
+
+
 def _columns(
     head: Head, rows: EmbeddingSet, design: Design, look: SecondLook
 ) -> Iterator[tuple[NDArray[np.float64], NDArray[np.int64]]]:

@@ -23,6 +23,7 @@ from probekit.linear.design import ClientStats
 from probekit.linear.objective import SIGMA
 from probekit.models.heads import Head
 from probekit.models.problem import problem_of
+from probekit.unlearning.products import Products
 from probekit.values import EmbeddingSet
 
 AT_HAND = 2**29
@@ -41,7 +42,7 @@ class Evidence:
     round; `evaluation` is the set of the certified agreement; `reference` the head compared with;
     `signature` is the one beside the certificate, `public_key` that of the signer one trusts; `objective` the secret
     linear term of the loss, and `objective_before` that of the run before; `sums` are those over all retained clients,
-    where these are not told apart.
+    where these are not told apart; `products` those that the rounds measured.
     """
 
     head: Head | None = None
@@ -57,6 +58,7 @@ class Evidence:
     objective: Array | None = None
     objective_before: Array | None = None
     sums: Sums | None = None
+    products: Products | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -142,7 +144,7 @@ class Computed:
         """Who answers a gradient round: the clients, or their rows."""
         from probekit.federated.in_process import InProcess
 
-        if "plain" not in self.problem.traits:
+        if not {"plain", "quadratic"} <= self.problem.traits:
             return None
         if self.rows is not None and self.evidence.embeddings is not None:
             return InProcess.of(self.problem, self.evidence.embeddings, self.rows)

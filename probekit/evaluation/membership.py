@@ -52,10 +52,18 @@ class AttackResult:
     found: tuple[tuple[float, Share], ...]
 
 
-def judge(members: Array, others: Array, *, rates: Sequence[float] = RATES, interval: Interval = USUAL) -> AttackResult:
+def judge(
+    members: Array,
+    others: Array,
+    *,
+    rates: Sequence[float] = RATES,
+    groups: tuple[Indices, Indices] | None = None,
+    interval: Interval = USUAL,
+) -> AttackResult:
     """The attack's power from its scores (high: taken for a member).
 
     The interval of the area is DeLong's; the share found at a false-alarm rate is that above the others' quantile.
+    groups: what members, and others, belong together (a row that is judged in many heads); intervals widen with it.
     """
     if not (len(members) and len(others)):
         raise InputError(f"An attack is judged on members and others; found {len(members)} and {len(others)} rows.")
@@ -65,11 +73,17 @@ def judge(members: Array, others: Array, *, rates: Sequence[float] = RATES, inte
     below = 1 - (ranks[m:] - rankdata(others)) / m
     auc = float(above.mean())
     spread = sum(float(part.var(ddof=1)) / len(part) for part in (above, below) if len(part) > 1)
+    if groups is not None:  # DeLong's terms, summed within a group before they are squared
+        _, unit = np.unique(np.concatenate(groups), return_inverse=True)
+        terms = np.bincount(unit, weights=np.concatenate([(above - auc) / m, (below - auc) / n]))
+        spread = float(np.square(terms).sum())
     reach = float(ndtri(0.5 + interval.confidence / 2)) * math.sqrt(spread)
     found = []
     for rate in rates:
         threshold = np.sort(others)[n - 1 - int(rate * n)]
-        found.append((rate, share(members > threshold, name=f"at {rate:g} false alarms", interval=interval)))
+        own = None if groups is None else groups[0]
+        hits, name = members > threshold, f"at {rate:g} false alarms"
+        found.append((rate, share(hits, name=name, groups=own, interval=interval)))
     return AttackResult(m, n, auc, max(auc - reach, 0.0), min(auc + reach, 1.0), interval.confidence, tuple(found))
 
 

@@ -2,9 +2,10 @@
 
 Answers are sums over the client's rows, and leave the ridge out: whoever asks adds it once. The questions:
 `statistics` (Gram, moments, class counts, or the joint root of few rows; with `folds`, sums per fold), `gradient` (half
-the gradient of the sum of squares, and half that sum as `loss`), `product` (J^T J v), `form` (|J v|^2), `scales`
-(energies, the largest curvature), `fit` (local training by a plan), `leave-out` (errors of left-out rows along a path
-of ridges), `evaluate`.
+the gradient of the sum of squares, and half that sum as `loss`), `product` (J^T J v), `curvature` (of a
+loss that is no square, at the array "at", applied), `form` (|J v|^2), `scales` (energies, the largest curvature),
+`importance` (each parameter's squared derivatives: of the outputs where the loss is a sum of squares, else of every
+row's loss), `fit` (local training by a plan), `leave-out` (errors of left-out rows along a path of ridges), `evaluate`.
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ from probekit.linear.path import RidgePath
 from probekit.linear.roots import RootStats
 from probekit.linear.target_client import arrays_of
 from probekit.linear.targets import TargetStats
+from probekit.models.adapters import fit_adapter
 from probekit.models.fitting import FitPlan
+from probekit.models.sensitivity import fit_blind
 from probekit.values import LABELS
 
 Memory = Mapping[str, Any]
@@ -84,6 +87,10 @@ def _product(ask: Ask, holding: Any, name: str) -> Found:
     return {"product": holding.squares(ask.precision).product(ask.arrays["params"])}, {}
 
 
+def _curvature(ask: Ask, holding: Any, name: str) -> Found:
+    return {"product": holding.squares(ask.precision).product(ask.arrays["params"], ask.arrays["at"])}, {}
+
+
 def _form(ask: Ask, holding: Any, name: str) -> Found:
     v = ask.arrays["params"]
     return {}, {"form": float((v * holding.squares(ask.precision).product(v)).sum())}
@@ -100,9 +107,14 @@ def _scales(ask: Ask, holding: Any, name: str) -> Found:
     return {}, values
 
 
+def _importance(ask: Ask, holding: Any, name: str) -> Found:
+    return {"importance": holding.importance(ask.arrays["params"])}, {}
+
+
 def _fit(ask: Ask, holding: Any, name: str) -> Found:
     plan, loss = FitPlan.from_plain(ask.plan), holding.problem.loss(holding, ask.arrays["params"])
-    return {"params": holding.problem.fit(holding, name, plan, ask.arrays)}, {"loss": loss}
+    fit = fit_blind if plan.noise else fit_adapter if plan.rank is not None else holding.problem.fit
+    return {"params": fit(holding, name, plan, ask.arrays)}, {"loss": loss}
 
 
 def _leave_out(ask: Ask, holding: Any, name: str) -> Found:
@@ -130,8 +142,10 @@ QUESTIONS: dict[str, Callable[[Ask, Any, str], Found]] = {
     "statistics": _statistics,
     "gradient": _gradient,
     "product": _product,
+    "curvature": _curvature,
     "form": _form,
     "scales": _scales,
+    "importance": _importance,
     "fit": _fit,
     "leave-out": _leave_out,
     "evaluate": _evaluate,

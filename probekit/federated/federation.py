@@ -160,8 +160,10 @@ ARRAYS = {
     "statistics": ("class_counts", "gram", "moment"),
     "gradient": ("gradient",),
     "product": ("product",),
+    "curvature": ("product",),
     "form": (),
     "scales": (),
+    "importance": ("importance",),
     "fit": ("params",),
     "leave-out": ("squared", "wrong"),
     "evaluate": ("confusion",),
@@ -225,11 +227,13 @@ def _fault(name: str, array: NDArray[Any], ask: Ask, rows: int, shape: tuple[int
         "moment": ((*lead, columns, outputs),),
         "class_counts": ((*lead, outputs),),
         "confusion": ((len(array),) * 2,),
-    }.get(name, (ask.arrays["ridges"].shape if ask.kind == "leave-out" else shape,))
+    }.get(name, (next((ask.arrays[one].shape for one in ("ridges", "adapter") if one in ask.arrays), shape),))
     if array.shape not in wanted:
         return f"{name} has shape {array.shape}; wanted {wanted[0]}."
     if name == "gram" and not np.array_equal(array, array.swapaxes(-1, -2)):
         return "gram is not symmetric."
+    if name == "importance" and (array < 0).any():
+        return "importance holds numbers below 0."
     if whole and ((array < 0).any() or array.sum() != rows):
         return f"{name} adds up to {array.sum()} rows, it speaks of {rows}."
     return ""

@@ -27,15 +27,20 @@ class CommonLoss:
     ridge: float
     rounds: int = 0
     precision: str = ""
+    term: Array | None = None
+    """A linear term of the mean loss."""
 
     def gradient(self, params: Array) -> Array:
         """The gradient, the ridge's part included."""
-        return self._mean("gradient", params)
+        found = self._mean("gradient", params)
+        return found if self.term is None else found + self.term
 
     def gradient_and_loss(self, params: Array) -> tuple[Array, float]:
         """The gradient and the loss, in one question."""
         total, pull = self._ask("gradient", params, loss=True)
         loss = total.values["loss"] / total.count + float((pull * params).sum()) / 2
+        if self.term is not None:
+            pull, loss = pull + self.term, loss + float((self.term * params).sum())
         return total.arrays["gradient"] / total.count + pull, loss
 
     def matvec(self, v: Array) -> Array:

@@ -19,8 +19,8 @@ TEXT = """\
 
 # Questions: {questions}.
 # "statistics" are sums over rows; of fewer rows than dimensions they are as good as the rows. "fit", "gradient",
-# "product", "form" and "scales" are what training and unlearning by rounds need; "evaluate" counts right answers. Many
-# answers about chosen heads say more of single rows than one does.
+# "product", "form", "scales" and "importance" are what training and unlearning by rounds need; "evaluate" counts right
+# answers. Many answers about chosen heads say more of single rows than one does.
 allow = {allow}
 
 # The fewest rows that an answer is given about.

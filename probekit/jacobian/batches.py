@@ -18,6 +18,7 @@ KEPT_SHARE = 0.5
 """Of the memory left that kept passes may take; the rest is the caller's, for kernels and factors."""
 WORKING = 2
 """How many passes' worth of memory the work on one batch takes besides its own."""
+FEWER = "Linearize over fewer rows, in float32, or a subset of the parameters."
 
 
 @dataclass(frozen=True)
@@ -53,9 +54,7 @@ def plan_batches(
     parameters = 4 * sum(one.numel() for one in params) * max(size, 8)
     working = WORKING * (fixed + batch * per_row)
     taken = {"weights and gradients": parameters, "one batch": working, "outputs": 3 * rows * outputs * 8}
-    Prediction({**taken, "inputs": rows * own}).require(
-        free, remedy="Linearize over fewer rows, in float32, or a subset of the parameters."
-    )
+    Prediction({**taken, "inputs": rows * own}).require(free, remedy=FEWER)
     room = int(KEPT_SHARE * (free - sum(taken.values())))
     kept = max(0, min(-(-rows // batch), room // max(fixed + batch * per_row, 1))) if keep else 0
     held = min(kept * batch, rows) * per_row + kept * fixed

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from probekit.errors import InputError, NotFoundError
 from probekit.jacobian.inverse import MEASURED, DualInverse, SubspaceInverse
-from probekit.jacobian.kernel import batch_factors, factor_bytes
+from probekit.jacobian.kernel import batch_factors, factor_bytes, rows_at_once
 from probekit.jacobian.linearize import LinearizedRows
 from probekit.jacobian.memory import Prediction, free_memory, size_text
 from probekit.linear.design import Solution
@@ -30,11 +30,12 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Way:
-    """How a system will be solved, why so, and what it will take."""
+    """How a system will be solved, why so, what it will take, and on how many landmarks it is preconditioned."""
 
     name: str
     why: str
     prediction: Prediction
+    landmarks: int = 0
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,7 @@ class CurvatureSolver:
         curvature, rows = _network(as_operator(operator))
         way = self.choose(rows, curvature.ridge)
         exact = rows.cast(torch.float64)
-        inverse = self._inverse(exact, curvature.ridge, way.name, low_precision=True)
+        inverse = self._inverse(exact, curvature.ridge, way, low_precision=True)
         low_precision = None if way.name == "dual" else rows.cast(torch.float32).curvature(curvature.ridge)
         solver = ConjugateGradient(self.tolerance, self.max_steps, inverse, low_precision, self.watch)
         return replace(solver.solve(exact.curvature(curvature.ridge), rhs), method=way.name, note=way.why)
@@ -69,10 +70,9 @@ class CurvatureSolver:
     def inverse(self, rows: LinearizedRows, ridge: float) -> Operator:
         """The inverse of J^T J / n + ridge, exact or close: a preconditioner."""
         way = self.choose(rows, ridge)
-        made = self._inverse(rows.cast(torch.float64), ridge, way.name)
-        if made is None:
+        if self.way == "cg" or not ridge:
             raise InputError('Plain conjugate gradients have no preconditioner. Take "dual", "pcg" or "auto".')
-        return made
+        return self._inverse(rows.cast(torch.float64), ridge, way) or Unchanged()
 
     def shared_inverse(self, rows: LinearizedRows, ridge: float) -> Operator:
         """A preconditioner for the loss of other people's rows, of which these are a sample of n.
@@ -84,7 +84,7 @@ class CurvatureSolver:
         return self.inverse(rows, max(ridge, energy / rows.count**2))
 
     def choose(self, rows: LinearizedRows, ridge: float) -> Way:
-        """The way for these rows; `ridge` in mean scaling. Refuses what cannot be solved or does not fit."""
+        """The way for these rows; `ridge` in mean scaling. Refuses what cannot be solved, or too large a dual."""
         _refuse_singular(rows, ridge)
         free = self.memory if self.memory is not None else free_memory(rows.model.device)
         if self.way == "cg" or not ridge:
@@ -92,10 +92,9 @@ class CurvatureSolver:
         dual, size = self._dual(rows), rows.count * rows.classes
         fits = dual.prediction.total <= free
         if self.way == "dual" or (self.way == "auto" and fits and size <= DUAL_MOST):
-            dual.prediction.require(free, remedy='Take fewer rows, or way "pcg".')
+            dual.prediction.require(free, remedy='Take fewer rows, or "pcg", which takes what fits.')
             return dual
-        found = self._preconditioned(rows)
-        found.prediction.require(free, remedy='Take fewer landmarks, or way "cg", which keeps no matrix.')
+        found = self._preconditioned(rows, free)
         if self.way == "pcg":
             return found
         reason = (
@@ -109,25 +108,44 @@ class CurvatureSolver:
         why = f"The dual of {rows.count} rows x {rows.classes} classes, a matrix of {size}, is factored once: exact."
         return Way("dual", why, Prediction(parts))
 
-    def _preconditioned(self, rows: LinearizedRows) -> Way:
-        few = self._landmarks(rows)
-        span = few * rows.classes
-        layers = factor_bytes(rows) // rows.count * (few + min(rows.plan.batch, MEASURED * few))
-        parts = {"kernels and factors": 4 * 8 * span**2, "layers": layers, "one block": 2**28}
+    def _preconditioned(self, rows: LinearizedRows, free: int) -> Way:
+        """On as many landmarks as are wanted, or as fit; where not even one does, without a preconditioner."""
+        wanted = self._landmarks(rows)
+        few, each, batch = wanted, factor_bytes(rows) // rows.count, rows_at_once(rows, free)
+
+        def predicted(few: int) -> Prediction:
+            span, measured = few * rows.classes, min(batch, MEASURED * few)
+            block = min(2**28, 4 * 8 * span * max(few, measured) * rows.classes)
+            layers = each * (few + measured)
+            return Prediction({"kernels and factors": 6 * 8 * span**2, "layers": layers, "one block": block})
+
+        while few and predicted(few).total > free:
+            few //= 2
+        short = f" No more than {few} of {wanted} fit into {size_text(free)}." if few < wanted else ""
+        if not few:
+            why = "Conjugate gradients without a preconditioner: not even one row's Jacobian fits into"
+            return Way("cg", f"{why} {size_text(free)}.", Prediction({}))
         why = "Conjugate gradients, preconditioned by the curvature on the span of"
-        return Way("pcg", f"{why} {few} rows' Jacobians ({span} directions).", Prediction(parts))
+        directions = few * rows.classes
+        return Way("pcg", f"{why} {few} rows' Jacobians ({directions} directions).{short}", predicted(few), few)
 
     def _landmarks(self, rows: LinearizedRows) -> int:
         """As many as make building the preconditioner cost about what its hundred or so steps do."""
         span = min(SPAN_MOST, round((2 * MEASURED * rows.count * rows.model.size) ** (1 / 3)))
         return min(rows.count, self.landmarks or max(8, span // rows.classes))
 
-    def _inverse(self, rows: LinearizedRows, ridge: float, way: str, *, low_precision: bool = False) -> Operator | None:
-        if way == "dual":
+    def _inverse(self, rows: LinearizedRows, ridge: float, way: Way, *, low_precision: bool = False) -> Operator | None:
+        if way.name == "dual":
             return DualInverse.of(rows, ridge, low_precision=low_precision)
-        if way == "pcg":
-            return SubspaceInverse.of(rows, ridge, landmarks=self._landmarks(rows))
-        return None
+        return SubspaceInverse.of(rows, ridge, landmarks=way.landmarks) if way.landmarks else None
+
+
+class Unchanged(Operator):
+    """No preconditioner, in the place of one."""
+
+    def matvec(self, v: Array) -> Array:
+        """As it is."""
+        return v
 
 
 def _network(operator: Operator) -> tuple[Curvature, LinearizedRows]:

@@ -21,6 +21,7 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.nn import functional
 
 from probekit.jacobian.linearize import Linearized, LinearizedRows, tensor_of
+from probekit.jacobian.memory import free_memory
 from probekit.jacobian.tape import Tensors, differentiable
 
 BLOCK_BYTES = 2**26
@@ -102,16 +103,43 @@ def factors(rows: LinearizedRows) -> Factors:
 
 
 def batch_factors(rows: LinearizedRows) -> Iterator[Factors]:
-    """The layers of one batch after the other."""
+    """The layers of one batch after the other, of no more rows at once than `rows_at_once` says."""
     layers = _trusted(rows)
+    most = _room(rows, _row_bytes(rows, layers), free_memory(rows.model.device))
     for some in rows.input_batches():
-        yield _factors(rows.model, some, rows.classes, layers)
+        for part in torch.split(some, most):
+            yield _factors(rows.model, part, rows.classes, layers)
+
+
+def rows_at_once(rows: LinearizedRows, free: int) -> int:
+    """Of how many rows the layers may be held at once: a batch's, or what a quarter of this memory has room for."""
+    return _room(rows, factor_bytes(rows) // rows.count, free)
+
+
+def _room(rows: LinearizedRows, each: int, free: int) -> int:
+    return max(1, min(rows.plan.batch, free // (4 * max(1, each))))
 
 
 def factor_bytes(rows: LinearizedRows) -> int:
     """What the layers of all rows would take."""
-    made = _factors(rows.model, rows.inputs[:1].to(rows.model.device), rows.classes, _trusted(rows))
-    return rows.count * sum(one.numel() * one.element_size() for layer in made.layers for one in layer.tensors)
+    return rows.count * _row_bytes(rows, _trusted(rows))
+
+
+def _row_bytes(rows: LinearizedRows, layers: dict[str, nn.Module]) -> int:
+    """What those of one row take."""
+    made = _factors(rows.model, rows.inputs[:1].to(rows.model.device), rows.classes, layers)
+    return sum(one.numel() * one.element_size() for layer in made.layers for one in layer.tensors)
+
+
+def jacobian_diagonal(rows: LinearizedRows) -> Tensor:
+    """The diagonal of J^T J, from explicit rows of the Jacobian, as many at a time as fit into a block."""
+    model = rows.model
+    found = torch.zeros(model.size, dtype=torch.float64)
+    step = max(1, BLOCK_BYTES // (rows.classes * model.size * model.base[0].element_size()))
+    for start in range(0, rows.count, step):
+        some = rows.inputs[start : start + step].to(model.device)
+        found += _explicit(model, some, rows.classes, range(len(model.base))).square().sum((0, 1)).to(found)
+    return found
 
 
 def _trusted(rows: LinearizedRows) -> dict[str, nn.Module]:

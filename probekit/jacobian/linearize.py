@@ -21,8 +21,9 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from probekit.errors import InputError
-from probekit.jacobian.batches import BatchPlan, plan_batches
+from probekit.jacobian.batches import FEWER, BatchPlan, plan_batches
 from probekit.jacobian.inspection import inspect, refuse_modes
+from probekit.jacobian.memory import Prediction, free_memory
 from probekit.jacobian.tape import Fresh, Tape, Tensors
 from probekit.linear.affine import ModelSquares
 from probekit.linear.design import CENTRES
@@ -110,6 +111,10 @@ class Linearized:
         """
         if centre not in CENTRES:
             raise InputError(f"The parameters are counted from one of {', '.join(CENTRES)}; found {centre!r}.")
+        numbers = inputs.size if isinstance(inputs, np.ndarray) else inputs.numel()
+        free = free_memory(self.device) if memory is None else memory
+        # before the rows are copied into the network's type
+        Prediction({"inputs": numbers * self.base[0].element_size()}).require(free, remedy=FEWER)
         rows = self.rows(inputs)
         outputs = inspect(self.forward, self.base, rows[:8].to(self.device))
         plan = plan_batches(self.forward, self.base, rows, outputs=outputs, batch=batch, memory=memory, keep=keep)

@@ -13,7 +13,28 @@ from probekit.errors import InputError
 from probekit.models.optimiser import Optimiser
 from probekit.values import Array, Indices, Json
 
-BATCH_STREAM = 22
+BATCH_STREAM, LABEL_STREAM = 22, 23
+TARGETS = ("own", "random", "random-batch", "false", "uniform", "teacher")
+LOSSES = ("own", "bounded")
+
+
+Drawn = Callable[[Indices], Array]
+"""From the numbers of some rows to what they are trained to, (rows, classes); called once a step, in order."""
+
+
+@dataclass(frozen=True)
+class Noise:
+    """Noise on the inputs: `draws` for each row, of a size drawn from `low` to `high` (of a column's own: `relative`).
+
+    `reduce` "sum" adds up the rows of a batch instead of their mean; `detach` takes the noisy side for constant.
+    """
+
+    draws: int = 20
+    low: float = 0.05
+    high: float = 1.0
+    relative: bool = False
+    reduce: str = "mean"
+    detach: bool = False
 
 
 @dataclass(frozen=True)
@@ -22,8 +43,16 @@ class FitPlan:
 
     `ridge` is in mean scaling. `sign` -1 climbs the loss instead. `clip` is the largest norm of a gradient, `ball`
     the largest distance from the array "centre" of the question, `stop` ends once the parameters are that far from the
-    array "away" (without them: from the start). The order of batches follows from `seed`, `stream`, `round` and the
-    client's name alone.
+    array "away" (without them: from the start). The arrays "importance" and "anchor" (without it: the start) pull every
+    parameter back, whatever the sign; a parameter whose "mask" is 0 stays. The order of batches follows from `seed`,
+    `stream`, `round` and the client's name alone, as do drawn labels.
+
+    `targets`: the rows' "own" labels, a "random" one for each row, a "false" one (random, not its own), one for each
+    batch ("random-batch"), "uniform" (1 / k), or what the "teacher" (an array of parameters) gives. `loss`: the
+    problem's own, or "bounded" from above (of cross-entropy), which may be climbed forever.
+
+    With a `rank`, adapters on `layers` are trained instead (array "adapter"); with `noise`, blindness to a part of the
+    inputs (array "region" or "pairs").
     """
 
     steps: int | None = None
@@ -37,9 +66,22 @@ class FitPlan:
     clip: float | None = None
     ball: float | None = None
     stop: float | None = None
+    targets: str = "own"
+    loss: str = "own"
+    rank: int | None = None
+    layers: tuple[str, ...] = ()
+    noise: Noise | None = None
     seed: int = 0
     stream: int = BATCH_STREAM
     round: int = 0
+
+    def __post_init__(self) -> None:
+        for value, known in ((self.targets, TARGETS), (self.loss, LOSSES)):
+            if value not in known:
+                raise InputError(f"Local training knows {', '.join(known)}; found {value!r}.")
+        object.__setattr__(self, "layers", tuple(self.layers))
+        if isinstance(self.noise, dict):
+            object.__setattr__(self, "noise", Noise(**self.noise))
 
     @property
     def plain(self) -> dict[str, Json]:
@@ -73,8 +115,7 @@ class FitPlan:
                 f"With drop_last every client needs a full batch of {self.batch}; client {name} has {count} rows. "
                 "Take a smaller batch_size, or keep the last batch."
             )
-        number = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "little")
-        generator = np.random.Generator(np.random.PCG64([self.seed, self.stream, self.round, number]))
+        generator = self.generator(name, self.stream)
         batch = min(self.batch, count)
         per_epoch = count // batch if self.drop_last else -(-count // batch)
         passes = -(-self.steps // per_epoch) if self.steps is not None else self.epochs or 1
@@ -83,6 +124,29 @@ class FitPlan:
             order = generator.permutation(count)[: per_epoch * batch]
             one[: len(order)] = order
         return taken.reshape(-1, batch)[: self.steps]
+
+    def generator(self, name: str, stream: int) -> np.random.Generator:
+        """Random numbers of one client in one round."""
+        number = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "little")
+        return np.random.Generator(np.random.PCG64([self.seed, stream, self.round, number]))
+
+    def drawn(self, labels: Indices, classes: int, name: str, teacher: Callable[[], Array]) -> Drawn | None:
+        """What the rows are to be trained to; None: their own labels. `teacher` gives its outputs for all rows."""
+        generator, count = self.generator(name, LABEL_STREAM), len(labels)
+        match self.targets:
+            case "own":
+                return None
+            case "random-batch":
+                return lambda some: np.eye(classes)[np.full(len(some), generator.integers(classes))]
+            case "teacher":
+                wanted = teacher()
+            case "uniform":
+                wanted = np.full((count, classes), 1 / classes)
+            case "false":
+                wanted = np.eye(classes)[(labels + generator.integers(1, classes, count)) % classes]
+            case _:
+                wanted = np.eye(classes)[generator.integers(classes, size=count)]
+        return lambda some: np.asarray(wanted[some])
 
 
 def local_steps(
@@ -94,6 +158,10 @@ def local_steps(
     state = plan.optimiser.start(stack)
     for some in batches:
         found = plan.sign * gradient(stack[0], some)
+        if "importance" in arrays:
+            found += arrays["importance"] * (stack[0] - arrays.get("anchor", start))
+        if "mask" in arrays:
+            found *= arrays["mask"]
         if plan.clip is not None:
             found *= min(1.0, plan.clip / max(float(np.linalg.norm(found)), np.finfo(np.float64).tiny))
         plan.optimiser.step(stack, found[None], state=state, rate=plan.rate)

@@ -1,4 +1,4 @@
-"""Heads as values: an affine map of embeddings, or a whole network linearized around its weights w_p."""
+"""Heads as values: an affine map of embeddings, or a whole network, linearized around its weights w_p or as it is."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ from probekit.linear.design import CENTRES, LinearFit
 from probekit.values import Array, Json, canonical
 
 PRECISIONS = ("float64", "float32")
+NETWORK_LOSSES = ("cross-entropy", "squared")
+"""What a network may be trained by: of a softmax, or half the sum of squares against one-hot targets."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +68,8 @@ class Network:
     """A network at its weights w_p, parameters and buffers by name.
 
     `name` is what `probekit.models.networks.network` makes it from; `shape` that of one input, `moving` the names
-    of the parameters that are trained, `precision` the numbers it computes in.
+    of the parameters that are trained, `precision` the numbers it computes in, `canary` what somebody's own code gives
+    for fixed inputs.
     """
 
     name: str
@@ -75,6 +78,7 @@ class Network:
     weights: Mapping[str, NDArray[Any]]
     moving: tuple[str, ...]
     precision: str = "float64"
+    canary: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
         if self.precision not in PRECISIONS:
@@ -84,11 +88,12 @@ class Network:
     def plain(self) -> dict[str, Json]:
         """All but the weights."""
         taken: dict[str, Json] = {"shape": list(self.shape), "classes": self.classes, "moving": list(self.moving)}
-        return {"name": self.name, **taken, "precision": self.precision}
+        known: dict[str, Json] = {"canary": list(self.canary)} if self.canary else {}
+        return {"name": self.name, **taken, "precision": self.precision, **known}
 
     @cached_property
     def digest(self) -> str:
-        """The sha256 of the weights, the architecture's name and which weights move."""
+        """The sha256 of the weights, the architecture's name, its own code's canary, and which weights move."""
         hasher = hashlib.sha256(canonical(self.plain).encode())
         for name, value in sorted(self.weights.items()):
             hasher.update(f"{name} {value.dtype.str} {value.shape}".encode() + np.ascontiguousarray(value).tobytes())
@@ -134,6 +139,28 @@ class NetworkHead:
     def digest(self) -> str:
         """The sha256 of the map: parameters, network, classes."""
         return _hash([list(self.classes), self.centre, self.spec_digest, self.network.digest], self.params)
+
+
+@dataclass(frozen=True, eq=False)
+class ConventionalHead(NetworkHead):
+    """Scores f(w) of a network itself, not linearized. `params`, one column, are its moving weights and then its
+    buffers, counted from those at w_p or, where the centre is "zero", from zero; `loss` is what it was trained by.
+    """
+
+    backend: ClassVar[str] = "network"
+
+    loss: str = "cross-entropy"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.loss not in NETWORK_LOSSES:
+            raise InputError(f"A network is trained by {' or '.join(NETWORK_LOSSES)}; found {self.loss!r}.")
+
+    @cached_property
+    def digest(self) -> str:
+        """The sha256 of the map: parameters, network, classes; it is no linearized one."""
+        about: list[Json] = [list(self.classes), self.centre, self.spec_digest, self.network.digest]
+        return _hash([*about, self.backend], self.params)
 
 
 def _freeze(params: Array) -> None:

@@ -17,7 +17,7 @@ from probekit.linear.statistics import columns_of
 from probekit.models.problem import SetHolding
 from probekit.values import Array, Indices
 
-SUMS = frozenset({"statistics", "gradient", "product", "form", "scales"})
+SUMS = frozenset({"statistics", "gradient", "product", "form", "scales", "importance"})
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,6 +40,10 @@ class RowHolding(SetHolding):
                     ) from error
             raise
 
+    def importance(self, params: Array) -> Array:
+        """The Gram's diagonal, for every class."""
+        return _for_all_classes(np.square(self.table, dtype=np.float64).sum(axis=0), self.problem.shape)
+
     def squares(self, precision: str = "float64") -> RowSquares:
         """The squares, from the rows a block at a time."""
         return RowSquares(self.picked, self.labels, self.problem.design)
@@ -57,11 +61,14 @@ class RowHolding(SetHolding):
         dtype = np.float32 if plain or design.arithmetic == "fast" else np.float64
         return columns_of(self.picked, design, dtype)
 
-    def batch_gradient(self, params: Array, some: Indices) -> Array:
-        """The gradient of the mean of some rows' losses."""
+    def batch_gradient(self, params: Array, some: Indices, wanted: Array | None = None) -> Array:
+        """The gradient of the mean of some rows' losses; `wanted` stands in for their labels."""
         columns, labels = self.table[some].astype(np.float64, copy=False), self.labels[some]
         residual = columns @ params
-        residual[np.arange(len(some)), labels] -= 1
+        if wanted is None:
+            residual[np.arange(len(some)), labels] -= 1
+        else:
+            residual -= wanted
         return np.asarray(columns.T @ residual / len(some))
 
 
@@ -79,6 +86,10 @@ class StatisticsHolding:
         """How many rows they are of."""
         return self.statistics.count
 
+    def importance(self, params: Array) -> Array:
+        """The Gram's diagonal, for every class."""
+        return _for_all_classes(np.diag(self.quick.stats.total_gram), self.problem.shape)
+
     def squares(self, precision: str = "float64") -> StatsSquares:
         """The squares, from sums."""
         return StatsSquares(self.statistics)
@@ -87,3 +98,7 @@ class StatisticsHolding:
     def quick(self) -> StatsSquares:
         """The same."""
         return self.squares()
+
+
+def _for_all_classes(diagonal: Array, shape: tuple[int, int]) -> Array:
+    return np.array(np.broadcast_to(diagonal[:, None], shape))

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from probekit.jacobian.curvature import CurvatureSolver
-from probekit.jacobian.kernel import Factors, batch_factors, factors
+from probekit.jacobian.kernel import Factors, batch_factors, factors, jacobian_diagonal
 from probekit.jacobian.linearize import LinearizedRows, column, tensor_of
 from probekit.jacobian.memory import free_memory
 from probekit.jacobian.tape import Fresh
@@ -31,7 +31,9 @@ ROOM = 1.01
 class NetworkHolding(SetHolding):
     """Rows of an embedding set, as inputs of a network; made for each precision when first asked for."""
 
-    offers: ClassVar[frozenset[str]] = frozenset({"gradient", "product", "form", "scales", "fit", "evaluate"})
+    offers: ClassVar[frozenset[str]] = frozenset(
+        {"gradient", "product", "form", "scales", "importance", "fit", "evaluate"}
+    )
 
     share: float
     made: dict[str, NetworkSquares] = field(default_factory=dict, init=False, repr=False)
@@ -54,14 +56,18 @@ class NetworkHolding(SetHolding):
             self.made[precision] = NetworkSquares(over, targets)
         return self.made[precision]
 
-    def batch_gradient(self, params: Array, some: Indices) -> Array:
+    def importance(self, params: Array) -> Array:
+        """The diagonal of J^T J."""
+        return column(jacobian_diagonal(self.quick.rows))
+
+    def batch_gradient(self, params: Array, some: Indices, wanted: Array | None = None) -> Array:
         """The gradient of the mean of some rows' losses, in one pass forward and one back."""
         squares = self.quick
         model = squares.rows.model
         batch = Fresh(model.forward, model.base, squares.rows.inputs[tensor_of(some)].to(model.device))
         outputs, pushed = batch.both(model.split(params - self.problem.start))
-        wanted = tensor_of(squares.targets[some]).to(outputs)
-        pulled = batch.vjp((outputs + pushed - wanted) / len(some))
+        targets = tensor_of(squares.targets[some] if wanted is None else wanted).to(outputs)
+        pulled = batch.vjp((outputs + pushed - targets) / len(some))
         return column(torch.cat([one.reshape(-1) for one in pulled]))
 
 
@@ -97,7 +103,8 @@ class NetworkSquares(ModelSquares):
 
     def effective_dimension(self, ridge: float) -> float | None:
         """From the eigenvalues of the rows' kernel; None where that is too large."""
-        if self.rows.count * self.rows.classes > DUAL_VALUES:
+        size = self.rows.count * self.rows.classes
+        if size > DUAL_VALUES or 3 * 8 * size**2 > free_memory(self.rows.model.device):
             return None
         made = factors(self.rows)
         kernel = np.asarray(made.kernel(made).double().cpu().numpy()) / self.count

@@ -8,16 +8,18 @@ from itertools import accumulate
 from typing import Any, ClassVar
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from probekit.errors import InputError
 from probekit.jacobian.curvature import CurvatureSolver
 from probekit.jacobian.kernel import batch_factors
+from probekit.jacobian.linearize import LinearizedRows, linearize
 from probekit.linear.solvers import Operator, Solver
 from probekit.models.adam import ADAM, AdamSteps
 from probekit.models.heads import Head, Network, NetworkHead
 from probekit.models.network_holding import NetworkHolding, NetworkSquares, row_kernels
-from probekit.models.networks import inputs_of, linearized
+from probekit.models.networks import inputs_of, linearized, network
 from probekit.models.problem import AS_IS, BuiltIn, ScoredRows
 from probekit.values import Array, EmbeddingSet, Indices, Json, Rows
 
@@ -72,6 +74,11 @@ class NetworkProblem(BuiltIn):
         return (linearized(self.network).size, 1)
 
     @property
+    def outputs(self) -> int:
+        """One for each class."""
+        return self.network.classes
+
+    @property
     def blocks(self) -> Mapping[str, slice]:
         """One per tensor that moves."""
         sizes = {name: int(self.network.weights[name].size) for name in self.network.moving}
@@ -79,9 +86,25 @@ class NetworkProblem(BuiltIn):
         return {name: slice(end - size, end) for (name, size), end in zip(sizes.items(), ends, strict=True)}
 
     @property
+    def shapes(self) -> Mapping[str, tuple[int, ...]]:
+        """Of every block as a tensor."""
+        return {name: self.network.weights[name].shape for name in self.blocks}
+
+    @property
     def start(self) -> Array:
         """The parameters that stand for w_p."""
         return np.zeros(self.shape) if self.centre == "wp" else linearized(self.network).weights
+
+    @property
+    def origin(self) -> Array:
+        """The weights that parameters of zero stand for."""
+        return linearized(self.network).weights - self.start
+
+    def random_start(self, seed: int) -> Array:
+        """The parameters that stand for the weights of a network made anew."""
+        own = self.network
+        made = network(own.name, own.shape, own.classes, seed=seed).to(getattr(torch, self.precision))
+        return linearize(made, subset=list(own.moving)).weights - self.origin
 
     @property
     def kind(self) -> str:
@@ -135,7 +158,14 @@ class NetworkProblem(BuiltIn):
             top, place = scores.argmax(axis=1), np.arange(len(scores))
             diagonal = np.einsum("nkk->nk", kernels)
             apart = diagonal + diagonal[place, top][:, None] - 2 * kernels[place, top]
-            yield ScoredRows(scores, apart=np.sqrt(np.maximum(apart, 0)), norms=np.sqrt(diagonal))
+
+            def images(matrix: Array, rows: LinearizedRows = rows) -> Array:
+                found = np.empty((rows.count, rows.classes, matrix.shape[1]))
+                for place, one in enumerate(matrix.T):
+                    found[..., place] = rows.jvp(one[:, None])
+                return found
+
+            yield ScoredRows(scores, None, np.sqrt(np.maximum(apart, 0)), np.sqrt(diagonal), images)
 
     def penalty(self, ridge: float) -> Array:
         """Everything is penalised."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
@@ -14,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
-from probekit.errors import CorruptError, InputError, NotFoundError, ProbekitError
+from probekit.errors import CorruptError, InputError, MismatchError, NotFoundError, ProbekitError
 from probekit.jacobian.inspection import first_line
 from probekit.jacobian.linearize import Linearized, linearize, tensor_of
 from probekit.models.heads import Network, NetworkHead
@@ -22,6 +23,10 @@ from probekit.registry import imported, nearest
 
 SLOPE = 0.01
 """Of LeakyReLU below zero, as the paper has it."""
+
+CANARY_ROWS, CANARY_SEED = 2, 12
+ALIKE = 1e-3
+"""How far, relatively, the same code may be off on another machine."""
 
 Shape = tuple[int, ...]
 Factory = Callable[[Shape, int], nn.Module]
@@ -183,6 +188,7 @@ def _picture(shape: Shape, *, least: int) -> tuple[int, int, int]:
 
 
 _MADE: WeakKeyDictionary[Network, dict[str, Linearized]] = WeakKeyDictionary()
+_LOADED: WeakKeyDictionary[Network, dict[str, nn.Module]] = WeakKeyDictionary()
 
 
 def described(
@@ -191,7 +197,8 @@ def described(
     """A module's weights as they are, and which of them are to move, as a value that can be kept."""
     found = linearize(module, subset=subset, dtype=getattr(torch, precision))
     weights = {key: np.array(value.detach().cpu().numpy()) for key, value in module.state_dict().items()}
-    made = Network(name, tuple(shape), classes, weights, found.names, precision)
+    seen = tuple(_canary(module, shape)) if name.startswith("py:") else ()
+    made = Network(name, tuple(shape), classes, weights, found.names, precision, seen)
     _MADE[made] = {precision: found}
     return made
 
@@ -200,17 +207,44 @@ def linearized(given: Network, *, precision: str | None = None) -> Linearized:
     """The network linearized around its weights, in its own precision or another; each is made once."""
     made, wanted = _MADE.setdefault(given, {}), precision or given.precision
     if wanted not in made:
-        module = network(given.name, given.shape, given.classes)
-        weights = {key: torch.from_numpy(np.array(value)) for key, value in given.weights.items()}
-        try:
-            module.load_state_dict(weights)
-        except RuntimeError as error:
-            raise CorruptError(
-                f"The weights kept do not fit the network {given.name} as it is made now: "
-                f"{str(error).splitlines()[-1].strip()} Give the code that it was trained with."
-            ) from error
-        made[wanted] = linearize(module, subset=list(given.moving), dtype=getattr(torch, wanted))
+        made[wanted] = linearize(loaded(given), subset=list(given.moving), dtype=getattr(torch, wanted))
     return made[wanted]
+
+
+def module_at(given: Network, *, precision: str | None = None) -> nn.Module:
+    """The network itself at its weights, a copy in eval mode that may be changed."""
+    made, wanted = _LOADED.setdefault(given, {}), precision or given.precision
+    if wanted not in made:
+        made[wanted] = loaded(given).to(getattr(torch, wanted)).requires_grad_(False)
+    return copy.deepcopy(made[wanted])
+
+
+def loaded(given: Network) -> nn.Module:
+    """The network made anew, at the weights kept; code that is another than it was is refused."""
+    module = network(given.name, given.shape, given.classes)
+    try:
+        module.load_state_dict({key: torch.from_numpy(np.array(value)) for key, value in given.weights.items()})
+    except RuntimeError as error:
+        raise CorruptError(
+            f"The weights kept do not fit the network {given.name} as it is made now: "
+            f"{str(error).splitlines()[-1].strip()} Give the code that it was trained with."
+        ) from error
+    if given.canary:
+        found, known = _canary(module, given.shape), np.array(given.canary)
+        if found.shape != known.shape or not np.allclose(found, known, rtol=ALIKE, atol=ALIKE * np.abs(known).max()):
+            raise MismatchError(
+                f"The code of the network {given.name} is not the one it was trained with: at the same weights it "
+                "gives other outputs. Give the code that it was trained with."
+            )
+    return module
+
+
+def _canary(module: nn.Module, shape: Shape) -> NDArray[np.float64]:
+    """What a network gives for fixed inputs, to six digits."""
+    drawn = np.random.Generator(np.random.PCG64(CANARY_SEED)).standard_normal((CANARY_ROWS, *shape))
+    with torch.no_grad():
+        found = module(torch.from_numpy(drawn).to(next(module.parameters()))).cpu().numpy().ravel()
+    return np.array([float(f"{one:.6g}") for one in found])
 
 
 def inputs_of(given: Network, rows: NDArray[Any]) -> Tensor:

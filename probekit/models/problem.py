@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from probekit.errors import NotFoundError
+from probekit.errors import InputError, NotFoundError
 from probekit.linear.rows import Picked
 from probekit.linear.solvers import Operator, Solver
 from probekit.models.fitting import FitPlan, local_steps
@@ -93,13 +93,15 @@ class ScoredRows:
     """Some rows' scores, and how they depend on the parameters.
 
     Where all classes share a row's columns, `rows` are these. Where every class has its own (a network), `apart` is
-    the norm of the difference of each class's to the best one's, and `norms` that of each.
+    the norm of the difference of each class's to the best one's, `norms` that of each, and `images` gives the
+    products of each row's and class's with the columns of a matrix, (n, k, columns).
     """
 
     scores: Array
     rows: Array | None = None
     apart: Array | None = None
     norms: Array | None = None
+    images: Callable[[Array], Array] | None = None
 
 
 class Quadratic(Problem, Protocol):
@@ -147,14 +149,33 @@ class BuiltIn:
 
     def fit(self: Any, holding: Any, name: str, plan: FitPlan, arrays: Mapping[str, Array]) -> Array:
         """A client's parameters after its local steps."""
-        penalty, squares = self.penalty(plan.ridge), holding.quick if plan.batch is None else None
+        if plan.loss != "own":
+            raise InputError(f"Local training on a {plan.loss} loss needs cross-entropy; this is a {self.kind}.")
+
+        def teacher() -> Array:
+            head = self.head(arrays["teacher"], ridge=0.0, recipe={})
+            return np.asarray(self.softened(self.scores(head, holding.picked)))
+
+        drawn = plan.drawn(holding.labels, self.outputs, name, teacher) if plan.targets != "own" else None
+        penalty, squares = self.penalty(plan.ridge), holding.quick if plan.batch is None and drawn is None else None
 
         def gradient(params: Array, some: Indices) -> Array:
             if squares is not None:
                 return np.asarray(squares.gradient(params) / squares.count + penalty * params)
-            return np.asarray(holding.batch_gradient(params, some[some >= 0]) + penalty * params)
+            some = some[some >= 0] if plan.batch is not None else np.arange(holding.count)
+            wanted = None if drawn is None else drawn(some)
+            return np.asarray(holding.batch_gradient(params, some, wanted) + penalty * params)
 
         return local_steps(plan, arrays, plan.batches(holding.count, name), gradient)
+
+    @property
+    def outputs(self: Any) -> int:
+        """How many scores a row has."""
+        return int(self.shape[1])
+
+    def softened(self, scores: Array) -> Array:
+        """Scores as targets of others: of a squared loss, as they are."""
+        return scores
 
     def loss(self, holding: Any, params: Array) -> float:
         """Half the sum of squares."""

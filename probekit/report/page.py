@@ -57,7 +57,8 @@ def _words(report: Plain) -> dict[str, Any]:
         for page in report["certificates"]
     ]
     proven, claimed = summary.claims(report)
-    said = {"sentences": summary.sentences(report), "proven": proven, "claimed": claimed}
+    said: Plain = {"sentences": summary.sentences(report), "proven": proven, "claimed": claimed}
+    said = {**said, "rebuilt": summary.rebuilt(report)}
     sources = sorted({one["source"] for one in report["stages"] if one["source"]})
     return {"report": report, "pages": pages, "shown": SHOWN, "sources": sources, **said}
 

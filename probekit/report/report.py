@@ -18,6 +18,7 @@ from probekit.errors import InputError
 from probekit.evaluation.backdoor import BackdoorSuccess
 from probekit.evaluation.left_out import WrongRow
 from probekit.evaluation.metrics import Confusion, Share
+from probekit.evaluation.reconstruction import RebuiltRequest
 from probekit.files import new_folder, sha256_file, storing, write_text
 from probekit.unlearning.influence import Influence
 from probekit.unlearning.request import asked
@@ -102,6 +103,7 @@ class Page:
 class Report:
     """All that a report tells. `influence` is of the clients of state `influence_state`.
 
+    `rebuilt`: what the heads before and after each request tell of the rows that it took out.
     `ledger`: each entry's number, time, action, state, digest and previous one's, and in `what` what was done in words.
     """
 
@@ -115,6 +117,7 @@ class Report:
     influence_state: int | None = None
     pages: Sequence[Page] = ()
     ledger: Sequence[Mapping[str, Json]] = ()
+    rebuilt: Sequence[RebuiltRequest] = ()
     left_out: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -135,6 +138,7 @@ class Report:
                 "clients": [{**asdict(one), "forgotten_since": one.client not in now} for one in self.influence],
             },
             "certificates": [_page(one) for one in self.pages],
+            "reconstruction": [one.plain for one in self.rebuilt],
             "ledger": [dict(entry) for entry in self.ledger],
             **{name: dict(getattr(self, name)) for name in ("config", "environment", "left_out")},
             "pictures": {},

@@ -14,12 +14,16 @@ WITH_WHAT = {
     "server plus one gradient round of the retained clients": "one gradient of each retained client at this head",
     "statistics of the retained clients": "the statistics kept in the run, or made anew from the retained rows",
 }
+MEASURED = (
+    "{plain} -> {certified} of {rows} rows, by {directions} products of the curvature (each off by at most {error})"
+)
 BOUNDED = {
     "weights": "distance in weights",
     "excess_loss": "retained loss above its minimum",
     "outputs": "score of a row of norm 1",
 }
 LISTED = 3
+FOLLOWS = "What follows: carry requests out together, release heads with noise, keep the old head secret and purge it."
 
 Plain = Mapping[str, Any]
 
@@ -94,6 +98,7 @@ def certificate_facts(page: Plain, run: str) -> list[Fact]:
         *(Fact(title, _bound(bounds[name], bounds["why"])) for name, title in BOUNDED.items()),
         Fact("change of the retained loss", number(bounds["loss_change"]) or "not asked for"),
         Fact("certified agreement", _known(said["agreement"], "{certified} of {rows} rows", "no set was given")),
+        *([Fact("certified from the rounds", _known(said["rounds"], MEASURED))] if said.get("rounds") else []),
         *([Fact("privacy of the released head", one_line(private))] if private else []),
         Fact("who can check it", said["checkable_by"]),
         Fact("with what", WITH_WHAT.get(said["checkable_by"], "")),
@@ -118,6 +123,21 @@ def concentration(page: Plain) -> str:
     return (
         f"By chance alone, with probability {found['probability']:g} if {found['holds_if']}: {value} ({found['why']})."
     )
+
+
+def rebuilt(report: Plain) -> list[str]:
+    """What an attacker with both heads rebuilds of what each request took out, and what follows."""
+    said, found_any = [], False
+    for one in report["reconstruction"]:
+        for outcome in one["outcomes"]:
+            found = outcome["found"]
+            found_any |= found["found"] > 0
+            said.append(
+                f"State {one['state']} ({one['removed']}), with the curvature of the {outcome['curvature']} rows: "
+                f"{count(found['found'])} of {count(found['deleted'])} rows found among {count(found['candidates'])}, "
+                f"centred cosine {found['centred']:.3f}."
+            )
+    return said + [FOLLOWS] * found_any
 
 
 def _known(found: Plain | None, form: str, otherwise: str = "not known") -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -13,7 +14,7 @@ from probekit.cache.users import users
 from probekit.custody.columns import matching
 from probekit.custody.petitions import Petition
 from probekit.custody.seals import opened
-from probekit.errors import InputError, MismatchError, NotFoundError, OtherRunsError
+from probekit.errors import InputError, MismatchError, NotFoundError, OtherRunsError, ProbekitError
 from probekit.runs.asking import client_of
 from probekit.runs.folder import OpenRun, RunFolder
 from probekit.runs.purge_plan import retained_rows
@@ -21,6 +22,8 @@ from probekit.runs.register import CaseInfo, fingerprints
 from probekit.runs.retained import RetainedClients
 from probekit.runs.rows import UNLEARN, full_ids, read_request, request_of, rows_at
 from probekit.runs.subjects import RunPeople, read_subject
+from probekit.unlearning.method import CONTAINS_BEFORE
+from probekit.unlearning.method import method as find_method
 from probekit.unlearning.request import SampleRef, UnlearnRequest, known_clients
 from probekit.values import Json
 
@@ -124,6 +127,7 @@ class _Holders:
 
 def _plan_run(run: OpenRun, requests: Sequence[EraseRequest], shared: str | None) -> dict[str, Any]:
     """What goes from one run, for each request, and in which states."""
+    _refuse_adapter(run)
     holders, rows = _Holders.of(run)
     items, doomed = [], set[str]()
     for one in requests:
@@ -143,6 +147,18 @@ def _plan_run(run: OpenRun, requests: Sequence[EraseRequest], shared: str | None
         "chunks": list(_chunks(items, set(holders.counts))),
         "ids": doomed,
     }
+
+
+def _refuse_adapter(run: OpenRun) -> None:
+    """Refuse a head that gives the one before back: what is to be erased is still in it."""
+    used, traits = str(run.folder.at().note["method"]), frozenset[str]()
+    with suppress(ProbekitError):  # of a training method, or of a plugin that is gone
+        traits = frozenset(find_method(used).traits)
+    if CONTAINS_BEFORE in traits:
+        raise InputError(
+            f"Cannot erase from {run.path}: its head was unlearned by {used}, an adapter on the head before, which "
+            "still holds the forgotten rows. Train again without them. Nothing was changed."
+        )
 
 
 def _resolve(

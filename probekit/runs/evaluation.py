@@ -21,6 +21,7 @@ from probekit.linear.neighbours import knn_predict
 from probekit.linear.ridge import penalty_of
 from probekit.models.heads import Head
 from probekit.models.serving import predict, scores
+from probekit.protocols import Watch, unwatched
 from probekit.runs.folder import OpenRun, RunFolder
 from probekit.runs.result import Result
 from probekit.runs.rows import rows_at, usable
@@ -203,6 +204,7 @@ def evaluate(
     target: int = 0,
     confidence: float = 0.95,
     seed: int = 0,
+    watch: Watch = unwatched,
 ) -> EvaluationResult:
     """Accuracy with an interval, per class and client, calibration and confusion on sets of the cache.
 
@@ -223,7 +225,7 @@ def evaluate(
     if triggered is not None and "targets" in trained.problem.traits:
         raise InputError("A trigger asks for a class; this head has several labels or real targets. Leave it out.")
     if triggered is not None:
-        retrained, pictures = snapshot(folder, store, state).reference(), store.open(triggered)
+        retrained, pictures = snapshot(folder, store, state).reference(watch), store.open(triggered)
         backdoor = _compare_backdoor(trained.head, retrained, pictures, target=target, interval=how)
     number = run.state if state is None else state
     return EvaluationResult(run.path, number, trained.method, trained.head.digest, tuple(results), backdoor)

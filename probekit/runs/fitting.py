@@ -72,8 +72,9 @@ def fit(
     before = checkpoint.load(note)
     known = None if before is None else before.arrays
     with timed(timings, "prepare"):
-        look = watch("pretraining")
-        problem = rows.settled(backend.prepare(rows.embeddings, rows.partition, options, progress=look, known=known))
+        look, start = watch("pretraining"), getattr(trainer, "init", options.init)  # which a preset may have
+        how = replace(options, init=start) if options.init != start and options.preset else options
+        problem = rows.settled(backend.prepare(rows.embeddings, rows.partition, how, progress=look, known=known))
     if before is None and problem.arrays:
         checkpoint.save(TrainingState(problem.arrays))
     if hasattr(trainer, "configure"):
@@ -203,6 +204,11 @@ def trainer_of(options: TrainOptions) -> Any:
     return replace(trainer, **given)
 
 
+def trainer_again(config: Mapping[str, Any]) -> Any:
+    """The trainer that a run was trained by."""
+    return trainer_of(TrainOptions.of({**config, "ridge": None, "keep": None}))
+
+
 def _numbers(text: str) -> list[float]:
     try:
         return [float(part) for part in text.split(",")]
@@ -239,7 +245,7 @@ def _resolved(options: TrainOptions, trainer: Any, trained: Trained) -> dict[str
     return {
         **options.plain,
         **own,
-        "method": trainer.name,
+        "method": _spec(trainer, options),
         "clients": len(trained.counts),
         "ridge": trained.ridge,
         "ridge_by": options.ridge if options.ridge is not None else "default",
@@ -247,6 +253,17 @@ def _resolved(options: TrainOptions, trainer: Any, trained: Trained) -> dict[str
         "keep": next((one for one in ("statistics", "gradients") if trained.has(one)), "nothing"),
         **more,
     }
+
+
+def _spec(trainer: Any, options: TrainOptions) -> str:
+    """The name of a trainer, with those options of its own that a run's do not say."""
+    known = {one.name for one in fields(trainer) if hasattr(options, OPTIONS.get(one.name, one.name))}
+    own = [one for one in fields(trainer) if one.name not in known and one.init and one.repr]
+    usual = {one.name: one.default for one in own}
+    if options.preset is not None:
+        usual |= {one.name: getattr(trainer.preset(options.preset), one.name) for one in own}
+    given = [f"{name}={value}" for name, first in usual.items() if (value := getattr(trainer, name)) != first]
+    return f"{trainer.name}:{','.join(given)}" if given else str(trainer.name)
 
 
 @contextmanager

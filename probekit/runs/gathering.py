@@ -21,7 +21,7 @@ from probekit.runs.asking import refuse_keys
 from probekit.runs.checkpoint import FREE
 from probekit.runs.elsewhere import SCHEME, described, elsewhere, inputs_of, refuse_local, virtual_partition
 from probekit.runs.federation import open_party
-from probekit.runs.fitting import Fitted, timed
+from probekit.runs.fitting import Fitted, timed, trainer_again
 from probekit.runs.jobs import job_of
 from probekit.runs.options import TrainOptions
 from probekit.runs.rows import usable
@@ -54,10 +54,12 @@ class Gathered:
 
     def material(self, fitted: Fitted) -> Material:
         """Who could be asked to forget the first client."""
+        trainer = trainer_again(fitted.options)
         if self.rows.party is None:
-            return Material(self.rows.embeddings, self.rows.partition)
-        counts = dict(list(fitted.trained.counts.items())[1:])
-        return Material(clients=replace(fitted.clients, sizes=counts), server=self.rows.embeddings)
+            return Material(self.rows.embeddings, self.rows.partition, options=trainer)
+        first, *others = fitted.trained.counts.items()
+        target, clients = (replace(fitted.clients, sizes=dict(some)) for some in ([first], others))
+        return Material(clients=clients, target=target, server=self.rows.embeddings, options=trainer)
 
 
 def from_cache(

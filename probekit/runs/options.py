@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 WHO, FIT, ROUNDS = "Who holds and keeps what", "The head", "FedAvg (with --method fedavg)"
 ATTACK = "A backdoor to try unlearning on"
 NOISE = "A guarantee for the released head: (epsilon, delta)"
-NETWORK = "A whole network instead of a head: --backend jvp"
+NETWORK = "A whole network instead of a head: --backend jvp or network"
 RENAMED = {"fit_view": "standardise"}
 """Options that trainers have by another name."""
 SOLVED = ("fit_view", "class_weight", "normalise_classes")
@@ -67,12 +67,12 @@ class TrainOptions:
         None,
         "closed-form (one round of statistics), fedavg (rounds of local steps), cg (conjugate gradients across the "
         "clients), logistic (no exact unlearning), a plugin's own or py:module:factory; options as NAME:key=value,... "
-        "Default: closed-form; a whole network: cg.",
+        "Default: closed-form; jvp: cg; network: fedavg.",
     )
     ridge: float | str | None = _option(
         None,
         "The penalty: a number, auto:loo (leave-one-out), auto:kfold, auto:clients. Default: auto:loo; by groups "
-        "auto:clients; logistic 1; jvp 0.01.",
+        "auto:clients; logistic 1; jvp 0.01; network 0.",
     )
     seed: int = _option(0, "Random seed.", minimum=0)
     server_share: float = _who(0.0, "The server's own part of the rows; no client gets it.")
@@ -122,7 +122,9 @@ class TrainOptions:
     init: str | None = _rounds(None, "Where training starts (default: zeros).", "zeros", "random")
     tolerance: float | None = _rounds(None, "Stop when a round changes less than this.")
     preset: str | None = _rounds(
-        None, "The paper's own code: Adam forgotten every round, uniform weights, random start, ridge 0.", "f2l2"
+        None,
+        "The paper's own code: Adam forgotten every round, uniform weights, random start, ridge 0.",
+        *("f2l2", "f2l2-mnist", "f2l2-fashion-mnist", "f2l2-cifar10"),
     )
     keep_history: bool = _rounds(False, "Keep every round's uploads.")
     poison: str | None = _attack(None, "For trials: this client's rows carry a trigger and the target label.")
@@ -130,8 +132,11 @@ class TrainOptions:
     target: int = _attack(0, "Backdoor target class.", minimum=0)
     poison_fraction: float = _attack(1.0, "How much of the client is poisoned.")
     backend: str = _network(
-        "embeddings", "embeddings: a head; jvp: a whole network, linearized around pretrained weights; a plugin's own."
+        "embeddings",
+        "embeddings: a head; jvp: a whole network, linearized around pretrained weights; network: the same as it is, "
+        "by fedavg with a --learning-rate; a plugin's own.",
     )
+    loss: str = _network("cross-entropy", "Of a network that is not linearized.", "cross-entropy", "squared")
     network: str = _network("mlp", "mlp, mlp-large, cnn, lenet, resnet, vit, or py:module:factory.")
     split: str | None = _network(None, "Of a data set that is named instead of a set.")
     subset: str | None = _network(None, "Train these parameters only: a pattern of names, or how many last layers.")
@@ -140,7 +145,9 @@ class TrainOptions:
     )
     precision: str = _network("float64", "To train in.", "float64", "float32")
     network_weights: str | None = _network(None, "A safetensors file, instead of pretraining.")
-    pretrain_epochs: int = _network(50, "Passes over the server's rows that pretrain it.", minimum=1)
+    pretrain_epochs: int = _network(
+        50, "Passes over the server's rows that pretrain it; 0 (not linearized only): not pretrained.", minimum=0
+    )
     pretrain_batch: int = _network(32, "Rows in each of its steps.", minimum=1)
     pretrain_rate: float = _network(1e-3, "Their learning rate.")
 
@@ -270,10 +277,10 @@ class UnlearnOptions:
 
     method: str = _option(
         "auto",
-        "auto, exact, fedremoval[:cholesky|cg|adam|f2l2], fedremoval-line, fedremoval-pcg:ROUNDS, retrain, "
-        "retrain-fedavg. A whole network has no exact, and fedremoval[:dual|pcg|cg|adam|f2l2]. f2l2 repeats the "
-        "published code, its mistakes included: the ridge is replaced by a weight decay of 0.01 and missing from the "
-        "gradient, the start is random, 400 steps end wherever they are.",
+        "auto (exact where statistics are kept, else what comes nearest), or a method by name with its options: exact, "
+        "retrain, retrain-fedavg, fedremoval[:cholesky|cg|adam|f2l2], fedremoval-line, fedremoval-pcg:ROUNDS, and the "
+        "methods of the literature: cf, federaser, sga, pga, ... (all: `probekit method ls`). A whole network has no "
+        "exact, and fedremoval[:dual|pcg|cg|adam|f2l2]; f2l2 repeats the published code, its mistakes included.",
     )
     server_only: bool = _option(False, "Ask no client, not even for a gradient to certify the result.")
     at_least: int | None = _option(

@@ -9,7 +9,7 @@ from probekit.federated.trained import Trained
 from probekit.protocols import Watch
 from probekit.runs.commitments import row_ids_of
 from probekit.runs.folder import OpenRun, RunFolder
-from probekit.runs.options import TrainOptions, UnlearnOptions
+from probekit.runs.options import UnlearnOptions
 from probekit.runs.retained import RetainedClients
 from probekit.runs.rows import RunRows
 from probekit.unlearning.choice import choose
@@ -45,9 +45,9 @@ def prepare(
 
 
 def _trainer(run: RunFolder) -> Any:
-    from probekit.runs.fitting import trainer_of  # which trains, and most requests do not
+    from probekit.runs.fitting import trainer_again  # which trains, and most requests do not
 
-    return trainer_of(TrainOptions.of({**run.config, "ridge": None, "keep": None}))
+    return trainer_again(run.config)
 
 
 def row_ids(removal: Removal) -> dict[str, bytes]:

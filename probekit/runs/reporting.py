@@ -12,13 +12,16 @@ from probekit.cache import DiskStore
 from probekit.certificates.agreement import margins
 from probekit.certificates.bounds import Known
 from probekit.certificates.certify import known_at, objective_of
+from probekit.certificates.rounds import RoundsBound
+from probekit.certificates.rounds_rows import bound_of
 from probekit.certificates.verdicts import FALSE
 from probekit.custody.seals import opened
 from probekit.encoding.thumbnails import thumbnails
-from probekit.errors import InputError, MismatchError, VerificationError
+from probekit.errors import InputError, MismatchError, ProbekitError, VerificationError
 from probekit.evaluation.backdoor import backdoor_success
 from probekit.evaluation.left_out import most_wrong
 from probekit.evaluation.metrics import accuracy, accuracy_by_class, confusion
+from probekit.evaluation.reconstruction import RebuiltRequest
 from probekit.files import read_json, sha256_file
 from probekit.models.heads import Head
 from probekit.models.serving import predict, scores
@@ -39,11 +42,13 @@ from probekit.runs.folder import RunFolder
 from probekit.runs.layout import NOTE
 from probekit.runs.ledger import LedgerEntry
 from probekit.runs.noise import EXPORT, NOISE
+from probekit.runs.reconstruction import public_columns, rebuilt_requests
 from probekit.runs.rows import PURGE, UNLEARN, usable
 from probekit.runs.snapshot import Snapshot, snapshot
 from probekit.runs.story import story_of
 from probekit.runs.verification import certificate_of, evidence_for
 from probekit.unlearning.influence import Influence, influences
+from probekit.unlearning.products import Products
 from probekit.unlearning.request import asked
 from probekit.values import EmbeddingSet, Json
 
@@ -111,6 +116,7 @@ def report(
         influence_state=first.snapshot.number,
         pages=[one.page for one in states if one.page is not None],
         ledger=[_ledger_line(entry) for entry in entries],
+        rebuilt=_rebuilt(run, store, left_out),
         left_out=left_out,
     )
 
@@ -167,13 +173,24 @@ def _known(here: Snapshot, head: Head) -> tuple[Known | None, str]:
     return (found, "") if found is not None and found.weights is not None else (None, NO_BOUND)
 
 
+def _rounds(state: _Examined) -> RoundsBound | None:
+    """What kept products say of margins, where they are needed and true."""
+    trained, clients, known = state.snapshot.trained, state.snapshot.clients, state.known
+    if clients is None or known is None or known.gradient is None or (products := Products.of(trained)) is None:
+        return None
+    try:
+        return bound_of(trained, products, known=known, clients=clients)
+    except InputError:
+        return None
+
+
 def _judged(subject: EvaluationSet, first: _Examined, last: _Examined) -> Judged:
     """The classes by head, and the current head's confusion and margins."""
     rows, head = subject.rows, last.snapshot.trained.head
     heads: dict[str, Any] = {BEFORE: first.snapshot.trained.head, AFTER: head, TRAINED: head, RETRAINED: last.retrained}
     found = None
     if last.known is not None:
-        found = margins(head, rows, known=last.known, problem=last.snapshot.trained.problem)
+        found = margins(head, rows, known=last.known, problem=last.snapshot.trained.problem, rounds=_rounds(last))
     by_class = {
         label: accuracy_by_class(predict(heads[label], rows), rows.labels, classes=head.classes)
         for label in compared([first.report, last.report])
@@ -194,6 +211,17 @@ def _influence(here: Snapshot, left_out: dict[str, str]) -> tuple[Influence, ...
         return influences(here.with_statistics)
     except InputError as error:
         left_out["influence"] = str(error)
+        return ()
+
+
+def _rebuilt(run: RunFolder, store: DiskStore, left_out: dict[str, str]) -> tuple[RebuiltRequest, ...]:
+    """What the heads before and after each request tell of the deleted rows."""
+    if not any(entry.action == UNLEARN for entry in run.entries()):
+        return ()
+    try:
+        return rebuilt_requests(run, store, public=public_columns(run, store)[1])[0]
+    except ProbekitError as error:  # a report tells what is there
+        left_out["reconstruction"] = str(error)
         return ()
 
 

@@ -21,7 +21,8 @@ from probekit.runs.folder import RunFolder
 from probekit.runs.jobs import job_done, job_of
 from probekit.runs.options import UnlearnOptions
 from probekit.runs.rows import requests
-from probekit.unlearning.method import Material
+from probekit.unlearning.method import Material, choices_of
+from probekit.unlearning.method import method as find_method
 from probekit.unlearning.request import UnlearnRequest
 
 FULL_ID = re.compile(r"[0-9a-f]{64}")
@@ -37,6 +38,8 @@ class RetainedClients:
     missing: dict[str, Missing] = field(default_factory=dict)
     job: str = ""
     opened: Any = None
+    leaving: Attendance | None = None
+    """The forgotten clients, where a method asks them, too."""
 
     @property
     def elsewhere(self) -> bool:
@@ -80,6 +83,7 @@ class RetainedClients:
         counts = {name: self.party.description.counts[name] for name in left}
         asked: Any = {"at_least": how.at_least, "timeout": how.timeout, "begins_again": True}
         self.opened = online = Attendance.of(self.party, before.problem, counts, job=self.job, **asked)
+        given = replace(given, target=self._target(before, request, how))
         stay = {name: ids for name, ids in without.items() if name in left}
         if not stay:
             return replace(given, clients=online)
@@ -88,6 +92,19 @@ class RetainedClients:
         narrowed = Narrowed(online, stay, kind, arrays)
         _refuse_others(narrowed, before, request)
         return replace(given, clients=narrowed)
+
+    def _target(self, before: Trained, request: UnlearnRequest, how: UnlearnOptions) -> Attendance | None:
+        """The clients that leave, if the method asks them and they are still there; None: they cannot be asked."""
+        if how.method == "auto":
+            return None
+        parties = {one[0] for need in find_method(how.method).needs for one in choices_of(need)}
+        counts = {name: self.party.description.counts.get(name) for name in request.clients}
+        same = all(before.counts[name] == now for name, now in counts.items())
+        if "target" not in parties or not counts or request.by_row or not same:
+            return None
+        rows: Any = counts
+        self.leaving = Attendance.of(self.party, before.problem, rows, job=f"{self.job}-leaving", timeout=how.timeout)
+        return self.leaving
 
     def _on_engine(self, before: Trained, request: UnlearnRequest, how: UnlearnOptions, given: Material) -> Material:
         """The same with the retained clients on the engine that the run was trained on, where rows are asked for."""
@@ -121,10 +138,13 @@ class RetainedClients:
         if self.job:
             job_done(self.run.path, self.job)
             self.party.finish(self.job)
+        if self.leaving is not None:
+            self.party.finish(f"{self.job}-leaving")
 
     def close(self) -> None:
         """Let go of what was opened to reach the clients."""
         close(self.opened)
+        close(self.leaving)
         close(vars(self).get("party"))
 
     def without(self, request: UnlearnRequest, left: Mapping[str, Missing]) -> UnlearnRequest:

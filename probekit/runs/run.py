@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from probekit.runs.options import TrainOptions
     from probekit.runs.proving import prove
     from probekit.runs.purging import purge
+    from probekit.runs.reconstruction import reconstruction
     from probekit.runs.training import TrainResult
     from probekit.runs.unlearning import plan, unlearn
     from probekit.runs.verification import verify
@@ -86,11 +87,11 @@ class Run(OpenRun):
     if TYPE_CHECKING:
         plan, unlearn, prove, verify, purge = plan, unlearn, prove, verify, purge
         bundle, export, erase = bundle, export, erase
-        evaluate, influence, duplicates = evaluate, influence, duplicates
+        evaluate, influence, duplicates, reconstruction = evaluate, influence, duplicates, reconstruction
     else:
         plan, unlearn, verify = (Verb("unlearning"), Verb("unlearning", small=True), Verb("verification", small=True))
         prove, bundle, export = map(Verb, ("proving", "bundling", "exporting"))
-        erase = Verb("erasing", small=True)
+        erase, reconstruction = Verb("erasing", small=True), Verb("reconstruction", small=True)
         purge, evaluate, influence, duplicates = map(Verb, ("purging", "evaluation", "influence", "duplicates"))
 
     def __init__(self, folder: RunFolder, store: DiskStore, *, training: TrainResult | None = None) -> None:

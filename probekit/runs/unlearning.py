@@ -98,8 +98,8 @@ class UnlearnResult(Result):
             "already_done": self.already_done,
             "request": self.request.plain,
             "why": self.why,
-            **{name: claims[name] for name in ("method", "retained", "bounds", "residual", "agreement", "privacy")},
-            **{name: claims[name] for name in ("checkable_by", "warnings")},
+            **{name: claims[name] for name in ("method", "retained", "bounds", "residual", "agreement", "rounds")},
+            **{name: claims[name] for name in ("privacy", "checkable_by", "warnings")},
             "certificate": str(self.path),
             "certificate_digest": self.digest,
             "head": self.certificate.after.get("head"),
@@ -251,9 +251,6 @@ def _look(
 ) -> tuple[Trained, RunRows | None, UnlearnRequest, UnlearnResult | None]:
     """The run as it is, its rows where they are at hand, the request with full ids, and whether it was done before."""
     before = run.trained()
-    if "quadratic" not in before.problem.traits:
-        why = before.problem.no_unlearning
-        raise InputError(f"{why} Train a ridge head (`method=closed-form`) to be able to unlearn.")
     rows = None
     if not by_statistics(before, request, method):
         with suppress(NotFoundError, MismatchError):
@@ -265,7 +262,8 @@ def _look(
 
 def _covered(run: RunFolder, found: Certificate, unlearned: Unlearned, options: UnlearnOptions) -> Certificate:
     """The certificate with its (epsilon, delta); what is too large for the noise is refused, and nothing changes."""
-    if SIGMA in found.objective and not options.unreleased:
+    bounded = "quadratic" in unlearned.trained_after.problem.traits  # of others the method itself states a budget
+    if SIGMA in found.objective and bounded and not options.unreleased:
         asked = {"epsilon": options.epsilon, "delta": options.delta}
         wanted = {name: value for name, value in asked.items() if value is not None}
         from probekit.certificates.privacy import guarantee

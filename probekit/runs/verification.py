@@ -26,6 +26,7 @@ from probekit.runs.retained import RetainedClients
 from probekit.runs.rows import UNLEARN, RunRows, rows_at
 from probekit.runs.story import NO_RUN, Story, story_of
 from probekit.runs.unlearning import certificate_path
+from probekit.unlearning.products import Products
 from probekit.values import EmbeddingSet
 
 MOST_BYTES = 2**24
@@ -197,6 +198,7 @@ def evidence_for(
 ) -> Evidence:
     """What a run holds to check the certificate of a state by: heads, statistics, rows where given, the test set."""
     evidence = Evidence(trained.head, statistics=trained.statistics, objective=trained.objective, evaluation=test)
+    evidence = replace(evidence, products=Products.of(trained))
     if number - 1 in run.states():
         before = run.at(number - 1)
         evidence = replace(evidence, before=before.head(), objective_before=before.objective())

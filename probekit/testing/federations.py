@@ -51,6 +51,7 @@ QUESTIONS: tuple[tuple[str, dict[str, Any], dict[str, Any]], ...] = (
     ("product", {"params": POINT}, {}),
     ("form", {"params": POINT}, {}),
     ("scales", {}, {"ridge": 0.1}),
+    ("importance", {"params": POINT}, {}),
     ("fit", {"params": POINT}, {"steps": 3, "rate": 0.01}),
     ("fit", {"params": POINT}, {"epochs": 2, "batch": 4, "rate": 0.01, "ridge": 0.1, "seed": 3, "round": 2}),
     ("evaluate", {"params": POINT}, {}),

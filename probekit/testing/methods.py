@@ -4,48 +4,19 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, fields, is_dataclass, replace
-from functools import cached_property
+from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from probekit.federated.federation import Answers, Federation
-from probekit.federated.methods.fedavg import FedAvg
-from probekit.federated.partition import partition
 from probekit.federated.trained import Trained
-from probekit.federated.training import train
-from probekit.models.problem import backend_named
 from probekit.testing.check import KitCheck, checked
-from probekit.testing.planted import planted_set
+from probekit.testing.planted_runs import KEPT, NETWORKS, USUAL, PlantedRun, WatchedRemoval, paired
 from probekit.unlearning.choice import carried_out
-from probekit.unlearning.method import Material, Unlearned, method, missing
-from probekit.unlearning.methods.retrain import Retrain
-from probekit.unlearning.removal import Removal
-from probekit.unlearning.request import UnlearnRequest
-from probekit.values import EmbeddingSet, Partition
+from probekit.unlearning.method import Unlearned, method, missing
 
 LEAST_MOVE = 1e-6
 """A head that exact removal moves further than this has to move."""
-RIDGE = 0.05
-KEPT = ("statistics", "gradients", "history")
-
-
-@dataclass(frozen=True, eq=False)
-class PlantedRun:
-    """A small run of which client `leaver` is to be forgotten."""
-
-    name: str
-    embeddings: EmbeddingSet
-    partition: Partition
-    trained: Trained
-    options: Any
-    leaver: str = "1"
-
-    def removal(self, before: Trained | None = None) -> WatchedRemoval:
-        """The request against the run (or another state of it)."""
-        material = Material(self.embeddings, self.partition, options=self.options)
-        return WatchedRemoval(before or self.trained, UnlearnRequest((self.leaver,)), material)
 
 
 def check_method(unlearner: Any, *, network: bool = True) -> list[KitCheck]:
@@ -61,7 +32,8 @@ def check_method(unlearner: Any, *, network: bool = True) -> list[KitCheck]:
         return [declared]
     found = [declared]
     lacking = {}
-    for make in (_closed_form, _fedavg, *((_network,) if network else ())):
+    pairs = paired({what for party, what in _declared(unlearner) if party == "kept"}, network=network)
+    for make in (*USUAL, *(NETWORKS if network else ()), *pairs):
         run = make()
         why = missing(unlearner, run.removal())
         if why:
@@ -102,8 +74,9 @@ def _checks(unlearner: Any, run: PlantedRun) -> Iterator[KitCheck]:
 
 
 def _moves(run: PlantedRun, after: Any) -> tuple[bool, str]:
-    """Not the old head, where exact removal gives another."""
-    wanted = Retrain().unlearn(run.removal()).trained_after.params - run.trained.params
+    """Not the old head, where exact removal, or training anew where there is none, gives another."""
+    known = method("retrain" if {"quadratic", "trainer"} & run.trained.problem.traits else "retrain-fedavg")
+    wanted = known.unlearn(run.removal()).trained_after.params - run.trained.params
     exact, own = float(np.linalg.norm(wanted)), float(np.linalg.norm(after - run.trained.params))
     return exact <= LEAST_MOVE or own > LEAST_MOVE, f"by {own:.2e}, exact removal by {exact:.2e}"
 
@@ -152,41 +125,6 @@ def _declared(unlearner: Any) -> list[tuple[str, str]]:
     return [tuple(one[:2]) for one in needs]
 
 
-@dataclass(frozen=True, eq=False)
-class WatchedRemoval(Removal):
-    """A removal that notes what the clients are asked."""
-
-    asked: list[tuple[str, str]] = field(default_factory=list)
-
-    @cached_property
-    def online(self) -> Federation:
-        """The retained clients, watched."""
-        return Watched(super().online, "online", self.asked)
-
-    @cached_property
-    def target(self) -> Federation:
-        """The forgotten ones, watched."""
-        return Watched(super().target, "target", self.asked)
-
-
-@dataclass(eq=False)
-class Watched:
-    """A federation that notes what it is asked."""
-
-    inner: Any
-    party: str
-    asked: list[tuple[str, str]]
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.inner, name)
-
-    def ask(self, kind: str, *arguments: Any, **options: Any) -> Answers:
-        """Note, and ask."""
-        self.asked.append((self.party, kind))
-        found: Answers = self.inner.ask(kind, *arguments, **options)
-        return found
-
-
 def _fingerprint(trained: Trained) -> str:
     """The sha256 of all numbers of a run."""
     hasher = hashlib.sha256()
@@ -210,46 +148,3 @@ def _parts(value: Any) -> Iterator[bytes]:
             yield from _parts(one)
     else:
         yield repr(value).encode()
-
-
-def _rows() -> tuple[EmbeddingSet, Partition]:
-    data = planted_set(120)
-    return data, partition(data.labels, "dirichlet:0.5", clients=4, server_share=0.15, seed=2)
-
-
-def _closed_form() -> PlantedRun:
-    data, split = _rows()
-    trained = train(data, split, ridge=RIDGE, method="closed-form", keep="statistics")
-    return PlantedRun("closed form with statistics", data, split, trained, None)
-
-
-def _fedavg() -> PlantedRun:
-    data, split = _rows()
-    options = FedAvg(rounds=6, local_steps=3, keep_history=True)
-    return PlantedRun(
-        "FedAvg with history", data, split, train(data, split, ridge=RIDGE, method=options, keep="gradients"), options
-    )
-
-
-def _network() -> PlantedRun:
-    """The last layer of a small network."""
-    data, split = _rows()
-    options = FedAvg(rounds=4, local_steps=2, keep_history=True)
-    problem = backend_named("jvp").prepare(data, split, SmallNetwork())
-    trained = train(data, split, problem=problem, ridge=RIDGE, method=options, keep="gradients")
-    return PlantedRun("network with history", data, split, trained, options)
-
-
-@dataclass(frozen=True)
-class SmallNetwork:
-    """The options of a backend of networks."""
-
-    network: str = "mlp"
-    subset: str | None = "1"
-    centre: str = "wp"
-    precision: str = "float64"
-    pretrain_epochs: int = 2
-    pretrain_batch: int = 8
-    pretrain_rate: float = 0.01
-    network_weights: str | None = None
-    seed: int = 0

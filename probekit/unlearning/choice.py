@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from probekit.errors import InputError
 from probekit.federated.trained import Trained
 from probekit.registry import methods
-from probekit.unlearning.method import NOTHING, REMEDIES, ROWS, Material, Unlearned, method, missing
+from probekit.unlearning.method import FROM_ROWS, NOTHING, REMEDIES, ROWS, Material, Unlearned, method, missing
 from probekit.unlearning.removal import Removal
 from probekit.unlearning.request import UnlearnRequest
+from probekit.values import Array
 
 
 def choose(removal: Removal) -> tuple[str, str]:
@@ -24,6 +27,8 @@ def choose(removal: Removal) -> tuple[str, str]:
     answering = removal.material.clients is not None and removal.online.offers("statistics")
     if before.statistics is not None and (rows or not by_row or answering):
         return "exact", "Every client's statistics are kept: the rest is summed anew and solved, exactly."
+    if "quadratic" not in removal.problem.traits:
+        return _trained_anew(removal)
     summed = "statistics" in removal.problem.traits
     if rows and not missing(method("retrain"), removal):
         why = "The cached rows are at hand: training on the rest from the same w_p finds its minimum."
@@ -45,6 +50,16 @@ def choose(removal: Removal) -> tuple[str, str]:
     if online and not missing(method("retrain"), removal):
         return "retrain", "The retained clients answer: closed-form training on what they send is exact."
     return "fedremoval", _one_step(removal, f" For exact removal keep {REMEDIES['kept', 'statistics']}." * summed)
+
+
+def _trained_anew(removal: Removal) -> tuple[str, str]:
+    """What is left where the loss is not quadratic: training on the rest, to the minimum or by the run's own rounds."""
+    why = "The loss is not quadratic, so that nothing is certified; training on the rest from the run's own start"
+    for name, ends in (("retrain", "finds its minimum"), ("retrain-fedavg", "is the reference itself")):
+        if not missing(method(name), removal):
+            return name, f"{why} {ends}."
+    lacking = missing(method("retrain-fedavg"), removal)
+    raise InputError(f"{lacking} Other methods are taken by name (`method=...`).")
 
 
 def _one_step(removal: Removal, exact: str) -> str:
@@ -78,11 +93,30 @@ def unlearn(
 def carried_out(removal: Removal, name: Any) -> Unlearned:
     """The removal by one method, its needs checked once."""
     unlearner = method(name)
+    if not removal.counts:  # where a request names what is not there, this is where it is refused
+        raise InputError("Cannot forget every sample of every client: nothing would remain to be trained on.")
     why = missing(unlearner, removal)
     if why:
         raise InputError(why)
     found: Unlearned = unlearner.unlearn(removal)
+    _refuse_nothing_done(removal, unlearner, np.asarray(found.trained_after.params))
     return found
+
+
+def _refuse_nothing_done(removal: Removal, unlearner: Any, after: Array) -> None:
+    """Refuse parameters that are not finite, and the old ones where rows were to go: doing nothing is no method.
+
+    What is made of the retained rows alone may come out as it was.
+    """
+    if not np.isfinite(after).all():
+        raise InputError(f"Unlearning by {unlearner.name} must end in finite parameters. Nothing was changed.")
+    request, counts = removal.request, removal.before.counts
+    leaves = any(counts.get(name) for name in request.clients) or bool(request.samples)
+    if leaves and FROM_ROWS not in getattr(unlearner, "traits", ()) and np.array_equal(after, removal.params):
+        raise InputError(
+            f"Unlearning by {unlearner.name} gave the old head back, bit for bit, though rows were to go. Nothing was "
+            "changed; use another method, or other options of this one."
+        )
 
 
 def can_unlearn(trained: Trained, material: Material = NOTHING) -> dict[str, str]:

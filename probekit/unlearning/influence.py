@@ -37,6 +37,8 @@ def influences(trained: Trained) -> tuple[Influence, ...]:
     """Every client's influence on the head, the largest first."""
     if len(trained.counts) < 2:
         raise InputError("Leaving a client out needs at least two; this run has one.")
+    if "quadratic" not in trained.problem.traits:
+        raise InputError("How much clients matter follows from a ridge loss; this loss is not quadratic.")
     if trained.statistics is None and trained.gradients is None:
         raise InputError(f"To know how much clients matter, keep {REMEDIES['kept', 'gradients']}.")
     several = "targets" in trained.problem.traits  # whose losses have no common gradient

@@ -17,7 +17,7 @@ from probekit.values import EmbeddingSet, Partition
 if TYPE_CHECKING:
     from probekit.unlearning.removal import Removal
 
-FROM_ROWS = "from_rows"
+FROM_ROWS, CONTAINS_BEFORE = "from_rows", "contains_before"
 ROWS = "the cached rows of the retained clients: give the embedding set and the partition"
 GRADIENTS = 'the clients\' gradients at the head: train with keep="gradients" or "statistics"'
 REMEDIES = {
@@ -32,12 +32,19 @@ REMEDIES = {
     ("retained", "form"): "the retained clients online, their statistics, or their cached rows",
     ("retained", "fit"): "the retained clients online, or their cached rows",
     **{("online", what): ROWS for what in ("gradient", "fit", "scales", "statistics")},
-    ("target", "fit"): "the forgotten client online, or its cached rows",
+    ("retained", "importance"): "the retained clients online, their statistics, or their cached rows",
+    **{
+        ("target", what): "the forgotten client online, or its cached rows"
+        for what in ("fit", "scales", "product", "importance", "evaluate", "statistics")
+    },
     ("trainer", "local_steps"): "FedAvg options, which runs by FedAvg have: train with `method=fedavg`, or use retrain",
+    ("request", "clients"): "a request that forgets whole clients: samples, labels and joining ones have no history",
+    ("request", "leaving"): "a request by which nobody joins",
     ("problem", "quadratic"): "a ridge loss of a head or of a linearized network",
     ("problem", "plain"): "a head without feature scaling, class weights, normalised classes; or use exact or retrain",
     ("problem", "statistics"): (
-        "a head on embeddings, whose minimum follows from sums; of a network use fedremoval-pcg or retrain"
+        "a head on embeddings, whose minimum follows from sums; of a network use fedremoval-pcg or retrain (not "
+        "linearized: retrain-fedavg)"
     ),
 }
 """What methods need, each with where it comes from. A method's own need may bring its remedy as a third entry."""
@@ -110,8 +117,10 @@ class Unlearner(Protocol):
 
     `needs`: pairs of party and question or kept thing, each perhaps with its remedy; a tuple of such is a choice.
     Parties: "kept", "server", "retained" (kept things may answer for them), "online" (they themselves), "target",
-    "problem", "trainer". `traits`: "minimum" (solves for the minimum itself, with the run's own linear term),
-    "from_rows" (what comes out is made of what the retained rows give alone, and holds nothing of the old head).
+    "problem", "trainer", "request". `traits`: "minimum" (solves for the minimum itself, with the run's own linear
+    term), "linear_term" (knows that term), "from_rows" (what comes out is made of what the retained rows give alone,
+    and holds nothing of the old head), "contains_before" (an adapter on the old head, which comes back without it),
+    "epsilon_delta" (makes a statement of its own about distributions).
     """
 
     name: ClassVar[str]
@@ -139,7 +148,7 @@ def needs_in_words(unlearner: Any) -> tuple[str, ...]:
 
 def missing(unlearner: Any, removal: Removal) -> str:
     """What a method needs and this removal does not have, with the remedy; empty where all is here."""
-    if removal.before.objective is not None and "minimum" not in getattr(unlearner, "traits", ()):
+    if removal.before.objective is not None and not {"minimum", "linear_term"} & {*getattr(unlearner, "traits", ())}:
         return (
             f"Unlearning by {unlearner.name} does not know the secret linear term of this run's objective. Use exact, "
             "which solves again with the same term."

@@ -212,6 +212,12 @@ class Removal:
             raise InputError("Cannot forget every sample of every client: nothing would remain to be trained on.")
         return tree
 
+    def shares(self, counts: Mapping[str, int]) -> dict[str, float]:
+        """What clients with so many rows count in an average: by size, or all alike, as in the run's training."""
+        old, new = (np.array([*one.values()]) for one in (self.before.counts, counts))
+        sized = np.allclose([*self.before.weights.values()], client_weights(old))
+        return dict(zip(counts, client_weights(new, "size" if sized else "uniform").tolist(), strict=True))
+
     @property
     def forgotten(self) -> frozenset[str]:
         """The clients that something is forgotten of."""
@@ -240,6 +246,8 @@ class Removal:
                 return found is not None and (found.statistics is not None or rows)
             case "problem":
                 return what in self.problem.traits
+            case "request":  # "clients": whole ones leave; "leaving": nobody joins
+                return not self.request.added and (what == "leaving" or not self.request.by_row)
             case "trainer":
                 return hasattr(self.material.options, what)
             case "retained" | "online" | "target":
@@ -277,16 +285,13 @@ class Removal:
             kept["statistics"] = self.statistics
         solution = solution or Solution(self.problem.params(head), 1.0, 0, name, "No system was solved.")
         cost = replace(self.cost, flops=flops)
-        old, new = (np.array([*one.counts.values()]) for one in (self.before, self))
-        sized = np.allclose([*self.before.weights.values()], client_weights(old))
-        shares = client_weights(new, "size" if sized else "uniform")
         after = replace(
             self.before.without(self.forgotten),
             head=head,
             solution=solution,
             method=name,
             counts=dict(self.counts),
-            weights=dict(zip(self.counts, shares.tolist(), strict=True)),
+            weights=self.shares(self.counts),
             traffic={name: Traffic(cost.up, cost.down, cost.rounds)},
             **kept,
         )

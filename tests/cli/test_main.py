@@ -16,6 +16,7 @@ import pytest
 from probekit import __version__
 from probekit import registry as registries
 from probekit.cli import main
+from probekit.cli.described import NAMED, described
 from probekit.errors import (
     CorruptError,
     InputError,
@@ -66,13 +67,13 @@ def test_every_command_has_help_and_so_have_its_arguments(command: Command, name
         assert not unexplained, part.name
 
 
-@pytest.mark.parametrize(("name", "groups"), main.NAMED.items())
+@pytest.mark.parametrize(("name", "groups"), NAMED.items())
 def test_help_shows_the_options_of_every_registered_name(command: Command, name: str, groups: tuple[str, ...]) -> None:
     shown = " ".join(command(name, "-h").out.split())
     for registry in (getattr(registries, group) for group in groups):
-        described = registries.described(registry)
-        assert sorted(described) == registry.names()
-        for one, text in described.items():
+        texts = described(registry)
+        assert sorted(texts) == registry.names()
+        for one, text in texts.items():
             assert one in shown
             factory = registry.get(one)
             options = [field for field in fields(factory) if field.repr] if is_dataclass(factory) else []

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from probekit.errors import InputError
 from probekit.federated.client import answer
 from probekit.federated.message import Ask
 from probekit.linear.design import Design
 from probekit.linear.rows import Picked
-from probekit.models.fitting import FitPlan
+from probekit.models.fitting import FitPlan, local_steps
 from probekit.models.linear_problem import HeadProblem
 from probekit.values import EmbeddingSet
 
@@ -101,9 +103,52 @@ def test_the_largest_curvature_is_the_largest_eigenvalue(make_set: MakeSet, size
     assert found.values["energy"] == pytest.approx((X**2).sum())
 
 
+def test_importance_is_the_diagonal_of_the_curvature_from_rows_and_from_statistics(make_set: MakeSet) -> None:
+    data = make_set(rows=60, dimension=5)
+    problem = HeadProblem(Design(5, 3))
+    X = np.hstack([np.asarray(data.embeddings), np.ones((60, 1))])
+    holding = problem.hold(data, np.arange(60))
+    for one in (holding, problem.hold_statistics(holding.statistics)):
+        found, _ = answer(Ask("importance", {"params": np.zeros((6, 3))}), one, {}, name="a")
+        assert np.allclose(found.arrays["importance"], np.square(X).sum(axis=0)[:, None] * np.ones((1, 3)), rtol=1e-12)
+
+
 def test_picked_rows_are_read_in_their_order() -> None:
     rows = np.arange(12.0).reshape(6, 2)
     picked = Picked(rows, np.array([4, 0, 5]))
     assert (picked.shape, len(picked), picked.dtype) == ((3, 2), 3, np.dtype(np.float64))
     assert picked[1:].tolist() == [[0.0, 1.0], [10.0, 11.0]]
     assert np.asarray(picked).tolist() == [[8.0, 9.0], [0.0, 1.0], [10.0, 11.0]]
+
+
+def test_a_plan_draws_other_labels() -> None:
+    """Labels of one's own choosing: by the plan, the round and the client's name alone."""
+    labels = np.arange(400) % 4
+    rows = np.arange(400)
+
+    def drawn(targets: str, name: str = "a", **more: Any) -> Any:
+        found = FitPlan(steps=1, targets=targets, **more).drawn(labels, 4, name, lambda: np.full((400, 4), 2.0))
+        return None if found is None else found(rows)
+
+    assert drawn("own") is None
+    random, false = drawn("random"), drawn("false")
+    assert 0.15 < (random.argmax(axis=1) == labels).mean() < 0.35
+    assert not (false.argmax(axis=1) == labels).any()
+    assert len(np.unique(false.argmax(axis=1) - labels)) > 2
+    assert np.array_equal(random, drawn("random"))
+    assert not np.array_equal(random, drawn("random", "b"))
+    assert not np.array_equal(random, drawn("random", round=1))
+    assert len(np.unique(drawn("random-batch").argmax(axis=1))) == 1
+    assert (drawn("uniform") == 0.25).all()
+    assert (drawn("teacher") == 2.0).all()
+    with pytest.raises(InputError, match="random-batch"):
+        FitPlan(targets="other")
+
+
+def test_a_pull_and_a_mask_hold_parameters() -> None:
+    """Without a loss the anchor draws parameters in a straight line; what is masked does not move."""
+    start, anchor = np.ones((2, 1)), np.zeros((2, 1))
+    arrays = {"params": start, "anchor": anchor, "importance": np.full((2, 1), 0.5), "mask": np.array([[1.0], [0.0]])}
+    plan = FitPlan(steps=3, rate=1.0, sign=-1.0)
+    found = local_steps(plan, arrays, plan.batches(5, "a"), lambda params, some: np.zeros_like(params))
+    assert found.tolist() == [[0.125], [1.0]]

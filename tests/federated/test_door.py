@@ -122,7 +122,7 @@ problem = backend_named("embeddings").from_plain(sent.plain, sent.arrays)
 holding = problem.hold(data, np.arange(30))
 point = {"params": generator.normal(size=(5, 3))}
 plans = {"fit": {"epochs": 1, "batch": 4, "rate": 0.1}, "scales": {"ridge": 0.1}}
-for kind in sorted(set(QUESTIONS) - {"leave-out"}):
+for kind in sorted(set(QUESTIONS) - {"leave-out", "curvature"}):
     ask = Ask.decode(Ask(kind, point, plans.get(kind, {}), problem=sent.digest).encoded)
     found, memory = answer(ask, holding, {}, name="a")
     assert Answer.decode(found.encode(ask.digest))[0].count == 30 and memory == {}
@@ -133,4 +133,13 @@ for kind in sorted(set(QUESTIONS) - {"leave-out"}):
 def test_a_client_of_a_head_answers_where_torch_cannot_be_imported() -> None:
     done = subprocess.run([sys.executable, "-c", WITHOUT_TORCH], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.split() == ["evaluate", "fit", "form", "gradient", "product", "scales", "statistics"]
+    assert done.stdout.split() == [
+        "evaluate",
+        "fit",
+        "form",
+        "gradient",
+        "importance",
+        "product",
+        "scales",
+        "statistics",
+    ]

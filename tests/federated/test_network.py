@@ -186,6 +186,16 @@ def test_a_minibatch_rate_is_chosen_from_the_rows() -> None:
     assert np.isclose(max(one.values["curvature"] for one in answers.each()), max(tops) + RIDGE)
 
 
+def test_importance_is_the_diagonal_of_the_curvature() -> None:
+    found = held()
+    clients = InProcess.of(found.problem, found.data, PARTITION.clients)
+    total = clients.ask("importance", {"params": found.problem.start}).total()
+    each = [found.client(name).squares() for name in PARTITION.clients]
+    basis = np.eye(found.model.size)
+    wanted = [sum(float(np.square(one.rows.jvp(v[:, None])).sum()) for one in each) for v in basis]
+    assert np.allclose(total.arrays["importance"][:, 0], wanted, rtol=1e-9, atol=1e-12)
+
+
 def test_gradients_kept_are_those_of_each_clients_loss() -> None:
     found = held(centre="zero")
     trained = found.train(method=FedAvg(rounds=2, local_steps=2))
@@ -198,12 +208,25 @@ def test_gradients_kept_are_those_of_each_clients_loss() -> None:
         assert np.allclose(gradient, wanted, rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.parametrize("centre", ["wp", "zero"])
+def test_a_random_start_is_a_network_made_anew(centre: str) -> None:
+    problem = held(centre=centre).problem
+    one, two, other = (FedAvg(init="random", seed=seed).initial(problem) for seed in (1, 1, 2))
+    assert np.array_equal(one, two)
+    assert not np.allclose(one, other)
+    sizes = [
+        float(np.abs((start + problem.origin)[problem.blocks[name]]).max())
+        for start in (one, other)
+        for name in list(problem.blocks)[:1]
+    ]
+    assert all(0 < size < 1 for size in sizes)  # as layers usually are
+    assert float(np.abs(one - problem.start).max()) > 0
+
+
 def test_what_cannot_be_done_is_refused() -> None:
     found = held()
     with pytest.raises(InputError, match=r"ridge above 0; found 0"):
         found.train(ridge=0.0, method="cg")
-    with pytest.raises(InputError, match="start of its own"):
-        found.train(method=FedAvg(init="random"))
     with pytest.raises(InputError, match="closed-form needs statistics"):
         found.train(method="closed-form")
     with pytest.raises(MismatchError, match=r"divides 120 rows, the embedding set has 5"):

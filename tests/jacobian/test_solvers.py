@@ -11,10 +11,12 @@ from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from probekit.errors import InputError, NotFoundError, SolverError
+from probekit.jacobian import kernel
 from probekit.jacobian.curvature import CurvatureSolver
 from probekit.jacobian.inverse import DualInverse
 from probekit.jacobian.kernel import factor_bytes, factors
 from probekit.jacobian.linearize import LinearizedRows, linearize
+from probekit.jacobian.memory import size_text
 from probekit.linear.design import Design, Solution
 from probekit.linear.ridge import fit
 from probekit.linear.solvers import ConjugateGradient
@@ -208,6 +210,31 @@ def test_float32_networks_are_solved_in_float64() -> None:
     assert solution.residual <= 1e-10
     wanted = CurvatureSolver(tolerance=1e-10).solve(exact.curvature(1e-3), rhs).value
     assert np.linalg.norm(solution.value - wanted) <= 1e-4 * np.linalg.norm(wanted)
+
+
+def test_a_preconditioner_shrinks_to_what_fits() -> None:
+    rows = small()
+    rhs = np.random.default_rng(0).standard_normal(rows.shape)
+    whole = CurvatureSolver("pcg", 1e-10, landmarks=20).choose(rows, 0.1)
+    for memory, name in ((whole.prediction.total, "pcg"), (whole.prediction.total // 3, "pcg"), (500, "cg")):
+        solver = CurvatureSolver("pcg", 1e-10, landmarks=20, memory=memory)
+        way = solver.choose(rows, 0.1)
+        assert way.name == name
+        assert way.prediction.total <= memory
+        assert (way.landmarks == 20) == (memory == whole.prediction.total)
+        assert size_text(memory) in way.why or way.landmarks == 20
+        assert solver.solve(rows.curvature(0.1), rhs).residual <= 1e-10
+    applied = CurvatureSolver(memory=500).inverse(rows, 0.1).matvec(rhs)
+    assert np.array_equal(applied, rhs)  # nothing fits: none at all
+
+
+def test_layers_of_few_rows_are_held_at_once_where_memory_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = small()
+    whole = torch.cat([one.blocks() for one in kernel.batch_factors(rows)])
+    monkeypatch.setattr(kernel, "free_memory", lambda device: 4 * 2 * kernel.factor_bytes(rows) // rows.count)
+    parts = [one.blocks() for one in kernel.batch_factors(rows)]
+    assert max(map(len, parts)) == 2
+    assert torch.allclose(torch.cat(parts), whole)
 
 
 def test_the_choice_is_explained() -> None:

@@ -76,6 +76,24 @@ def test_heads_are_those_of_a_run_on_the_same_rows(
     assert elsewhere.sets.digests() == []
 
 
+@pytest.mark.parametrize("method", ["sga", "neggrad:rounds=3", "puf:post=2", "pga:post=2", "federaser", "cf:rounds=2"])
+def test_methods_ask_clients_that_leave(
+    method: str, party: PlayedParty, store: DiskStore, elsewhere: DiskStore, tmp_path: Path
+) -> None:
+    options: dict[str, Any] = {"method": "fedavg", "rounds": 4, "ridge": 0.01, "keep_history": True}
+    here = Run.train(tmp_path / "here", "rows", partition=COLUMN, store=store, **options)
+    there = Run.train(tmp_path / "there", federation=party, store=elsewhere, **options)
+    leaving = next(iter(here.trained().counts))
+    wanted = here.unlearn(leaving, method=method)
+    party.log.clear()
+    found = there.unlearn(leaving, method=method, federation=party)
+    assert found.plain["head"] == wanted.plain["head"]
+    assert any(name == leaving for *_, name in party.log) == (method.partition(":")[0] not in ("federaser", "cf"))
+    jobs = {job for job, *_ in party.log}
+    assert jobs <= {*party.finished}
+    assert (found.cost.up, found.cost.rounds) == (wanted.cost.up, wanted.cost.rounds)
+
+
 def test_a_run_says_where_its_rows_are(party: PlayedParty, elsewhere: DiskStore, tmp_path: Path) -> None:
     run = Run.train(tmp_path / "run", federation=party, ridge=0.01, store=elsewhere)
     assert (run.folder.inputs["federation"], run.folder.config["federation"]) == ("played", "played")

@@ -419,3 +419,11 @@ def test_whatever_was_trained_can_be_erased_from(
         assert checked.verdict == "proven"
     assert left_of(store, own) == []
     assert run.state == 3
+
+
+def test_an_adapter_on_the_old_head_is_no_erasure(trained: Run) -> None:
+    """What was unlearned by dropping nothing still holds the forgotten: it is said, and nothing changes."""
+    trained.unlearn("1", method="fused:rank=1,rounds=1,rate=0.01")
+    with pytest.raises(InputError, match=r"unlearned by fused:1.*an adapter on the head before"):
+        trained.erase("1")
+    assert trained.state == 2

@@ -99,6 +99,7 @@ def test_the_page_holds_every_part_and_its_pictures(run: Path, opened: Opened) -
         "Classes",
         "Certificate of state 2",
         "Certificate of state 3",
+        "What both heads together tell of the deleted",
         "Ledger",
         "Configuration and environment",
         "What this report was made from",
@@ -229,13 +230,16 @@ def test_runs_of_every_kind_are_told(
     assert "## Distance to retraining" in page_of(tmp_path / "run/report")
 
 
-def test_a_logistic_head_has_nothing_to_be_compared_with(opened: Opened, shelve: Shelve, store: DiskStore) -> None:
+def test_a_logistic_head_is_compared_with_training_anew_and_nothing_is_bounded(
+    opened: Opened, shelve: Shelve, store: DiskStore
+) -> None:
     shelve("rows")
     Run.train("r", "rows", method="logistic", ridge=0.1, server_share=0.2, store=store)
     value = opened("r").report().write(Path("r") / "report")
-    assert value["stages"][0]["distance"] is None
-    assert "logistic" in value["stages"][0]["why"]
-    assert list(value["comparison"][0]["heads"]) == ["trained"]
+    assert value["stages"][0]["distance"] == 0  # it was trained on these rows itself
+    assert value["stages"][0]["bound"] is None
+    assert "not quadratic" in value["stages"][0]["why"]
+    assert list(value["comparison"][0]["heads"]) == ["trained", "retrained"]
 
 
 def test_rows_instead_of_statistics(run: Path, opened: Opened, store: DiskStore) -> None:

@@ -124,7 +124,11 @@ def test_a_label_is_put_right(trained: Path, opened: Opened, store: DiskStore) -
     np.testing.assert_allclose(load_head(trained / "states" / "0002" / "head").params, want.params, atol=1e-12)
 
 
-@pytest.mark.parametrize("method", ["fedremoval", "fedremoval:cg", "fedremoval-line", "fedremoval-pcg:6", "retrain"])
+SOLVED = ("fedremoval", "fedremoval:cg", "fedremoval-line", "fedremoval-pcg:6", "retrain")
+ROUNDS = ("cf:rounds=3", "flipping", "sga", "ew-sga", "pga:exact=true", "neggrad", "not", "puf", "mode", "fedosd")
+
+
+@pytest.mark.parametrize("method", [*SOLVED, *ROUNDS])
 def test_every_method_is_certified_by_a_gradient_round(
     trained: Path,
     opened: Opened,

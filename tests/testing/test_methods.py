@@ -11,8 +11,13 @@ import pytest
 from probekit.federated.trained import Kept
 from probekit.registry import methods
 from probekit.testing import check_method
+from tests.unlearning.methods.test_by_rounds import NAMES
 
-BUILT_IN = ("exact", "fedremoval", "fedremoval-line", "fedremoval-pcg", "retrain", "retrain-fedavg")
+BUILT_IN = (
+    *("exact", "fedremoval", "fedremoval-line", "fedremoval-pcg", "retrain", "retrain-fedavg"),
+    *("fused:layers=1", "ferrari:region=0:2", "ferrari:region=0:2,space=embedding", "fedau", "guo"),
+    *("fedaccum", "federaser", "fedrecover", "fedrecovery", "knot", "sifu"),
+)
 
 
 @pytest.mark.parametrize("name", BUILT_IN)
@@ -23,7 +28,7 @@ def test_ours_pass(name: str) -> None:
 
 
 def test_all_built_in_methods_are_checked() -> None:
-    assert set(BUILT_IN) <= set(methods.names())
+    assert {name.partition(":")[0] for name in (*BUILT_IN, *NAMES)} == {point.name for point in methods.built_in}
 
 
 @dataclass(frozen=True)
@@ -149,6 +154,7 @@ def test_a_good_one_passes_on_a_head_and_on_a_network() -> None:
         "declaration",
         "FedAvg with history",
         "network with history",
+        "conventional network with history",
         "applies",
     }
 
@@ -158,7 +164,7 @@ def test_a_good_one_passes_on_a_head_and_on_a_network() -> None:
     [
         (OldHead, "moves", "exact removal by"),
         (NotFinite, "runs", "finite"),
-        (HiddenNan, "finite", "bad parameters"),
+        (HiddenNan, "runs", "must end in finite parameters"),
         (Curious, "declared questions", "('target', 'gradient')"),
         (CuriousOnline, "declared questions", "('online', 'fit')"),
         (Greedy, "declared material", "NoneType"),

@@ -27,6 +27,7 @@ from tests.oracles import columns, one_hot, relative
 from tests.unlearning.conftest import Run, make_run
 
 FORGET = UnlearnRequest.of(["1"])
+KINDS = ("statistics", "gradient", "product", "form", "scales", "importance", "fit", "leave-out", "evaluate")
 
 Array = NDArray[np.float64]
 
@@ -81,17 +82,16 @@ def test_every_source_gives_the_retained_gradient_and_counts_what_it_sent(source
 @pytest.mark.parametrize(
     ("source", "offers"),
     [
-        ("statistics", {"statistics", "gradient", "product", "form", "scales"}),
+        ("statistics", {"statistics", "gradient", "product", "form", "scales", "importance"}),
         ("gradients", {"gradient"}),
         ("nothing", set()),
-        ("rows", {"statistics", "gradient", "product", "form", "scales", "fit", "leave-out", "evaluate"}),
+        ("rows", {*KINDS}),
     ],
 )
 def test_what_a_source_can_answer(source: str, offers: set[str]) -> None:
     run = make_run(keep="nothing" if source == "rows" else source)
     removal = Removal(run.trained, FORGET, run.material if source == "rows" else Material())
-    kinds = ("statistics", "gradient", "product", "form", "scales", "fit", "leave-out", "evaluate")
-    assert {kind for kind in kinds if removal.retained.offers(kind)} == offers
+    assert {kind for kind in KINDS if removal.retained.offers(kind)} == offers
 
 
 def test_kept_gradients_answer_at_the_head_alone_and_the_clients_elsewhere() -> None:

@@ -31,6 +31,8 @@ POSITIVE = (
     *("learning_rate", "server_learning_rate", "participation"),
 )
 PLAIN = Optimiser("sgd")
+F2L2_ROUNDS = {"f2l2": 200, "f2l2-mnist": 400, "f2l2-fashion-mnist": 800, "f2l2-cifar10": 800}
+"""The rounds of the published code; the first is that of its probes."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +50,7 @@ class FedAvg:
     name: ClassVar[str] = "fedavg"
     needs: ClassVar[tuple[Any, ...]] = (("clients", "fit"), ("clients", "gradient"))
     keeps: ClassVar[tuple[str, ...]] = ("gradients", "statistics", "history")
-    presets: ClassVar[tuple[str, ...]] = ("f2l2",)
+    presets: ClassVar[tuple[str, ...]] = tuple(F2L2_ROUNDS)
 
     rounds: int = 100
     local_steps: int | None = 10
@@ -93,20 +95,27 @@ class FedAvg:
         every round (so its schedule never decays); uniform weights instead of n_c / n; a random start instead
         of the pretrained one; ridge 0, where the theorem needs it above 0; the last short batch of every
         epoch is dropped, so some rows are not seen. Its loss is a mean over rows and classes, 2 / k of ours:
-        without a ridge Adam does not notice (but for epsilon).
+        without a ridge Adam does not notice (but for epsilon). "f2l2-mnist" and the others differ in their rounds.
         """
         if name not in cls.presets:
             raise NotFoundError(f"There is no FedAvg preset {name!r}. {nearest(name, list(cls.presets))}")
         local: Any = {"local_steps": None, "local_epochs": 1, "batch_size": 32, "drop_last": True}
         adam = Optimiser("adam")
-        return cls(200, **local, learning_rate=1e-4, optimiser=adam, weights="uniform", init="random", ridge=0.0)
+        return cls(
+            F2L2_ROUNDS[name], **local, learning_rate=1e-4, optimiser=adam, weights="uniform", init="random", ridge=0.0
+        )
 
     def train(self, training: Training) -> Trained:
         """Broadcast, local steps, weighted average, again."""
         problem, names = training.problem, training.clients.clients
         self._check_history(len(names), problem.shape)
-        if self.init != "zeros" and "start" in problem.traits:
+        if self.init != "zeros" and "start" in problem.traits and not hasattr(problem, "random_start"):
             raise InputError('This problem has a start of its own: init must be "zeros".')
+        if self.learning_rate is None and not training.clients.offers("scales"):
+            raise InputError(
+                f"A learning rate follows from the largest curvature, and a {problem.kind} has none. Give "
+                "`learning_rate`, say 0.01 (with Adam 1e-3)."
+            )
         rate = self.learning_rate or 1 / self._largest_curvature(training)
         common = CommonLoss(training.clients, problem, training.mean_ridge)
         with training.purpose("residual"):
@@ -159,10 +168,13 @@ class FedAvg:
         return params, number + 1, dict(zip(who, uploads, strict=True)), recorder
 
     def initial(self, problem: Any) -> Array:
-        """The first global parameters: the problem's start, or uniform in +-1 / sqrt(columns) as layers usually are."""
+        """The first global parameters: the problem's start or random ones; a network's as it is made, a head's uniform
+        in +-1 / sqrt(columns) as layers usually are."""
         if self.init == "zeros":
             return np.asarray(problem.start)
         generator = np.random.Generator(np.random.PCG64([self.seed, INIT_STREAM]))
+        if hasattr(problem, "random_start"):
+            return np.asarray(problem.random_start(int(generator.integers(2**62))))
         return np.asarray(generator.uniform(-1, 1, problem.shape) / math.sqrt(problem.shape[0]))
 
     def _largest_curvature(self, training: Training) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -37,6 +37,7 @@ class Logistic:
     keeps: ClassVar[tuple[str, ...]] = ()
     scaling: ClassVar[str] = "sum"
     intercept: ClassVar[str] = "free"
+    intercepts: ClassVar[tuple[str, ...]] = ("free", "none")
 
     tolerance: float = 1e-6
     rounds: int = 2000
@@ -46,8 +47,11 @@ class Logistic:
         """The same head with another loss."""
         if not hasattr(problem, "design"):
             raise InputError(f"Training by logistic is for heads on embeddings; found a {problem.backend} problem.")
-        if problem.design.intercept == "penalised":
-            raise InputError('A logistic head has a "free" intercept or "none"; found "penalised".')
+        if problem.design.intercept not in self.intercepts:
+            known = " or ".join(f'"{one}"' for one in self.intercepts)
+            raise InputError(
+                f'A {self.name} head has an intercept that is {known}; found "{problem.design.intercept}".'
+            )
         return LogisticProblem(**{one.name: getattr(problem, one.name) for one in fields(HeadProblem)})
 
     def train(self, training: Training) -> Trained:
@@ -55,10 +59,12 @@ class Logistic:
         penalty = penalty_of(training.ridge, training.scaling, training.rows)
         if not penalty > 0:
             raise InputError(f"A logistic head needs a ridge above 0; found {training.ridge:g}.")
-        common = CommonLoss(training.clients, training.problem, training.mean_ridge)
+        common, term = CommonLoss(training.clients, training.problem, training.mean_ridge), self.term(training)
+        if term is not None:
+            common = replace(common, term=term / training.rows)
         with training.purpose("rounds"):
             scale = float(np.linalg.norm(common.gradient(training.problem.start))) or 1.0
-            alone = len(training.counts) == 1
+            alone = len(training.counts) == 1 and term is None
             params, steps = self._alone(training) if alone else self._asked(training, common, scale)
             gradient, loss = common.gradient_and_loss(params)
         residual = float(np.linalg.norm(gradient)) / scale
@@ -70,8 +76,20 @@ class Logistic:
                 solution,
             )
         recipe = logistic_recipe(training.problem.design, c=1 / penalty, rows=training.rows, residual=residual)
-        head = training.problem.head(params, ridge=penalty, recipe=recipe)
-        return training.finish(head, solution, method=self.name, rounds=steps, losses=(loss,))
+        head = training.problem.head(params, ridge=penalty, recipe={**recipe, **self.noted})
+        more = self.kept(float(np.linalg.norm(gradient)) * training.rows)
+        return training.finish(head, solution, method=self.name, rounds=steps, losses=(loss,), objective=term, **more)
+
+    noted: ClassVar[dict[str, Any]] = {}
+    """What a head's recipe says besides."""
+
+    def term(self, training: Training) -> Array | None:
+        """A linear term of the loss's sum; None: there is none."""
+        return None
+
+    def kept(self, residual: float) -> dict[str, Any]:
+        """What is kept beside the head, given the norm of the gradient of the loss's sum there."""
+        return {}
 
     def _alone(self, training: Training) -> tuple[Array, int]:
         plan = FitPlan(ridge=training.mean_ridge).plain
@@ -97,7 +115,7 @@ class Logistic:
         how: Any = {"jac": True, "method": "L-BFGS-B", "callback": look, "options": options}
         found = optimize.minimize(both, problem.start.ravel(), **how)
         params = T @ np.asarray(found.x).reshape(problem.shape)
-        return params - params.mean(axis=1, keepdims=True), len(left)
+        return params if common.term is not None else params - params.mean(axis=1, keepdims=True), len(left)
 
 
 def whitening(stats: ClientStats, penalty: Array) -> Array:

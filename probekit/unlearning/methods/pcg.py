@@ -14,13 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from probekit.errors import InputError
-from probekit.federated.loss import CommonLoss
 from probekit.federated.trained import Gradients
 from probekit.linear.design import Solution
 from probekit.linear.solvers import ConjugateGradient
 from probekit.protocols import Progress
 from probekit.unlearning.method import Unlearned
 from probekit.unlearning.methods.fedremoval import FedRemoval, server_plan
+from probekit.unlearning.products import PRODUCTS, Measuring, Products, products, room_for, top_directions
 from probekit.unlearning.removal import Removal
 
 DEFAULT_ROUNDS = 10
@@ -33,47 +33,59 @@ class FedRemovalPcg:
     """Up to `rounds` gradient rounds (0: the paper's step), fewer once |g| is `tolerance` of what it was.
 
     One more round at the end gives the true gradient there: the certificate's residual, and what a further
-    removal starts from.
+    removal starts from. The products that the rounds measured are kept where that takes 1 GiB at most and the run has
+    no statistics (`keep_products`): rows are certified by them. `extra` rounds then measure more of them, along the
+    directions in which the server's own rows curve most.
     """
 
     name: ClassVar[str] = "fedremoval-pcg"
     needs: ClassVar[tuple[Any, ...]] = (*FedRemoval.needs, ("retained", "form"))
-    keeps: ClassVar[tuple[str, ...]] = ("statistics", "gradients")
+    keeps: ClassVar[tuple[str, ...]] = ("statistics", "gradients", PRODUCTS)
     traits: ClassVar[frozenset[str]] = frozenset()
 
     rounds: int = DEFAULT_ROUNDS
     tolerance: float = 1e-12
+    extra: int = 0
+    keep_products: bool = True
 
     def __post_init__(self) -> None:
-        if self.rounds < 0 or not 0 <= self.tolerance < 1:
+        if self.rounds < 0 or not 0 <= self.tolerance < 1 or self.extra < 0:
             raise InputError(
-                "fedremoval-pcg takes 0 rounds or more and a tolerance in [0, 1); found "
-                f"{self.rounds} and {self.tolerance}."
+                "fedremoval-pcg takes 0 rounds or more, a tolerance in [0, 1) and 0 extra rounds or more; found "
+                f"{self.rounds}, {self.tolerance} and {self.extra}."
             )
 
     @property
     def spec(self) -> str:
         """How it is asked for."""
-        return f"fedremoval-pcg:{self.rounds}"
+        more = f"rounds={self.rounds},extra={self.extra}" if self.extra else self.rounds
+        return f"fedremoval-pcg:{more}"
 
     def unlearn(self, removal: Removal) -> Unlearned:
         """The head after these rounds."""
         squares, check = removal.server.squares(), _Check(removal)
-        params, used = self._descend(removal, check)
+        params, used, measured = self._descend(removal, check)
         left, before = (float(np.linalg.norm(one)) for one in (check.residual(params), removal.gradient))
         solution = Solution(params, left / before if before else left, used, "preconditioned gradient rounds")
+        note = f"{used} gradient rounds and one to check; the retained gradient fell to {solution.residual:.3g}."
+        kept = dict(removal.before.without(removal.forgotten).kept)
+        if found := self._measured(removal, measured):
+            kept[PRODUCTS] = found.kept
+            note += f" {len(found.reach)} products with the curvature are kept."
         return removal.finish(
             self,
             solution,
             params=params,
             flops=squares.work(used + 1, factored=squares.dense() is not None),
-            note=f"{used} gradient rounds and one to check; the retained gradient fell to {solution.residual:.3g}.",
+            note=note,
             warnings=server_plan(removal).warnings,
             gradients=Gradients(check.gradients),
+            kept=kept,
         )
 
-    def _descend(self, removal: Removal, check: _Check) -> tuple[Params, int]:
-        """Preconditioned conjugate gradients on all classes at once; the parameters and the rounds taken.
+    def _descend(self, removal: Removal, check: _Check) -> tuple[Params, int, list[Measuring]]:
+        """Preconditioned conjugate gradients on all classes at once; the parameters, the rounds taken, and what was
+        measured in them.
 
         Clients that trained in coarser numbers answer in them; when they believe to be a good way on, a round in
         float64 tells the true gradient, and from there it goes on.
@@ -81,20 +93,33 @@ class FedRemovalPcg:
         loss, params, gradient = removal.loss, removal.params, removal.gradient
         inverse = removal.server.squares().inverse(removal.ridge)
         if self.rounds == 0:
-            return params - inverse.matvec(gradient), 0
-        first, coarse = 0, None
+            return params - inverse.matvec(gradient), 0, []
+        room = room_for(removal, self.rounds + self.extra) if self.keep_products else 0
+        first, measured = 0, [Measuring(params, gradient, loss, room)]
         if removal.problem.precision != "float64":
             rough = replace(loss, precision=removal.problem.precision)
-            first, coarse = 1, _Rounds(params, rough.gradient(params), rough)
+            first = 1
+            measured.append(Measuring(params, rough.gradient(params), rough, room))
         progress = removal.watch("gradient rounds")
 
         def step(done: int, left: float, _: Params) -> None:
             progress(Progress(first + done, self.rounds, residual=left))
 
+        coarse = measured[1] if first else None
         solver = ConjugateGradient(self.tolerance, self.rounds - first, inverse, coarse, step)
-        rounds = _Rounds(params, gradient, loss)
-        found = solver.descend(rounds, -gradient, start=params, residual=check.residual, look_cost=1)
-        return found.value, first + found.steps
+        found = solver.descend(measured[0], -gradient, start=params, residual=check.residual, look_cost=1)
+        return found.value, first + found.steps, measured
+
+    def _measured(self, removal: Removal, measured: list[Measuring]) -> Products | None:
+        """All that rounds measured, and the extra ones."""
+        if measured and self.extra and measured[0].room:
+            width = removal.problem.shape[1]
+            top = top_directions(removal.server.squares(), self.extra * width)
+            progress = removal.watch("extra products")
+            for number in range(self.extra):
+                measured[0].matvec(top[:, number * width : (number + 1) * width])
+                progress(Progress(number + 1, self.extra))
+        return products(removal, measured)
 
 
 @dataclass(eq=False)
@@ -112,24 +137,3 @@ class _Check:
         counts = self.removal.counts
         total = sum((counts[name] * one for name, one in self.gradients.items()), np.zeros_like(params))
         return -total / self.removal.rows
-
-
-@dataclass(frozen=True, eq=False)
-class _Rounds:
-    """H p from one gradient round, given the gradient at the start from the same clients."""
-
-    start: Params
-    gradient: Params
-    loss: CommonLoss
-
-    def matvec(self, direction: Params) -> Params:
-        """The curvature applied to a direction."""
-        length = float(np.linalg.norm(direction))
-        if not length:
-            return np.zeros_like(direction)
-        scale = (float(np.linalg.norm(self.start)) or 1.0) / length
-        return np.asarray((self.loss.gradient(self.start + scale * direction) - self.gradient) / scale)
-
-    def dense(self) -> Params | None:
-        """Never formed."""
-        return None

@@ -72,7 +72,11 @@ class Retrain:
             flops, kept = closed_form_work(rows, *problem.shape), self._kept(removal, parts)
             return removal.finish(self, solution, head=head, flops=flops, note=ANEW, statistics=kept)
         server, own = removal.server if removal.available("server", "rows") else None, "trainer" in problem.traits
-        found = trained_anew(before, removal.online, minimum_trainer(problem), server=server, watch=removal.watch)
+        options = removal.material.options
+        same = own and getattr(options, "name", "") == problem.trainer
+        trainer = options if same else minimum_trainer(problem)
+        found = trained_anew(before, removal.online, trainer, server=server, watch=removal.watch)
+        again: dict[str, Any] = {"objective": found.objective, "kept": found.kept} if own else {}
         return removal.finish(
             self,
             found.solution,
@@ -81,6 +85,7 @@ class Retrain:
             flops=8 * found.rounds * rows * problem.shape[0],
             note=ANEW if own else f"{ANEW[:-1]}, from the same w_p, which knows the server's rows only.",
             gradients=found.gradients,
+            **again,
         )
 
     def _kept(self, removal: Removal, parts: Mapping[str, ClientStats]) -> StatisticsTree | None:
@@ -99,7 +104,7 @@ class RetrainFedAvg:
     name: ClassVar[str] = "retrain-fedavg"
     needs: ClassVar[tuple[Any, ...]] = (
         ("online", "fit"),
-        ("online", "scales"),
+        (("online", "scales"), ("trainer", "learning_rate")),
         (("online", "gradient"), ("online", "statistics")),
         ("trainer", "local_steps"),
     )

@@ -35,7 +35,8 @@ def test_evaluate_tells_states_apart(poisoned: Path, opened: Opened) -> None:
         else:
             assert found["head"]["excluding_target"]["value"] < 0.2
         assert found["difference_to_retraining"] < 0.05
-    assert len(list((poisoned / "references").iterdir())) == 2
+    # state 2 was trained anew on its rows, and is its own reference
+    assert len(list((poisoned / "references").iterdir())) == 1
 
 
 def test_the_servers_rows_flatter_a_network_that_was_pretrained_on_them(trained: Path, opened: Opened) -> None:
@@ -86,7 +87,7 @@ def test_purge_leaves_no_byte_of_the_forgotten(trained: Path, shop: Shop, tmp_pa
     secrets = [np.ascontiguousarray(kept.aggregate["1"]).tobytes(), folder.head().params.tobytes()]
     run.unlearn("1")
     run.report().write(trained / "report")
-    assert len(list((trained / "references").iterdir())) == 2
+    assert len(list((trained / "references").iterdir())) == 1  # state 2 is its own
     assert all(holds(trained, secret) for secret in secrets)
     assert all(holds(cache, row) for row in rows)
     gone = run.purge(rows=True, yes=True).cache

@@ -1,0 +1,1 @@
+"""Experiments as data: one trained state, every method on it, tuned alike and judged beside retraining."""
