@@ -59,6 +59,9 @@ def run(
     full: Annotated[bool, typer.Option("--full", help="All rows: hours.")] = False,
     seeds: Annotated[str | None, typer.Option(help="Other seeds: 0,1,2.")] = None,
     tune: Annotated[int | None, typer.Option(min=1, help="Settings of each method that are tried.")] = None,
+    tuned: Annotated[
+        Path | None, typer.Option(help="Take what tuning chose in this outcome, instead of trying again.")
+    ] = None,
     aim: Annotated[str | None, o.among("oracle", "blind", help="What tuning wants.")] = None,
     jobs: Annotated[int | None, typer.Option(min=1, help="Processes (default: as many as cores).")] = None,
     again: Annotated[bool, typer.Option("--again", help="Compute failed cells again.")] = False,
@@ -71,8 +74,8 @@ def run(
     import os
 
     from probekit.bench.cells import BenchPlace
-    from probekit.bench.reading import narrowed, read
-    from probekit.bench.results import result_of
+    from probekit.bench.reading import narrowed, read, tuned_as
+    from probekit.bench.results import read_result, result_of
     from probekit.bench.running import BenchRun
     from probekit.bench.writing import write
     from probekit.errors import InputError
@@ -83,8 +86,12 @@ def run(
     experiment = read(name, scale="quick" if quick else "full" if full else "usual")
     if seeds is not None:
         experiment = replace(experiment, seeds=o.whole_numbers(seeds, "--seeds"))
-    tuned: Any = {key: value for key, value in (("budget", tune), ("aim", aim)) if value is not None}
-    experiment = narrowed(replace(experiment, tune=replace(experiment.tune, **tuned)), only or ())
+    if tuned is not None and (tune is not None or aim is not None):
+        raise InputError("--tuned takes over budget and aim of that outcome. Leave --tune and --aim out.")
+    how: Any = {key: value for key, value in (("budget", tune), ("aim", aim)) if value is not None}
+    experiment = narrowed(replace(experiment, tune=replace(experiment.tune, **how)), only or ())
+    if tuned is not None:
+        experiment = tuned_as(experiment, read_result(tuned).plain, str(tuned))
     work = BenchRun(experiment, BenchPlace((output.cache or default_root()).absolute()), output.note, again)
     many = jobs or min(4, len(os.sched_getaffinity(0)))
     expected = work.estimate()
@@ -130,7 +137,7 @@ def leaderboard(
     from probekit.bench.results import read_result
     from probekit.files import write_text
 
-    write_text(to, page(read_result(source), str(source)))
+    write_text(to, page(read_result(source), str(source), str(to)))
     output.result({"page": str(to)}, facts)
 
 

@@ -151,11 +151,14 @@ class ModelPart:
 class TunePart:
     """How many settings of each method are tried on validation rows, its defaults among them, and what is wanted.
 
-    "oracle": to predict as retraining does; "blind": what an operator sees who has not retrained.
+    "oracle": to predict as retraining does; "blind": what an operator sees who has not retrained. `reused`: what such
+    a budget has chosen before, by setting and method; `source` says where. Nothing is tried of these.
     """
 
     budget: int = 1
     aim: str = "oracle"
+    reused: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    source: str = ""
 
     def __post_init__(self) -> None:
         one_of("tune.aim", self.aim, AIMS)
@@ -244,7 +247,8 @@ class Experiment:
         asked = setting.methods or self.methods
         every = [name for name in known_methods.names() if name not in (*self.without, *setting.without)]
         given = [name for one in asked for name in (every if one == ALL else [one])]
-        first = [name for name in BASELINES if name in known_methods.names()]
+        named = {one.partition(":")[0] for one in given}
+        first = [name for name in BASELINES if name in known_methods.names() and (name in given or name not in named)]
         return tuple(dict.fromkeys([*first, *given]))
 
     def left_out(self, setting: BenchSetting) -> list[str]:

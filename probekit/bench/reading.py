@@ -11,7 +11,7 @@ from pathlib import Path
 from types import UnionType
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from probekit.bench.experiment import BenchSetting, Experiment
+from probekit.bench.experiment import BenchSetting, Experiment, TunePart
 from probekit.errors import InputError, NotFoundError
 from probekit.registry import methods as known_methods
 from probekit.registry import nearest
@@ -172,3 +172,16 @@ def narrowed(experiment: Experiment, only: Sequence[str]) -> Experiment:
     if methods:
         settings = [replace(one, methods=methods) for one in settings]
     return replace(experiment, settings=tuple(settings), methods=methods or experiment.methods)
+
+
+def tuned_as(experiment: Experiment, plain: Mapping[str, Any], source: str) -> Experiment:
+    """The experiment with the settings that tuning chose in another outcome, for the lines that both have."""
+    lines: dict[str, dict[str, str]] = {}
+    for line in plain["lines"]:
+        if line["tried"] and any("numbers" in cell for cell in line["cells"]):
+            lines.setdefault(line["setting"], {})[line["method"]] = line["spec"]
+    shared = {one.name: lines[one.name] for one in experiment.settings if one.name in lines}
+    if not shared:
+        raise InputError(f"{source} tuned none of {', '.join(one.name for one in experiment.settings)}.")
+    tune = plain["experiment"]["tune"]
+    return replace(experiment, tune=TunePart(tune["budget"], tune["aim"], shared, source))

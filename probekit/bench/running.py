@@ -48,7 +48,7 @@ class BenchRun:
     def lines(self) -> list[Line]:
         """Every line of every table; the rows are brought on the way."""
         found = []
-        budget = self.experiment.tune.budget
+        tune = self.experiment.tune
         for setting in self.experiment.settings:
             if setting.name not in self.data:
                 rows = bring(setting, self.place.store, self.note)
@@ -57,7 +57,8 @@ class BenchRun:
             for name in (NOTHING, *self.experiment.methods_of(setting)):
                 own = setting if name == NOTHING else setting_for(name, setting)
                 keys = tuple(ScenarioKey(own, seed, self.data[setting.name]) for seed in self.experiment.seeds)
-                tried = () if name == NOTHING else trials(name, budget)
+                before = tune.reused.get(setting.name, {}).get(name)
+                tried = () if name == NOTHING else (before,) if before else trials(name, tune.budget)
                 found.append(Line(setting, name, keys, tried))
         return found
 

@@ -54,6 +54,7 @@ COLUMNS = (
     MeasureColumn("seconds", "seconds", 1, 2),
     MeasureColumn("operations", "GFLOP", 1e-9, 2),
 )
+PUBLISHED = ("published accuracy %", "published backdoor %")
 LARGE = 1e6
 """From here on numbers are written with an exponent: of steps that diverge nobody counts the digits."""
 
@@ -91,23 +92,19 @@ def cells_of(row: TableRow, columns: Sequence[MeasureColumn], *, beside: bool, s
         found = [row.method, "failed", *[""] * (len(columns) - 1)]
     found += [_size(row.facts.get("storage")), " and ".join(online) or "nobody" if row.means else ""]
     found.append(row.spec if row.spec != row.method else "")
-    if beside:
-        texts = [_published(row, place, sign) for place in (0, 1)]
-        found += texts
-    return found
+    return [*found, *published_of(row, sign)] if beside else found
 
 
 def titles(columns: Sequence[MeasureColumn], *, beside: bool) -> list[str]:
     """The heads of a table's columns."""
-    more = ["published accuracy %", "published backdoor %"] if beside else []
+    more = PUBLISHED if beside else ()
     return ["method", *(column.title for column in columns), "kept", "online", "with", *more]
 
 
-def _published(row: TableRow, place: int, sign: str) -> str:
-    if len(row.published) <= place:
-        return ""
-    value, error = row.published[place]
-    return f"{value:g}" if error is None else f"{value:g} {sign} {error:g}"
+def published_of(row: TableRow, sign: str = "±") -> list[str]:
+    """What others published of this method: accuracy and backdoor."""
+    known = [f"{value:g}" if error is None else f"{value:g} {sign} {error:g}" for value, error in row.published]
+    return [*known, *[""] * (len(PUBLISHED) - len(known))]
 
 
 def _size(value: Any) -> str:
@@ -122,11 +119,13 @@ def setup(result: BenchResult) -> list[str]:
         "oracle": "validation rows, with and without the trigger, that get another class than from retraining",
         "blind": "errors on validation rows and how far forgotten rows are from being treated like unseen ones",
     }
+    few = f"{tune['budget']} setting{'s' * (tune['budget'] > 1)} of each method, defaults first"
+    where = f", tried in {tune['source']}" if tune.get("source") else ", on the first seed"
     lines = [
         f"probekit {result.plain['probekit']}, experiment {about['name']}, scale {about['scale']}, "
         f"{len(seeds)} seed{'s' * (len(seeds) > 1)} ({', '.join(map(str, seeds))}); mean ± standard error.",
-        f"Tuning: {tune['budget']} setting{'s' * (tune['budget'] > 1)} of each method, defaults first"
-        + (f", on the first seed; aim {tune['aim']}: {aims[tune['aim']]}." if tune["budget"] > 1 else ": no tuning."),
+        f"Tuning: {few}"
+        + (f"{where}; aim {tune['aim']}: {aims[tune['aim']]}." if tune["budget"] > 1 else ": no tuning."),
     ]
     beside: dict[str, list[str]] = {}
     for one in result.plain["published"]:

@@ -66,7 +66,7 @@ def test_a_release_is_on_the_grid_and_has_noise_of_that_size(sigma: float) -> No
     head, noise = make_run(data={"dimension": 60, "classes": 9}).trained.head, ReleaseNoise.of(sigma)
     released = release(head, noise)
     drawn = released.params - np.rint(head.params / noise.grid) * noise.grid
-    assert drawn.std() == pytest.approx(sigma, rel=0.1)
+    assert drawn.std() == pytest.approx(sigma, rel=0.25)  # the noise has no seed: 8 standard errors of 549 draws
     assert np.array_equal(np.rint(released.params / noise.grid) * noise.grid, released.params)
     assert not np.array_equal(released.params, release(head, noise).params)
     bare = make_run(design={"intercept": "none"}).trained.head
