@@ -14,7 +14,7 @@ DOCS = Path(__file__).parents[1] / "docs"
 
 def test_the_page_is_what_its_json_says() -> None:
     result = read_result(DOCS / "leaderboard.json")
-    assert (DOCS / "leaderboard.md").read_text() == page(result, "docs/leaderboard.json")
+    assert (DOCS / "leaderboard.md").read_text() == page(result, "docs/leaderboard.json", "docs/leaderboard.md")
     for setting in result.settings:
         order = [row.method for row in ranked(result.of(setting))]
         distances = [row.mean("distance") for row in ranked(result.of(setting))]
@@ -25,7 +25,7 @@ def test_the_page_is_what_its_json_says() -> None:
 
 def test_the_page_of_membership_is_what_its_json_says() -> None:
     result = read_result(DOCS / "membership.json")
-    assert (DOCS / "membership.md").read_text() == page(result, "docs/membership.json")
+    assert (DOCS / "membership.md").read_text() == page(result, "docs/membership.json", "docs/membership.md")
     probe, called = result.settings
     closed = {row.method: row for row in result.of(probe) if row.means}
     for name in ("nothing", "exact", "retrain", "fedremoval"):

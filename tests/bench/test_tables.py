@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import csv
 import io
+from pathlib import Path
 
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
+from probekit.bench.cells import BenchPlace
+from probekit.bench.leaderboard import page
 from probekit.bench.pictures import near_ones
 from probekit.bench.published import beside
-from probekit.bench.results import BenchResult, mean
-from probekit.bench.tables import comma_separated, latex, markdown
-from probekit.errors import NotFoundError
-from tests.bench.conftest import Bench
+from probekit.bench.reading import experiment_of, merged, tuned_as
+from probekit.bench.results import BenchResult, mean, result_of
+from probekit.bench.running import BenchRun
+from probekit.bench.tables import comma_separated, latex, markdown, setup
+from probekit.errors import InputError, NotFoundError
+from tests.bench.conftest import SMALL, Bench
 
 
 def outcome(small: BenchResult, **numbers: list[float]) -> BenchResult:
@@ -64,3 +69,33 @@ def test_points_that_are_near_share_a_label() -> None:
     found = near_ones(axes, points)
     assert [numbers for numbers, _ in found] == [[0, 1], [2], [3], [4]]
     assert np.allclose(found[0][1], points[0])
+
+
+def test_a_page_has_published_figures_beside_what_they_count(bench: Bench) -> None:
+    told = {"source": "Somebody, 2020", "values": {"fedremoval": [[80.5, 0.25], 3]}}
+    text = page(bench(methods=["fedremoval"], published=told), "a.json", "b.md")
+    assert "probekit bench leaderboard a.json b.md" in text
+    head, line = (next(one for one in text.splitlines() if word in one) for word in ("| method |", "| fedremoval |"))
+    assert "backdoor, as the paper %" in head
+    assert head.endswith("| published accuracy % | published backdoor % | with |")
+    assert line.endswith("| 80.5 ± 0.25 | 3 |  |")
+    assert "published" not in page(bench(methods=["fedremoval"]), "a.json", "b.md")
+
+
+def test_a_baseline_with_options_stands_for_itself(bench: Bench) -> None:
+    rows = bench(methods=["neggrad:rounds=2"]).of("small")
+    assert [row.method for row in rows if row.method.startswith("neggrad")] == ["neggrad:rounds=2"]
+
+
+def test_what_tuning_chose_elsewhere_is_taken_over(bench: Bench, shelf: Path) -> None:
+    before = bench(methods=["cf"], tune={"budget": 4})
+    chosen = before.row("small", "cf").spec
+    again = tuned_as(experiment_of(merged(SMALL, {"methods": ["cf"], "seeds": [1]})), before.plain, "before.json")
+    work = BenchRun(again, BenchPlace(shelf))
+    work.run()
+    found = result_of(work)
+    assert found.row("small", "cf").spec == chosen
+    assert [line["tried"] for line in found.plain["lines"]] == [[] for _ in found.plain["lines"]]
+    assert "4 settings of each method, defaults first, tried in before.json" in setup(found)[1]
+    with pytest.raises(InputError, match="tuned none of other"):
+        tuned_as(experiment_of(merged(SMALL, {"name": "other"})), before.plain, "before.json")
