@@ -17,7 +17,7 @@ from probekit.registry import methods as known_methods
 from probekit.registry import nearest
 
 SCALES = ("quick", "full")
-TOP = ("sweep", "settings", *SCALES)
+TOP = ("sweep", "settings", "include", *SCALES)
 WORDS = {int: "a whole number", float: "a number", str: "a text", bool: "true or false"}
 Value = TypeVar("Value")
 Table = dict[str, Any]
@@ -32,6 +32,10 @@ def names() -> list[str]:
 
 def read(name: str, *, scale: str = "usual") -> Experiment:
     """An experiment of the package by name, or of a file by path (which ends in .toml)."""
+    return experiment_of(_content(name), scale=scale)
+
+
+def _content(name: str) -> Table:
     if name.endswith(".toml"):
         path = Path(name)
         if not path.is_file():
@@ -45,7 +49,7 @@ def read(name: str, *, scale: str = "usual") -> Experiment:
         content = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise InputError(f"{name} is not TOML: {error}.") from error
-    return experiment_of({"name": title, **content}, scale=scale)
+    return {"name": title, **content}
 
 
 def experiment_of(content: Mapping[str, Any], *, scale: str = "usual") -> Experiment:
@@ -54,7 +58,9 @@ def experiment_of(content: Mapping[str, Any], *, scale: str = "usual") -> Experi
     changes = {name: whole.pop(name, {}) for name in SCALES}
     whole = merged(whole, changes.get(scale, {}))
     own = {one.name for one in fields(BenchSetting)} - {"name", "methods", "without", "x"}
-    given, sweep = whole.pop("settings", [{"name": whole.get("name", "")}]), whole.pop("sweep", {})
+    included = list(_included(whole.pop("include", {}), scale))
+    usual: list[Any] = [] if included else [{"name": whole.get("name", "")}]
+    given, sweep = whole.pop("settings", usual), whole.pop("sweep", {})
     if not isinstance(given, list) or not isinstance(sweep, dict):
         raise InputError("settings is a list of tables ([[settings]]) and sweep a table ([sweep]).")
     shared = {name: whole.pop(name) for name in sorted(own & whole.keys())}
@@ -70,11 +76,25 @@ def experiment_of(content: Mapping[str, Any], *, scale: str = "usual") -> Experi
     for key in whole:
         if key not in known:
             raise InputError(f"An experiment has no key {key!r}. {nearest(key, [*known, *own, *TOP])}")
-    whole |= {"settings": tuple(settings), "scale": scale}
+    whole |= {"settings": (*included, *settings), "scale": scale}
     if sweep:
         whole["sweep"] = str(sweep["key"])
     whole.setdefault("title", whole.get("name", ""))
     return made(Experiment, whole, "the experiment")
+
+
+def _included(wanted: Any, scale: str) -> Iterator[BenchSetting]:
+    """Settings of other experiments, as these have them: `include` names an experiment and some of its settings."""
+    if not isinstance(wanted, dict) or not all(isinstance(some, list) for some in wanted.values()):
+        raise InputError(f"include is a table of experiments, each with a list of its settings; found {wanted!r}.")
+    for name, some in wanted.items():
+        if "include" in (content := _content(name)):
+            raise InputError(f"{name} includes others itself. Include those.")
+        known = {one.name: one for one in experiment_of(content, scale=scale).settings}
+        for setting in some:
+            if setting not in known:
+                raise InputError(f"{name} has no setting {setting!r} to include. {nearest(str(setting), list(known))}")
+            yield known[setting]
 
 
 def merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> Table:

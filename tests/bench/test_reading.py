@@ -96,3 +96,17 @@ def test_narrowing_keeps_the_baselines() -> None:
     with pytest.raises(NotFoundError, match="no setting or method 'c'"):
         narrowed(whole, ["c"])
     assert isinstance(some, Experiment)
+
+
+@pytest.mark.parametrize("scale", ["usual", "quick", "full"])
+def test_settings_of_other_experiments_are_taken_as_they_are(scale: str) -> None:
+    paper, networks, probes = (read(name, scale=scale) for name in ("paper", "networks", "probes"))
+    others = {one.name: one for one in (*networks.settings, *probes.settings)}
+    assert len(paper.settings) == 8
+    assert all(others[one.name] == one for one in paper.settings)
+    with pytest.raises(InputError, match=r"networks has no setting 'mnits' to include. .*mnist"):
+        experiment_of({"name": "mine", "include": {"networks": ["mnits"]}})
+    with pytest.raises(InputError, match="include is a table of experiments"):
+        experiment_of({"name": "mine", "include": ["networks"]})
+    with pytest.raises(InputError, match="paper includes others itself"):
+        experiment_of({"name": "mine", "include": {"paper": ["mnist"]}})
