@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
@@ -18,6 +19,8 @@ from probekit.linear.targets import TargetDesign
 from probekit.values import Rows
 
 Array = NDArray[np.float64]
+KEPT_BYTES = 1 << 25
+"""Rows of at most this size are made ready once, not for every product."""
 
 
 class Squares(Protocol):
@@ -258,6 +261,15 @@ class RowSquares(_HeadSquares):
         return StatsSquares(statistics(self.rows, self.labels, self.design))
 
     def _blocks(self) -> Iterator[tuple[NDArray[np.int64], Array]]:
+        few = 8 * self.count * self.design.columns <= KEPT_BYTES
+        return iter(self._few_blocks) if few else self._made_blocks()
+
+    @cached_property
+    def _few_blocks(self) -> list[tuple[NDArray[np.int64], Array]]:
+        """Kept while many steps follow: making them takes longer than a product with them."""
+        return list(self._made_blocks())
+
+    def _made_blocks(self) -> Iterator[tuple[NDArray[np.int64], Array]]:
         for numbers, block in row_blocks(self.rows, self.design):
             block = block.astype(np.float64, copy=False)
             ones = np.ones((len(block), self.design.columns - self.design.dimension))
