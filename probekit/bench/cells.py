@@ -154,10 +154,12 @@ def _scenario(place: BenchPlace, key: CellKey) -> Scenario:
 
 def _measured(place: BenchPlace, scenario: Scenario, key: CellKey) -> dict[str, Any]:
     """The numbers of one method."""
-    found = unlearned(scenario, key.method)
+    costly = set(key.metrics) & COSTLY.keys()
+    found = scenario.retrained.get(key.method) if not costly else None  # these look at more than parameters
+    found = found or unlearned(scenario, key.method)
     params, cost = found.params, found.cost
     tuned = {"aim": Judge(scenario, "validation").aim(params, key.aim)} if key.aim else {}
-    if key.aim and set(key.metrics) & COSTLY.keys():
+    if key.aim and costly:
         return tuned
     judge, numbers = Judge(scenario), dict[str, Any]()
     for name in key.metrics:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from probekit.bench.scenario import Scenario
 from probekit.errors import InputError
 from probekit.evaluation.footprint import footprint
 from probekit.federated.trained import Trained
@@ -15,6 +15,9 @@ from probekit.unlearning.choice import carried_out
 from probekit.unlearning.method import FROM_ROWS, Cost, Unlearned, choices_of, method, missing
 from probekit.unlearning.removal import Removal
 from probekit.values import Array
+
+if TYPE_CHECKING:
+    from probekit.bench.scenario import Scenario
 
 NOTHING = "nothing"
 """The baseline that leaves the head as it is; it is no method, and nobody can ask a run for it."""
@@ -32,6 +35,16 @@ class Forgotten:
     cost: Cost
     facts: dict[str, Any]
     last: Unlearned | None = None
+
+    @property
+    def plain(self) -> dict[str, Any]:
+        """All but where it ended, for a file."""
+        return {"cost": asdict(self.cost), "facts": self.facts}
+
+    @classmethod
+    def known(cls, params: Array, plain: Mapping[str, Any]) -> Forgotten:
+        """What `plain` said of these parameters."""
+        return cls(params, Cost(**plain["cost"]), dict(plain["facts"]))
 
 
 def unlearned(scenario: Scenario, spec: str) -> Forgotten:

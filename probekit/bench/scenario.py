@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ import numpy as np
 
 from probekit import __version__
 from probekit.bench.experiment import BenchSetting
+from probekit.bench.forgetting import Forgotten, unlearned
 from probekit.bench.requests import forget_requests
 from probekit.bench.rows import DividedRows, SettingRows, divide
 from probekit.errors import InputError
@@ -77,6 +78,8 @@ class Scenario:
     requests: tuple[UnlearnRequest, ...]
     references: Mapping[str, Array]
     seconds: float
+    retrained: Mapping[str, Forgotten] = field(default_factory=dict)
+    """By method: retrainings that were carried out as any method is, with what they took."""
 
     @property
     def everything(self) -> UnlearnRequest:
@@ -133,10 +136,13 @@ def make(key: ScenarioKey, rows: SettingRows, root: Path) -> Path:
     training, cpu = time.perf_counter() - began, time.process_time() - used
     requests = forget_requests(key.setting, trained, divided, key.seed)
     scenario = Scenario(key, divided, trained, requests, {}, 0.0)
-    references, took = dict[str, Array](), {}
+    references, took, costs = dict[str, Array](), {}, {}
     for name, method in RETRAININGS.items():
         start = time.perf_counter()
-        found = _retrained(scenario, method, trainer)
+        found = _retrained(scenario, method, trainer) if len(requests) > 1 else None
+        once = _carried_out(scenario, method) if len(requests) == 1 else None
+        if once is not None:
+            found, costs[method] = once.params, once.plain
         if found is not None:
             references[name], took[name] = found, time.perf_counter() - start
     if FEDAVG in references and hasattr(trainer, "seed"):
@@ -156,6 +162,7 @@ def make(key: ScenarioKey, rows: SettingRows, root: Path) -> Path:
             "state": sha256_file(aside / STATE / NOTE),
             "references": tensors.put(aside / REFERENCES, arrays),
             "requests": [one.plain for one in requests],
+            "retrained": costs,
             "seconds": {"training": training, **took},
             "cpu_seconds": {"training": cpu, "all": time.process_time() - used},
         }
@@ -171,7 +178,13 @@ def load(key: ScenarioKey, rows: SettingRows, root: Path) -> Scenario:
     requests = tuple(UnlearnRequest.from_plain(one) for one in about["requests"])
     references = tensors.take(folder / REFERENCES, about["references"])[0]
     divided = divide(key.setting, rows, key.seed)
-    return Scenario(key, divided, trained, requests, references, float(about["seconds"]["training"]))
+    known = about.get("retrained", {})
+    retrained = {
+        method: Forgotten.known(references[name], known[method])
+        for name, method in RETRAININGS.items()
+        if method in known
+    }
+    return Scenario(key, divided, trained, requests, references, float(about["seconds"]["training"]), retrained)
 
 
 def _trained(key: ScenarioKey, divided: DividedRows, trainer: Any) -> Trained:
@@ -196,6 +209,14 @@ def _trained(key: ScenarioKey, divided: DividedRows, trainer: Any) -> Trained:
     sent = {one.client: one for one in clients.ask("gradient", {"params": found.params}).each()}
     each = {name: sent[name].arrays["gradient"] / sent[name].count + extra for name in found.counts}
     return replace(found, gradients=Gradients(each))
+
+
+def _carried_out(scenario: Scenario, method: str) -> Forgotten | None:
+    """A retraining as a cell would have it; None where this problem or trainer has none of the kind."""
+    try:
+        return unlearned(scenario, method)
+    except InputError:
+        return None
 
 
 def _retrained(scenario: Scenario, method: str, trainer: Any) -> Array | None:

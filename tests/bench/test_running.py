@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -11,7 +11,7 @@ import pytest
 from scipy import linalg
 
 from probekit import registry
-from probekit.bench import cells
+from probekit.bench import cells, forgetting
 from probekit.bench.cells import BenchPlace
 from probekit.bench.judging import VECTOR_STREAM
 from probekit.bench.reading import experiment_of, merged
@@ -207,6 +207,27 @@ def test_interrupted_twice_it_goes_on_where_it_was(tmp_path: Path, shelf: Path) 
     straight.run()
     ours, theirs = (one.cells[("small", "fedremoval", 8)]["numbers"] for one in (whole, straight))
     assert ours["distance"] == theirs["distance"]
+
+
+def test_a_scenarios_retrainings_are_not_computed_again(
+    bench: Bench, shelf: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Wanted: what calling the method gives. A cell that looks at more than parameters calls it all the same."""
+    changes = {"methods": ["cf"], "seeds": [9]}
+    run = BenchRun(experiment_of(merged(SMALL, changes)), BenchPlace(shelf))
+    scenario = cells.opened(run.place, run.lines()[0].keys[0])
+    for name in ("retrain", "retrain-fedavg"):
+        called, kept = forgetting.unlearned(scenario, name), scenario.retrained[name]
+        np.testing.assert_array_equal(kept.params, called.params)
+        assert kept.facts == called.facts
+        assert replace(kept.cost, seconds=0.0) == replace(called.cost, seconds=0.0)
+    asked = []
+    monkeypatch.setattr(cells, "unlearned", lambda *one: asked.append(one[1]) or forgetting.unlearned(*one))
+    bench(**changes)
+    assert "cf" in asked
+    assert not {"retrain", "retrain-fedavg"} & set(asked)
+    bench(**changes, metrics=["distance", "certified"])
+    assert "retrain" in asked
 
 
 def test_rows_are_certified_from_the_rounds_where_a_gradient_certifies_few(bench: Bench) -> None:
