@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -30,7 +32,7 @@ def test_exact_is_first_nothing_never_and_sga_forgets_the_trigger_alone(bench: B
     assert "nothing" not in deceptive(rows)
 
 
-def line(name: str, published: tuple[float, float] | None = None, **numbers: float) -> TableRow:
+def line(name: str, published: Any = None, **numbers: float) -> TableRow:
     """A line of a table with these means."""
     told = () if published is None else tuple((one, None) for one in published)
     means = {key: found for key, value in numbers.items() if (found := mean([value])) is not None}

@@ -221,8 +221,13 @@ def test_a_scenarios_retrainings_are_not_computed_again(
         np.testing.assert_array_equal(kept.params, called.params)
         assert kept.facts == called.facts
         assert replace(kept.cost, seconds=0.0) == replace(called.cost, seconds=0.0)
-    asked = []
-    monkeypatch.setattr(cells, "unlearned", lambda *one: asked.append(one[1]) or forgetting.unlearned(*one))
+    asked: list[str] = []
+
+    def noted(scenario: Any, spec: str) -> Any:
+        asked.append(spec)
+        return forgetting.unlearned(scenario, spec)
+
+    monkeypatch.setattr(cells, "unlearned", noted)
     bench(**changes)
     assert "cf" in asked
     assert not {"retrain", "retrain-fedavg"} & set(asked)
