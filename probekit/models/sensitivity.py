@@ -20,7 +20,7 @@ NOISE_STREAM = 26
 
 def fit_blind(holding: Any, name: str, plan: FitPlan, arrays: Mapping[str, Array]) -> Array:
     """A client's parameters after steps against the sensitivity along "region" (a weight for each input), or along
-    "pairs" (differences of inputs, one in a row)."""
+    "pairs": what was added to the client's inputs, one in a row, is taken away again."""
     noise, generator = plan.noise or Noise(), plan.generator(name, NOISE_STREAM)
     every, source = np.arange(holding.count), holding.embeddings.embeddings
     scale = np.asarray(source[holding.rows], np.float64).std(axis=0) if noise.relative else 1.0
@@ -29,7 +29,7 @@ def fit_blind(holding: Any, name: str, plan: FitPlan, arrays: Mapping[str, Array
         chosen = holding.rows[every if plan.batch is None else some[some >= 0]]
         rows = np.tile(np.asarray(source[chosen], np.float64), (noise.draws, 1))
         if "pairs" in arrays:
-            moved = arrays["pairs"][generator.integers(len(arrays["pairs"]), size=len(rows))]
+            moved = -arrays["pairs"][generator.integers(len(arrays["pairs"]), size=len(rows))]
         else:
             spread = generator.uniform(noise.low, noise.high, (len(rows), 1))
             moved = spread * generator.normal(size=rows.shape) * (arrays["region"] * scale)
