@@ -196,6 +196,7 @@ def _trained(key: ScenarioKey, divided: DividedRows, trainer: Any) -> Trained:
     options = TrainOptions(backend=model.backend, seed=key.seed, **model.options)
     problem: Any = backend_named(model.backend).prepare(divided.embeddings, divided.partition, options)
     keep = "statistics" if "statistics" in problem.traits and "statistics" in trainer.keeps else None
+    keep = keep if "quadratic" in problem.traits else "nothing"  # gradients are for who has a curvature
     ridge = model.ridge if getattr(trainer, "ridge", None) is None else None  # a trainer's own goes with it
     how: Any = {"problem": problem, "ridge": ridge, "method": trainer, "keep": keep}
     found = train(divided.embeddings, divided.partition, **how)

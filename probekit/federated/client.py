@@ -112,9 +112,10 @@ def _importance(ask: Ask, holding: Any, name: str) -> Found:
 
 
 def _fit(ask: Ask, holding: Any, name: str) -> Found:
-    plan, loss = FitPlan.from_plain(ask.plan), holding.problem.loss(holding, ask.arrays["params"])
+    plan = FitPlan.from_plain(ask.plan)
+    values = {"loss": holding.problem.loss(holding, ask.arrays["params"])} if plan.tells_loss else {}
     fit = fit_blind if plan.noise else fit_adapter if plan.rank is not None else holding.problem.fit
-    return {"params": fit(holding, name, plan, ask.arrays)}, {"loss": loss}
+    return {"params": fit(holding, name, plan, ask.arrays)}, values
 
 
 def _leave_out(ask: Ask, holding: Any, name: str) -> Found:

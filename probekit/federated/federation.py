@@ -204,8 +204,8 @@ def _values(ask: Ask) -> tuple[str, ...]:
         return ("form",)
     if ask.kind == "scales":
         return ("energy", "target_energy", *(("curvature",) if "ridge" in ask.plan else ()))
-    lossy = ask.kind in ("fit", "evaluate") or (ask.kind == "gradient" and ask.plan.get("loss"))
-    return ("loss",) if lossy else ()
+    told = {"evaluate": True, "fit": ask.plan.get("tells_loss", True), "gradient": ask.plan.get("loss")}
+    return ("loss",) if told.get(ask.kind) else ()
 
 
 def _fault(name: str, array: NDArray[Any], ask: Ask, rows: int, shape: tuple[int, int]) -> str:

@@ -51,6 +51,8 @@ class FitPlan:
     batch ("random-batch"), "uniform" (1 / k), or what the "teacher" (an array of parameters) gives. `loss`: the
     problem's own, or "bounded" from above (of cross-entropy), which may be climbed forever.
 
+    `tells_loss`: whether the answer has the loss at the start, which takes a pass over the rows of its own.
+
     With a `rank`, adapters on `layers` are trained instead (array "adapter"); with `noise`, blindness to a part of the
     inputs (array "region" or "pairs").
     """
@@ -71,6 +73,7 @@ class FitPlan:
     rank: int | None = None
     layers: tuple[str, ...] = ()
     noise: Noise | None = None
+    tells_loss: bool = True
     seed: int = 0
     stream: int = BATCH_STREAM
     round: int = 0

@@ -47,7 +47,7 @@ def local_plan(
     rate = rate or removal.before.learning_rate or (None if known is None else known.learning_rate)
     if rate is None:
         rate = 1 / _largest_curvature(removal, removal.retained if clients is None else clients, batch)
-    given: dict[str, Any] = {"ridge": removal.ridge, "seed": getattr(known, "seed", 0), **more}
+    given: dict[str, Any] = {"ridge": removal.ridge, "seed": getattr(known, "seed", 0), "tells_loss": False, **more}
     drop = getattr(known, "drop_last", False)
     return FitPlan(steps, epochs, batch, drop, used, rate, round=removal.before.rounds, **given)
 
