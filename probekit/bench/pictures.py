@@ -25,6 +25,7 @@ MEASURES = {
     "distance": "distance to the minimum",
     "curvature_error": "curvature's error",
 }
+FAR = {"distance": "distance to the minimum", "distance_fedavg": "distance to FedAvg's retraining"}
 MOST_CURVES = 16
 NEAR_X, NEAR_Y = 0.06, 0.04
 """Shares of the axes within which labels would overlap."""
@@ -70,7 +71,8 @@ def bars(rows: Sequence[TableRow], title: str) -> Figure:
             axes.axhline(goal, color=GREEN, linewidth=1, linestyle="--", label="retraining")
             for place, one in known:
                 gap = f"{100 * (one.value - goal):+.1f}"
-                axes.annotate(gap, (place, one.value), (0, 2), textcoords="offset points", ha="center", fontsize=7)
+                top = (place, one.value + (one.error or 0.0))
+                axes.annotate(gap, top, (0, 2), textcoords="offset points", ha="center", fontsize=7)
         axes.set(ylabel=measure, ylim=(0, 1.12))
     many[0].set_title(f"{title}: gap to retraining in points")
     many[1].set_xticks(
@@ -100,7 +102,7 @@ def distance_map(rows: Sequence[TableRow], title: str) -> Figure | None:
         lines += [f"{number} {_label(drawn[one][0].method)}" for one in some]
     key = "\n".join(lines)
     axes.annotate(key, (1.02, 1.0), xycoords="axes fraction", va="top", fontsize=8)
-    axes.set(xlabel="bytes sent, both ways", ylabel=f"{measure.replace('_', ' ')} to retraining, relative", title=title)
+    axes.set(xlabel="bytes sent, both ways", ylabel=f"{FAR[measure]}, relative", title=title)
     return figure
 
 
