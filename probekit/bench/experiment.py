@@ -45,7 +45,7 @@ def one_of(what: str, value: str, known: tuple[str, ...]) -> None:
 class DataPart:
     """Which rows: sets of the cache (`cached`, `cached_test`, and `cached_triggered` ones), or a data set to encode.
 
-    `rows`, `test_rows`: a number, or a share of all if below 1; drawn at random by `draw`. `test`: the split of test
+    `rows`, `test_rows`: a number, or a share of all up to 1; drawn at random by `draw`. `test`: the split of test
     rows, or a share to hold out of a set that has no such split. `validation`: the share of test rows that tuning
     sees, and the tables do not.
     """
@@ -69,7 +69,7 @@ class DataPart:
         for name in ("rows", "test_rows"):
             value = getattr(self, name)
             if value is not None and not 0 < value < math.inf:
-                raise InputError(f"data.{name} is a number of rows, or a share below 1; found {value}.")
+                raise InputError(f"data.{name} is a number of rows, or a share up to 1; found {value}.")
         if (self.cached is None) != (self.cached_test is None):
             raise InputError("data.cached and data.cached_test name the sets to train on and to test; give both.")
 

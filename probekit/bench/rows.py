@@ -80,9 +80,11 @@ def some_rows(count: int, wanted: float | None, seed: int, first: Indices | None
     every = np.arange(count) if first is None else first
     if wanted is None:
         return every
-    number = round(wanted * len(every)) if wanted < 1 else round(wanted)
+    number = round(wanted * len(every)) if wanted <= 1 else round(wanted)
     if not 1 <= number <= len(every):
-        raise InputError(f"{number} rows were asked for of {len(every)}. Ask for fewer, or for a share below 1.")
+        raise InputError(f"{number} rows were asked for of {len(every)}. Ask for fewer, or for a share up to 1.")
+    if number == len(every):
+        return every
     drawn = np.random.Generator(np.random.PCG64([seed, ROWS_STREAM])).permutation(len(every))[:number]
     return every[np.sort(drawn)]
 

@@ -139,7 +139,7 @@ def about_setting(result: BenchResult, setting: str) -> str:
     one = next(found for found in result.plain["experiment"]["settings"] if found["name"] == setting)
     data, who, model, asked = one["data"], one["clients"], one["model"], one["request"]
     rows = data["cached"] or f"{data['set']} by {data['backbone']}"
-    part = "" if data["rows"] is None else f", {data['rows']:g} rows" if data["rows"] >= 1 else f", {data['rows']:.0%}"
+    part = "" if data["rows"] is None else f", {data['rows']:g} rows" if data["rows"] > 1 else f", {data['rows']:.0%}"
     poison = (
         f", one poisoned by {one['poison']['trigger']} as {one['poison']['label']}" if one["poison"]["trigger"] else ""
     )

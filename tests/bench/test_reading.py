@@ -9,6 +9,7 @@ import pytest
 
 from probekit.bench.experiment import Experiment
 from probekit.bench.reading import experiment_of, names, narrowed, read
+from probekit.bench.rows import some_rows
 from probekit.errors import InputError, NotFoundError, ProbekitError
 
 WRONG: dict[str, tuple[dict[str, Any], str]] = {
@@ -110,3 +111,14 @@ def test_settings_of_other_experiments_are_taken_as_they_are(scale: str) -> None
         experiment_of({"name": "mine", "include": ["networks"]})
     with pytest.raises(InputError, match="paper includes others itself"):
         experiment_of({"name": "mine", "include": {"paper": ["mnist"]}})
+
+
+def test_a_share_of_one_is_all_rows() -> None:
+    assert some_rows(7, 1.0, 0).tolist() == list(range(7))
+    assert some_rows(7, 7, 0).tolist() == list(range(7))
+    assert len(some_rows(10, 0.2, 0)) == 2
+    assert len(some_rows(10, 3, 0)) == 3
+    with pytest.raises(InputError, match="8 rows were asked for of 7"):
+        some_rows(7, 8, 0)
+    whole = {one.data.rows for one in read("networks", scale="full").settings}
+    assert whole == {1.0}
