@@ -135,8 +135,8 @@ def page(result: BenchResult, source: str, to: str) -> str:
             lines += [
                 f"A backdoor that is gone is no evidence that a client is: {names} brought it to within "
                 f"{100 * GONE:.0f} points of retraining's, and {'is' if len(found) == 1 else 'are'} as far from the "
-                f"retrained heads as doing nothing (within {NEAR:.0%}), or farther. What the client taught beside the "
-                "trigger is still in there.",
+                f"retrained heads as doing nothing (within {NEAR:.0%}), or farther. The trigger is gone; nothing shows "
+                "that the rest of what the client taught is.",
                 "",
             ]
         failed = [row for row in result.of(setting) if row.errors and row.possible]
