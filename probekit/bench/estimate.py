@@ -12,13 +12,13 @@ from probekit.files import read_json
 
 HEAD_RATE = 3e-9
 """CPU seconds for one number of a row in one pass, on one core that nobody else uses."""
-NETWORK_RATES = {"jvp": 5.5e-10, "network": 2.4e-10}
+NETWORK_RATES = {"jvp": 7e-10, "network": 2.2e-10}
 """CPU seconds for one parameter that a row meets in one pass: linearized, and conventional."""
 PARAMETERS = {"mlp": 84_000, "mlp-large": 444_000, "cnn": 1_650_000}
 """Of a convolution as many as a dense network of the same cost has."""
-WHOLE = {"jvp": 7.0, "network": 2.7}
+WHOLE = {"jvp": 2.5, "network": 2.7}
 """Scenarios train, and retrain: a linearized network to its minimum, too."""
-PART = {"jvp": 0.8, "network": 0.8}
+PART = {"jvp": 0.35, "network": 0.4}
 """A method takes about this share of a training."""
 USUAL_WHOLE, USUAL_PART = 3.5, 0.6
 Size = tuple[int, int]
