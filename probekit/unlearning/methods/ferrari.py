@@ -44,7 +44,7 @@ class Ferrari:
     source: ClassVar[str] = "Gu et al., NeurIPS 2024"
     keeps: ClassVar[tuple[str, ...]] = ("statistics",)
     traits: ClassVar[frozenset[str]] = frozenset()
-    tunable: ClassVar[Mapping[str, tuple[Any, ...]]] = {"rate": (0.0003, 0.001, 0.003, 0.1, 1.0)}
+    tunable: ClassVar[Mapping[str, tuple[Any, ...]]] = {"rate": (0.0003, 0.001, 0.003, 0.01, 0.1, 1.0)}
 
     region: str = ""
     space: str = "picture"
