@@ -256,6 +256,7 @@ def test_the_tests_pass_from_the_wheel(elsewhere: Path) -> None:
     files = (
         "packaging",
         "claims",
+        "comparison_page",
         "contributing",
         "shape",
         "erasure_page",
