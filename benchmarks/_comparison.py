@@ -2,7 +2,8 @@
 
 The text stands in docs/site/comparison.md.in. A place `{networks/mnist/cf/b:.1f}` is a mean of an outcome (outcome,
 setting, method, measure), `{paper/full_parameter/mnist/CF/1:.1f}` a figure of the paper,
-`{aim/networks/mnist/sga/sga:3:.0f}` what a trial of tuning came to, `{deceptive/networks/mnist:.0f}` how many methods have only lost their backdoor.
+`{aim/networks/mnist/sga/sga:3:.0f}` what a trial of tuning came to, and `{deceptive/networks/mnist:.0f}` how many
+methods have only lost their backdoor.
 """
 
 from __future__ import annotations
