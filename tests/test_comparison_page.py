@@ -46,7 +46,7 @@ def test_what_was_promised_was_run(comparison: Any) -> None:
     whole = {one["name"]: one["data"]["rows"] for one in full.plain["experiment"]["settings"]}
     assert whole == {"mnist": 1.0, "fashion-mnist": 1.0}
     assert {one["data"]["rows"] for one in networks.plain["experiment"]["settings"]} == {0.2}
-    sets = ("mnist", "fashion-mnist")
+    sets = ("mnist", "fashion-mnist", "cifar10")
     for result, settings in (
         (networks, [*sets, "mnist linearized", "fashion-mnist linearized"]),
         (full, sets[:2]),
