@@ -55,3 +55,4 @@ def test_what_was_promised_was_run(comparison: Any) -> None:
         for setting in settings:
             able = [row for row in result.of(setting) if row.means and row.method != "nothing"]
             assert len(able) >= 15, setting
+    assert "cifar10 linearized" in networks.settings
