@@ -1,35 +1,28 @@
-"""Workers of the Ray that this process started."""
+"""What ends a worker of a cluster in the midst of its work, once."""
 
 from __future__ import annotations
 
 import os
 import signal
-import time
-from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 
-def workers(doing: str) -> Iterator[int]:
-    """The processes of our Ray that do this now."""
-    for folder in Path("/proc").glob("[0-9]*"):
+@dataclass(frozen=True)
+class Death:
+    """Takes the first process that meets it, wherever that runs, and no other."""
+
+    mark: Path
+
+    def meet(self) -> None:
+        """End this process as a machine that fails would, unless another was taken before."""
         try:
-            title = (folder / "cmdline").read_bytes()
-            if title.startswith(f"ray::{doing}".encode()) and _parent(_parent(int(folder.name))) == os.getpid():
-                yield int(folder.name)
-        except (OSError, ValueError):
-            continue
+            self.mark.touch(exist_ok=False)
+        except FileExistsError:
+            return
+        os.kill(os.getpid(), signal.SIGKILL)
 
-
-def kill_one(doing: str, *, seconds: float = 60.0) -> int:
-    """Kill the first worker that does this; gives its number."""
-    until = time.monotonic() + seconds
-    while time.monotonic() < until:
-        for number in workers(doing):
-            os.kill(number, signal.SIGKILL)
-            return number
-        time.sleep(0.005)
-    raise AssertionError(f"Nobody did {doing} for {seconds} seconds.")
-
-
-def _parent(number: int) -> int:
-    return int(Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[1])
+    @property
+    def came(self) -> bool:
+        """Whether it took one."""
+        return self.mark.exists()

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from probekit.cache import DiskStore
+from probekit.encoding import engine
 from probekit.encoding.cluster import Cluster
-from probekit.encoding.engine import ExtractRequest, extract_on
+from probekit.encoding.engine import Encoder, ExtractRequest, ShardReport, extract_on
 from probekit.encoding.extract import extract
 from probekit.encoding.options import ExtractProgress
 from probekit.errors import InputError
-from tests.clusters import kill_one
+from tests.clusters import Death
 from tests.conftest import pairs, tree
 
 SETTINGS = {"dtype": "float32", "window": None, "on_error": "raise", "batch_size": 4}
@@ -22,12 +22,12 @@ SETTINGS = {"dtype": "float32", "window": None, "on_error": "raise", "batch_size
 
 @pytest.fixture
 def request_(tmp_path: Path) -> ExtractRequest:
-    """Pictures in a folder, and a backbone that takes its time."""
+    """Pictures in a folder, and a backbone."""
     for number, (picture, label) in enumerate(pairs(120)):
         folder = tmp_path / "photos" / str(label)
         folder.mkdir(parents=True, exist_ok=True)
         picture.save(folder / f"{number}.png")
-    return ExtractRequest("py:tests.slow_backbone:make", f"folder:{tmp_path / 'photos'}", settings=SETTINGS)
+    return ExtractRequest("py:tests.conftest:PixelBackbone", f"folder:{tmp_path / 'photos'}", settings=SETTINGS)
 
 
 def alone(request: ExtractRequest, root: Path) -> DiskStore:
@@ -39,15 +39,37 @@ def alone(request: ExtractRequest, root: Path) -> DiskStore:
     return store
 
 
+def mortal(death: Death) -> type[Encoder]:
+    """Encoders of which one dies before its third batch."""
+
+    class Mortal(Encoder):
+        def shard(self, number: int, shards: int) -> ShardReport:
+            real, before = type(self.encoder).encode, self.encoder.encoded  # type: ignore[attr-defined]
+
+            def encode(batch: Any) -> Any:
+                if self.encoder.encoded - before >= 8:  # type: ignore[attr-defined]
+                    death.meet()
+                return real(self.encoder, batch)
+
+            self.encoder.encode = encode  # type: ignore[method-assign]
+            return super().shard(number, shards)
+
+    return Mortal
+
+
 def test_a_killed_actor_is_replaced_and_the_set_is_the_same(
-    request_: ExtractRequest, store: DiskStore, tmp_path: Path, ray_cluster: Cluster
+    request_: ExtractRequest,
+    store: DiskStore,
+    tmp_path: Path,
+    ray_cluster: Cluster,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     seen: list[ExtractProgress] = []
     given: Any = {"store": store, "progress": seen.append, "note": lambda text: None}
-    with ThreadPoolExecutor(1) as pool:
-        encoding = pool.submit(lambda: extract_on("ray", request_, "data", **given))
-        kill_one("Encoder.shard")
-        found = encoding.result(120)
+    death = Death(tmp_path / "died")
+    monkeypatch.setattr(engine, "Encoder", mortal(death))
+    found = extract_on("ray", request_, "data", **given)
+    assert death.came
     wanted = alone(request_, tmp_path / "alone")
     assert found.digest == wanted.sets.resolve("data")
     assert tree(store.root) == tree(wanted.root)
