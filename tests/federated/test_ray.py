@@ -21,6 +21,7 @@ from probekit.cache import DiskStore
 from probekit.encoding.cluster import FIXED, TOKEN, TOKEN_FILE, Cluster
 from probekit.errors import InputError, MissingClientsError, NotFoundError, OfflineError
 from probekit.federated import ray as on_ray
+from probekit.federated import ray_tasks
 from probekit.federated.in_process import InProcess
 from probekit.federated.message import Ask, Selection
 from probekit.federated.methods.fedavg import FedAvg
@@ -94,7 +95,7 @@ def test_a_killed_worker_is_replaced_and_the_sum_is_the_same(
     ray_cluster: Cluster,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    death, real = Death(tmp_path / "died"), on_ray.summed
+    death, real = Death(tmp_path / "died"), ray_tasks.summed
 
     def summed(*given: Any) -> Any:
         found = real(*given)
