@@ -60,6 +60,33 @@ def test_bad_input(command: Command) -> None:
     assert command("bench", "show", "broken").code == 4
 
 
+def test_tuned_takes_over_what_another_outcome_chose(command: Command) -> None:
+    Path("mine.toml").write_text(MINE.replace('"fedremoval"]', '"fedremoval", "sga"]'))
+    first = command("bench", "run", "mine.toml", "--jobs", 1, "--tune", 2, "--out", "first", "-q")
+    assert first.code == 0, first.message
+    outcome = json.loads(Path("first/result.json").read_text())
+    [chosen] = [one for one in outcome["lines"] if one["method"] == "sga"]
+    chosen["spec"] = "sga:steps=3"  # whatever it chose: another than the default
+    Path("first/result.json").write_text(json.dumps(outcome))
+    done = command("bench", "run", "mine.toml", "--jobs", 1, "--seeds", 1, "--tuned", "first", "--json")
+    assert done.code == 0, done.message
+    lines = {one["method"]: one for one in json.loads(Path("bench/mine/result.json").read_text())["lines"]}
+    assert lines["sga"]["spec"] == "sga:steps=3"
+    assert lines["sga"]["cells"][0]["seed"] == 1
+    assert "first" in Path("bench/mine/tables.md").read_text()
+    for options, code, text in (
+        (["--tuned", "nowhere"], 3, "nowhere"),
+        (["--tuned", "first", "--tune", 2], 2, "Leave --tune and --aim out"),
+        (["--tuned", "first", "--aim", "blind"], 2, "Leave --tune and --aim out"),
+    ):
+        told = command("bench", "run", "mine.toml", *options)
+        assert (told.code, text in told.message) == (code, True), told.message
+    Path("other.toml").write_text(MINE.replace("[0]", "[2]"))
+    told = command("bench", "run", "other.toml", "--tuned", "first")
+    assert told.code == 2
+    assert "first tuned none of other" in told.message
+
+
 def installed(folder: Path, project: dict[str, Any], modules: dict[str, str]) -> None:
     """A distribution as pip leaves it in a folder."""
     folder.mkdir()
