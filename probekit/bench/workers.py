@@ -1,4 +1,4 @@
-"""Tasks that wait for each other, in this process or in several of one thread each; what is done stays done."""
+"""Tasks that wait for each other, in this process or in several, of one thread each; what is done stays done."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing import get_context
 from typing import Any
+
+from threadpoolctl import ThreadpoolController
 
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
@@ -33,7 +35,9 @@ Done = Callable[[Task, Any], Sequence[Task]]
 def carry_out(tasks: Sequence[Task], done: Done, *, jobs: int = 1) -> None:
     """All tasks, each after those that it waits for, in the order given where nothing waits."""
     if jobs < 2:
-        _inline(list(tasks), done)
+        # what is loaded; and what tasks import first, which then keeps to one thread
+        with _told(), ThreadpoolController().limit(limits=1):
+            _inline(list(tasks), done)
         return
     with _pool(jobs) as pool:
         waiting, ready, running = list(tasks), set[str](), dict[Future[Any], Task]()
@@ -62,21 +66,29 @@ def _inline(waiting: list[Task], done: Done) -> None:
 @contextmanager
 def _pool(jobs: int) -> Iterator[ProcessPoolExecutor]:
     """Processes of one thread each, which end with this one however it ends."""
+    with _told():
+        pool = ProcessPoolExecutor(jobs, mp_context=get_context("spawn"), initializer=_begin, initargs=(os.getpid(),))
+        try:
+            yield pool
+        except BaseException:
+            processes = list((getattr(pool, "_processes", None) or {}).values())
+            pool.shutdown(wait=False, cancel_futures=True)
+            for one in processes:
+                one.terminate()  # a cell is written whole or not at all
+            raise
+    pool.shutdown()
+
+
+@contextmanager
+def _told() -> Iterator[None]:
+    """Say it to NumPy and torch where they are imported meanwhile: they read these variables then."""
     before = {name: os.environ.get(name) for name in THREADS}
-    os.environ.update(dict.fromkeys(THREADS, "1"))  # read when NumPy and torch are imported, in the new processes
-    pool = ProcessPoolExecutor(jobs, mp_context=get_context("spawn"), initializer=_begin, initargs=(os.getpid(),))
+    os.environ.update(dict.fromkeys(THREADS, "1"))
     try:
-        yield pool
-    except BaseException:
-        processes = list((getattr(pool, "_processes", None) or {}).values())
-        pool.shutdown(wait=False, cancel_futures=True)
-        for one in processes:
-            one.terminate()  # a cell is written whole or not at all
-        raise
+        yield
     finally:
         for name, value in before.items():
             os.environ.pop(name, None) if value is None else os.environ.__setitem__(name, value)
-    pool.shutdown()
 
 
 def _begin(parent: int) -> None:
