@@ -48,11 +48,10 @@ def test_what_was_promised_was_run(comparison: Any) -> None:
     assert {one["data"]["rows"] for one in networks.plain["experiment"]["settings"]} == {0.2}
     sets = ("mnist", "fashion-mnist", "cifar10")
     for result, settings in (
-        (networks, [*sets, "mnist linearized", "fashion-mnist linearized"]),
+        (networks, [*sets, *(f"{name} linearized" for name in sets)]),
         (full, sets[:2]),
         (probes, ["probe fashion-mnist", "probe cifar10"]),
     ):
         for setting in settings:
             able = [row for row in result.of(setting) if row.means and row.method != "nothing"]
             assert len(able) >= 15, setting
-    assert "cifar10 linearized" in networks.settings
