@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import median
 
 from probekit.bench.cells import BenchPlace, CellKey
 from probekit.bench.scenario import ABOUT, ScenarioKey
@@ -43,17 +44,35 @@ class TimeEstimate:
 
 
 def estimate(
-    place: BenchPlace, scenarios: Sequence[ScenarioKey], cells: Sequence[CellKey], sizes: Mapping[str, Size]
+    place: BenchPlace,
+    scenarios: Sequence[ScenarioKey],
+    cells: Sequence[CellKey],
+    sizes: Mapping[str, Size],
+    done: Iterable[tuple[CellKey, float]] = (),
 ) -> float:
-    """The CPU seconds for these scenarios and cells; `sizes`: rows and numbers in each, by their digest."""
+    """The CPU seconds for these scenarios and cells.
+
+    `sizes`: rows and numbers in each, by their digest. `done`: what cells of the same experiment took.
+    """
+    taken: dict[tuple[str, str], list[float]] = {}
+    for cell, used in done:
+        taken.setdefault(_like(cell), []).append(used)
     seconds = 0.0
     for key in scenarios:
         whole = WHOLE.get(key.setting.model.kind, USUAL_WHOLE)
         seconds += whole * training_seconds(place, key, sizes[key.data])
     for cell in cells:
+        if like := taken.get(_like(cell)):
+            seconds += median(like)
+            continue
         part, size = PART.get(cell.scenario.setting.model.kind, USUAL_PART), sizes[cell.scenario.data]
         seconds += part * training_seconds(place, cell.scenario, size) + 0.02
     return seconds
+
+
+def _like(cell: CellKey) -> tuple[str, str]:
+    """Alike are cells of a method in a setting, whatever its options and the seed."""
+    return cell.scenario.setting.name, cell.method.partition(":")[0]
 
 
 def training_seconds(place: BenchPlace, key: ScenarioKey, size: Size) -> float:

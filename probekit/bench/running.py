@@ -75,8 +75,11 @@ class BenchRun:
             free |= {shown[0].digest} if tried and cheap else set()  # a trial measures it on the way
             cells += [*tried, *shown]
         todo = [key for key in scenarios.values() if not folder_of(self.place.root, key).is_dir()]
-        lacking = [key for key in cells if known(self.place, key) is None]
-        seconds = estimate(self.place, todo, [key for key in lacking if key.digest not in free], self.sizes)
+        found = [(key, known(self.place, key)) for key in cells]
+        lacking = [key for key, one in found if one is None]
+        costly = [key for key in lacking if key.digest not in free]
+        done = [(key, float(one["cpu_seconds"])) for key, one in found if one is not None and "error" not in one]
+        seconds = estimate(self.place, todo, costly, self.sizes, done)
         return TimeEstimate(len(cells), len(lacking), len(todo), seconds)
 
     def run(self, *, jobs: int = 1, look: Look = lambda done, total, what: None) -> None:

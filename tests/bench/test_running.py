@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -179,6 +180,20 @@ def test_measures_that_are_asked_for(bench: Bench) -> None:
     assert (fedavg.mean("relearn_rounds") or 0) > 0
     assert 0 <= (step.mean("ulira_auc") or -1) <= 1
     assert (nothing.mean("rmia_auc") or 0) > (fedavg.mean("rmia_auc") or 1)
+
+
+def test_time_is_estimated_by_what_cells_alike_took(shelf: Path) -> None:
+    def run(*seeds: int) -> BenchRun:
+        made = experiment_of(merged(SMALL, {"methods": ["fedremoval"], "seeds": list(seeds)}))
+        return BenchRun(made, BenchPlace(shelf))
+
+    run(11).run()
+    before = run(11, 12).estimate().seconds
+    for path in (shelf / "bench" / "cells").rglob("*.json"):
+        cell = json.loads(path.read_text())
+        if (cell["method"], cell["seed"]) == ("fedremoval", 11):
+            path.write_text(json.dumps({**cell, "cpu_seconds": 1000.0}))
+    assert 990 < run(11, 12).estimate().seconds - before < 1000
 
 
 def test_interrupted_twice_it_goes_on_where_it_was(tmp_path: Path, shelf: Path) -> None:
