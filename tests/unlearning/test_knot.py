@@ -201,3 +201,11 @@ def test_options_are_refused(text: str) -> None:
         train(run.embeddings, run.partition, ridge=0.1, method="knot:clusters=9")
     with pytest.raises(InputError, match="result of knot"):
         method("knot:result=no")
+
+
+def test_many_points_are_placed_as_few_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    points = np.random.default_rng(0).random((61, 2))
+    few = [balanced(points, 4, farthest=farthest) for farthest in (False, True)]
+    monkeypatch.setattr("probekit.federated.methods.knot.MOST_PAIRED", 0)
+    many = [balanced(points, 4, farthest=farthest) for farthest in (False, True)]
+    assert np.array_equal(few, many)

@@ -31,6 +31,8 @@ CLUSTER_STREAM = 24
 ASSIGNMENTS = ("similar", "random", "reference")
 RESULTS = ("average", "best")
 MOST_PASSES = 20
+MOST_PAIRED = 2000
+"""Points that are paired with slots, which takes the square of their number; a transport problem takes no more."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -176,8 +178,6 @@ def _right(clients: Federation, params: Array) -> int:
 
 def balanced(points: Array, clusters: int, *, farthest: bool = False) -> Indices:
     """The cluster of each point, all of equal size (to one) and each near its mean; `farthest` puts them far, once."""
-    from scipy.optimize import linear_sum_assignment
-
     slots, chosen = np.arange(len(points)) % clusters, [0]
     while len(chosen) < clusters:  # the points that are farthest from those chosen before
         apart = np.linalg.norm(points[:, None] - points[chosen][None], axis=2).min(axis=1)
@@ -185,12 +185,27 @@ def balanced(points: Array, clusters: int, *, farthest: bool = False) -> Indices
         chosen.append(int(apart.argmax()))
     centres, place = points[chosen], np.full(len(points), -1)
     for _ in range(1 if farthest else MOST_PASSES):
-        cost = np.linalg.norm(points[:, None] - centres[None], axis=2)[:, slots]
-        before, place = place, slots[linear_sum_assignment(cost, maximize=farthest)[1]]
+        cost = np.linalg.norm(points[:, None] - centres[None], axis=2)
+        before, place = place, _assigned(-cost if farthest else cost, slots)
         if np.array_equal(before, place):
             break
         centres = np.stack([points[place == number].mean(axis=0) for number in range(clusters)])
     return place
+
+
+def _assigned(cost: Array, slots: Indices) -> Indices:
+    """The clusters of least cost in all, each with its slots: pairwise or, of many points, as a transport problem."""
+    from scipy import sparse
+    from scipy.optimize import linear_sum_assignment, linprog
+
+    many, clusters = cost.shape
+    if many <= MOST_PAIRED:
+        return np.asarray(slots[linear_sum_assignment(cost[:, slots])[1]])
+    once, sizes = np.ones((1, clusters)), np.bincount(slots, minlength=clusters)
+    sums = sparse.vstack([sparse.kron(sparse.eye(many), once), sparse.kron(np.ones((1, many)), sparse.eye(clusters))])
+    given = np.concatenate([np.ones(many), sizes])
+    found = linprog(cost.ravel(), A_eq=sums.tocsc(), b_eq=given, bounds=(0, 1), method="highs-ds")
+    return np.asarray(found.x.reshape(cost.shape).argmax(axis=1))
 
 
 def kept_clusters(found: Sequence[KnotCluster]) -> Kept:
