@@ -1,0 +1,62 @@
+"""What every benchmark prints: a JSON line per measurement; exit code 1 when a bar is missed."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from typing import Any, Literal
+
+PAUSE = 0.15
+"""BLAS threads spin for a while after their last call and would slow whoever comes next."""
+
+_held: list[bool] = []
+
+
+def seconds(work: Callable[[], object]) -> float:
+    started = time.perf_counter()
+    work()
+    return time.perf_counter() - started
+
+
+def race(
+    ours: Callable[[], object],
+    theirs: Callable[[], object],
+    *,
+    repeats: int = 5,
+    choose: Callable[[list[float]], float] = statistics.median,
+) -> tuple[float, float]:
+    """The seconds of both, measured in turns, so that a machine that slows down slows both."""
+    our_seconds: list[float] = []
+    their_seconds: list[float] = []
+    for turn in range(repeats):
+        runners = [(ours, our_seconds), (theirs, their_seconds)]
+        for work, times in runners if turn % 2 == 0 else reversed(runners):
+            time.sleep(PAUSE)
+            times.append(seconds(work))
+    return choose(our_seconds), choose(their_seconds)
+
+
+def report(
+    name: str,
+    ours: float,
+    theirs: float,
+    *,
+    bar: float,
+    better: Literal["higher", "lower"] = "higher",
+    **details: Any,
+) -> bool:
+    """Print ours / theirs beside its bar."""
+    ratio = ours / theirs if theirs else float("inf")
+    holds = ratio >= bar if better == "higher" else ratio <= bar
+    _held.append(holds)
+    line = {"name": name, "ours": float(f"{ours:.5g}"), "theirs": float(f"{theirs:.5g}")}
+    bars = {"ratio": float(f"{ratio:.4g}"), "bar": bar, "better": better, "holds": holds}
+    print(json.dumps({**line, **bars, **details}), flush=True)
+    return holds
+
+
+def finish() -> None:
+    sys.exit(0 if all(_held) else 1)

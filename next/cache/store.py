@@ -1,0 +1,215 @@
+"""Cache: embeddings on disk, shared by all commands and processes of a user."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+from filelock import FileLock, Timeout
+
+from probekit.arrays import canonical_json
+from probekit.cache.entry import WORK, Entry
+from probekit.cache.memo import Memo
+from probekit.cache.rows import StoredRows
+from probekit.cache.sets import (
+    NAME,
+    SetDescription,
+    assemble,
+    check_name,
+    read_description,
+    read_ids,
+    write_columns,
+)
+from probekit.cache.tensors import DIGEST
+from probekit.embeddings import EmbeddingSet, Encoding
+from probekit.errors import CacheError, NotFoundError, StorageError
+from probekit.files import (
+    acquire,
+    make_folder,
+    read_json,
+    storage_errors,
+    sweep,
+    write_bytes,
+    write_json,
+)
+from probekit.registry import nearest
+
+LAYOUT = 1
+"""Raised when files of a cache mean something else than before."""
+MARKER = "cache.json"
+OLD_MARKER = "probekit.json"
+TAG = b"Signature: 8a477f597d28d172789f06886806bc55\n# This folder is a cache of probekit.\n"
+SILENT_SECONDS = 5.0
+
+Notify = Callable[[str], None]
+
+
+def ignore(text: str) -> None:
+    """Notifies nobody."""
+
+
+def default_root() -> Path:
+    """PROBEKIT_CACHE, else $XDG_CACHE_HOME/probekit, else ~/.cache/probekit."""
+    if root := os.environ.get("PROBEKIT_CACHE"):
+        return Path(root).expanduser()
+    if root := os.environ.get("XDG_CACHE_HOME"):
+        return Path(root) / "probekit"
+    return Path.home() / ".cache" / "probekit"
+
+
+class CacheLock:
+    """One lock for a whole cache; a thread that holds it may take it again. Reading needs none."""
+
+    def __init__(self, root: Path, notify: Notify) -> None:
+        self.root = root
+        self._notify = notify
+        self._lock = FileLock(root.absolute() / ".lock", is_singleton=True)
+        self._swept = False
+
+    def __reduce__(self) -> tuple[type[CacheLock], tuple[Path, Notify]]:
+        return CacheLock, (self.root, ignore)
+
+    @contextmanager
+    def changing(self) -> Iterator[None]:
+        """Hold the lock; the folder is made a cache and rid of leftovers of killed processes."""
+        with storage_errors(self.root):
+            make_folder(self.root)
+            try:
+                self._lock.acquire(timeout=SILENT_SECONDS)
+            except Timeout:
+                self._notify(f"Another process is writing to {self.root}; waiting for it.")
+                self._lock.acquire()
+            try:
+                if not self._swept:
+                    sweep(self.root)
+                    self._swept = True
+                if not (self.root / MARKER).exists():
+                    write_bytes(self.root / "CACHEDIR.TAG", TAG)
+                    write_json(self.root / MARKER, {"layout": LAYOUT})
+                yield
+            finally:
+                self._lock.release()
+
+
+def check_layout(root: Path) -> None:
+    """Refuse caches that a newer probekit or the one before 0.2 wrote."""
+    marker = root / MARKER
+    if marker.exists():
+        description = read_json(marker)
+        layout = description.get("layout") if isinstance(description, dict) else None
+        if not isinstance(layout, int) or layout > LAYOUT:
+            raise CacheError(
+                f"{root} has cache layout {layout!r}; this version reads layout {LAYOUT}. Upgrade "
+                "probekit, or choose another folder (--cache, PROBEKIT_CACHE)."
+            )
+    elif (root / OLD_MARKER).exists():
+        raise CacheError(
+            f"{root} is a cache of probekit before 0.2, which this version cannot read. Choose "
+            "another folder (--cache, PROBEKIT_CACHE), or remove it and extract again."
+        )
+
+
+class Cache:
+    """A folder of embeddings. notify: called with a sentence when another process is waited for."""
+
+    def __init__(self, root: Path | str | None = None, *, notify: Notify = ignore) -> None:
+        self.root = default_root() if root is None else Path(root).expanduser()
+        check_layout(self.root)
+        self.lock = CacheLock(self.root, notify)
+        self.memo = Memo(self.root / "memo", self.lock)
+        self._notify = notify
+
+    def __repr__(self) -> str:
+        return f"Cache({str(self.root)!r})"
+
+    def entry(self, encoding: Encoding) -> Entry:
+        return Entry(self.root / "encodings" / encoding.digest, self.lock, encoding)
+
+    def entries(self) -> list[Entry]:
+        folders = sorted((self.root / "encodings").glob("*"))
+        return [Entry(path, self.lock) for path in folders if DIGEST.fullmatch(path.name)]
+
+    @contextmanager
+    def working(self, encoding: Encoding, purpose: str) -> Iterator[None]:
+        """Held while rows are made: a second process with the same purpose waits for their end.
+
+        Nothing is removed from the encoding's rows meanwhile. The cache's lock is taken for a
+        moment, so that a removal that did not see this coming ends first.
+        """
+        folder = self.entry(encoding).folder
+        lock = FileLock(folder / f"{WORK}{hashlib.sha256(purpose.encode()).hexdigest()[:16]}")
+        notice = f"Another process is working on {purpose} in {self.root}; waiting for it."
+        try:
+            with suppress(StorageError), storage_errors(folder):  # it can still be read
+                make_folder(folder)
+                acquire(lock, partial(self._notify, notice))
+                with self.lock.changing():
+                    pass
+            yield
+        finally:
+            lock.release()
+
+    def names(self) -> list[str]:
+        return sorted(path.stem for path in (self.root / "sets").glob("*.json"))
+
+    def __contains__(self, name: str) -> bool:
+        return NAME.fullmatch(name) is not None and self.set_path(name).exists()
+
+    def set_path(self, name: str) -> Path:
+        return self.root / "sets" / f"{check_name(name)}.json"
+
+    def columns_path(self, description: SetDescription) -> Path:
+        return self.root / "columns" / f"{description.columns}.safetensors"
+
+    def describe(self, name: str) -> SetDescription:
+        if name not in self:
+            raise NotFoundError(
+                f"No set {name!r} in {self.root}. {nearest(name, self.names())} "
+                "`probekit cache ls` lists them."
+            )
+        return read_description(self.set_path(name))
+
+    def open(self, name: str) -> EmbeddingSet:
+        """The set of this name; its rows and columns are read when they are used."""
+        description = self.describe(name)
+        path = self.columns_path(description)
+        encoding = description.encoding
+        width = description.width
+        rows = StoredRows(self.entry(encoding), read_ids(path), width=width, dtype=encoding.dtype)
+        return assemble(description, path, rows)
+
+    def save(self, name: str, embeddings: EmbeddingSet) -> EmbeddingSet:
+        """Keep a set under a name, with its rows that are not here yet; returns it as stored.
+
+        Killed at any moment, the same call finishes and leaves the same bytes.
+        """
+        path = self.set_path(name)
+        entry = self.entry(embeddings.encoding)
+        if embeddings.labels is not None:  # the digest is of their bytes
+            embeddings = replace(embeddings, labels=np.asarray(embeddings.labels, np.int64))
+        is_saved = self._is_saved(name, embeddings)
+        try:
+            with self.lock.changing():
+                entry.seal(embeddings.ids, embeddings.rows)
+                if not is_saved:
+                    columns = write_columns(self.root / "columns", embeddings)
+                    description = SetDescription.of(embeddings, columns)
+                    write_json(path, description.to_dict())
+        except StorageError:  # a complete set of a read-only cache can be read
+            if not is_saved or not entry.has_sealed(embeddings.ids):
+                raise
+        return self.open(name)
+
+    def _is_saved(self, name: str, embeddings: EmbeddingSet) -> bool:
+        if name not in self:
+            return False
+        stored = self.describe(name)
+        current = SetDescription.of(embeddings, stored.columns)
+        is_equal = canonical_json(stored.to_dict()) == canonical_json(current.to_dict())
+        return is_equal and self.columns_path(stored).exists()

@@ -1,0 +1,86 @@
+"""`probekit extract`: encode a dataset once with a frozen backbone."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from typing import Any
+
+import typer
+
+from probekit.cli.options import DataFlags, EncodingFlags, argument, build, expand_flags, flag
+from probekit.cli.output import CacheOutput
+
+
+def parse_shard(text: str) -> tuple[int, int]:
+    number, _, shards = text.partition("/")
+    if not (number.isdecimal() and shards.isdecimal() and int(number) < int(shards)):
+        raise typer.BadParameter(f"Expected I/N with I from 0 to N - 1; found {text!r}.")
+    return int(number), int(shards)
+
+
+@expand_flags
+def extract(
+    data: str = argument("A path, hf:NAME, packaged:digits, py:module:factory."),
+    backbone: str = flag("Such as hf:facebook/dinov2-base#cls.", "--backbone", "-b", default=...),
+    name: str | None = flag("Name of the set (default: dataset, split and backbone)."),
+    shard: Any = flag(
+        "Encode share I of N (from 0); then extract once without --shard.",
+        metavar="I/N",
+        parser=parse_shard,
+    ),
+    *,
+    reading: DataFlags,
+    encoding: EncodingFlags,
+    output: CacheOutput,
+) -> None:
+    """Encode a dataset with a frozen backbone; what is cached is not encoded again.
+
+    Interrupt it whenever you like: the same command continues.
+    """
+    from probekit.data import DataOptions, read_dataset
+    from probekit.extraction import ExtractOptions
+    from probekit.extraction.extract import extract_dataset, open_backbone, set_name
+
+    options = replace(build(ExtractOptions, encoding), shard=shard)
+    store = output.open_cache()
+    data_options = build(DataOptions, reading)
+    splits = read_dataset(data, data_options)
+    split, dataset = splits.choose(reading.split)
+    output.warn(*splits.notes)
+    if reading.split is None and len(splits.by_name) > 1:
+        output.warn(f"Encoding the split {split!r}; choose another one with --split.")
+    encoder = open_backbone(backbone, dataset.kind, options)
+    started = time.perf_counter()
+    extracted = extract_dataset(
+        dataset,
+        encoder,
+        name=name or set_name(data, split, encoder.name, limit=reading.limit),
+        source=data,
+        cache=store,
+        window=data_options.window,
+        options=options,
+        progress=output.progress,
+    )
+    seconds = time.perf_counter() - started
+    output.warn(*extracted.notes)
+    sets = []
+    for view, rows in extracted.sets.items():
+        set_title = extracted.names.get(view, "")
+        document = output.describe_set(set_title or "this share", rows)
+        sets.append({**document, "name": set_title, "view": view})
+    counts = f"{extracted.encoded:,} encoded in {seconds:.1f} s, {extracted.reused:,} reused"
+    output.print(f"{counts}; cache {store.root}")
+    skipped = next(iter(extracted.sets.values())).skipped
+    if shard is None:
+        output.print(f"next: probekit probe {sets[0]['name']}")
+    output.result(
+        {
+            "sets": sets,
+            "encoded": extracted.encoded,
+            "reused": extracted.reused,
+            "seconds": round(seconds, 3),
+            "skipped": skipped,
+        },
+        skipped=skipped,
+    )

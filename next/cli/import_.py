@@ -1,0 +1,53 @@
+"""`probekit import`: keep vectors that exist already."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from probekit.cli.options import ColumnFlags, VectorFlags, argument, build, expand_flags, flag
+from probekit.cli.output import CacheOutput
+
+
+@expand_flags
+def import_(
+    file: Path = argument("npy, npz, parquet, csv, jsonl, h5, safetensors, pt, clip-retrieval's."),
+    name: str | None = flag("Name of the set (default: the name of the file)."),
+    *,
+    vectors: VectorFlags,
+    columns: ColumnFlags,
+    output: CacheOutput,
+) -> None:
+    """Keep vectors that exist already, for `probe` and all other commands.
+
+    The rows' order is taken from the file; splits are kept as NAME-train, NAME-test, and so on.
+    """
+    from probekit.extraction.extract import set_name
+    from probekit.extraction.vectors import VectorOptions, read_vectors
+
+    store = output.open_cache()
+    splits, notes = read_vectors(file.expanduser(), build(VectorOptions, vectors, columns))
+    output.warn(*notes)
+    base = name or set_name(str(file), "", "")
+    sets = []
+    for split, rows in splits.items():
+        title = f"{base}-{split}" if split else base
+        store.save(title, rows)
+        sets.append({**output.describe_set(title, rows), "split": split})
+    skipped = [item for rows in splits.values() for item in rows.skipped]
+    if sets[0]["classes"] or sets[0]["targets"]:
+        output.print(f"next: {_next_command(sets)}")
+    else:
+        output.warn("no labels: give --labels FILE, or --label-column COLUMN.")
+    output.result({"sets": sets, "skipped": skipped}, skipped=skipped)
+
+
+def _next_command(sets: list[dict[str, Any]]) -> str:
+    """Probe the training split, and the test split where there is one."""
+    from probekit.data.splits import split_role
+
+    names = {split_role(row_set["split"]) or "train": row_set["name"] for row_set in reversed(sets)}
+    command = f"probekit probe {names.get('train', sets[0]['name'])}"
+    if "train" in names and "test" in names:
+        command += f" --test {names['test']}"
+    return command

@@ -1,0 +1,98 @@
+"""`probekit predict`: what a saved head predicts for data."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from probekit.cli.options import RowFlags, argument, build, expand_flags, flag
+from probekit.cli.output import CacheOutput
+
+if TYPE_CHECKING:
+    from probekit.embeddings import EmbeddingSet
+    from probekit.heads import Head, KNNHead
+
+SHOWN_ROWS = 10
+MAX_CLASS_COLUMNS = 100
+"""Beyond so many classes only the probability of the predicted one is written."""
+
+
+@expand_flags
+def predict(
+    head: str = argument("Folder of a saved head, or hf:OWNER/NAME."),
+    data: str = argument("A cached set, a path, a name with a scheme."),
+    backbone: str | None = flag("Encode with this (default: the head's).", "--backbone", "-b"),
+    csv: Path | None = flag("Write key, prediction and probabilities to this file."),
+    *,
+    reading: RowFlags,
+    output: CacheOutput,
+) -> None:
+    """Predict with a saved head, for every sample of DATA."""
+    import pandas
+
+    from probekit.data import DataOptions
+    from probekit.extraction import ExtractOptions
+    from probekit.extraction.sources import read_rows
+    from probekit.extraction.vectors import VectorOptions, is_vector_file
+    from probekit.files import write_bytes
+    from probekit.heads import load_head
+
+    fitted = load_head(head)
+    store = output.open_cache()
+    path = Path(data).expanduser()
+    encoded = data in store or (path.exists() and is_vector_file(path))
+    if backbone is None and not encoded and fitted.encoding is not None:
+        backbone = fitted.encoding.backbone
+    rows, *_ = read_rows(
+        data,
+        cache=store,
+        backbone=backbone,
+        data=build(DataOptions, reading),
+        options=build(ExtractOptions, reading),
+        vectors=build(VectorOptions, reading),
+        progress=output.progress,
+    )
+    output.warn(*rows.notes)
+    splits = {"train": rows.train, "validation": rows.validation, "test": rows.test}
+    parts = {split: part for split, part in splits.items() if part is not None}
+    frames = {split: _predictions(fitted, part) for split, part in parts.items()}
+    table = pandas.concat(frames, names=["split"]).reset_index("split")
+    if len(frames) == 1:
+        table = table.drop(columns="split")
+    if csv is not None:
+        write_bytes(csv, table.to_csv(index=False).encode())
+        output.print(f"wrote {len(table):,} predictions to {csv}")
+    else:
+        shown = table[[name for name in table if not name.startswith("p(")]].head(SHOWN_ROWS)
+        output.print(shown.to_string(index=False, float_format="{:.3f}".format))
+        if len(table) > SHOWN_ROWS:
+            output.print(f"... {len(table):,} rows; write all of them with --csv FILE")
+    skipped = [sample for part in parts.values() for sample in part.skipped]
+    document = {
+        "head": head,
+        "data": data,
+        "rows": len(table),
+        "skipped": len(skipped),
+        "csv": csv,
+        "predictions": table.to_dict("records") if csv is None else [],
+    }
+    output.result(document, skipped=skipped)
+
+
+def _predictions(head: Head | KNNHead, rows: EmbeddingSet) -> Any:
+    """A row for every sample: its key, what is predicted, and probabilities where there are any."""
+    import pandas
+
+    predicted = head.predict(rows)
+    if head.task != "classes":
+        table = pandas.DataFrame(predicted, columns=list(head.names))
+    else:
+        table = pandas.DataFrame({"predicted": [head.names[number] for number in predicted]})
+        if head.temperature is not None:
+            probabilities = head.predict_proba(rows)
+            table["probability"] = probabilities.max(axis=1)
+            if len(head.names) <= MAX_CLASS_COLUMNS:
+                table[[f"p({name})" for name in head.names]] = probabilities
+    keys = rows.columns.get("key", [str(row) for row in range(len(rows))])
+    table.insert(0, "key", keys)
+    return table

@@ -1,0 +1,5 @@
+"""`python -m probekit`."""
+
+from probekit.cli.main import main
+
+main()

@@ -1,0 +1,231 @@
+"""Backbones of the user's own: a torch module, a function, a Backbone, or `py:module:factory`."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Unpack, cast
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from probekit.arrays import Json, digest
+from probekit.backbones import module
+from probekit.backbones.backbone import Backbone
+from probekit.backbones.module import NATIVE, Options, Prepare, Preprocessing, TorchBackbone
+from probekit.data.pictures import canary_samples
+from probekit.errors import InputError, NotFoundError
+from probekit.registry import Name, import_object
+
+VIEW = "output"
+
+
+def load(name: Name, **options: Unpack[Options]) -> Backbone:
+    """`py:module:attribute`: a Backbone, a module, a function, or a factory without parameters."""
+    thing = import_object(f"py:{name.name}")
+    if not isinstance(thing, nn.Module) and not is_backbone(thing) and _is_factory(thing):
+        thing = thing()
+    kind = getattr(thing, "kind", "image")
+    backbone = as_backbone(thing, name=str(name), kind=kind, **options)
+    if name.view is not None and name.view not in backbone.views:
+        available = ", ".join(f"#{view}" for view in backbone.views)
+        raise NotFoundError(f"{name} has no view #{name.view}. It has: {available}.")
+    return backbone
+
+
+def _is_factory(thing: Any) -> bool:
+    """Whether something can be called without arguments."""
+    try:
+        inspect.signature(thing).bind()
+    except (TypeError, ValueError):
+        return False
+    return True
+
+
+def is_backbone(thing: object) -> bool:
+    attributes = ("name", "kind", "identity", "views", "prepare", "encode")
+    return not isinstance(thing, type) and all(hasattr(thing, name) for name in attributes)
+
+
+def as_backbone(
+    thing: object,
+    *,
+    name: str | None = None,
+    kind: str = "image",
+    prepare: Prepare | None = None,
+    **options: Unpack[Options],
+) -> Backbone:
+    """A Backbone as it is; a torch module or a function from prepared samples to vectors as one.
+
+    prepare: one sample (pictures as RGB) to what the module takes; or its attribute `prepare`. A
+    function without one receives the samples themselves, as a list.
+    """
+    if is_backbone(thing):
+        if prepare is not None or options["preprocessing"] != NATIVE:
+            raise InputError(
+                f"{thing!r} is a backbone already and has its own preprocessing. Leave out prepare "
+                "and preprocessing (--preprocessing)."
+            )
+        return cast(Backbone, thing)
+    if isinstance(thing, type) or not callable(thing):
+        raise InputError(
+            f"A backbone must be a torch module, a function from samples to vectors or a Backbone; "
+            f"found {thing!r}. Give an object, such as MyBackbone()."
+        )
+    label = name or _qualified_name(thing).rpartition(".")[2]
+    precision = options["precision"]
+    preprocessing = _preprocessing(thing, prepare, options["preprocessing"], kind)
+    backbone: Backbone
+    if isinstance(thing, nn.Module):
+        structure = digest(_without_addresses(repr(thing)))
+        backbone = TorchBackbone(
+            name=label,
+            kind=kind,
+            model=thing,
+            forward=_output,
+            views={VIEW: 0},
+            preprocessing=preprocessing,
+            identity={"module": _qualified_name(thing), "structure": structure},
+            device=options["device"],
+            precision=precision,
+        )
+    elif precision == "float32":
+        identity = {**_function_identity(thing), "preprocessing": preprocessing.values}
+        backbone = FunctionBackbone(label, kind, thing, preprocessing.prepare, identity)
+    else:
+        raise InputError(
+            f"{label} is a function and computes in its own precision; found {precision!r}. "
+            "Leave out precision (--amp), or give a torch module."
+        )
+    samples = canary_samples(kind)[1:3]
+    if samples:  # none for arrays, whose shape only the dataset knows
+        _try(backbone, samples, precision)
+    return backbone
+
+
+def _output(model: nn.Module, batch: Any) -> Mapping[str, Tensor]:
+    return {VIEW: model(batch)}
+
+
+def _try(backbone: Backbone, samples: Sequence[Any], precision: str) -> None:
+    """Encode two samples of different sizes: finds the width, and what is random or mixed."""
+    try:
+        module.check_rows(backbone, [backbone.prepare(sample) for sample in samples], precision)
+    except InputError:
+        raise
+    except Exception as error:  # whatever a user's function does with such samples
+        shapes = " and ".join(str(np.shape(sample)) for sample in samples)
+        raise InputError(
+            f"{backbone.name} must turn 2 samples (shapes {shapes}) into an array of shape "
+            f"(2, d); it raised {type(error).__name__}: {error}. Resize inside it, or give "
+            "prepare=, which makes arrays of one shape."
+        ) from error
+
+
+@dataclass(eq=False)
+class FunctionBackbone:
+    """A function from a batch of prepared samples to (n, d).
+
+    Arrays and tensors are stacked for it; pictures and texts stay a list.
+    """
+
+    name: str
+    kind: str
+    function: Callable[[Any], Any] = field(repr=False)
+    prepare: Prepare = field(repr=False)
+    identity: Mapping[str, Json] = field(repr=False)
+    views: Mapping[str, int] = field(default_factory=lambda: {VIEW: 0})
+
+    def encode(self, batch: Sequence[Any]) -> NDArray[np.float32]:
+        if not len(batch):
+            return np.zeros((0, self.views[VIEW]), np.float32)
+        inputs: Any = list(batch)
+        if isinstance(batch[0], np.ndarray | Tensor):
+            inputs = module.stack_batch(batch)
+        if isinstance(batch[0], np.ndarray):
+            inputs = inputs.numpy()
+        with torch.inference_mode():
+            output = self.function(inputs)
+        rows = output.float().cpu().numpy() if isinstance(output, Tensor) else np.asarray(output)
+        self.views = {VIEW: module.check_output(self.name, rows, len(batch))}
+        if rows.dtype.kind not in "fiub":
+            raise InputError(f"{self.name} must give numbers; found an array of {rows.dtype}.")
+        return rows.astype(np.float32, copy=False)
+
+
+def _preprocessing(thing: object, prepare: Prepare | None, preset: str, kind: str) -> Preprocessing:
+    function: Prepare | None = prepare or getattr(thing, "prepare", None)
+    if function is not None:
+        if preset != NATIVE:
+            raise InputError(f"Give prepare or preprocessing={preset!r}, one of them; found both.")
+        return Preprocessing(module.Transform(function), _function_identity(function))
+    if isinstance(thing, nn.Module) and kind == "image" and preset == NATIVE:
+        raise InputError(
+            f"Nothing says how pictures become tensors for {type(thing).__name__}. Give "
+            "prepare=, a function from a picture to a tensor, or set its attribute `prepare`."
+        )
+    unchanged = Preprocessing(module.Transform(_unchanged), {"prepare": "as it is"})
+    return unchanged.choose(preset)
+
+
+def _unchanged(content: Any) -> Any:
+    return content
+
+
+def _qualified_name(thing: object) -> str:
+    named: Any = thing if hasattr(thing, "__qualname__") else type(thing)
+    return f"{named.__module__}.{named.__qualname__}"
+
+
+def _without_addresses(text: str) -> str:
+    return re.sub(r" at 0x[0-9a-fA-F]+", "", text)
+
+
+def _function_identity(function: Callable[[Any], Any]) -> dict[str, Json]:
+    """Name and source of a function, and the weights of the modules that it reaches.
+
+    Other values that it closes over are not covered: against those the cache keeps its canary.
+    """
+    identity: dict[str, Json] = {"function": _qualified_name(function)}
+    weights = {
+        name: module.tensor_digest(value.state_dict())
+        for name, value in sorted(_reachable(function).items())
+        if isinstance(value, nn.Module)
+    }
+    if weights:
+        identity["weights"] = weights
+    version: Json = getattr(function, "identity", None)
+    return {**identity, "version": digest(_source(function)) if version is None else version}
+
+
+def _source(function: Callable[[Any], Any]) -> str:
+    """The source of a function; of another callable its description, if it has one."""
+    try:
+        return inspect.getsource(function)
+    except (OSError, TypeError) as error:
+        if type(function).__repr__ not in (object.__repr__, type(_unchanged).__repr__):
+            return _without_addresses(repr(function))
+        raise InputError(
+            f"Cannot tell one version of {_qualified_name(function)} from another: it has no "
+            "source. Define it in a file, or set its attribute `identity` to a text that changes "
+            "when its numbers do."
+        ) from error
+
+
+def _reachable(function: Callable[[Any], Any]) -> dict[str, object]:
+    """What a callable is bound to, closes over, or has as attributes, defaults or arguments."""
+    if isinstance(function, partial):
+        arguments = {f"argument {number}": value for number, value in enumerate(function.args)}
+        return {**arguments, **function.keywords, **_reachable(function.func)}
+    if inspect.isfunction(function):
+        variables = inspect.getclosurevars(function)
+        parameters = inspect.signature(function).parameters
+        defaults = {name: parameter.default for name, parameter in parameters.items()}
+        return {**vars(function), **variables.globals, **variables.nonlocals, **defaults}
+    owner: object = function.__self__ if inspect.ismethod(function) else function
+    return {**getattr(owner, "__dict__", {}), type(owner).__name__: owner}

@@ -1,0 +1,114 @@
+"""Files of the Hugging Face hub, and what loaders raise put into our errors."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from huggingface_hub import HfApi, snapshot_download
+
+from probekit.errors import InputError, NotFoundError, OfflineError, ProbekitError
+from probekit.registry import Name
+
+TIMEOUT = 10.0
+"""Seconds that the hub has to answer the first request; there is no second one."""
+SUFFIXES = (".safetensors", ".pt", ".pth", ".bin")
+
+UNREACHABLE = (
+    "its files are not in the local cache and the hub cannot be reached. Run once with a network "
+    "(and without HF_HUB_OFFLINE), or copy the files here and name their folder."
+)
+GATED = "access is on request. Accept its terms on the hub, then run `hf auth login`."
+NO_REVISION = "the hub has no such revision. Check the spelling after @."
+NO_REPOSITORY = "the hub has no such repository. Check the spelling, or run `hf auth login`."
+NO_FILE = "the repository lacks a file ({cause}). Use one that has it, or another scheme."
+BAD_NAME = "{cause} Write hf:ORG/NAME, or the path of an existing folder."
+CODE = "the file holds more than tensors, and no code is run. Save its state_dict as safetensors."
+NETWORK = ("ConnectError", "ConnectTimeout", "ReadTimeout", "ProxyError", "ConnectionError")
+REASONS: dict[str, tuple[type[ProbekitError], str]] = {
+    **dict.fromkeys((*NETWORK, "URLError", "TimeoutError"), (OfflineError, UNREACHABLE)),
+    "LocalEntryNotFoundError": (OfflineError, UNREACHABLE),
+    "GatedRepoError": (NotFoundError, GATED),
+    "RevisionNotFoundError": (NotFoundError, NO_REVISION),
+    "RepositoryNotFoundError": (NotFoundError, NO_REPOSITORY),
+    "EntryNotFoundError": (NotFoundError, NO_FILE),
+    "HFValidationError": (InputError, BAD_NAME),
+    "UnpicklingError": (InputError, CODE),
+}
+"""By name: the hub's libraries use httpx, httpx2 or requests, by their versions."""
+
+
+def translate(error: BaseException, name: Name) -> ProbekitError:
+    """Our error for what a loader raised; loaders wrap the hub's errors in their own."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, ProbekitError):
+            return cause
+        for kind in type(cause).__mro__:
+            if kind.__name__ in REASONS:
+                translated, reason = REASONS[kind.__name__]
+                return translated(f"Cannot load {name}: {reason.format(cause=_first_line(cause))}")
+        cause = cause.__cause__ or cause.__context__
+    return InputError(f"Cannot load {name}: {_first_line(error)}")
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).strip().partition("\n")[0][:400] or type(error).__name__
+
+
+@contextmanager
+def hub_errors(name: Name) -> Iterator[None]:
+    """Raise our errors for whatever a loader raises.
+
+    A loader that calls `logging.warning` cannot set up logging for the whole process meanwhile.
+    """
+    handler = logging.NullHandler()
+    logging.root.addHandler(handler)
+    try:
+        yield
+    except (ProbekitError, MemoryError, ImportError):
+        raise
+    except Exception as error:
+        raise translate(error, name) from error
+    finally:
+        logging.root.removeHandler(handler)
+
+
+def fetch_snapshot(name: Name, stem: str = "model", torch_stem: str = "pytorch_model") -> Path:
+    """The folder of a hub repository's configuration and weights; its name is the commit.
+
+    One request asks for the commit. Where the hub cannot be reached, the local cache must have
+    the revision already.
+    """
+    weights = [f"{stem}.safetensors", f"{stem}-*.safetensors"]
+    revision = name.revision
+    offline = False
+    with hub_errors(name):
+        try:
+            info = HfApi().model_info(name.name, revision=revision, timeout=TIMEOUT)
+            revision = info.sha
+            files = [Path(sibling.rfilename) for sibling in info.siblings or ()]
+            if not any(file.match(pattern) for file in files for pattern in weights):
+                weights = [f"{torch_stem}.bin", f"{torch_stem}-*.bin"]
+        except Exception as error:
+            offline = isinstance(translate(error, name), OfflineError)
+            if not offline:
+                raise
+        patterns = ["*.json", *weights]
+        folder = snapshot_download(
+            name.name, revision=revision, allow_patterns=patterns, local_files_only=offline
+        )
+    return Path(folder)
+
+
+def weights_file(path: str, prefix: str) -> Path:
+    """The file of weights that stands in a backbone's name after a prefix."""
+    file = Path(path).expanduser()
+    if not file.is_file() or file.suffix not in SUFFIXES:
+        raise NotFoundError(
+            f"{path} is no file of weights ({', '.join(SUFFIXES)}). Correct the path after "
+            f"{prefix}, or save the model's state_dict."
+        )
+    return file

@@ -1,0 +1,322 @@
+"""TorchBackbone: a torch module and a preprocessing as a Backbone; the paper's preprocessing."""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import InitVar, dataclass, field
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+from torch import Tensor, nn
+
+from probekit.arrays import Json
+from probekit.data.pictures import to_rgb
+from probekit.errors import InputError
+
+if TYPE_CHECKING:
+    from probekit.backbones.backbone import Backbone
+
+Forward = Callable[[Any, Any], Mapping[str, Tensor]]
+"""View -> (n, width), of a module and a stacked batch (a list of texts where the kind is text)."""
+Prepare = Callable[[Any], Any]
+
+PRECISIONS = {"float32": None, "amp-bfloat16": torch.bfloat16, "amp-float16": torch.float16}
+CPU_BATCH = 8
+"""Samples that pass a network at once on a CPU: more leave its caches and move the last bits."""
+TOLERANCE = {"float32": 1e-4, "amp-bfloat16": 0.1, "amp-float16": 0.02}
+"""How far two passes over one sample may differ, relative to the largest value."""
+NATIVE = "native"
+
+
+def declare_operators() -> None:
+    """Let torchvision be imported beside a CPU build of torch; called before that.
+
+    On Linux, PyPI's torchvision is linked against CUDA libraries. Beside a CPU torch its compiled
+    operators cannot be loaded, and importing it fails ("operator torchvision::nms does not
+    exist"). open_clip, timm and transformers need its transforms alone, which are pure Python:
+    declaring two operators is enough. So modules import this one before those.
+    """
+    spec = find_spec("torchvision") if "torchvision" not in sys.modules else None
+    if sys.platform != "linux" or spec is None or spec.origin is None:
+        return
+    for library in Path(spec.origin).parent.glob("_C*.so"):
+        try:
+            torch.ops.load_library(str(library))  # type: ignore[no-untyped-call]
+        except OSError:
+            continue
+    if not hasattr(torch.ops.torchvision, "nms"):
+        for operator in ("nms", "qnms"):
+            schema = "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
+            torch.library.define(f"torchvision::{operator}", schema)
+
+
+declare_operators()
+
+
+def choose_device(device: str) -> str:
+    """The fastest device for "auto"; else this one, if the machine has it."""
+    devices = ["cpu"]
+    if torch.backends.mps.is_available():
+        devices.append("mps")
+    if torch.cuda.is_available():
+        devices += [f"cuda:{number}" for number in range(torch.cuda.device_count())] + ["cuda"]
+    if device == "auto":
+        return devices[-1]
+    if device not in devices:
+        raise InputError(
+            f"device (--device) must be auto or one of {', '.join(devices)} on this machine; "
+            f"found {device!r}."
+        )
+    return device
+
+
+def tensor_digest(tensors: Mapping[str, Tensor]) -> str:
+    """The sha256 of tensors in order of their names: name, dtype, shape, bytes."""
+    hasher = hashlib.sha256()
+    for name, tensor in sorted(tensors.items()):
+        hasher.update(f"{name}\0{tensor.dtype}\0{tuple(tensor.shape)}\0".encode())
+        flat = tensor.detach().cpu().contiguous().reshape(-1)
+        if flat.numel():
+            hasher.update(flat.view(torch.uint8).numpy().data)
+    return hasher.hexdigest()
+
+
+def stack_batch(batch: Sequence[Any]) -> Any:
+    """Prepared samples as one tensor (float64 becomes float32); texts stay a list."""
+    if isinstance(batch[0], str):
+        return list(batch)
+    shapes = sorted({tuple(np.shape(sample)) for sample in batch})
+    if len(shapes) > 1:
+        raise InputError(
+            "Prepared samples must all have one shape, so that they make a batch; found "
+            f"{shapes[0]} and {shapes[1]}. Resize or crop them in prepare."
+        )
+    if isinstance(batch[0], Tensor):
+        stacked = torch.stack(list(batch))
+    else:
+        stacked = torch.from_numpy(np.stack(list(batch)))
+    return stacked.float() if stacked.dtype == torch.float64 else stacked
+
+
+class Options(TypedDict):
+    """What every loader takes, as `load_backbone` describes it."""
+
+    device: str
+    precision: str
+    preprocessing: str
+
+
+class Preprocessing(NamedTuple):
+    """What happens to a sample before the model.
+
+    prepare: turns one sample into an array; an object apart, so that worker processes receive it
+        without the model.
+    values: what determines it, for the identity.
+    shape: of the arrays; None: any.
+    """
+
+    prepare: Prepare
+    values: Mapping[str, Json]
+    shape: tuple[int, ...] | None = None
+
+    def choose(self, name: str) -> Preprocessing:
+        """This one for "native", or a preset that makes arrays of the same shape."""
+        if name == NATIVE:
+            return self
+        if name not in PRESETS:
+            raise InputError(
+                f"preprocessing (--preprocessing) must be one of {', '.join([NATIVE, *PRESETS])}; "
+                f"found {name!r}."
+            )
+        preset = PRESETS[name]
+        shape = (3, preset.size, preset.size)
+        if self.shape not in (None, shape):
+            raise InputError(
+                f"{name} makes samples of shape {shape}; this backbone takes {self.shape}. Leave "
+                "out preprocessing (--preprocessing)."
+            )
+        return Preprocessing(preset, preset.values, shape)
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class TorchBackbone:
+    """A torch module as a backbone: evaluation mode, no gradients, weights in float32.
+
+    forward: takes the module and a stacked batch, gives each view as (n, width).
+    views: names and widths; a width of 0 is measured on the first batch.
+    identity: what determines the numbers; preprocessing, tensors and precision are added.
+    tensors: those that the views depend on, where the module holds others; else its state_dict.
+    channels_last: memory layout of pictures; faster for convolutions, but a module that calls
+        `view` on a map cannot take it.
+    commit: of the hub repository that the weights came from; a record, not part of the identity.
+    description: for `backbone check`: the model, its views and notes, in plain values.
+    """
+
+    name: str
+    model: nn.Module
+    forward: Forward
+    views: dict[str, int]
+    preprocessing: Preprocessing
+    identity: Mapping[str, Json]
+    device: str
+    precision: str
+    kind: str = "image"
+    tensors: InitVar[Mapping[str, Tensor] | None] = None
+    channels_last: bool = False
+    commit: str = ""
+    description: Mapping[str, Json] = field(default_factory=dict)
+
+    def __post_init__(self, tensors: Mapping[str, Tensor] | None) -> None:
+        if self.precision not in PRECISIONS:
+            raise InputError(
+                f"precision must be one of {', '.join(PRECISIONS)}; found {self.precision!r}."
+            )
+        self.prepare = self.preprocessing.prepare
+        self.device = choose_device(self.device)
+        self.model.float().eval().requires_grad_(False)
+        self.identity = {
+            **self.identity,
+            "preprocessing": self.preprocessing.values,
+            "weights": tensor_digest(self.model.state_dict() if tensors is None else tensors),
+            "precision": self.precision,
+        }
+        self.model.to(self.device)
+        if self.channels_last:
+            self.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+
+    def __repr__(self) -> str:
+        return f"<backbone {self.name} on {self.device}>"
+
+    def encode(self, batch: Sequence[Any]) -> NDArray[np.float32]:
+        """(n, sum of the widths): the views side by side."""
+        if not len(batch):
+            return np.zeros((0, sum(self.views.values())), np.float32)
+        inputs = stack_batch(batch)
+        size = CPU_BATCH if self.device == "cpu" else len(inputs)
+        starts = range(0, len(inputs), size)
+        return np.concatenate([self._encode(inputs[start : start + size]) for start in starts])
+
+    def _encode(self, inputs: Any) -> NDArray[np.float32]:
+        if isinstance(inputs, Tensor):
+            inputs = inputs.to(self.device)
+            if self.channels_last:
+                inputs = inputs.contiguous(memory_format=torch.channels_last)
+        dtype = PRECISIONS[self.precision]
+        device = self.device.partition(":")[0]
+        with torch.inference_mode(), torch.autocast(device, dtype, enabled=dtype is not None):
+            outputs = self.forward(self.model, inputs)
+        for view, width in self.views.items():
+            self.views[view] = check_output(self.name, outputs[view], len(inputs), width)
+        joined = torch.cat([outputs[view].float() for view in self.views], dim=1)
+        rows: NDArray[np.float32] = joined.cpu().numpy()
+        return rows
+
+
+def check_output(name: str, output: object, rows: int, width: int = 0) -> int:
+    """The width of an output that is one vector per sample; 0: any width."""
+    shape: Any = type(output).__name__
+    if isinstance(output, Tensor | np.ndarray):
+        shape = tuple(output.shape)
+    if len(shape) != 2 or shape[0] != rows or not shape[1] or shape[1] != (width or shape[1]):
+        raise InputError(
+            f"{name} must give one vector per sample, shape ({rows}, {width or 'd'}) for {rows} "
+            f"samples; found {shape}. Pool or flatten inside it."
+        )
+    return int(shape[1])
+
+
+def check_rows(backbone: Backbone, batch: Sequence[Any], precision: str = "float32") -> None:
+    """Refuse a model whose row is random, not finite, or depends on the other rows of the batch.
+
+    batch: at least two different prepared samples.
+    """
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        rows = backbone.encode(batch)
+        torch.manual_seed(1)
+        alone = backbone.encode(batch[:1])
+    if not np.isfinite(rows).all():
+        raise InputError(
+            f"{backbone.name} must give finite numbers; found NaN or infinity. Check its weights, "
+            "or leave out --amp."
+        )
+    difference = float(np.abs(rows[:1] - alone).max())
+    if difference > TOLERANCE[precision] * max(float(np.abs(rows).max()), 1e-6):
+        raise InputError(
+            f"{backbone.name} must give a sample the same vector every time, alone and in a batch; "
+            f"found a difference of {difference:.3g}. It masks or drops at random, or mixes the "
+            "rows of a batch: switch that off, put it into evaluation mode, or choose another."
+        )
+
+
+@dataclass(frozen=True)
+class Transform:
+    """A function of one sample; pictures reach it as RGB."""
+
+    function: Prepare
+
+    def __call__(self, content: Any) -> Any:
+        return self.function(to_rgb(content) if isinstance(content, Image.Image) else content)
+
+
+def normalize(
+    picture: Image.Image, mean: Sequence[float], std: Sequence[float]
+) -> NDArray[np.float32]:
+    """An RGB picture as (3, height, width), each channel minus its mean, over its deviation."""
+    values = np.asarray(picture, np.float32).transpose(2, 0, 1) / np.float32(255)
+    centered = values - np.array(mean, np.float32)[:, None, None]
+    normalized: NDArray[np.float32] = centered / np.array(std, np.float32)[:, None, None]
+    return normalized
+
+
+@dataclass(frozen=True)
+class Preset:
+    """Squashes to 224 x 224 and normalizes with statistics of other data, as the paper's code does.
+
+    resize_tensor: resize the float tensor, not the 8-bit picture.
+    """
+
+    name: str
+    mean: tuple[float, ...] = ()
+    std: tuple[float, ...] = ()
+    resize_tensor: bool = False
+    size: int = 224
+
+    @property
+    def values(self) -> Mapping[str, Json]:
+        return {
+            "preset": self.name,
+            "size": [self.size, self.size],
+            "resize": "squash",
+            "interpolation": "bilinear",
+            "resized": "tensor" if self.resize_tensor else "picture",
+            "mean": list(self.mean),
+            "std": list(self.std),
+        }
+
+    def __call__(self, content: Image.Image) -> NDArray[np.float32]:
+        picture = to_rgb(content)
+        side = (self.size, self.size)
+        if not self.resize_tensor:
+            return normalize(picture.resize(side, Image.Resampling.BILINEAR), self.mean, self.std)
+        values = torch.from_numpy(normalize(picture, (0.0,) * 3, (1.0,) * 3))
+        scaled = nn.functional.interpolate(values[None], size=side, mode="bilinear", antialias=True)
+        resized: NDArray[np.float32] = scaled[0].numpy()
+        return resized
+
+
+PRESETS = {
+    preset.name: preset
+    for preset in (
+        Preset("f2l2-domainnet", (0.4914, 0.4822, 0.4465), (0.247, 0.243, 0.261)),
+        Preset("f2l2-imagenet", (0.4802, 0.4481, 0.3975), (0.2302, 0.2265, 0.2262)),
+        Preset("f2l2-flowers", resize_tensor=True),
+    )
+}

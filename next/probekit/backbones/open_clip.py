@@ -1,0 +1,244 @@
+"""open_clip's image towers; the text tower is not kept.
+
+Names: `open_clip:MODEL/PRETRAINED`, `open_clip:MODEL/FILE`, `open_clip:MODEL/random`,
+`open_clip:hf-hub:ORG/NAME[@REVISION]`, `open_clip:local-dir:FOLDER`.
+Views: `#proj` (default), the tower's output after its projection, not normalized; `#pre`, before
+it; `#mean` of the patch tokens; those of inner layers, see `views`.
+
+A bare weights file carries neither activation nor preprocessing: open_clip uses its defaults for
+it, and a model trained otherwise would give wrong embeddings without a word. Those are refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Unpack
+
+import torch
+from torch import Tensor
+
+from probekit.arrays import Json
+from probekit.backbones.hub import SUFFIXES, fetch_snapshot, hub_errors, weights_file
+from probekit.backbones.module import Options, Preprocessing, TorchBackbone, Transform
+from probekit.backbones.timm import FOLDER, HUB, RANDOM, RANDOM_SEED, TimmEncoder, layer_vectors
+from probekit.backbones.views import Vectors, vision_backbone
+from probekit.errors import InputError, NotFoundError
+from probekit.registry import Name, nearest
+
+# isort: split
+import open_clip
+from open_clip.modified_resnet import ModifiedResNet
+from open_clip.timm_model import TimmModel
+from open_clip.transform import PreprocessCfg, image_transform_v2
+from open_clip.transformer import VisionTransformer
+
+CONFIG_FILE = "open_clip_config.json"
+WEIGHTS_STEMS = ("open_clip_model", "open_clip_pytorch_model")
+QUICK = "-quickgelu"
+Settings = Mapping[str, Any]
+
+
+def load(name: Name, **options: Unpack[Options]) -> TorchBackbone:
+    with hub_errors(name):
+        model, config = _create(name.name)
+    tower: Any = model.visual.eval()
+    if isinstance(tower, VisionTransformer):
+        tower.output_tokens = True
+    settings: Settings = open_clip.get_model_preprocess_cfg(model)
+    side = settings["size"]
+    height, width = (side, side) if isinstance(side, int) else side
+    shape = (3, int(height), int(width))
+    native = Preprocessing(
+        Transform(image_transform_v2(PreprocessCfg(**settings), is_train=False)),
+        _preprocessing_values(settings, shape),
+        shape,
+    )
+    configuration = _configuration(config)
+    encoder = OpenClipEncoder(tower, {"library": "open_clip", "configuration": configuration})
+    title = type(tower).__name__
+    return vision_backbone(name, encoder, native, model=tower, model_name=title, **options)
+
+
+def _create(name: str) -> tuple[Any, dict[str, Any]]:
+    """A model with its weights, and its configuration."""
+    if name.startswith(HUB):
+        repository, _, revision = name.removeprefix(HUB).partition("@")
+        hub_name = Name("open_clip", repository, revision or None)
+        name = FOLDER + str(fetch_snapshot(hub_name, *WEIGHTS_STEMS))
+    if name.startswith(FOLDER):
+        source = FOLDER + str(Path(name.removeprefix(FOLDER)).expanduser())
+        return _with_weights(source), open_clip.get_model_config(source)
+    architecture, _, weights = name.partition("/")
+    architectures = open_clip.list_models()
+    if architecture not in architectures:
+        raise NotFoundError(
+            f"open_clip has no model {architecture!r}. {nearest(architecture, architectures)}"
+        )
+    config: dict[str, Any] = open_clip.get_model_config(architecture)
+    if weights == RANDOM:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(RANDOM_SEED)
+            model = open_clip.create_model(architecture, load_weights=False, pretrained_text=False)
+        return model, config
+    if open_clip.is_pretrained_cfg(architecture, weights):
+        check_tag(architecture, weights, config)
+    else:
+        weights = str(find_weights(architecture, weights, config))
+    return _with_weights(architecture, pretrained=weights), config
+
+
+def _with_weights(source: str, **options: str) -> Any:
+    """Without `require_pretrained`, open_clip would go on with random weights."""
+    return open_clip.create_model(source, require_pretrained=True, weights_only=True, **options)
+
+
+def check_tag(architecture: str, tag: str, config: Settings) -> None:
+    """Refuse a tag that needs QuickGELU for a model that computes GELU: open_clip only warns."""
+    needed = open_clip.get_pretrained_cfg(architecture, tag).get("quick_gelu")
+    if needed and _bare_settings(config).get("quick_gelu") is False:
+        raise InputError(
+            f"The weights {tag!r} were trained with QuickGELU; {architecture} computes GELU. "
+            f"Write open_clip:{architecture}{QUICK}/{tag}."
+        )
+
+
+def find_weights(architecture: str, text: str, config: Settings) -> Path:
+    """The weights file of a name, if nothing known about it contradicts how it would be used."""
+    tags = open_clip.list_pretrained_tags_by_model(architecture)
+    if "/" not in text and Path(text).suffix not in SUFFIXES and not Path(text).is_file():
+        raise NotFoundError(
+            f"open_clip has no weights {text!r} for {architecture}. {nearest(text, tags)} Write "
+            f"open_clip:{architecture}/TAG, /FILE, or /{RANDOM} for random ones."
+        )
+    file = weights_file(text, f"open_clip:{architecture}/")
+    if (file.parent / CONFIG_FILE).is_file():
+        raise InputError(
+            f"{file.parent / CONFIG_FILE} says how {file.name} is to be used, and a bare file "
+            f"loses it. Write open_clip:local-dir:{file.parent}."
+        )
+    settings = _bare_settings(config)
+    words = str(file).lower().replace("_", "-")
+    if settings.get("quick_gelu") is False and ("quickgelu" in words or "openai" in words):
+        raise InputError(
+            f"{file} says QuickGELU or OpenAI in its name; {architecture} computes GELU. Write "
+            f"open_clip:{architecture}{QUICK}/{file}, or rename it."
+        )
+    published = [open_clip.get_pretrained_cfg(architecture, tag) for tag in tags]
+    differences = [_difference(needed, settings) for needed in published]
+    if differences and all(differences):
+        quick = f"{architecture}{QUICK}"
+        other = f", or open_clip:{quick}/{file}" if quick in open_clip.list_models() else ""
+        raise InputError(
+            f"All published weights of {architecture} are used otherwise than a bare file would "
+            f"be: {differences[0]}. Put {file.name} into a folder with an {CONFIG_FILE} and write "
+            f"open_clip:local-dir:FOLDER{other}."
+        )
+    return file
+
+
+def _bare_settings(config: Settings) -> dict[str, Any]:
+    """How open_clip uses a bare file; timm's towers have their own activation."""
+    settings: dict[str, Any] = {
+        "mean": open_clip.OPENAI_DATASET_MEAN,
+        "std": open_clip.OPENAI_DATASET_STD,
+        "interpolation": "bicubic",
+        "resize_mode": "shortest",
+    }
+    if "timm_model_name" not in config["vision_cfg"]:
+        settings["quick_gelu"] = bool(config.get("quick_gelu"))
+    return settings
+
+
+def _difference(published: Settings, settings: Settings) -> str:
+    """What published weights need and a bare file would not get."""
+    needed = {"quick_gelu": False, **published}
+    differences = [
+        f"{key} {needed[key]} (a bare file: {value})"
+        for key, value in settings.items()
+        if needed.get(key) is not None and needed[key] != value
+    ]
+    return "; ".join(differences)
+
+
+def _preprocessing_values(settings: Settings, shape: Sequence[int]) -> dict[str, Json]:
+    values: dict[str, Json] = {
+        "library": "open_clip",
+        "shape": list(shape),
+        "resize": settings["resize_mode"],
+        "interpolation": settings["interpolation"],
+        "mean": list(settings["mean"]),
+        "std": list(settings["std"]),
+    }
+    if settings["resize_mode"] == "longest":
+        values["fill"] = settings["fill_color"]
+    return values
+
+
+def _configuration(config: Settings) -> dict[str, Json]:
+    """What the tensors do not say: heads, activation, pooling; with all defaults filled in."""
+    vision: dict[str, Any] = asdict(open_clip.CLIPVisionCfg(**config["vision_cfg"]))
+    vision.pop("timm_model_pretrained")
+    quick_gelu = bool(config.get("quick_gelu")) and not vision["timm_model_name"]
+    return {"embed_dim": config["embed_dim"], "quick_gelu": quick_gelu, "vision": vision}
+
+
+@dataclass
+class OpenClipEncoder:
+    model: Any
+    identity: Mapping[str, Json]
+    default_views: Sequence[str] = ("proj",)
+    first_layer: int = 1
+
+    def keep(self, names: set[str]) -> Mapping[str, Tensor]:
+        tensors: Mapping[str, Tensor] = self.model.state_dict()
+        return tensors
+
+    def vectors(self, batch: Tensor, names: Collection[str]) -> Vectors:
+        if isinstance(self.model, VisionTransformer):
+            return self._transformer_vectors(batch)
+        if isinstance(self.model, TimmModel):
+            return self._timm_vectors(batch, set(names or ("proj", "pre", "cls", "mean")))
+        return {"proj": self.model(batch)}
+
+    def _transformer_vectors(self, batch: Tensor) -> Vectors:
+        """open_clip ends with `pooled @ proj`; here that is done apart."""
+        projection = self.model.proj
+        self.model.proj = None
+        try:
+            pooled, tokens = self.model(batch)
+        finally:
+            self.model.proj = projection
+        vectors = {"proj": pooled if projection is None else pooled @ projection, "pre": pooled}
+        if self.model.attn_pool is None and self.model.pool_type in ("tok", "avg"):
+            vectors["mean"] = tokens.mean(1)
+        return vectors
+
+    def _timm_vectors(self, batch: Tensor, names: set[str]) -> Vectors:
+        vectors: dict[str, Tensor] = {}
+        trunk, head = self.model.trunk, self.model.head
+        if names & {"proj", "pre"}:
+            output = trunk(batch)
+            vectors["proj"] = head(output)
+            if len(head) and not hasattr(head, "pool"):  # else pooling and projection are one
+                vectors["pre"] = output
+            elif not len(head) and trunk.num_classes and "pre" in names:
+                vectors["pre"] = trunk.forward_head(trunk.forward_features(batch), pre_logits=True)
+        if names & {"cls", "mean"}:
+            vectors |= TimmEncoder(trunk, {}).vectors(batch, ("cls", "mean"))
+        return vectors
+
+    def layers(self, batch: Tensor, numbers: Sequence[int], *, normed: bool) -> Sequence[Vectors]:
+        if isinstance(self.model, TimmModel):
+            return TimmEncoder(self.model.trunk, {}).layers(batch, numbers, normed=normed)
+        states = self.model.forward_intermediates(
+            batch,
+            indices=[number - 1 for number in numbers] or None,
+            normalize_intermediates=normed and not isinstance(self.model, ModifiedResNet),
+            intermediates_only=True,
+            output_extra_tokens=True,
+        )
+        grids = states["image_intermediates"]
+        prefixes = states.get("image_intermediates_prefix", [None] * len(grids))
+        return [layer_vectors(*pair) for pair in zip(grids, prefixes, strict=True)]

@@ -1,0 +1,231 @@
+"""Views of a vision encoder: which tensor of it is the embedding.
+
+    #proj               what the model's image-text projection gives
+    #pre                the input of that projection
+    #pooled             the model's own pooled output
+    #cls #mean          the class token, the mean of the patches, of the last tokens or map
+    #qformer.N          query N of a Q-Former; #qformer.mean their mean
+    #cls+mean           side by side
+    #layer:K.cls        tokens after layer K, before the final norm; -1 is the last layer;
+                        #layer:K takes the class token where there is one, else the mean
+    #layer:*            #layer:K for all K in one pass, each a view of its own; also #layer:*.mean
+    #lastN.cls          the last N layers side by side, each through the final norm
+
+Layer 1 is the first block or stage; transformers has a layer 0, the embeddings. What a model has
+is found by running it (`find_views`), not by a list of families.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, Unpack
+
+import torch
+from torch import Tensor, nn
+
+from probekit.arrays import Json
+from probekit.backbones.module import Options, Preprocessing, TorchBackbone, check_rows, stack_batch
+from probekit.data.pictures import canary_samples
+from probekit.errors import NotFoundError
+from probekit.registry import Name
+
+Vectors = Mapping[str, Tensor]
+Part = tuple[int | None, str]
+"""A vector of a whole model (None, "pooled"), or after a layer (3, "cls")."""
+
+LAYER_VIEW = re.compile(r"(?:layer:(\*|-?\d{1,4})|last(\d{1,4}))(?:\.([a-z+]+))?")
+UNSUPPORTED = (AttributeError, AssertionError, TypeError, RuntimeError, ValueError)
+"""What models raise that cannot give their layers."""
+
+
+class Encoder(Protocol):
+    """A library's vision model.
+
+    identity: what determines its numbers, the tensors aside.
+    default_views: the first of them that exists is taken.
+    first_layer: the number of its first layer.
+    """
+
+    identity: Mapping[str, Json]
+    default_views: Sequence[str]
+    first_layer: int
+
+    def vectors(self, batch: Tensor, names: Collection[str]) -> Vectors:
+        """These vectors at least; all that there are where none is named."""
+
+    def layers(self, batch: Tensor, numbers: Sequence[int], *, normed: bool) -> Sequence[Vectors]:
+        """cls and mean after these layers (none: all), before or after the final norm."""
+
+    def keep(self, names: set[str]) -> Mapping[str, Tensor]:
+        """Drop what these vectors do not need; gives the tensors that they depend on."""
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Reads views of an encoder in one pass.
+
+    parts: view -> the vectors that it joins.
+    normed: whether layers pass the final norm.
+    """
+
+    encoder: Encoder
+    parts: Mapping[str, Sequence[Part]]
+    normed: bool = False
+
+    def __call__(self, model: object, batch: Tensor) -> Vectors:
+        needed = [part for parts in self.parts.values() for part in parts]
+        layers = sorted({layer for layer, _ in needed if layer is not None})
+        values: dict[int | None, Vectors] = {}
+        if layers:
+            states = self.encoder.layers(batch, layers, normed=self.normed)
+            values.update(zip(layers, states, strict=True))
+        else:
+            values[None] = self.encoder.vectors(batch, {name for _, name in needed})
+        return {
+            view: torch.cat([values[layer][name] for layer, name in parts], dim=1)
+            for view, parts in self.parts.items()
+        }
+
+
+@dataclass(frozen=True)
+class Views:
+    """What an encoder can give.
+
+    parts: its vectors.
+    after_norm: whether a vector is after the final norm, where that was seen.
+    layers: their numbers.
+    normed: whether all layers can pass one final norm, so that `#lastN` means something.
+    """
+
+    encoder: Encoder
+    parts: frozenset[Part]
+    after_norm: Mapping[str, bool]
+    layers: range
+    normed: bool
+
+    def select(self, text: str, name: Name) -> Selection:
+        """What a text after # means; NotFoundError lists the texts that exist."""
+        match = LAYER_VIEW.fullmatch(text)
+        normed = False
+        if match is None:
+            parts: dict[str, list[Part]] = {text: [(None, vector) for vector in text.split("+")]}
+        else:
+            layer, count, joined = match.groups()
+            joined = joined or self._tokens(self.layers.start)[0]
+            tokens = joined.split("+")
+            normed = count is not None
+            if normed:
+                exists = self.normed and 0 < int(count) < self.layers.stop
+                layers = self.layers[-int(count) :] if exists else range(0)
+                view = f"last{int(count)}.{joined}"
+                parts = {view: [(number, token) for token in tokens for number in layers]}
+            else:
+                parts = {
+                    f"layer:{number}.{joined}": [(number, token) for token in tokens]
+                    for number in self._numbers(layer)
+                }
+        needed = {part for group in parts.values() for part in group}
+        if not needed or not needed <= self.parts:
+            raise NotFoundError(f"{name} has no view #{text}. It has: {', '.join(self.listed())}.")
+        return Selection(self.encoder, parts, normed)
+
+    def _numbers(self, text: str) -> Sequence[int]:
+        if text == "*":
+            return self.layers
+        number = int(text) + (self.layers.stop if text.startswith("-") else 0)
+        return [number] if number in self.layers else []
+
+    def _tokens(self, layer: int | None) -> list[str]:
+        tokens = [token for token in ("cls", "mean") if (layer, token) in self.parts]
+        return [*tokens, "cls+mean"] if len(tokens) == 2 else tokens or ["mean"]
+
+    def listed(self) -> list[str]:
+        """All views, those of numbers in short."""
+        vectors = sorted(name for layer, name in self.parts if layer is None)
+        views = [re.sub(r"\d+", "N", name) for name in (*vectors, *self._tokens(None))]
+        last = self.layers.stop - 1
+        for tokens in self._tokens(self.layers.start) if self.layers else ():
+            views += [f"layer:K.{tokens} (K from {self.layers.start} to {last})"]
+            views += [f"layer:*.{tokens}"]
+            views += [f"lastN.{tokens} (N from 1 to {last})"] if self.normed else []
+        return [f"#{view}" for view in dict.fromkeys(views)]
+
+    def describe(self, selection: Selection) -> dict[str, Json]:
+        normed: dict[str, Json] = {}
+        for view, parts in selection.parts.items():
+            layer, name = parts[0]
+            normed[view] = self.after_norm.get(name) if layer is None else selection.normed
+        return {"layers": len(self.layers), "after_final_norm": normed, "views": self.listed()}
+
+
+def vision_backbone(
+    name: Name,
+    encoder: Encoder,
+    native: Preprocessing,
+    *,
+    model: nn.Module,
+    model_name: str,
+    channels_last: bool = False,
+    commit: str = "",
+    notes: Sequence[str] = (),
+    **options: Unpack[Options],
+) -> TorchBackbone:
+    """An encoder with the view that a name asks for, checked on two pictures."""
+    preprocessing = native.choose(options["preprocessing"])
+    samples = [preprocessing.prepare(picture) for picture in canary_samples("image")[1:3]]
+    views = find_views(encoder, stack_batch(samples))
+    defaults = [view for view in encoder.default_views if (None, view) in views.parts]
+    selection = views.select(name.view or defaults[0], name)
+    names = {vector for parts in selection.parts.values() for _, vector in parts}
+    backbone = TorchBackbone(
+        name=str(name),
+        tensors=encoder.keep(names),
+        model=model,
+        forward=selection,
+        views=dict.fromkeys(selection.parts, 0),
+        preprocessing=preprocessing,
+        identity=encoder.identity,
+        device=options["device"],
+        precision=options["precision"],
+        channels_last=channels_last,
+        commit=commit,
+        description={"model": model_name, **views.describe(selection), "notes": notes},
+    )
+    check_rows(backbone, samples, options["precision"])
+    return backbone
+
+
+@torch.inference_mode()
+def find_views(encoder: Encoder, batch: Tensor) -> Views:
+    """Run an encoder: which vectors it has, and which are before or after the final norm."""
+    vectors = encoder.vectors(batch, ())
+    parts: set[Part] = {(None, name) for name, vector in vectors.items() if vector.dim() == 2}
+    raw = _layers(encoder, batch, [], normed=False)
+    numbers = range(encoder.first_layer, encoder.first_layer + len(raw))
+    normed = _layers(encoder, batch, numbers[-1:], normed=True)
+    for number, state in zip(numbers, raw, strict=True):
+        parts |= {(number, token) for token in state}
+    after_norm = {name: True for name, vector in vectors.items() if _among(vector, normed)}
+    after_norm |= {name: False for name, vector in vectors.items() if _among(vector, raw[-1:])}
+    one_width = len({state["mean"].shape[1] for state in raw if "mean" in state}) == 1
+    changed = bool(normed) and not any(_among(vector, raw[-1:]) for vector in normed[0].values())
+    return Views(encoder, frozenset(parts), after_norm, numbers, one_width and changed)
+
+
+def _layers(
+    encoder: Encoder, batch: Tensor, numbers: Sequence[int], *, normed: bool
+) -> Sequence[Vectors]:
+    try:
+        return encoder.layers(batch, numbers, normed=normed)
+    except UNSUPPORTED:
+        return []
+
+
+def _among(vector: Tensor, states: Sequence[Vectors]) -> bool:
+    return any(near(vector, value) for state in states for value in state.values())
+
+
+def near(first: Any, second: Any) -> bool:
+    return first.shape == second.shape and torch.allclose(first, second, atol=1e-5, rtol=1e-4)

@@ -1,0 +1,96 @@
+"""Datasets: pictures, texts or arrays with labels, from wherever they are."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from probekit.data.dataset import Dataset, Sample
+from probekit.data.pictures import is_picture_name
+from probekit.data.splits import DataOptions, Splits, list_names
+from probekit.errors import InputError, NotFoundError
+from probekit.registry import DATASETS, nearest
+
+__all__ = ["DataOptions", "Dataset", "Sample", "Splits", "read_dataset"]
+
+SAVED_MARKS = ("dataset_dict.json", "state.json")
+IDX_NAME = re.compile(r"(?:(.+?)[-_.])?images[-_.]idx3[-_.]ubyte(?:\.gz)?", re.IGNORECASE)
+
+
+def read_dataset(source: object, options: DataOptions | None = None) -> Splits:
+    """The splits of a dataset; contents are decoded when asked for.
+
+    source: a path (a folder of pictures, csv, tsv, parquet, jsonl, npz or idx files, a folder that
+        `save_to_disk` wrote), a name (`hf:NAME[:CONFIG][@REV]`, `packaged:digits`,
+        `py:module:factory`, a plugin's own), arrays or tensors (X, y), a DataFrame, a
+        `datasets.Dataset` or `DatasetDict`, a list of contents or of (content, label) pairs, or
+        any object that is a Dataset.
+    """
+    options = options or DataOptions()
+    if not isinstance(source, str | Path):
+        from probekit.data import arrays
+
+        return arrays.wrap(source, f"a {type(source).__name__}", options)
+    text = str(source)
+    if not text.strip():
+        raise InputError("Expected a path or a name such as packaged:digits; found an empty text.")
+    path = Path(text).expanduser()
+    if path.exists():  # a path may hold colons
+        return read_path(path, text, options)
+    from probekit.data import arrays, packaged
+
+    scheme, colon, name = text.partition(":")
+    if colon and scheme in DATASETS.names():
+        value = DATASETS.get(scheme)(name, options)
+        return value if isinstance(value, Splits) else arrays.wrap(value, text, options)
+    if text in packaged.NAMES:
+        return packaged.load(text, options)
+    folder = path.parent
+    while not folder.is_dir():
+        folder = folder.parent
+    files = [str(entry) for entry in folder.iterdir() if not entry.name.startswith(".")]
+    known = nearest(text, [*packaged.NAMES, *files])
+    raise NotFoundError(f"No file, folder or dataset {text!r}. {known}")
+
+
+def read_path(path: Path, source: str, options: DataOptions) -> Splits:
+    """What a path holds: pictures, a table, arrays, or a saved dataset."""
+    from probekit.data import folder
+
+    if path.is_file():
+        if folder.is_table_name(path.name):
+            from probekit.data import tables
+
+            return tables.read(path, source, options)
+        from probekit.data import arrays
+
+        if path.suffix.lower() == ".npz":
+            return arrays.read_npz(path, source, options)
+        if IDX_NAME.fullmatch(path.name):
+            return arrays.read_idx_splits({"": path}, source, options)
+        raise InputError(
+            f"{source} must be a csv, tsv, parquet, jsonl, npz or idx file, or a folder of "
+            "pictures. Read vectors with `probekit import`."
+        )
+    names = sorted(entry.name for entry in path.iterdir())
+    if any(mark in names for mark in SAVED_MARKS):
+        from probekit.data import tables
+
+        return tables.read(path, source, options, is_saved=True)
+    matches = [match for name in reversed(names) if (match := IDX_NAME.fullmatch(name))]
+    if matches:  # the last of a split is the unpacked file, not its gzipped copy
+        from probekit.data import arrays
+
+        images = {match[1] or "": path / match[0] for match in matches}
+        return arrays.read_idx_splits(images, source, options)
+    files = list(folder.walk(path))
+    if any(is_picture_name(file) for file in files):
+        return folder.read_folder(path, files, source, options)
+    if any(folder.is_table_name(file) for file in files):
+        from probekit.data import tables
+
+        return tables.read(path, source, options)
+    raise InputError(
+        f"{source} must hold pictures (one folder per class), tables or idx files; found "
+        f"{list_names(names)}. Give another folder."
+    )

@@ -1,0 +1,270 @@
+"""Tables of `datasets`: from the hub, saved folders, csv, parquet and jsonl files, in memory."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from probekit.data import hub
+from probekit.data.folder import is_table_name
+from probekit.data.pictures import is_picture_name
+from probekit.data.splits import (
+    CLIENT_NAMES,
+    NO_LABELS,
+    SPLIT_NAMES,
+    DataOptions,
+    Splits,
+    Table,
+    check_columns,
+    list_names,
+    make_splits,
+)
+from probekit.errors import InputError, NotFoundError
+
+IMAGE_NAMES = ("image", "images", "img", "picture", "photo", "jpg", "jpeg", "png", "webp")
+PATH_NAMES = ("file_name", "filename", "file", "path", "filepath", "file_path", "image_path")
+TEXT_NAMES = ("text", "texts", "sentence", "caption", "content", "document", "review", "txt")
+LABEL_NAMES = ("label", "labels", "class", "target", "category", "cls", "fine_label", "y")
+KEY_NAMES = ("id", "idx", "index", "__key__", "__url__")
+UNUSED_NAMES = (*CLIENT_NAMES, *SPLIT_NAMES, *PATH_NAMES, *KEY_NAMES)
+"""Neither texts nor labels, unless they are named."""
+BUILDERS = {".tsv": "csv", ".jsonl": "json", ".tar": "webdataset"}
+"""Suffixes whose reader in `datasets` has another name."""
+HUB_NAME = re.compile(r"([\w.-]+(?:/[\w.-]+)?)(?::([^:@]+))?(?:@([\w./-]+))?")
+"""NAME[:CONFIG][@REVISION]"""
+
+
+def load(name: str, options: DataOptions) -> Splits:
+    """`hf:NAME[:CONFIG][@REV]` of the hub; a path is read where it exists."""
+    import datasets
+
+    from probekit.data import read_path
+
+    source = f"hf:{name}"
+    path = Path(name).expanduser()
+    if name and path.exists():
+        return read_path(path, source, options)
+    match = HUB_NAME.fullmatch(name)
+    if match is None:
+        raise NotFoundError(
+            f"No such path, and the hub has hf:NAME[:CONFIG][@REVISION]; found {source}."
+        )
+    hub_name, config, revision = match.groups()
+    config = options.config or config
+    split = options.split if re.search(r"[\[+]", options.split or "") else None  # train[:1000]
+    with hub.loading(source), hub.reachable(hub_name, revision):
+        tables = datasets.load_dataset(hub_name, name=config, revision=revision, split=split)
+    return wrap({split: tables} if split else tables, source, options)
+
+
+def read(path: Path, source: str, options: DataOptions, *, is_saved: bool = False) -> Splits:
+    """A file, a folder that `save_to_disk` wrote (is_saved), or a folder of tables.
+
+    Its splits `datasets` knows by the files' names or by a README.md.
+    """
+    import datasets
+
+    with hub.loading(source):
+        if path.is_file():
+            suffix = _suffix(path.name)
+            tables = datasets.load_dataset(
+                BUILDERS.get(suffix, suffix[1:]),
+                data_files=[str(path.absolute())],
+                split="train",  # the library's word for rows of plain files
+                **_csv_arguments([path.name]),
+            )
+        elif is_saved:
+            tables = datasets.load_from_disk(str(path))
+        else:
+            arguments = _csv_arguments([entry.name for entry in path.iterdir()])
+            tables = datasets.load_dataset(str(path.absolute()), name=options.config, **arguments)
+    folder = path if path.is_dir() else path.parent
+    return wrap(tables if isinstance(tables, Mapping) else {"": tables}, source, options, folder)
+
+
+def _suffix(name: str) -> str:
+    return Path(name.lower().removesuffix(".gz")).suffix
+
+
+def _csv_arguments(names: Sequence[str]) -> dict[str, Any]:
+    suffixes = {_suffix(name) for name in names if is_table_name(name)}
+    if not suffixes or not suffixes <= {".csv", ".tsv"}:
+        return {}
+    separator = "\t" if ".tsv" in suffixes else ","
+    return {"keep_default_na": False, "na_values": [""], "sep": separator}  # "NA" is a label
+
+
+def has_columns(parts: Mapping[str, Any]) -> bool:
+    """Whether a dictionary holds columns, not splits."""
+    return any(name in (*LABEL_NAMES, *TEXT_NAMES, *IMAGE_NAMES) for name in parts)
+
+
+def is_table(value: object) -> bool:
+    return type(value).__module__.partition(".")[0] in ("datasets", "pandas")
+
+
+def wrap(
+    parts: Mapping[str, Any], source: str, options: DataOptions, folder: Path | None = None
+) -> Splits:
+    """The splits of `datasets.Dataset`s, pandas DataFrames or dictionaries of columns.
+
+    folder: where relative paths of pictures start.
+    """
+    tables = {
+        split: _read_table(_as_dataset(part, source), source, options, folder or Path())
+        for split, part in parts.items()
+    }
+    return make_splits(source, tables, options)
+
+
+def _as_dataset(part: Any, source: str) -> Any:
+    import datasets
+    import pyarrow
+
+    try:
+        if isinstance(part, Mapping):
+            return datasets.Dataset.from_dict(dict(part))
+        if hasattr(part, "dtypes"):
+            categories = part.select_dtypes("category").columns
+            frame = part.astype(dict.fromkeys(categories, object))
+            return datasets.Dataset.from_pandas(frame, preserve_index=False)
+    except (pyarrow.ArrowException, TypeError, ValueError) as error:
+        raise InputError(
+            f"{source}: {error}. Give paths or encoded bytes of pictures, or (pictures, labels)."
+        ) from error
+    if not isinstance(part, datasets.Dataset):
+        raise InputError(
+            f"{source}: found {type(part).__name__}; load a datasets.Dataset, not a stream."
+        )
+    if part.format["type"] == "custom":
+        raise InputError(f"{source} has a transform, which would be lost: apply it with map.")
+    return part.with_format(None)
+
+
+def _read_table(table: Any, source: str, options: DataOptions, folder: Path) -> Table:
+    check_columns(table.column_names, options, source)
+    columns = {name: table[name] for name in table.column_names}  # read when asked for
+    features = {n: f for n, f in table.features.items() if n not in options.requested_columns}
+    labels = [name for name, feature in features.items() if _type(feature) == "ClassLabel"]
+    if not labels:
+        usual = [name for name in features if name.lower() in LABEL_NAMES]
+        labels = [name for name in usual if _type(features[name]) != "Image"]
+    free = [name for name in features if name not in labels]
+    kind, content = _choose_content(table, free, options, source)
+    free = [name for name in free if name != content]
+    label = _choose_label(labels, free, options, source)
+    rows = columns[content]
+    names = columns["__key__"][:] if "__key__" in columns else None
+    files = None
+    if kind == "image":
+        rows, paths, has_bytes = _encoded_pictures(table, content)
+        names = names or paths
+        if not has_bytes:
+            rows = files = [folder / path if path else None for path in paths]
+    class_names = tuple(getattr(table.features.get(label), "names", ()))
+    return Table(rows, kind, columns, label, class_names, _keys(names, folder), files)
+
+
+def _encoded_pictures(table: Any, column: str) -> tuple[Any, list[str], bool]:
+    """A column of pictures as it was encoded, their paths, and whether any has bytes.
+
+    Pictures are decoded one by one, so that a broken one harms no other.
+    """
+    import datasets
+    import pyarrow.compute
+
+    table = table.select_columns([column]).cast_column(column, datasets.Image(decode=False))
+    if table._indices is not None:  # paths could not be had without the bytes
+        return table[column], [], True
+    cells = table.data.column(column)
+    has_bytes = pyarrow.compute.struct_field(cells, "bytes").null_count < len(cells)
+    return table[column], pyarrow.compute.struct_field(cells, "path").to_pylist(), has_bytes
+
+
+def _keys(names: Sequence[Any] | None, folder: Path) -> list[str] | None:
+    """What rows are called: a webdataset's key, or a picture's path; None for their numbers."""
+    if not names or not all(isinstance(name, str) for name in names):
+        return None
+    if len(set(names)) < len(names):
+        return None
+    return [name.removeprefix(f"{folder.absolute()}/") for name in names]
+
+
+def _choose_content(
+    table: Any, free: Sequence[str], options: DataOptions, source: str
+) -> tuple[str, str]:
+    """The kind and the column of the contents: as named, else by type, then by name."""
+    features = table.features
+    for kind, column in (("image", options.image_column), ("text", options.text_column)):
+        if column is None:
+            continue
+        if not (
+            _is_text(features[column]) or (kind == "image" and _may_be_image(features[column]))
+        ):
+            raise InputError(
+                f"{source}: the column {column!r} must hold {kind}s; found {features[column]}. "
+                f"Choose another of {list_names(features)} (--{kind}-column)."
+            )
+        return kind, column
+    first = (table.with_format("arrow")[:1].to_pylist() or [{}])[0]
+    texts = [name for name in free if _is_text(features[name])]
+    images = (
+        [name for name in free if _type(features[name]) == "Image"]
+        or [name for name in free if name.lower() in IMAGE_NAMES and _may_be_image(features[name])]
+        or [name for name in texts if is_picture_name(first.get(name) or "")]
+    )
+    if images:
+        return "image", _single(images, (*IMAGE_NAMES, *PATH_NAMES), "--image-column", source)
+    texts = [name for name in texts if name.lower() not in UNUSED_NAMES]
+    if texts:
+        return "text", _single(texts, TEXT_NAMES, "--text-column", source)
+    raise InputError(
+        f"{source} has no column known to hold pictures or texts; found {list_names(features)}. "
+        "Name one with --image-column or --text-column."
+    )
+
+
+def _choose_label(
+    candidates: Sequence[str], free: Sequence[str], options: DataOptions, source: str
+) -> str | None:
+    """The column of the labels as named, or the only candidate; None where there are no labels."""
+    if options.label_column or options.target_columns:
+        return options.label_column
+    if candidates:
+        return _single(candidates, LABEL_NAMES, "--label-column", source)
+    if all(name.lower() in UNUSED_NAMES for name in free):
+        return None
+    raise InputError(
+        f"{source} has no column known to be the label; found {list_names(free)}. Name it with "
+        f"label_column (--label-column); --label-column {NO_LABELS} reads rows without."
+    )
+
+
+def _single(candidates: Sequence[str], usual: Sequence[str], flag: str, source: str) -> str:
+    """The only candidate, or the only one with a usual name."""
+    typical = [name for name in candidates if name.lower() in usual]
+    choices = candidates if len(candidates) == 1 else typical
+    if len(choices) == 1:
+        return choices[0]
+    raise InputError(
+        f"{source} could be read from the columns {list_names(candidates)}. Choose one with {flag} "
+        f"({flag[2:].replace('-', '_')} in Python)."
+    )
+
+
+def _type(feature: Any) -> str:
+    return type(feature).__name__
+
+
+def _is_text(feature: Any) -> bool:
+    return _type(feature) == "Value" and "string" in feature.dtype
+
+
+def _may_be_image(feature: Any) -> bool:
+    """A picture, or what `datasets` can take for one: paths, encoded bytes, or both."""
+    if isinstance(feature, dict):
+        return feature.keys() == {"bytes", "path"}
+    is_binary = _type(feature) == "Value" and "binary" in feature.dtype
+    return _type(feature) == "Image" or _is_text(feature) or is_binary

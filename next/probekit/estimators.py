@@ -1,0 +1,200 @@
+"""Heads fitted to embeddings, as functions and as scikit-learn estimators."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
+
+from probekit.arrays import Array, Indices
+from probekit.embeddings import EmbeddingSet
+from probekit.errors import InputError
+from probekit.heads import Head, KNNHead, task_of
+from probekit.linear.calibration import left_out_temperature
+from probekit.linear.knn import Weighting
+from probekit.linear.leave_one_out import RidgeChoice, choose_ridge, left_out_scores
+from probekit.linear.ridge import Intercept, RidgePath, solve_ridge
+from probekit.linear.stats import SufficientStats, normalized
+
+Ridge = float | str
+"""A number, "auto" or "auto:loo" (exact leave-one-out), or "auto:gcv" (from sums alone)."""
+
+
+def fit_ridge(
+    embeddings: EmbeddingSet,
+    *,
+    ridge: Ridge = "auto",
+    intercept: Intercept = "free",
+    normalize: str = "none",
+    groups: ArrayLike | None = None,
+) -> tuple[Head, RidgeChoice]:
+    """A ridge head, and how its ridge was chosen.
+
+    groups: rows of one group are left out together, for the ridge and for the temperature of
+    `predict_proba`. By default copies are. Numbers are fitted in units of their deviations, so that
+    the choice of the ridge does not depend on their units.
+    """
+    task = task_of(embeddings)
+    train = normalized(embeddings, normalize)
+    scale = np.ones(train.outputs)
+    if task == "numbers":
+        assert train.targets is not None
+        deviations = train.targets.std(axis=0)
+        scale = np.where(deviations > 0, deviations, 1.0)
+        train = replace(train, targets=train.targets / scale)
+    stats = SufficientStats.from_rows(train)
+    path = RidgePath.of(stats, intercept)
+    choice = choose_ridge(path, train, ridge, groups=groups)
+    temperature = None
+    if task != "numbers":
+        try:
+            left_out = left_out_scores(path, train, choice.value, groups=groups)
+            temperature = left_out_temperature(left_out, train)
+        except InputError:  # a row that alone decides its score, or one group only
+            pass
+    head = Head.from_params(
+        solve_ridge(stats, choice.value, intercept) * scale,
+        embeddings,
+        normalize=normalize,
+        temperature=temperature,
+        ridge=choice.value,
+        ridge_choice=choice.how,
+    )
+    return head, choice
+
+
+class _Probe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
+    """What the probes share: checks of X and y, classes, predictions."""
+
+    classes_: NDArray[Any]
+    head_: Head | KNNHead
+
+    def decision_function(self, X: ArrayLike) -> Array:
+        """The scores of all classes; of two, the second's less the first's."""
+        rows = self._rows(X)
+        scores = self.head_.decision(rows)
+        return scores[:, 1] - scores[:, 0] if len(self.classes_) == 2 else scores
+
+    def predict(self, X: ArrayLike) -> NDArray[Any]:
+        rows = self._rows(X)
+        return np.asarray(self.classes_[self.head_.predict(rows)])
+
+    def predict_proba(self, X: ArrayLike) -> Array:
+        rows = self._rows(X)
+        return self.head_.predict_proba(rows)
+
+    def _rows(self, X: ArrayLike) -> NDArray[Any]:
+        check_is_fitted(self)
+        return np.asarray(validate_data(self, X, reset=False, dtype=[np.float64, np.float32]))
+
+    def _training_set(
+        self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None
+    ) -> tuple[EmbeddingSet, Indices]:
+        """Rows of weight above 0 with their classes, and their numbers."""
+        rows, labels = validate_data(self, X, y, dtype=[np.float64, np.float32])
+        check_classification_targets(labels)
+        weights = _check_sample_weight(sample_weight, rows, ensure_non_negative=True)
+        used = np.flatnonzero(weights > 0)
+        self.classes_, numbers = np.unique(labels[used], return_inverse=True)
+        if len(self.classes_) < 2:
+            raise InputError(
+                "Two classes or more with a sample_weight above 0 are needed; found "
+                f"{len(self.classes_)} class."
+            )
+        names = [str(name) for name in self.classes_]
+        embeddings = EmbeddingSet.from_numpy(rows[used], numbers, class_names=names)
+        if sample_weight is None:
+            return embeddings, used
+        return replace(embeddings, weights=weights[used].astype(np.float64)), used
+
+
+class RidgeProbe(_Probe):
+    """Ridge regression on one-hot classes: scikit-learn's RidgeClassifier with alpha = n * ridge.
+
+    ridge: a number, "auto" (exact leave-one-out) or "auto:gcv".
+    intercept: "free", or "penalized" like the weights.
+    normalize: "none", or "l2" for rows of norm 1.
+
+    Fitted: classes_, coef_ and intercept_ (of two classes, the second's less the first's), ridge_,
+    choice_ (all ridges and their errors), temperature_, head_ (saves, needs NumPy alone).
+    """
+
+    head_: Head
+
+    def __init__(
+        self, ridge: Ridge = "auto", *, intercept: Intercept = "free", normalize: str = "none"
+    ) -> None:
+        self.ridge = ridge
+        self.intercept = intercept
+        self.normalize = normalize
+
+    def fit(
+        self,
+        X: ArrayLike,
+        y: ArrayLike,
+        sample_weight: ArrayLike | None = None,
+        groups: ArrayLike | None = None,
+    ) -> Self:
+        """Fit to these rows; rows of a group are left out together where rows are left out.
+
+        A row of weight 3 counts as three copies of it, which are left out together too.
+        """
+        embeddings, used = self._training_set(X, y, sample_weight)
+        if groups is not None:
+            groups = np.asarray(groups)[used]
+        self.head_, self.choice_ = fit_ridge(
+            embeddings,
+            ridge=self.ridge,
+            intercept=self.intercept,
+            normalize=self.normalize,
+            groups=groups,
+        )
+        self.ridge_ = self.choice_.value
+        self.temperature_ = self.head_.temperature
+        self.coef_ = self.head_.weights.T
+        self.intercept_ = self.head_.intercept
+        if len(self.classes_) == 2:
+            self.coef_ = self.coef_[1:] - self.coef_[:1]
+            self.intercept_ = self.intercept_[1:] - self.intercept_[:1]
+        return self
+
+
+class KNNProbe(_Probe):
+    """k nearest neighbors by cosine, with DINO's votes exp(similarity / temperature) or equal ones.
+
+    k: of fewer training rows all vote, and k_ says how many.
+    weights: "dino" or "uniform".
+    threads: of faiss.
+    """
+
+    head_: KNNHead
+
+    def __init__(
+        self,
+        k: int = 20,
+        *,
+        temperature: float = 0.07,
+        weights: Weighting = "dino",
+        threads: int = 1,
+    ) -> None:
+        self.k = k
+        self.temperature = temperature
+        self.weights = weights
+        self.threads = threads
+
+    def fit(self, X: ArrayLike, y: ArrayLike) -> Self:
+        embeddings, _ = self._training_set(X, y, None)
+        self.head_ = KNNHead.from_rows(
+            embeddings,
+            k=self.k,
+            temperature=self.temperature,
+            weights=self.weights,
+            threads=self.threads,
+        )
+        self.k_ = self.head_.k
+        return self

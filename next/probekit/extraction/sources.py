@@ -1,0 +1,210 @@
+"""What a person means by DATA: a cached set, a path, a name with a scheme, or objects in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from probekit.arrays import texts
+from probekit.cache import Cache
+from probekit.data import DataOptions, read_dataset
+from probekit.data.packaged import NAMES
+from probekit.data.splits import choose_split, split_role
+from probekit.embeddings import EmbeddingSet, as_numpy
+from probekit.errors import InputError, NotFoundError
+from probekit.extraction.extract import (
+    ExtractOptions,
+    extract_dataset,
+    open_backbone,
+    set_name,
+    source_text,
+)
+from probekit.extraction.vectors import (
+    VectorOptions,
+    VectorSets,
+    is_vector_file,
+    read_vector_frame,
+    read_vectors,
+)
+from probekit.progress import Progress, silent
+from probekit.registry import DATASETS, nearest
+
+AMBIGUOUS = (".csv", ".parquet", ".jsonl", ".npz")
+"""Files of vectors, or of pictures and texts where a backbone is given."""
+
+
+@dataclass(frozen=True)
+class RowSplits:
+    """Rows to fit on, to choose by and to evaluate on, of one encoding."""
+
+    train: EmbeddingSet
+    validation: EmbeddingSet | None = None
+    test: EmbeddingSet | None = None
+    notes: tuple[str, ...] = ()
+
+
+def read_rows(
+    source: object,
+    *,
+    cache: Cache,
+    backbone: object | None = None,
+    test: object | None = None,
+    groups: object | None = None,
+    data: DataOptions | None = None,
+    options: ExtractOptions | None = None,
+    vectors: VectorOptions | None = None,
+    progress: Progress = silent,
+) -> list[RowSplits]:
+    """The rows that `source` means, one RowSplits for each view of the backbone.
+
+    Texts are looked for among cached sets, then among paths, then as names with a scheme.
+    test: rows or data to evaluate on, read the same way; groups: a value for each row in memory.
+    """
+    data = data or DataOptions()
+    options = options or ExtractOptions()
+    rows = _encoded_rows(source, cache, backbone, vectors, data.split)
+    if rows is not None:
+        parts = [rows]
+    elif backbone is not None:
+        parts = _encode_splits(source, backbone, cache, data, options, progress)
+    else:
+        raise InputError(
+            f"{source} is a dataset and must be encoded: pass a backbone "
+            "(-b packaged:efficientnet-lite0, -b open_clip:ViT-B-32/laion2b_s34b_b79k)."
+        )
+    if groups is not None:
+        parts = [replace(part, train=_with_group(part.train, groups)) for part in parts]
+    if test is None:
+        return parts
+    test_parts = read_rows(
+        test,
+        cache=cache,
+        backbone=backbone,
+        data=replace(data, split=None),
+        options=options,
+        vectors=vectors,
+        progress=progress,
+    )
+    if len(test_parts) != len(parts):
+        raise InputError(f"{test} has {len(test_parts)} encodings; {source} has {len(parts)}.")
+    return [
+        replace(part, test=held_out.test or held_out.train, notes=(*part.notes, *held_out.notes))
+        for part, held_out in zip(parts, test_parts, strict=True)
+    ]
+
+
+def _with_group(rows: EmbeddingSet, groups: object) -> EmbeddingSet:
+    values = texts(as_numpy(groups).tolist())
+    if len(values) != len(rows):
+        raise InputError(f"groups must have a value for each of {len(rows)} rows: {len(values)}.")
+    return replace(rows, columns={**rows.columns, "group": values})
+
+
+def _encoded_rows(
+    source: object,
+    cache: Cache,
+    backbone: object | None,
+    vectors: VectorOptions | None,
+    split: str | None,
+) -> RowSplits | None:
+    """Rows that need no backbone; None where the source is to be encoded."""
+    if isinstance(source, RowSplits):
+        return source
+    if isinstance(source, EmbeddingSet):
+        return RowSplits(source)
+    if not isinstance(source, str | Path):
+        rows = _rows_in_memory(source)
+        if rows is None and backbone is None and hasattr(source, "iloc"):
+            return _by_role(read_vector_frame(source, vectors), split)
+        title = "vectors in memory"
+    else:
+        title = str(source)
+        path = Path(title).expanduser()
+        rows = None
+        if title in cache:
+            stored = cache.open(title)
+            rows = RowSplits(stored, notes=(f"{title}: a cached set ({stored.source}).",))
+        elif is_vector_file(path) and (backbone is None or path.suffix.lower() not in AMBIGUOUS):
+            rows = _by_role(read_vectors(path, vectors), split)
+        elif not path.exists() and title.partition(":")[0] not in DATASETS.names():
+            raise _not_found(title, cache)
+    if rows is not None and backbone is not None:
+        raise InputError(f"{title}: encoded already, a backbone cannot be applied. Drop -b.")
+    return rows
+
+
+def _rows_in_memory(source: object) -> RowSplits | None:
+    """(X, y) or X, where X is a matrix of numbers or a list of vectors."""
+    X, labels = source if isinstance(source, tuple) and len(source) == 2 else (source, None)
+    if isinstance(X, list) and X and isinstance(X[0], list | np.ndarray):
+        X = as_numpy(X)
+    if getattr(X, "ndim", 0) != 2:
+        return None
+    matrix = as_numpy(X)
+    if matrix.dtype.kind not in "fiub":
+        return None
+    return RowSplits(EmbeddingSet.from_numpy(matrix, labels))
+
+
+def _not_found(text: str, cache: Cache) -> NotFoundError:
+    folder = Path(text).expanduser().parent
+    files = [str(path) for path in folder.iterdir()] if folder.is_dir() else []
+    names = [*cache.names(), *files, *(f"packaged:{name}" for name in NAMES)]
+    return NotFoundError(
+        f"Not found: {text}. It is no cached set, no path, and no name such as "
+        f"hf:uoft-cs/cifar10. {nearest(text, names)}"
+    )
+
+
+def _roles(names: Iterable[str], split: str | None) -> dict[str, str]:
+    """The split to fit on and, where nobody chose it, those to choose by and to evaluate on."""
+    chosen = choose_split(list(names), split)
+    roles = {"train": chosen}
+    for name in names:
+        role = split_role(name)
+        if split is None and role is not None and name != chosen:
+            roles.setdefault(role, name)
+    return roles
+
+
+def _by_role(read: VectorSets, split: str | None) -> RowSplits:
+    sets, notes = read
+    roles = _roles(sets, split)
+    return RowSplits(notes=notes, **{role: sets[name] for role, name in roles.items()})
+
+
+def _encode_splits(
+    source: object,
+    backbone: object,
+    cache: Cache,
+    data: DataOptions,
+    options: ExtractOptions,
+    progress: Progress,
+) -> list[RowSplits]:
+    """The training, validation and test splits of a dataset, encoded."""
+    splits = read_dataset(source, data)
+    roles = _roles(splits.by_name, data.split)
+    train = splits.by_name[roles["train"]]
+    text = source_text(source, train)
+    encoder = open_backbone(backbone, train.kind, options)
+    extracted = {
+        role: extract_dataset(
+            splits.by_name[split],
+            encoder,
+            name=set_name(text, split, encoder.name, limit=data.limit),
+            source=text,
+            cache=cache,
+            window=data.window,
+            options=options,
+            progress=progress,
+        )
+        for role, split in roles.items()
+    }
+    notes = (*splits.notes, *(note for part in extracted.values() for note in part.notes))
+    return [
+        RowSplits(notes=notes, **{role: part.sets[view] for role, part in extracted.items()})
+        for view in extracted["train"].sets
+    ]

@@ -1,0 +1,198 @@
+"""Files of vectors and labels as arrays by name; nothing that needs pickle is read."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from probekit.embeddings import as_numpy
+from probekit.errors import InputError, NotFoundError
+
+TABLES = (".parquet", ".jsonl", ".csv", ".tsv")
+SUFFIXES = (".npy", ".npz", ".h5", ".hdf5", ".safetensors", ".pt", ".pth", *TABLES)
+WRITE_AGAIN = (
+    "Write it again, without Python objects, which would need pickle: "
+    "np.savez(FILE, x=vectors, y=labels.astype(str))."
+)
+
+Columns = dict[str, NDArray[Any]]
+
+
+def is_readable(path: Path) -> bool:
+    return path.is_file() and path.suffix.lower() in SUFFIXES
+
+
+def read_columns(path: Path, array_name: str, *, text_columns: Iterable[str] = ()) -> Columns:
+    """The arrays of a file by name; a file that is a single array calls it `array_name`.
+
+    text_columns: columns of a csv file that are texts even where they look like numbers (007).
+    """
+    if not path.exists():
+        raise NotFoundError(f"Not found: {path}. Give the path of the file of {array_name}.")
+    if not is_readable(path):
+        raise InputError(
+            f"Expected a file {', '.join(SUFFIXES)}, or a folder that clip-retrieval wrote; found "
+            f"{path}. Write arrays with np.save or np.savez."
+        )
+    try:
+        columns = _read_arrays(path, text_columns)
+    except Exception as error:  # whatever a parser does on a damaged file
+        reason = str(error).partition("\n")[0]
+        raise InputError(f"{path} cannot be read ({reason}). {WRITE_AGAIN}") from error
+    arrays = {
+        name or array_name: np.char.decode(column) if column.dtype.kind == "S" else column
+        for name, column in columns.items()
+        if column.ndim
+    }
+    if not any(map(len, arrays.values())):
+        raise InputError(f"{path} must hold at least one row; it is empty. Write it again.")
+    return arrays
+
+
+def _read_arrays(path: Path, text_columns: Iterable[str]) -> Columns:
+    match path.suffix.lower():
+        case ".npy":
+            return {"": np.load(path, mmap_mode="r", allow_pickle=False)}
+        case ".npz":
+            with np.load(path, allow_pickle=False) as archive:
+                return dict(archive)
+        case ".h5" | ".hdf5":
+            return _read_h5(path)
+        case ".safetensors":
+            from safetensors.torch import load_file  # its NumPy twin has no bfloat16
+
+            return {name: as_numpy(tensor) for name, tensor in load_file(path).items()}
+        case ".pt" | ".pth":
+            return _read_torch(path)
+        case _:
+            return arrow_columns(_read_arrow(path, text_columns))
+
+
+def _read_h5(path: Path) -> Columns:
+    import h5py
+
+    columns = {}
+    with h5py.File(path, "r") as file:
+        names: list[str] = []
+        file.visit(names.append)
+        for name in names:
+            dataset = file[name]
+            if isinstance(dataset, h5py.Dataset):
+                is_text = h5py.check_string_dtype(dataset.dtype) is not None
+                columns[name] = np.asarray(dataset.asstr()[()] if is_text else dataset[()])
+    return columns
+
+
+def _read_torch(path: Path) -> Columns:
+    import torch
+
+    content = torch.load(path, map_location="cpu", weights_only=True)
+    values = content if isinstance(content, Mapping) else {"": content}
+    return {
+        str(name): as_numpy(value)
+        for name, value in values.items()
+        if isinstance(value, torch.Tensor | list | tuple)
+    }
+
+
+def _read_arrow(path: Path, text_columns: Iterable[str]) -> Any:
+    import pyarrow as pa
+    from pyarrow import csv, parquet
+    from pyarrow import json as jsonl
+
+    suffix = path.suffix.lower()
+    if suffix == ".parquet":
+        return parquet.read_table(path)
+    if suffix == ".jsonl":
+        return jsonl.read_json(path)
+    delimiter = "\t" if suffix == ".tsv" else ","
+    parsing = csv.ParseOptions(delimiter=delimiter, newlines_in_values=True)
+    types = csv.ConvertOptions(column_types=dict.fromkeys(text_columns, pa.string()))
+    return csv.read_csv(path, parse_options=parsing, convert_options=types)
+
+
+def arrow_columns(table: Any) -> Columns:
+    """Numbers, texts, and lists of one length as matrices; other types are left out."""
+    import pyarrow as pa
+
+    columns = {}
+    for name in table.column_names:
+        column = table.column(name).combine_chunks()
+        if isinstance(column, pa.ListArray | pa.LargeListArray | pa.FixedSizeListArray):
+            matrix = _arrow_matrix(column)
+            if matrix is not None:
+                columns[name] = matrix
+        elif not pa.types.is_nested(column.type) and not pa.types.is_binary(column.type):
+            columns[name] = _arrow_values(column)
+    return columns
+
+
+def _arrow_matrix(column: Any) -> NDArray[Any] | None:
+    """Lists as rows, NaN where there is none; None where they differ in length."""
+    import pyarrow.compute as pc
+
+    lengths = pc.unique(pc.list_value_length(column.drop_null())).to_pylist()
+    values = column.flatten().to_numpy(zero_copy_only=False)
+    if len(lengths) != 1 or values.dtype.kind not in "fiub":
+        return None
+    rows: NDArray[Any] = values.reshape(-1, lengths[0])
+    if not column.null_count:
+        return rows
+    matrix = np.full((len(column), lengths[0]), np.nan, np.result_type(rows, np.float16))
+    matrix[column.is_valid().to_numpy(zero_copy_only=False)] = rows
+    return matrix
+
+
+def _arrow_values(column: Any) -> NDArray[Any]:
+    if column.null_count and column.type not in ("float", "double", "halffloat"):
+        return np.array(column.to_pylist(), object)
+    values = np.asarray(column.to_numpy(zero_copy_only=False))
+    if len(values) and str(values[0]).startswith("["):  # lists in csv, as pandas writes them
+        return as_numpy([json.loads(value) for value in values])
+    return values
+
+
+def find_parts(folder: Path, kind: str, suffix: str) -> dict[int, Path]:
+    """clip-retrieval's files of a kind by number: img_emb_0.npy or img_emb/img_emb_0.npy, ..."""
+    paths = [*folder.glob(f"{kind}_*{suffix}"), *folder.glob(f"{kind}/{kind}_*{suffix}")]
+    numbers = {path: path.stem.rpartition("_")[2] for path in paths}
+    return {int(number): path for path, number in numbers.items() if number.isdecimal()}
+
+
+def read_folder(folder: Path, kind: str) -> Columns:
+    """The vectors of a kind and the metadata beside them, matched by number."""
+    vectors = find_parts(folder, kind, ".npy")
+    if not vectors:
+        raise NotFoundError(
+            f"{folder} has no files {kind}_0.npy, ... as clip-retrieval writes them. Choose "
+            "img_emb or text_emb with vector_column (--vector-column)."
+        )
+    metadata = find_parts(folder, "metadata", ".parquet")
+    missing = vectors.keys() ^ set(metadata or range(max(vectors) + 1))
+    if missing:
+        raise InputError(
+            f"{folder} lacks the vectors or the metadata of part {min(missing)}. Copy it again."
+        )
+    parts = []
+    for number, path in sorted(vectors.items()):
+        columns = read_columns(path, kind)
+        rows = len(columns[kind])
+        if metadata:
+            columns = {**read_columns(metadata[number], kind), **columns}
+        for column in columns.values():
+            if len(column) != rows:
+                raise InputError(
+                    f"Part {number} of {folder} has {rows} vectors and {len(column)} rows of "
+                    "metadata. Copy it again."
+                )
+        parts.append(columns)
+    shared = [name for name in parts[0] if all(name in columns for columns in parts)]
+    try:
+        return {name: np.concatenate([part[name] for part in parts]) for name in shared}
+    except ValueError as error:
+        raise InputError(f"The parts of {folder} differ in width ({error}).") from error

@@ -1,0 +1,1 @@
+"""Linear models on embeddings: sums of rows, ridge, exact leave-one-out, calibration, k-NN."""

@@ -1,0 +1,80 @@
+"""How to probe."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from probekit.errors import InputError
+from probekit.evaluation.intervals import Sampling
+from probekit.linear.ridge import check_ridge
+from probekit.registry import nearest
+
+HEADS = ("ridge", "knn")
+METRICS = {
+    "accuracy": "accuracy",
+    "balanced_accuracy": "balanced accuracy",
+    "top5": "top-5 accuracy",
+    "auroc": "AUROC",
+    "average_precision": "average precision",
+    "r2": "R2",
+}
+"""Metrics by name, as they are printed."""
+
+
+@dataclass(frozen=True)
+class ProbeOptions:
+    """How to fit heads and to evaluate them.
+
+    shots, draws: also heads of so few training rows of every class, drawn so often.
+    neighbors: k of the k-NN head.
+    metric: the primary one; None is accuracy, or balanced accuracy where a class has more than half
+        of the rows, and for targets average precision or R2.
+    ridge: a number, or "auto": exact leave-one-out on the training rows, by groups if there are.
+    normalize: rows of the ridge head, "none" or "l2"; k-NN is by cosine.
+    drop_copies: leave training rows out that are also test rows.
+    """
+
+    heads: tuple[str, ...] = ("ridge",)
+    shots: tuple[int, ...] = ()
+    draws: int = 5
+    neighbors: int = 20
+    metric: str | None = None
+    ridge: float | str = "auto"
+    normalize: str = "none"
+    confidence: float = 0.95
+    controls: bool = True
+    drop_copies: bool = False
+    folds: int = 5
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for head in self.heads or ("",):
+            _check_choice("heads (--head)", head, HEADS)
+        _check_choice("metric (--metric)", self.metric or "accuracy", METRICS)
+        _check_choice("normalize (--normalize)", self.normalize, ("none", "l2"))
+        if not self.chooses_ridge:
+            check_ridge(self.ridge)
+        minimums = {
+            "shots (--shots)": (min(self.shots, default=1), 1),
+            "draws (--draws)": (self.draws, 1),
+            "knn (--knn)": (self.neighbors, 1),
+            "folds": (self.folds, 2),
+            "seed (--seed)": (self.seed, 0),
+        }
+        for name, (value, minimum) in minimums.items():
+            if value < minimum:
+                raise InputError(f"{name} must be at least {minimum}; found {value}.")
+        Sampling(self.confidence)
+
+    @property
+    def chooses_ridge(self) -> bool:
+        return self.ridge in ("auto", "auto:loo")
+
+
+def _check_choice(name: str, value: str, choices: Collection[str]) -> None:
+    if value not in choices:
+        raise InputError(
+            f"{name} must be one of {', '.join(choices)}; found {value!r}. "
+            f"{nearest(value, list(choices))}"
+        )

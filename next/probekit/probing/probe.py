@@ -1,0 +1,150 @@
+"""The verb: datasets and backbones in, a ProbeResult out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import fields, replace
+from inspect import signature
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from probekit.errors import InputError, ProbekitError
+from probekit.probing.cells import Cell, probe_splits
+from probekit.probing.controls import CONTROLS
+from probekit.probing.options import ProbeOptions
+from probekit.probing.result import ProbeResult
+from probekit.progress import Progress, silent
+from probekit.registry import nearest
+
+if TYPE_CHECKING:
+    from probekit.cache import Cache
+    from probekit.extraction.sources import RowSplits
+
+
+def probe(
+    data: object,
+    *,
+    backbone: object = None,
+    heads: Sequence[str] | str = ("ridge",),
+    test: object = None,
+    groups: object = None,
+    shots: Sequence[int] | int = (),
+    draws: int = 5,
+    knn: int | None = None,
+    metric: str | None = None,
+    ridge: float | str = "auto",
+    normalize: str = "none",
+    confidence: float = 0.95,
+    controls: bool = True,
+    drop_copies: bool = False,
+    seed: int = 0,
+    cache: Cache | Path | str | None = None,
+    progress: Progress = silent,
+    **options: Any,
+) -> ProbeResult:
+    """Encode what is not encoded yet, fit heads and evaluate them on rows that they do not know.
+
+    data: a cached set, a path, a name with a scheme, (X, y), an EmbeddingSet, a dataset object; or
+        a list of these.
+    backbone: a name, a module, a Backbone; or a list of these. None for vectors and cached sets.
+    heads: "ridge", "knn"; knn: the number of neighbors (and that head).
+    test: evaluate on this; by default on the data's own test split, else on training rows in five
+        folds. A validation split joins the training rows.
+    groups: a value for each row in memory; what belongs together is left out together. For a
+        column of the data pass group_column.
+    shots, draws: also heads of so few training rows of every class, drawn so often.
+    controls: also shuffled labels and random vectors, in which nothing can be found.
+    options: the fields of DataOptions, ExtractOptions and VectorOptions.
+    """
+    names = [heads] if isinstance(heads, str) else list(heads)
+    if knn is not None and "knn" not in names:
+        names.append("knn")
+    settings = ProbeOptions(
+        heads=tuple(dict.fromkeys(names)),
+        shots=(shots,) if isinstance(shots, int) else tuple(shots),
+        draws=draws,
+        neighbors=20 if knn is None else knn,
+        metric=metric,
+        ridge=ridge,
+        normalize=normalize,
+        confidence=confidence,
+        controls=controls,
+        drop_copies=drop_copies,
+        seed=seed,
+    )
+    reading = _reading_options(options)
+    sources = _several(data)
+    backbones = _several(backbone)
+    if (test is not None or groups is not None) and len(sources) > 1:
+        raise InputError(
+            f"test (--test) and groups belong to one dataset; found {len(sources)}. "
+            "Probe them one at a time."
+        )
+    from probekit.cache import Cache
+    from probekit.extraction.sources import read_rows
+
+    store = cache if isinstance(cache, Cache) else Cache(cache)
+    cells: list[Cell] = []
+    errors: list[ProbekitError] = []
+    for source in sources:
+        pending_controls = len(CONTROLS) * len(sources) if controls else 0
+        for name in backbones:
+            try:
+                parts = read_rows(
+                    source,
+                    cache=store,
+                    backbone=name,
+                    test=test,
+                    groups=groups,
+                    progress=progress,
+                    **reading,
+                )
+                computed = []
+                for part in parts:
+                    title = _title(source, part)
+                    computed += probe_splits(part, settings, data=title, controls=pending_controls)
+                    pending_controls = 0
+            except ProbekitError as error:
+                errors.append(error)
+                failed = Cell(_title(source), _title(name), "", error=str(error))
+                computed = [replace(failed, head=head) for head in settings.heads]
+            cells += computed
+    if errors and all(cell.error for cell in cells):
+        raise errors[0]
+    return ProbeResult(tuple(sorted(cells, key=lambda cell: bool(cell.control))))
+
+
+def _reading_options(options: dict[str, Any]) -> dict[str, Any]:
+    """Keywords sorted into DataOptions, ExtractOptions and VectorOptions; some are in several."""
+    from probekit.data import DataOptions
+    from probekit.extraction import ExtractOptions
+    from probekit.extraction.vectors import VectorOptions
+
+    kinds = {"data": DataOptions, "options": ExtractOptions, "vectors": VectorOptions}
+    names = {kind: {field.name for field in fields(value)} for kind, value in kinds.items()}
+    known = set().union(*names.values())
+    for name in options:
+        if name not in known:
+            hint = nearest(name, [*signature(probe).parameters, *known])
+            raise InputError(f"probe() has no argument {name!r}. {hint}")
+    return {
+        kind: value(**{name: options[name] for name in names[kind] if name in options})
+        for kind, value in kinds.items()
+    }
+
+
+def _several(value: object) -> list[object]:
+    """A list of names or objects as it is; anything else, vectors too, as the only one."""
+    if isinstance(value, list) and value and not isinstance(value[0], list | float | int):
+        return list(value)
+    return [value]
+
+
+def _title(value: object, rows: RowSplits | None = None) -> str:
+    """What a person calls it: as it was typed, else as it calls itself."""
+    if value is None or isinstance(value, str | Path):
+        return str(value or "")
+    if rows is not None:
+        return rows.train.source
+    name = getattr(value, "name", None)
+    return name if isinstance(name, str) else type(value).__name__

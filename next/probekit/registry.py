@@ -1,0 +1,138 @@
+"""Names people type: built-in ones, those of plugins (entry points), and `py:module:factory`."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from probekit.errors import InputError, NotFoundError
+
+Factory = Callable[..., Any]
+LISTED = 10
+
+
+def nearest(name: str, known: list[str]) -> str:
+    """The known names that are close to one, or the first of them, for an error message."""
+    close = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
+    if close:
+        return f"Did you mean {' or '.join(close)}?"
+    if not known:
+        return "None is known."
+    listed = ", ".join(sorted(known)[:LISTED])
+    return f"Known: {listed}, ..." if len(known) > LISTED else f"Known: {listed}."
+
+
+class Registry:
+    """Factories by name: ours as `module:attribute`, and those of an entry-point group."""
+
+    def __init__(self, group: str, noun: str, built_in: Mapping[str, str]) -> None:
+        self.group = group
+        self.noun = noun
+        self.built_in = dict(built_in)
+
+    def names(self) -> list[str]:
+        return sorted({*self.built_in, *_entry_points(self.group, tuple(sys.path))})
+
+    def get(self, name: str) -> Factory:
+        """The factory of a name; a plugin cannot take a built-in name."""
+        if name in self.built_in:
+            module, _, attribute = self.built_in[name].partition(":")
+            factory: Factory = getattr(importlib.import_module(module), attribute)
+            return factory
+        entry_point = _entry_points(self.group, tuple(sys.path)).get(name)
+        if entry_point is None:
+            raise NotFoundError(f"Unknown {self.noun} {name!r}. {nearest(name, self.names())}")
+        try:
+            plugin: Factory = entry_point.load()
+        except Exception as error:  # whatever a plugin does when it is imported
+            origin = entry_point.dist.name if entry_point.dist else "an unknown distribution"
+            raise NotFoundError(
+                f"The {self.noun} {name!r} of {origin} cannot be imported "
+                f"({type(error).__name__}: {error}). Install what it needs, or remove it."
+            ) from error
+        return plugin
+
+
+@lru_cache
+def _entry_points(group: str, path: tuple[str, ...]) -> dict[str, Any]:
+    from importlib import metadata
+
+    return {entry_point.name: entry_point for entry_point in metadata.entry_points(group=group)}
+
+
+BACKBONES = Registry(
+    "probekit.backbones",
+    "backbone",
+    {
+        "open_clip": "probekit.backbones.open_clip:load",
+        "hf": "probekit.backbones.huggingface:load",
+        "timm": "probekit.backbones.timm:load",
+        "packaged": "probekit.backbones.packaged:load",
+        "pixels": "probekit.backbones.pixels:load",
+        "py": "probekit.backbones.custom:load",
+    },
+)
+DATASETS = Registry(
+    "probekit.datasets",
+    "dataset",
+    {
+        "hf": "probekit.data.tables:load",
+        "packaged": "probekit.data.packaged:load",
+        "py": "probekit.data.arrays:load",
+    },
+)
+
+
+@dataclass(frozen=True)
+class Name:
+    """`scheme:name[@revision][#view]`, taken apart."""
+
+    scheme: str
+    name: str = ""
+    revision: str | None = None
+    view: str | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> Name:
+        body, _, view = text.strip().partition("#")
+        scheme, _, name = body.partition(":")
+        if not scheme:
+            raise InputError(
+                f"Expected a name such as packaged:efficientnet-lite0; found {text!r}."
+            )
+        revision = ""
+        if scheme == "hf" and "@" in name:
+            name, _, revision = name.rpartition("@")
+        return cls(scheme, name, revision or None, view or None)
+
+    def __str__(self) -> str:
+        text = f"{self.scheme}:{self.name}" if self.name else self.scheme
+        text += f"@{self.revision}" if self.revision else ""
+        return text + (f"#{self.view}" if self.view else "")
+
+
+def import_object(text: str) -> Any:
+    """What `py:module:attribute` names; the working directory is searched last."""
+    module_name, _, attribute = text.removeprefix("py:").partition(":")
+    if not module_name or not attribute:
+        raise InputError(f"Expected py:package.module:factory; found {text!r}.")
+    if str(Path.cwd()) not in sys.path:
+        sys.path.append(str(Path.cwd()))
+    try:
+        module = importlib.import_module(module_name)
+    except ImportError as error:
+        raise NotFoundError(
+            f"{text} cannot be imported: {error}. Check the spelling and the working directory."
+        ) from error
+    if not hasattr(module, attribute):
+        public = [name for name in vars(module) if not name.startswith("_")]
+        raise NotFoundError(
+            f"{module_name} has no attribute {attribute!r}. {nearest(attribute, public)}"
+        )
+    return getattr(module, attribute)

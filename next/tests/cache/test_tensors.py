@@ -1,0 +1,95 @@
+"""Files of tensors appear whole or not at all, and safetensors reads them."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from probekit.cache.tensors import Blocks, map_tensors, write_tensors
+from probekit.errors import CorruptError, InputError, StorageError
+
+
+def write(folder: Path, matrix: np.ndarray[Any, Any]) -> Path:
+    blocks = Blocks(matrix.shape, matrix.dtype, [matrix[:2], matrix[2:]])
+    name = write_tensors(folder, {"rows": blocks}, {"about": "test"})
+    return folder / f"{name}.safetensors"
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "float64", "int64", "uint8"])
+@pytest.mark.parametrize("count", [0, 7])
+def test_a_file_is_safetensors_named_by_its_sha256(tmp_path: Path, dtype: str, count: int) -> None:
+    matrix = np.arange(3 * count).reshape(count, 3).astype(dtype)
+    path = write(tmp_path, matrix)
+    assert hashlib.sha256(path.read_bytes()).hexdigest() == path.stem
+    np.testing.assert_array_equal(load_file(path)["rows"], matrix)
+    tensors, metadata = map_tensors(path)
+    np.testing.assert_array_equal(tensors["rows"], matrix)
+    assert tensors["rows"].dtype == matrix.dtype
+    assert metadata == {"about": "test"}
+
+
+def test_mapped_data_is_aligned_and_read_only(tmp_path: Path) -> None:
+    tensors, _ = map_tensors(write(tmp_path, np.zeros((3, 5), np.float32)))
+    assert tensors["rows"].ctypes.data % 64 == 0
+    assert not tensors["rows"].flags.writeable
+
+
+@pytest.mark.parametrize("kept", [0, 5, 40, -1])
+def test_a_truncated_file_is_refused(tmp_path: Path, kept: int) -> None:
+    path = write(tmp_path, np.ones((4, 4), np.float32))
+    path.write_bytes(path.read_bytes()[:kept])
+    with pytest.raises(CorruptError, match=path.stem):
+        map_tensors(path)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (b'"shape":[4,4]', b'"shape":[-4,-4]'),
+        (b'"shape":[4,4]', b'"shape":[4,5]'),
+        (b'"data_offsets":[0,64]', b'"data_offsets":[64,128]'),
+        (b'"F32"', b'"F99"'),
+        (b'{"__metadata__"', b'{"__netadata__"'),
+    ],
+)
+def test_a_header_that_lies_is_refused(tmp_path: Path, old: bytes, new: bytes) -> None:
+    path = write(tmp_path, np.ones((4, 4), np.float32))
+    content = path.read_bytes()
+    assert old in content
+    size = int.from_bytes(content[:8], "little")
+    header = content[8 : 8 + size].replace(old, new)
+    path.write_bytes(len(header).to_bytes(8, "little") + header + content[8 + size :])
+    with pytest.raises(CorruptError, match=path.stem):
+        map_tensors(path)
+
+
+def test_a_pipe_is_refused_without_waiting(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.safetensors")
+    with pytest.raises(CorruptError):
+        map_tensors(tmp_path / "pipe.safetensors")
+
+
+def test_nothing_is_left_when_the_disk_is_full(tmp_path: Path) -> None:
+    def blocks() -> Iterator[np.ndarray[Any, Any]]:
+        yield np.zeros((1, 3), np.float32)
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    tensor = Blocks((2, 3), np.dtype("float32"), blocks())
+    with pytest.raises(StorageError, match="disk is full"):
+        write_tensors(tmp_path, {"rows": tensor}, {})
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_numbers_too_large_for_the_dtype_are_refused(tmp_path: Path) -> None:
+    tensor = Blocks((1, 2), np.dtype("float16"), [np.array([[1.0, 1e5]], np.float32)])
+    with pytest.raises(InputError, match="float32"):
+        write_tensors(tmp_path, {"rows": tensor}, {})
+    assert list(tmp_path.iterdir()) == []

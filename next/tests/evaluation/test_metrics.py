@@ -1,0 +1,188 @@
+"""Metrics against scikit-learn's, hand-computed values and simulated coverage."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from probekit.errors import InputError
+from probekit.evaluation import metrics
+from probekit.evaluation.intervals import Sampling
+
+Array = NDArray[np.float64]
+
+
+@pytest.fixture
+def labels() -> NDArray[np.int64]:
+    return np.random.default_rng(0).integers(0, 6, 200)
+
+
+@pytest.fixture
+def scores(labels: NDArray[np.int64]) -> Array:
+    return np.eye(6)[labels] + np.random.default_rng(1).normal(size=(200, 6))
+
+
+def test_they_are_scikit_learns(labels: NDArray[np.int64], scores: Array) -> None:
+    from sklearn.metrics import (
+        accuracy_score,
+        balanced_accuracy_score,
+        confusion_matrix,
+        top_k_accuracy_score,
+    )
+
+    predicted = scores.argmax(axis=1)
+    expected = accuracy_score(labels, predicted)
+    assert metrics.accuracy(predicted, labels).value == pytest.approx(expected)
+    expected = balanced_accuracy_score(labels, predicted)
+    assert metrics.balanced_accuracy(predicted, labels).value == pytest.approx(expected)
+    expected = top_k_accuracy_score(labels, scores, k=3)
+    assert metrics.top_k(scores, labels, 3).value == pytest.approx(expected)
+    table = metrics.confusion(predicted, labels, 6)
+    assert np.array_equal(table, confusion_matrix(labels, predicted))
+    per_class = metrics.accuracy_per_class(predicted, labels, "abcdef")
+    assert per_class["c"].value == pytest.approx(table[2, 2] / table[2].sum())
+    assert per_class["c"].count == table[2].sum()
+
+
+def test_a_tie_counts_against_the_row() -> None:
+    tied = np.zeros((4, 6))
+    assert metrics.top_k(tied, np.arange(4), 5).value == 0.0
+    assert metrics.top_k(tied, np.arange(4), 6).value == 1.0
+
+
+def test_a_class_that_has_no_score_is_never_among_the_top() -> None:
+    scores = np.array([[0.1, 0.2, -np.inf], [0.3, 0.2, -np.inf]])
+    assert metrics.top_k(scores, np.array([2, 0]), 5).value == 0.5
+
+
+def test_classes_without_rows_are_left_out() -> None:
+    per_class = metrics.accuracy_per_class(np.array([0, 0]), np.array([0, 2]), ["a", "b", "c"])
+    assert list(per_class) == ["a", "c"]
+    assert metrics.balanced_accuracy(np.array([0, 0]), np.array([0, 2])).value == 0.5
+
+
+def test_chance_is_the_largest_class() -> None:
+    assert metrics.largest_share(np.array([0, 1, 1, 1])) == 0.75
+
+
+def test_calibration_by_hand() -> None:
+    """Bins are (i/15, (i+1)/15]: 0.6 = 9/15 belongs to the ninth, 0.61 to the tenth."""
+    confidences = np.array([0.6, 0.6, 0.61, 1.0])
+    hits = np.array([True, False, True, True])
+    expected = (abs(1 - 1.2) + abs(1 - 0.61) + 0.0) / 4
+    assert metrics.calibration_error(confidences, hits) == pytest.approx(expected)
+
+
+def test_auroc_and_average_precision_are_scikit_learns() -> None:
+    from sklearn.metrics import average_precision_score, roc_auc_score
+
+    generator = np.random.default_rng(5)
+    positive = generator.random((150, 4)) < 0.3
+    scores = np.round(positive + generator.normal(size=positive.shape), 1)
+    area = metrics.auroc(scores, positive)
+    assert area.value == pytest.approx(roc_auc_score(positive, scores))
+    precision = metrics.average_precision(scores, positive)
+    assert precision.value == pytest.approx(average_precision_score(positive, scores))
+    for estimate in (area, precision):
+        assert estimate.low is not None
+        assert estimate.high is not None
+        assert estimate.low < estimate.value < estimate.high
+    single = metrics.auroc(scores[:, 0], positive[:, 0])
+    assert single.value == pytest.approx(roc_auc_score(positive[:, 0], scores[:, 0]))
+
+
+def test_delong_covers() -> None:
+    from scipy.stats import norm
+
+    generator = np.random.default_rng(6)
+    truth = norm.cdf(1.2 / np.sqrt(2))
+    covered = 0
+    for _ in range(300):
+        positive = np.arange(120) < 40
+        scores = generator.normal(size=120) + 1.2 * positive
+        estimate = metrics.auroc(scores, positive)
+        assert estimate.low is not None
+        assert estimate.high is not None
+        covered += estimate.low <= truth <= estimate.high
+    assert 0.92 <= covered / 300 <= 0.98
+
+
+def test_delong_by_groups_is_wider_where_groups_are_alike() -> None:
+    generator = np.random.default_rng(8)
+    groups = np.repeat(np.arange(20), 10)
+    positive = (np.arange(20) % 2 == 0)[groups]
+    scores = positive + generator.normal(size=20)[groups] + 0.1 * generator.normal(size=200)
+    rows = metrics.auroc(scores, positive)
+    grouped = metrics.auroc(scores, positive, Sampling(groups=groups))
+    assert grouped.value == rows.value
+    assert (grouped.high or 0) - (grouped.low or 0) > 2 * ((rows.high or 0) - (rows.low or 0))
+
+
+def test_a_perfect_auroc_keeps_a_width() -> None:
+    estimate = metrics.auroc(np.arange(20.0), np.arange(20) >= 10)
+    assert estimate.value == 1.0
+    assert estimate.low is not None
+    assert 0.6 < estimate.low < 1.0
+
+
+def test_r2_is_scikit_learns_and_prints_decimals() -> None:
+    from sklearn.metrics import r2_score
+
+    generator = np.random.default_rng(9)
+    targets = generator.normal(size=(300, 2)) + 1000
+    scores = targets + 0.2 * generator.normal(size=targets.shape)
+    estimate = metrics.r2(scores, targets)
+    assert estimate.value == pytest.approx(r2_score(targets, scores))
+    assert str(estimate).startswith("0.9")
+    assert "%" not in str(estimate)
+    constant = np.column_stack([targets[:, 0], np.full(300, 7.0)])
+    alone = metrics.r2(np.column_stack([scores[:, 0], np.full(300, 7.0)]), constant)
+    assert alone.value == pytest.approx(r2_score(targets[:, 0], scores[:, 0]))
+
+
+def test_r2_covers() -> None:
+    generator = np.random.default_rng(10)
+    covered = 0
+    for seed in range(100):
+        targets = generator.normal(size=(150, 1))
+        estimate = metrics.r2(
+            targets + generator.normal(size=(150, 1)) / 2, targets, Sampling(seed=seed)
+        )
+        assert estimate.low is not None
+        assert estimate.high is not None
+        covered += estimate.low <= 0.75 <= estimate.high
+    assert covered >= 88
+
+
+def test_metrics_that_are_not_defined_are_refused() -> None:
+    scores = np.zeros((5, 1))
+    with pytest.raises(InputError):
+        metrics.auroc(scores, np.zeros((5, 1), bool))
+    with pytest.raises(InputError):
+        metrics.average_precision(scores, np.zeros((5, 1), bool))
+    with pytest.raises(InputError):
+        metrics.r2(scores, np.ones((5, 1)))
+    with pytest.raises(InputError, match=r"1 of 2"):
+        metrics.accuracy(np.array([0, 1]), np.array([0, -1]))
+    with pytest.raises(InputError):
+        metrics.accuracy(np.array([0, 1]), np.array([0]))
+
+
+def test_independence_is_the_permutation_distribution() -> None:
+    """Mean and variance of the agreement, against many permutations within folds."""
+    generator = np.random.default_rng(11)
+    predictions = np.eye(3)[generator.integers(0, 3, 60)]
+    targets = np.eye(3)[generator.integers(0, 3, 60)]
+    folds = np.arange(60) % 2
+    values = []
+    for _ in range(1500):
+        order = np.arange(60)
+        for fold in (0, 1):
+            order[folds == fold] = generator.permutation(order[folds == fold])
+        values.append(metrics.independence_z(predictions, targets[order], folds))
+    assert np.mean(values) == pytest.approx(0, abs=0.1)
+    assert np.std(values) == pytest.approx(1, abs=0.07)
+    assert metrics.independence_z(targets, targets, folds) > 8
+    assert metrics.independence_z(-targets, targets, folds) < -8
+    assert metrics.independence_z(np.ones((60, 3)), targets, folds) == 0.0

@@ -1,0 +1,65 @@
+"""Every snippet of the pages runs, every id in them is understood, and pages stay short."""
+
+from __future__ import annotations
+
+import re
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from probekit.registry import BACKBONES, Name
+
+HERE = Path(__file__).parents[1]
+PAGES = [HERE / "README.md", *sorted((HERE / "docs").glob("*.md"))]
+SNIPPET = re.compile(
+    r"(<!-- (?P<mark>\w+) -->\n)?```(?P<language>\w+)\n(?P<code>.*?)```", re.DOTALL
+)
+SETUP = ("make ", "pip ", "git ", "cd ")
+
+
+def snippets(page: Path, language: str) -> list[str]:
+    """The runnable snippets of a page; those marked `hub` need a network."""
+    return [
+        match["code"]
+        for match in SNIPPET.finditer(page.read_text())
+        if match["language"] == language and match["mark"] != "hub"
+    ]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_shell_snippets_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:/usr/bin:/bin")
+    for code in snippets(page, "bash"):
+        lines = [line for line in code.splitlines() if not line.startswith(SETUP)]
+        script = "set -e\n" + "\n".join(lines)
+        subprocess.run(["bash", "-c", script], cwd=tmp_path, check=True, capture_output=True)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_python_snippets_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for number, code in enumerate(snippets(page, "python")):
+        script = tmp_path / f"snippet{number}.py"  # functions are identified by their source
+        script.write_text(code)
+        runpy.run_path(str(script), run_name="snippet")
+
+
+def test_backbone_ids_are_understood() -> None:
+    table = (HERE / "docs" / "backbones.md").read_text().split("## Views")[0]
+    ids = [text for row in table.splitlines() if row.startswith("| ")
+           for text in re.findall(r"`([^`#]\S+)`", row)]  # fmt: skip
+    assert len(ids) >= 20
+    for text in ids:
+        name = Name.parse(text)
+        assert name.scheme in BACKBONES.names(), text
+        assert str(name) == text
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)#]+)", page.read_text()):
+        if "://" not in target:
+            assert (page.parent / target).exists(), target
