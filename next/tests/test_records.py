@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import struct
 from collections.abc import Mapping
@@ -215,7 +216,7 @@ def test_mutated_trees_raise_wire_errors_only(data: st.DataObject) -> None:
         if isinstance(container, dict) and data.draw(st.booleans()):
             container[data.draw(st.sampled_from(["fields", "values", "x"]))] = container.pop(key)
         else:
-            container[key] = data.draw(st.sampled_from(JUNK))
+            container[key] = copy.deepcopy(data.draw(st.sampled_from(JUNK)))
     read_or_wire_error(join(header, tree, body))
 
 
