@@ -276,11 +276,19 @@ class EmbeddingSet:
 
     def without(self, ids: Collection[str]) -> Self:
         """All rows but those with these ids (hex), all of which must be here."""
+        return self.take(np.flatnonzero(~self.has_id(ids)))
+
+    def only(self, ids: Collection[str]) -> Self:
+        """The rows with these ids (hex), all of which must be here."""
+        return self.take(np.flatnonzero(self.has_id(ids)))
+
+    def has_id(self, ids: Collection[str]) -> NDArray[np.bool_]:
+        """Which rows have one of these ids (hex), all of which must be here."""
         unknown = set(ids).difference(hex_id(row) for row in self.ids)
         if unknown:
             raise InputError(f"No row has the id {min(unknown)!r}; {len(self)} rows were searched.")
         wanted = id_keys(stack_ids(bytes.fromhex(sample) for sample in ids))
-        return self.take(np.flatnonzero(~np.isin(id_keys(self.ids), wanted)))
+        return np.isin(id_keys(self.ids), wanted)
 
     def labeled(self) -> Self:
         """The rows that have a label."""

@@ -10,12 +10,18 @@ ProbekitError                1
 │   ├── MismatchError        4   two things that should belong together do not
 │   └── StorageError         4   a disk that is full or read-only
 ├── WireError                4   bytes that are not a record of ours
+├── MissingClients           1   clients without a usable answer, with a reason each
 └── SolverError              1   no answer that is good enough
 
 Every message says what was expected, what was found and what to do.
 """
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+LISTED_CLIENTS = 5
 
 
 class ProbekitError(Exception):
@@ -70,6 +76,32 @@ class WireError(ProbekitError):
     def __init__(self, expected: str, found: object) -> None:
         super().__init__(
             f"Expected {expected}; found {found}. Use the same version and plugins on both sides."
+        )
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why a client gave no answer: gone, late, garbage or refused."""
+
+    reason: str
+    detail: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.reason}: {self.detail}" if self.detail else self.reason
+
+
+class MissingClients(ProbekitError):  # noqa: N818
+    """Clients without a usable answer, with a reason each."""
+
+    def __init__(self, reasons: Mapping[str, Failure]) -> None:
+        self.reasons = dict(reasons)
+        named = list(self.reasons.items())[:LISTED_CLIENTS]
+        listed = ", ".join(f"{name} ({failure})" for name, failure in named)
+        if len(self.reasons) > len(named):
+            listed += f" and {len(self.reasons) - len(named)} more"
+        super().__init__(
+            f"Every client must answer; {len(self.reasons)} did not: {listed}. "
+            "Ask again, or go on without them (--at-least)."
         )
 
 

@@ -19,7 +19,7 @@ import types
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import cache
 from itertools import pairwise
-from typing import Any, Protocol, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, Protocol, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import numpy as np
 from numpy.typing import NDArray
@@ -210,6 +210,8 @@ class _Decoder:
             return None if tree is None else self.value(tree, _optional(hint), depth)
         if origin is np.ndarray:
             return self._array(tree, hint)
+        if origin is Literal:
+            return _choice(tree, get_args(hint))
         if origin in (tuple, frozenset):
             key = "tuple" if origin is tuple else "set"
             column = _entries(tree, key)[0]
@@ -385,6 +387,12 @@ def _scalar(tree: Tree, hint: type) -> Any:
     if not fits:
         raise WireError(f"a value of type {hint.__name__}", reprlib.repr(tree))
     return value
+
+
+def _choice(tree: Tree, options: tuple[str, ...]) -> str:
+    if not isinstance(tree, str) or tree not in options:
+        raise WireError(f"one of {', '.join(options)}", reprlib.repr(tree))
+    return tree
 
 
 def _is_number(value: Any) -> bool:

@@ -88,6 +88,16 @@ DATASETS = Registry(
     },
 )
 
+TRAINERS = Registry(
+    "probekit.trainers",
+    "trainer",
+    {
+        "closed-form": "probekit.federated.training.closed_form:ClosedForm",
+        "fedavg": "probekit.federated.training.fedavg:FedAvg",
+        "lbfgs": "probekit.federated.training.lbfgs:LbfgsRounds",
+    },
+)
+
 
 @dataclass(frozen=True)
 class Name:

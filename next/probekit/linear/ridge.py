@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,7 @@ from probekit.arrays import Array
 from probekit.embeddings import EmbeddingSet, Rows
 from probekit.errors import InputError, SolverError
 from probekit.linear.stats import SufficientStats, with_ones
+from probekit.records import record
 
 Intercept = Literal["free", "penalized"]
 INTERCEPTS = ("free", "penalized")
@@ -124,6 +125,24 @@ def solve_ridge(stats: SufficientStats, ridge: float, intercept: Intercept = "fr
             f"{residual / scale:.1g} at ridge {ridge:g}. Raise it (--ridge)."
         )
     return coordinates.params(np.ascontiguousarray(solution))
+
+
+def solve_shifted(
+    stats: SufficientStats, right: Array, *, ridge: float, intercept: Intercept
+) -> Array:
+    """(G/n + ridge P)^-1 right, with P the penalized coordinates: a Newton step's system."""
+    from scipy.linalg import LinAlgError, cho_factor, cho_solve
+
+    penalty = np.full(stats.columns, check_ridge(ridge))
+    if intercept == "free":
+        penalty[-1] = 0.0
+    try:
+        factor = cho_factor(stats.gram / stats.weight + np.diag(penalty), lower=True)
+    except LinAlgError as error:
+        raise InputError(
+            f"The sums of {stats.count} rows are singular at ridge {ridge:g}. Raise it (--ridge)."
+        ) from error
+    return np.ascontiguousarray(cho_solve(factor, right))  # another memory order, other later bits
 
 
 def affine_scores(embeddings: EmbeddingSet, params: Array) -> Array:
@@ -240,3 +259,58 @@ def _decompose_root(
     U, singular, Vt = np.linalg.svd(Z, full_matrices=False)
     rotated = singular[:, None] * (U.T @ Y)
     return np.square(singular), Vt.T, rotated, float(np.square(Y).sum())
+
+
+class RidgeRule(Protocol):
+    """How a ridge follows from the sums of rows, so that it can be chosen again without some."""
+
+    def choose(self, stats: SufficientStats, intercept: Intercept) -> float: ...
+
+
+@record("ridge/gcv")
+@dataclass(frozen=True)
+class Gcv:
+    """The ridge of least generalized cross-validation error, of `ridges` or of the rows' grid."""
+
+    ridges: tuple[float, ...] = ()
+
+    def choose(self, stats: SufficientStats, intercept: Intercept) -> float:
+        path = RidgePath.of(stats, intercept)
+        ridges = np.array(self.ridges) if self.ridges else path.grid()
+        return float(ridges[int(np.argmin(path.gcv_errors(ridges)))])
+
+
+@record("ridge/c")
+@dataclass(frozen=True)
+class InverseC:
+    """The ridge 1 / (C n) of logistic regression with a given C, n the weight of the rows."""
+
+    C: float
+
+    def __post_init__(self) -> None:
+        if not 0 < self.C < math.inf:
+            raise InputError(f"C (--c) must be a finite number above 0; found {self.C:g}.")
+
+    def choose(self, stats: SufficientStats, intercept: Intercept) -> float:
+        return self.of(stats.weight)
+
+    def of(self, weight: float) -> float:
+        return 1 / (self.C * weight)
+
+
+@record("ridge/choice")
+@dataclass(frozen=True)
+class RidgeChoice:
+    """A ridge, the rule that chose it (None: by hand), and whether its rows are all retained.
+
+    stale: rows that the rule saw have been forgotten since, and it was not applied again.
+    """
+
+    value: float
+    rule: RidgeRule | None = None
+    stale: bool = False
+
+    @property
+    def setting(self) -> float | RidgeRule:
+        """What to train with, to repeat the choice."""
+        return self.value if self.rule is None else self.rule

@@ -75,7 +75,7 @@ class SufficientStats:
         check_training_rows(embeddings)
         columns = embeddings.width + 1
         count = len(embeddings)
-        if 2 * count < columns:
+        if is_few(count, columns):
             return cls(count, embeddings.weight, columns, root=_root_of(embeddings))
         sums = _zeros(columns, embeddings.outputs)
         start = 0
@@ -114,6 +114,11 @@ class SufficientStats:
 
     def __add__(self, other: Self) -> SufficientStats:
         return sum_stats([self, other])
+
+
+def is_few(rows: int, columns: int) -> bool:
+    """Whether so many rows keep a root: it is less than half of the Gram."""
+    return 2 * rows < columns
 
 
 def sum_stats(parts: Iterable[SufficientStats]) -> SufficientStats:

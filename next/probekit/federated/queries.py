@@ -1,0 +1,245 @@
+"""What clients can be asked. A query is a record that answers itself; a method may bring its own.
+
+Answers are sums over rows, with their weight beside them, so that a mean is one division.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from probekit.arrays import Array
+from probekit.embeddings import EmbeddingSet
+from probekit.errors import InputError
+from probekit.federated.client import ClientData, RowClient
+from probekit.federated.local import LocalPlan, LossRecipe, check_work, train_locally
+from probekit.linear.model import LinearModel
+from probekit.linear.stats import SufficientStats, is_few
+from probekit.objective import Model, scores
+from probekit.records import record
+
+Arrays = dict[str, Array]
+Shapes = dict[str, tuple[int, ...]]
+
+WEIGHT: Shapes = {"weight": (1,)}
+
+
+class Query(Protocol):
+    """A question to a client."""
+
+    def answer(self, client: ClientData) -> Arrays: ...
+    def shapes(self, model: Model, rows: int) -> Shapes:
+        """What an answer about so many rows must look like: a size limit, then a check."""
+
+
+@record("query/statistics")
+@dataclass(frozen=True)
+class Statistics:
+    """Sufficient statistics: sums, or a root where rows are few."""
+
+    def answer(self, client: ClientData) -> Arrays:
+        stats = client.statistics
+        weight = np.array([stats.weight])
+        if stats.root is not None:
+            return {"root": stats.root, "weight": weight}
+        return {
+            "gram": stats.gram,
+            "moment": stats.moment,
+            "target_squares": stats.target_squares,
+            "weight": weight,
+        }
+
+    def shapes(self, model: Model, rows: int) -> Shapes:
+        columns, targets = model.shape
+        if is_few(rows, columns):
+            return {"root": (min(rows, columns + targets), columns + targets), **WEIGHT}
+        return {
+            "gram": (columns, columns),
+            "moment": (columns, targets),
+            "target_squares": (targets,),
+            **WEIGHT,
+        }
+
+    @staticmethod
+    def read(model: Model, rows: int, arrays: Arrays) -> SufficientStats:
+        """The statistics in an answer."""
+        weight = float(arrays["weight"][0])
+        columns = model.shape[0]
+        if "root" in arrays:
+            return SufficientStats(rows, weight, columns, root=arrays["root"])
+        sums = (arrays["gram"], arrays["moment"], arrays["target_squares"])
+        return SufficientStats(rows, weight, columns, *sums)
+
+
+@record("query/gradient")
+@dataclass(frozen=True, eq=False)
+class Gradient:
+    """The data term's value and gradient."""
+
+    params: Array
+
+    def answer(self, client: ClientData) -> Arrays:
+        value, gradient = client.objective.value_and_gradient(self.params)
+        weight = np.array([client.weight])
+        return {"gradient": gradient, "value": np.array([value]), "weight": weight}
+
+    def shapes(self, model: Model, rows: int) -> Shapes:
+        return {"gradient": model.shape, "value": (1,), **WEIGHT}
+
+
+@record("query/product")
+@dataclass(frozen=True, eq=False)
+class Product:
+    """The data term's curvature times a vector."""
+
+    params: Array
+    vector: Array
+
+    def answer(self, client: ClientData) -> Arrays:
+        product = client.objective.product(self.params, self.vector)
+        return {"product": product, "weight": np.array([client.weight])}
+
+    def shapes(self, model: Model, rows: int) -> Shapes:
+        return {"product": model.shape, **WEIGHT}
+
+
+@record("query/local-fit")
+@dataclass(frozen=True, eq=False)
+class LocalFit:
+    """The parameters after local training, and the weight that they have in an average.
+
+    `params` need not be the model's: they are whatever the recipe's loss is a function of.
+    """
+
+    params: Array
+    plan: LocalPlan
+    recipe: LossRecipe
+
+    def answer(self, client: ClientData) -> Arrays:
+        check_work(self.plan, client, self.params.size)
+        loss = self.recipe.local_loss(client, self.plan)
+        params = train_locally(loss, self.params, self.plan, client.name)
+        return {"params": params, "weight": np.array([client.weight])}
+
+    def shapes(self, model: Model, rows: int) -> Shapes:
+        return {"params": self.params.shape, **WEIGHT}
+
+
+@record("query/weight")
+@dataclass(frozen=True)
+class Weight:
+    """The weight of the rows: their number where they have none of their own."""
+
+    def answer(self, client: ClientData) -> Arrays:
+        return {"weight": np.array([client.weight])}
+
+    def shapes(self, model: Model, rows: int) -> Shapes:
+        return WEIGHT
+
+
+@record("query/curvature")
+@dataclass(frozen=True)
+class Curvature:
+    """The largest eigenvalue of the mean of z z^T, and its trace; `of_rows`: of any one row.
+
+    Times a loss's largest curvature it bounds that of the client's mean loss (or of any batch's).
+    """
+
+    of_rows: bool = False
+
+    def answer(self, client: ClientData) -> Arrays:
+        if not isinstance(client.model, LinearModel):
+            raise InputError(
+                f"The curvature of a {type(client.model).__name__} is not known beforehand. "
+                "Pass a rate (--rate)."
+            )
+        stats = client.statistics
+        trace = _trace(stats) / stats.weight
+        largest = _largest_row(client) if self.of_rows else _largest_eigenvalue(stats)
+        return {"curvature": np.array([largest]), "trace": np.array([trace])}
+
+    def shapes(self, model: Model, rows: int) -> Shapes:
+        return {"curvature": (1,), "trace": (1,)}
+
+
+def _trace(stats: SufficientStats) -> float:
+    if stats.root is not None:
+        return float(np.square(stats.root[:, : stats.columns]).sum())
+    return float(np.trace(stats.gram))
+
+
+def _largest_eigenvalue(stats: SufficientStats) -> float:
+    if stats.root is not None:
+        return float(np.linalg.norm(stats.root[:, : stats.columns], 2) ** 2 / stats.weight)
+    return float(np.linalg.eigvalsh(stats.gram)[-1] / stats.weight)
+
+
+def _largest_row(client: ClientData) -> float:
+    """The largest v |z|^2, weights as a batch's mean takes them."""
+    mean_weight = client.weight / client.count
+    return max(
+        float((block.row_weights * (_squares(block) + 1)).max()) / mean_weight
+        for block in client.rows.blocks()
+    )
+
+
+def _squares(block: EmbeddingSet) -> Array:
+    X = np.asarray(block.rows, np.float64)
+    return np.asarray(np.einsum("nd,nd->n", X, X))
+
+
+@record("query/evaluate")
+@dataclass(frozen=True, eq=False)
+class Evaluate:
+    """Rows by true class and predicted class."""
+
+    params: Array
+
+    def answer(self, client: ClientData) -> Arrays:
+        labels = client.rows.labels
+        if labels is None:
+            raise InputError(f"Client {client.name} has targets, no classes. Evaluate its errors.")
+        predicted = scores(client.model, self.params, client.rows).argmax(axis=1)
+        confusion = np.zeros((client.model.classes, client.model.classes))
+        np.add.at(confusion, (labels, predicted), 1.0)
+        return {"confusion": confusion}
+
+    def shapes(self, model: Model, rows: int) -> Shapes:
+        return {"confusion": (model.classes, model.classes)}
+
+
+@record("query/copies")
+@dataclass(frozen=True)
+class Copies:
+    """How many rows have these ids, all of which must be here; equal samples have equal ids."""
+
+    ids: frozenset[str]
+
+    def answer(self, client: ClientData) -> Arrays:
+        return {"rows": np.array([float(np.count_nonzero(client.rows.has_id(self.ids)))])}
+
+    def shapes(self, model: Model, rows: int) -> Shapes:
+        return {"rows": (1,)}
+
+
+@record("query/restricted")
+@dataclass(frozen=True, eq=False)
+class Restricted:
+    """A query about the rows with these ids (`keep`), or about all others."""
+
+    query: Query
+    ids: frozenset[str]
+    keep: bool
+
+    def answer(self, client: ClientData) -> Arrays:
+        if not isinstance(client, RowClient):
+            raise InputError(
+                f"Leaving out samples needs rows; client {client.name} has statistics only. "
+                "Ask it for a new statistics file."
+            )
+        return self.query.answer(client.restricted(self.ids, keep=self.keep))
+
+    def shapes(self, model: Model, rows: int) -> Shapes:
+        return self.query.shapes(model, rows)

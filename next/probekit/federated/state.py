@@ -1,0 +1,167 @@
+"""What training leaves behind: parameters, and what the server keeps for later."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Protocol, Self, TypeVar
+
+from probekit.arrays import Array
+from probekit.errors import InputError
+from probekit.federated.federation import Federation, total, total_stats
+from probekit.federated.queries import Gradient, Weight
+from probekit.linear.model import LinearModel
+from probekit.linear.ridge import Gcv, InverseC, RidgeChoice, RidgeRule, check_ridge
+from probekit.linear.stats import SufficientStats
+from probekit.objective import Model, Squares
+from probekit.progress import Progress, silent
+from probekit.records import record
+
+KEEP = ("statistics", "gradients", "history")
+
+V = TypeVar("V")
+K = TypeVar("K")
+
+
+class Kept(Protocol):
+    """What the server keeps of clients; it knows how to forget them."""
+
+    def without(self, clients: Collection[str]) -> Self | None:
+        """The same without these clients; None where they cannot be taken out."""
+
+
+class Trainer(Protocol):
+    """A way to train; its options are its fields."""
+
+    def train(
+        self, federation: Federation, *, ridge: float | RidgeRule, progress: Progress = silent
+    ) -> State: ...
+
+
+@record("state")
+@dataclass(frozen=True, eq=False)
+class State:
+    """A trained model: parameters, ridge and how it was chosen, clients with their rows, trainer.
+
+    `rounds` of local training are done; the next one draws its batches under this number.
+    """
+
+    params: Array
+    model: Model
+    ridge_choice: RidgeChoice
+    clients: Mapping[str, int]
+    trainer: Trainer
+    rounds: int = 0
+    kept: tuple[Kept, ...] = ()
+
+    @property
+    def ridge(self) -> float:
+        return self.ridge_choice.value
+
+    def get(self, kind: type[K]) -> K | None:
+        """What is kept of this kind."""
+        return next((item for item in self.kept if isinstance(item, kind)), None)
+
+
+@record("kept/statistics")
+@dataclass(frozen=True, eq=False)
+class KeptStatistics:
+    """Each client's statistics."""
+
+    parts: Mapping[str, SufficientStats]
+
+    def without(self, clients: Collection[str]) -> Self:
+        return type(self)(drop(self.parts, clients))
+
+
+@record("kept/gradients")
+@dataclass(frozen=True, eq=False)
+class KeptGradients:
+    """Each client's gradient at `params`, a sum over its rows, and their weight."""
+
+    params: Array
+    gradients: Mapping[str, Array]
+    weights: Mapping[str, float]
+
+    def without(self, clients: Collection[str]) -> Self:
+        return type(self)(self.params, drop(self.gradients, clients), drop(self.weights, clients))
+
+
+@record("upload")
+@dataclass(frozen=True, eq=False)
+class Upload:
+    """A client's parameters after local training, and their weight in an average."""
+
+    params: Array
+    weight: float
+
+
+@record("round")
+@dataclass(frozen=True, eq=False)
+class Round:
+    """A round of local training: where it started, and what each client sent back."""
+
+    start: Array
+    uploads: Mapping[str, Upload]
+
+
+@record("kept/history")
+@dataclass(frozen=True, eq=False)
+class History:
+    """All rounds of a training, and the parameters after the last."""
+
+    rounds: tuple[Round, ...]
+    end: Array
+
+    def without(self, clients: Collection[str]) -> None:
+        """Nothing: every model on the way was an average over all clients."""
+        return
+
+
+def drop(parts: Mapping[str, V], clients: Collection[str]) -> dict[str, V]:
+    """A mapping by client, without these clients."""
+    return {name: part for name, part in parts.items() if name not in clients}
+
+
+def check_keep(keep: frozenset[str], possible: Collection[str], trainer: str) -> None:
+    impossible = keep.difference(possible)
+    if impossible:
+        raise InputError(
+            f"{trainer} can keep {', '.join(possible)} or nothing; found {min(impossible)!r}. "
+            "Choose one of them (--keep)."
+        )
+
+
+def gradients_at(federation: Federation, params: Array) -> KeptGradients:
+    """Each client's gradient at these parameters, to be kept."""
+    answers = list(federation.ask(Gradient(params)))
+    gradients = {answer.client: answer.arrays["gradient"] for answer in answers}
+    weights = {answer.client: float(answer.arrays["weight"][0]) for answer in answers}
+    return KeptGradients(params, gradients, weights)
+
+
+def choose_ridge(ridge: float | RidgeRule, federation: Federation) -> RidgeChoice:
+    """A number as it is; a rule is applied to the sums, which takes one round."""
+    if isinstance(ridge, InverseC):
+        weight = total(federation.ask(Weight())).weight
+        return RidgeChoice(ridge.of(weight), ridge)
+    if isinstance(ridge, int | float):
+        return RidgeChoice(check_ridge(ridge))
+    return choose_from(ridge, federation.model, total_stats(federation))
+
+
+def choose_from(ridge: float | RidgeRule, model: Model, stats: SufficientStats) -> RidgeChoice:
+    """The ridge that follows from sums."""
+    if isinstance(ridge, int | float):
+        return RidgeChoice(check_ridge(ridge))
+    if not isinstance(model, LinearModel):
+        raise InputError(
+            f"A ridge is chosen for a LinearModel; this is a {type(model).__name__}. "
+            "Pass a number (--ridge)."
+        )
+    if isinstance(ridge, Gcv) and not isinstance(model.loss, Squares):
+        raise InputError(
+            f"GCV is about squares; this model has {type(model.loss).__name__}. "
+            "Pass a number (--ridge) or C (--c)."
+        )
+    return RidgeChoice(ridge.choose(stats, model.intercept), ridge)

@@ -1,0 +1,1 @@
+"""Trainers: closed form, FedAvg, L-BFGS rounds."""

@@ -1,0 +1,244 @@
+"""FedAvg (the paper's Algorithm 1): broadcast, local steps, weighted average."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Literal, Self, TypeVar
+
+import numpy as np
+
+from probekit.arrays import Array
+from probekit.errors import Failure, InputError, MissingClients
+from probekit.federated.federation import Answer, Federation, arrived, collect_stats, read_each
+from probekit.federated.local import LocalPlan, LossRecipe, Sgd, TrainingLoss
+from probekit.federated.queries import Curvature, LocalFit, Weight
+from probekit.federated.state import (
+    History,
+    Kept,
+    KeptStatistics,
+    Round,
+    State,
+    Upload,
+    check_keep,
+    choose_ridge,
+    gradients_at,
+)
+from probekit.linear.ridge import RidgeRule
+from probekit.objective import Model
+from probekit.progress import Progress, Step, silent
+from probekit.records import record
+
+R = TypeVar("R")
+Start = Literal["model", "random"]
+PARTICIPATION_STREAM = 23
+START_STREAM = 24
+MAX_HISTORY = 4 << 30
+CURVATURE_OUTLIER = 1e4
+ROUNDING = 1e-6
+
+
+@record("trainer/fedavg")
+@dataclass(frozen=True)
+class FedAvg:
+    """`rounds` of local training by a plan.
+
+    uniform: clients weigh 1/C in the average, not n_c/n.
+    participation: the share of the clients that are drawn for each round.
+    at_least: the share of the drawn clients that must answer.
+    start: the model's own start (0 for a head), or random parameters as PyTorch draws them.
+    """
+
+    rounds: int
+    plan: LocalPlan
+    uniform: bool = False
+    participation: float = 1.0
+    at_least: float = 1.0
+    start: Start = "model"
+    keep: frozenset[str] = frozenset()
+
+    def __post_init__(self) -> None:
+        check_keep(self.keep, ("statistics", "gradients", "history"), "fedavg")
+        if self.rounds < 1:
+            raise InputError(f"rounds (--rounds) must be 1 or more; found {self.rounds}.")
+        shares = {"participation": self.participation, "at_least": self.at_least}
+        for name, share in shares.items():
+            if not 0 < share <= 1:
+                raise InputError(f"{name} must be above 0 and at most 1; found {share:g}.")
+
+    def train(
+        self, federation: Federation, *, ridge: float | RidgeRule, progress: Progress = silent
+    ) -> State:
+        """Rounds from the start; a rate that was left open is in the state's trainer."""
+        if "history" in self.keep:
+            self._check_history(federation)
+        choice = choose_ridge(ridge, federation)
+        trainer = self.with_rate(federation, ridge=choice.value)
+        weights = trainer.weights(federation)
+        params = trainer.start_params(federation.model)
+        rounds: list[Round] = []
+        for number in range(self.rounds):
+            drawn = trainer.draw(federation, number)
+            uploads = trainer.uploads(federation, params, number, ridge=choice.value, clients=drawn)
+            if "history" in self.keep:
+                rounds.append(Round(params, uploads))
+            params = trainer.step(params, uploads, weights)
+            progress(Step("rounds", number + 1, self.rounds))
+        kept = trainer._kept(federation, params, rounds)
+        model = federation.model
+        clients = dict(federation.clients)
+        return State(params, model, choice, clients, trainer, self.rounds, kept)
+
+    def continued(
+        self, federation: Federation, params: Array, numbers: range, *, ridge: float
+    ) -> Array:
+        """The parameters after the rounds of these numbers."""
+        weights = self.weights(federation)
+        for number in numbers:
+            drawn = self.draw(federation, number)
+            uploads = self.uploads(federation, params, number, ridge=ridge, clients=drawn)
+            params = self.step(params, uploads, weights)
+        return params
+
+    def with_rate(self, federation: Federation, *, ridge: float) -> Self:
+        """The same with a rate: as given, else 1 / the largest curvature of any client's loss."""
+        if self.plan.rate is not None:
+            return self
+        if not isinstance(self.plan.optimizer, Sgd):
+            name = type(self.plan.optimizer).__name__
+            raise InputError(f"{name} needs a rate; found none. Pass one (--rate 1e-3).")
+        of_rows = self.plan.batch_size is not None
+        bound = largest_curvature(federation, of_rows=of_rows, at_least=self.at_least)
+        curvature = bound * federation.model.loss.largest_curvature + ridge
+        return replace(self, plan=replace(self.plan, rate=1 / curvature))
+
+    def start_params(self, model: Model) -> Array:
+        if self.start == "model":
+            return model.start()
+        inputs = model.shape[0] - 1
+        generator = np.random.Generator(np.random.PCG64([self.plan.seed, START_STREAM]))
+        return np.asarray(generator.uniform(-1, 1, model.shape) / np.sqrt(inputs))
+
+    def draw(self, federation: Federation, number: int) -> frozenset[str]:
+        """The clients of a round: all, or a share of them, each as likely as any other."""
+        names = list(federation.clients)
+        if self.participation == 1:
+            return frozenset(names)
+        size = max(1, round(self.participation * len(names)))
+        seeds = [self.plan.seed, PARTICIPATION_STREAM, number]
+        generator = np.random.Generator(np.random.PCG64(seeds))
+        drawn = generator.choice(len(names), size, replace=False)
+        return frozenset(names[position] for position in drawn)
+
+    def weights(self, federation: Federation) -> dict[str, float] | None:
+        """Of all clients, which a sample's average needs; None where all are asked."""
+        if self.participation == 1:
+            return None
+        if self.uniform:
+            return dict.fromkeys(federation.clients, 1.0)
+        answers = federation.ask(Weight())
+        return {answer.client: float(answer.arrays["weight"][0]) for answer in answers}
+
+    def uploads(
+        self,
+        federation: Federation,
+        params: Array,
+        number: int,
+        *,
+        ridge: float,
+        recipe: LossRecipe | None = None,
+        clients: Collection[str] | None = None,
+    ) -> dict[str, Upload]:
+        """What clients send back in round `number`, from their training loss or a recipe's."""
+        query = LocalFit(params, replace(self.plan, round=number), recipe or TrainingLoss(ridge))
+        expected = len(federation.clients if clients is None else clients)
+        answers = enough(federation.ask(query, clients), expected, self.at_least)
+        return {
+            answer.client: Upload(answer.arrays["params"], float(answer.arrays["weight"][0]))
+            for answer in answers
+        }
+
+    def step(
+        self, params: Array, uploads: Mapping[str, Upload], weights: Mapping[str, float] | None
+    ) -> Array:
+        """The average of all clients; of a sample, params + C/m sum p_c (upload_c - params).
+
+        The mean of the latter over all samples of m of the C clients is the former.
+        """
+        if weights is None:
+            return self.average(uploads)
+        total = sum(weights.values())
+        scale = len(weights) / len(uploads)
+        moved = np.zeros_like(params)
+        for name, upload in uploads.items():
+            moved += scale * weights[name] / total * (upload.params - params)
+        return params + moved
+
+    def average(self, uploads: Mapping[str, Upload]) -> Array:
+        """The weighted mean of those who answered."""
+        shares = self.shares(uploads)
+        return np.asarray(sum(share * uploads[name].params for name, share in shares.items()))
+
+    def shares(self, uploads: Mapping[str, Upload]) -> dict[str, float]:
+        """p_c = n_c / n with n_c the weight of a client's rows; 1 / C where `uniform`."""
+        if self.uniform:
+            return {name: 1 / len(uploads) for name in uploads}
+        weight = sum(upload.weight for upload in uploads.values())
+        return {name: upload.weight / weight for name, upload in uploads.items()}
+
+    def _kept(self, federation: Federation, params: Array, rounds: list[Round]) -> tuple[Kept, ...]:
+        kept: list[Kept] = []
+        if "statistics" in self.keep:
+            kept.append(KeptStatistics(collect_stats(federation)))
+        if "gradients" in self.keep:
+            kept.append(gradients_at(federation, params))
+        if "history" in self.keep:
+            kept.append(History(tuple(rounds), params))
+        return tuple(kept)
+
+    def _check_history(self, federation: Federation) -> None:
+        drawn = len(self.draw(federation, 0))
+        size = 8 * self.rounds * (drawn + 1) * int(np.prod(federation.model.shape))
+        if size > MAX_HISTORY:
+            raise InputError(
+                f"A history of at most {MAX_HISTORY >> 30} GiB is kept; {self.rounds} rounds of "
+                f"{drawn} clients are {size / (1 << 30):.1f} GiB. Lower the rounds or the "
+                "participation, or keep gradients (--keep gradients)."
+            )
+
+
+def enough(answers: Iterable[R], expected: int, at_least: float) -> list[R]:
+    """The answers that came, if they are this share of the expected ones."""
+    present, missing = arrived(answers)
+    if missing is not None and len(present) < max(1, at_least * expected):
+        raise missing
+    return present
+
+
+def largest_curvature(federation: Federation, *, of_rows: bool, at_least: float = 1.0) -> float:
+    """The largest curvature of squares of any client; who reports an impossible one is named."""
+    columns = federation.model.shape[0]
+
+    def read(answer: Answer) -> tuple[str, float, float]:
+        curvature = float(answer.arrays["curvature"][0])
+        trace = float(answer.arrays["trace"][0])
+        least = trace / min(answer.rows, columns)
+        most = trace * answer.rows if of_rows else trace
+        if not (1 - ROUNDING) * least <= curvature <= (1 + ROUNDING) * most:
+            raise InputError(
+                f"A curvature of {least:.3g} to {most:.3g} was expected of {answer.rows} rows with "
+                f"a mean square of {trace:.3g}; found {curvature:.3g}."
+            )
+        return answer.client, curvature, trace
+
+    expected = len(federation.clients)
+    reports = enough(read_each(federation.ask(Curvature(of_rows)), read), expected, at_least)
+    median = float(np.median([trace for _, _, trace in reports]))
+    strange = {
+        name: Failure("garbage", f"a mean square of {trace:.3g}, the median is {median:.3g}")
+        for name, _, trace in reports
+        if trace > CURVATURE_OUTLIER * median
+    }
+    if strange:
+        raise MissingClients(strange)
+    return max(curvature for _, curvature, _ in reports)

@@ -1,0 +1,129 @@
+"""Gradient rounds: L-BFGS on the federation's loss, preconditioned by the clients' Grams."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from probekit.arrays import Array
+from probekit.errors import InputError, SolverError
+from probekit.federated.federation import Federation, collect_stats
+from probekit.federated.loss import MeanLoss
+from probekit.federated.state import (
+    Kept,
+    KeptStatistics,
+    State,
+    check_keep,
+    choose_from,
+    choose_ridge,
+    gradients_at,
+)
+from probekit.linear.ridge import Gcv, RidgeRule
+from probekit.linear.solvers import Lbfgs, Map, Solution
+from probekit.linear.stats import SufficientStats, sum_stats
+from probekit.objective import Model
+from probekit.progress import Progress, Step, silent
+from probekit.records import record
+
+
+@record("trainer/lbfgs")
+@dataclass(frozen=True)
+class LbfgsRounds:
+    """Rounds of gradients until |gradient| <= ridge * tolerance.
+
+    The minimum of a loss whose every parameter is penalized is then within `tolerance`. `whiten`
+    takes the clients' Grams as a first guess of the curvature, in one round before.
+    """
+
+    rounds: int = 300
+    tolerance: float = 1e-6
+    whiten: bool = True
+    keep: frozenset[str] = frozenset({"statistics"})
+
+    def __post_init__(self) -> None:
+        check_keep(self.keep, ("statistics", "gradients"), "lbfgs")
+        if self.rounds < 1 or not self.tolerance > 0:
+            raise InputError(
+                f"rounds and tolerance must be above 0; found {self.rounds} and "
+                f"{self.tolerance:g}. Raise them."
+            )
+
+    def train(
+        self, federation: Federation, *, ridge: float | RidgeRule, progress: Progress = silent
+    ) -> State:
+        if isinstance(ridge, Gcv):
+            raise InputError(
+                "Gradient rounds need a ridge or a C; found a rule (GCV). Pass --ridge or --c."
+            )
+        model = federation.model
+        parts: dict[str, SufficientStats] = {}
+        if self.whiten or "statistics" in self.keep:
+            parts = collect_stats(federation, progress=progress)
+            choice = choose_from(ridge, model, sum_stats(parts.values()))
+        else:
+            choice = choose_ridge(ridge, federation)
+        solution = self.minimize(
+            federation, model.start(), ridge=choice.value, parts=parts, progress=progress
+        )
+        kept: list[Kept] = []
+        if "statistics" in self.keep:
+            kept.append(KeptStatistics(parts))
+        if "gradients" in self.keep:
+            kept.append(gradients_at(federation, solution.value))
+        clients = dict(federation.clients)
+        return State(solution.value, model, choice, clients, self, kept=tuple(kept))
+
+    def minimize(
+        self,
+        federation: Federation,
+        start: Array,
+        *,
+        ridge: float,
+        parts: Mapping[str, SufficientStats],
+        progress: Progress = silent,
+    ) -> Solution:
+        """The minimum, from any start; `parts` are statistics to precondition by, or none."""
+        loss = _ReportedLoss(MeanLoss(federation, ridge), progress)
+        precondition: Map = identity
+        if parts and self.whiten:
+            precondition = whitener(federation.model, sum_stats(parts.values()), ridge)
+        solver = Lbfgs(self.rounds, self.tolerance * ridge)
+        solution = solver.minimize(loss.value_and_gradient, start, precondition=precondition)
+        residual = float(np.linalg.norm(solution.residual))
+        if residual > solver.goal:
+            raise SolverError(
+                f"A gradient of norm {solver.goal:.2g} was expected after {solution.steps} rounds; "
+                f"found {residual:.2g}. Raise the rounds, the tolerance or the ridge."
+            )
+        return solution
+
+
+@dataclass
+class _ReportedLoss:
+    """A loss that reports its rounds."""
+
+    loss: MeanLoss
+    progress: Progress
+    done: int = 0
+
+    def value_and_gradient(self, params: Array) -> tuple[float, Array]:
+        self.done += 1
+        value, gradient = self.loss.value_and_gradient(params)
+        self.progress(Step("gradient rounds", self.done, note=f"loss {value:.6g}"))
+        return value, gradient
+
+
+def whitener(model: Model, stats: SufficientStats, ridge: float) -> Map:
+    """(curvature G / n + ridge P)^-1: the largest curvature that the loss can have, inverted."""
+    from scipy.linalg import cho_factor, cho_solve
+
+    curvature = model.loss.largest_curvature * stats.gram / stats.weight
+    curvature += ridge * np.diagflat(np.square(model.penalized))
+    factor = cho_factor(curvature, lower=True)
+    return lambda vector: np.ascontiguousarray(cho_solve(factor, vector))
+
+
+def identity(vector: Array) -> Array:
+    return vector

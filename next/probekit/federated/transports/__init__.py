@@ -1,0 +1,1 @@
+"""Ways to reach clients: bytes in this process, statistics that were kept."""

@@ -1,0 +1,40 @@
+"""Kept statistics answer for their clients where they can; live clients answer everything else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import groupby
+
+from probekit.federated.client import Holding
+from probekit.federated.federation import Ask, InProcess, Outcome, Transport
+from probekit.federated.queries import Gradient, Product, Statistics
+from probekit.linear.stats import SufficientStats
+from probekit.objective import Model
+
+FROM_STATISTICS = (Statistics, Gradient, Product)
+
+
+@dataclass(frozen=True, eq=False)
+class KeptFirst:
+    """Clients of a ridge head, by kept statistics or `live`; who has both need not be online."""
+
+    parts: Mapping[str, SufficientStats]
+    live: Transport
+
+    @cached_property
+    def kept(self) -> InProcess:
+        return InProcess(self.parts)
+
+    def describe(self) -> Mapping[str, Holding]:
+        return {**self.kept.describe(), **self.live.describe()}
+
+    def exchange(self, model: Model, asks: Iterable[Ask]) -> Iterator[Outcome]:
+        """Neighbors in the order asked go out together, so that the order stays."""
+        for from_kept, group in groupby(asks, key=self._is_kept):
+            transport = self.kept if from_kept else self.live
+            yield from transport.exchange(model, group)
+
+    def _is_kept(self, ask: Ask) -> bool:
+        return ask.client in self.parts and isinstance(ask.query, FROM_STATISTICS)

@@ -1,0 +1,246 @@
+"""The loss of a model on rows: outputs (what a model is) times a loss (what it is trained for).
+
+With scores f(w), Jacobian J and a loss l(f, y): gradient = J^T l'(f), curvature (Gauss-Newton) =
+J^T l''(f) J. So a new kind of model says how scores move with parameters, a new loss says how it
+moves with scores, and no pair of them is written twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from probekit.arrays import Array, Indices
+from probekit.embeddings import BLOCK, EmbeddingSet
+from probekit.errors import InputError
+from probekit.records import record
+
+Pull = Callable[[Array], Array]
+Place = tuple[slice, tuple[int, ...]]
+Selection = Indices | slice
+
+
+class Outputs(Protocol):
+    """The scores of rows, (n, k), as a function of the parameters."""
+
+    @property
+    def count(self) -> int: ...
+    def at(self, params: Array) -> tuple[Array, Pull]:
+        """The scores, and u -> J^T u there."""
+
+    def push(self, params: Array, vector: Array) -> Array:
+        """J v."""
+
+    def take(self, selection: Selection) -> Outputs: ...
+
+
+class Loss(Protocol):
+    """A loss of scores (n, k), row by row."""
+
+    def values(self, scores: Array, targets: Array) -> Array:
+        """The loss of each row, (n,)."""
+
+    def slope(self, scores: Array, targets: Array) -> Array:
+        """Its gradient in the scores, (n, k)."""
+
+    def curvature(self, scores: Array, moved: Array) -> Array:
+        """Its Hessian in the scores times a change of them, (n, k)."""
+
+    @property
+    def largest_curvature(self) -> float:
+        """A bound of that Hessian's eigenvalues, whatever the scores."""
+
+
+class Objective(Protocol):
+    """The data term of a model's loss: a weighted sum over rows, without the penalty.
+
+    Its mean is the sum over `weight`, which is `count` where rows have no weights.
+    """
+
+    @property
+    def count(self) -> int: ...
+    @property
+    def weight(self) -> float: ...
+    def value_and_gradient(self, params: Array) -> tuple[float, Array]: ...
+    def product(self, params: Array, vector: Array) -> Array:
+        """The Gauss-Newton curvature times a vector."""
+
+    def batch(self, indices: Indices) -> Objective: ...
+
+
+class Model(Protocol):
+    """What is trained. Its penalty, beside the mean loss: ridge/2 |penalized * (w - center)|^2."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+    @property
+    def classes(self) -> int: ...
+    @property
+    def center(self) -> Array: ...
+    @property
+    def penalized(self) -> Array: ...
+    @property
+    def tensors(self) -> Mapping[str, Place]: ...
+    @property
+    def loss(self) -> Loss: ...
+    def start(self) -> Array: ...
+    def outputs(self, rows: EmbeddingSet) -> Outputs: ...
+
+
+@record("loss/squares")
+@dataclass(frozen=True)
+class Squares:
+    """1/2 |f - y|^2."""
+
+    def values(self, scores: Array, targets: Array) -> Array:
+        return np.asarray(0.5 * np.square(scores - targets).sum(axis=1))
+
+    def slope(self, scores: Array, targets: Array) -> Array:
+        return scores - targets
+
+    def curvature(self, scores: Array, moved: Array) -> Array:
+        return moved
+
+    @property
+    def largest_curvature(self) -> float:
+        return 1.0
+
+
+@record("loss/cross-entropy")
+@dataclass(frozen=True)
+class CrossEntropy:
+    """log sum exp(f) - y^T f, with y one-hot."""
+
+    def values(self, scores: Array, targets: Array) -> Array:
+        top = scores.max(axis=1)
+        partition = np.log(np.exp(scores - top[:, None]).sum(axis=1)) + top
+        return np.asarray(partition - (scores * targets).sum(axis=1))
+
+    def slope(self, scores: Array, targets: Array) -> Array:
+        return np.asarray(softmax(scores) - targets)
+
+    def curvature(self, scores: Array, moved: Array) -> Array:
+        """(diag(p) - p p^T) moved, with p = softmax(f)."""
+        probabilities = softmax(scores)
+        products = probabilities * moved
+        return np.asarray(products - probabilities * products.sum(axis=1, keepdims=True))
+
+    @property
+    def largest_curvature(self) -> float:
+        return 0.5
+
+
+def softmax(scores: Array) -> Array:
+    powers = np.exp(scores - scores.max(axis=1, keepdims=True))
+    return np.asarray(powers / powers.sum(axis=1, keepdims=True))
+
+
+@dataclass(frozen=True, eq=False)
+class RowsObjective:
+    """sum_i v_i l(f(x_i; w), y_i) over rows with weights v, a block at a time.
+
+    targets: (n, k), or class numbers (n,), which are one-hot in the block at hand only.
+    """
+
+    outputs: Outputs
+    targets: Array | Indices
+    classes: int
+    loss: Loss
+    weight: float
+    row_weights: Array | None = None
+
+    @classmethod
+    def of(cls, model: Model, rows: EmbeddingSet) -> RowsObjective:
+        targets = rows.labels if rows.targets is None else rows.targets
+        if targets is None:
+            raise InputError(f"{rows.source} has no labels. Pass labels (--labels FILE).")
+        outputs = model.outputs(rows)
+        return cls(outputs, targets, model.classes, model.loss, rows.weight, rows.weights)
+
+    @property
+    def count(self) -> int:
+        return len(self.targets)
+
+    @property
+    def target_matrix(self) -> Array:
+        """The targets (n, k), labels one-hot."""
+        if self.targets.ndim == 2:
+            return np.asarray(self.targets, np.float64)
+        matrix = np.zeros((self.count, self.classes))
+        matrix[np.arange(self.count), self.targets.astype(np.int64)] = 1.0
+        return matrix
+
+    def value_and_gradient(self, params: Array) -> tuple[float, Array]:
+        value = 0.0
+        gradient = np.zeros(params.shape)
+        for block in self._blocks():
+            scores, pull = block.outputs.at(params)
+            targets = block.target_matrix
+            value += float(block._weighted(self.loss.values(scores, targets)).sum())
+            gradient += pull(block._weighted(self.loss.slope(scores, targets)))
+        return value, gradient
+
+    def product(self, params: Array, vector: Array) -> Array:
+        product = np.zeros(params.shape)
+        for block in self._blocks():
+            scores, pull = block.outputs.at(params)
+            moved = block.outputs.push(params, vector)
+            product += pull(block._weighted(self.loss.curvature(scores, moved)))
+        return product
+
+    def batch(self, indices: Indices) -> RowsObjective:
+        """Some of the rows with their share of the weight, so that a batch's mean is unbiased."""
+        return self._take(indices, self.weight * len(indices) / self.count)
+
+    def _take(self, selection: Selection, weight: float) -> RowsObjective:
+        return RowsObjective(
+            self.outputs.take(selection),
+            self.targets[selection],
+            self.classes,
+            self.loss,
+            weight,
+            None if self.row_weights is None else self.row_weights[selection],
+        )
+
+    def _blocks(self) -> Iterator[RowsObjective]:
+        if self.count <= BLOCK:
+            yield self
+            return
+        for first in range(0, self.count, BLOCK):
+            yield self._take(slice(first, first + BLOCK), 0.0)
+
+    def _weighted(self, values: Array) -> Array:
+        if self.row_weights is None:
+            return values
+        return values * self.row_weights.reshape(-1, *[1] * (values.ndim - 1))
+
+
+@dataclass(frozen=True, eq=False)
+class Penalty:
+    """ridge/2 |penalized * (w - center)|^2."""
+
+    model: Model
+    ridge: float
+
+    def value(self, params: Array) -> float:
+        return 0.5 * float(((params - self.model.center) * self.gradient(params)).sum())
+
+    def gradient(self, params: Array) -> Array:
+        return self.product(params - self.model.center)
+
+    def product(self, vector: Array) -> Array:
+        """The penalty's Hessian times a vector."""
+        return self.ridge * self.model.penalized**2 * vector
+
+
+def scores(model: Model, params: Array, rows: EmbeddingSet) -> Array:
+    """The model's scores of rows, (n, k), a block of rows at a time."""
+    outputs = model.outputs(rows)
+    parts = [
+        outputs.take(slice(first, first + BLOCK)).at(params)[0]
+        for first in range(0, outputs.count, BLOCK)
+    ]
+    return np.concatenate([np.zeros((0, model.classes)), *parts])
