@@ -79,7 +79,7 @@ class SufficientStats:
             return cls(count, embeddings.weight, columns, root=_root_of(embeddings))
         sums = _zeros(columns, embeddings.outputs)
         start = 0
-        for block in embeddings.blocks(max(64, BLOCK_BYTES // (8 * embeddings.width))):
+        for block in embeddings.blocks(block_rows(embeddings.width)):
             _add(sums, _block_sums(block, start))
             start += len(block)
         return cls(count, embeddings.weight, columns, *sums)
@@ -114,6 +114,11 @@ class SufficientStats:
 
     def __add__(self, other: Self) -> SufficientStats:
         return sum_stats([self, other])
+
+
+def block_rows(width: int) -> int:
+    """How many rows are multiplied at once."""
+    return max(64, BLOCK_BYTES // (8 * width))
 
 
 def is_few(rows: int, columns: int) -> bool:
@@ -237,10 +242,20 @@ def normalized(embeddings: EmbeddingSet, normalize: str) -> EmbeddingSet:
 
 
 def _root_of(embeddings: EmbeddingSet) -> Array:
-    """The factor R of sqrt(v) [Z Y] = Q R, its diagonal not negative."""
+    """The factor R of sqrt(v) [Z Y] = Q R, its diagonal not negative.
+
+    Each class is summed by itself, so that its column has the same bits whatever others there are.
+    """
     rows = np.asarray(embeddings.rows)
     scale = np.sqrt(embeddings.row_weights)[:, None]
-    root = np.linalg.qr(scale * np.hstack([with_ones(rows), embeddings.target_matrix]), mode="r")
+    Q, R = np.linalg.qr(scale * with_ones(rows))
+    if embeddings.labels is None:
+        targets = Q.T @ (scale * embeddings.target_matrix)
+    else:
+        by_class = np.zeros((embeddings.outputs, len(Q)))
+        np.add.at(by_class, embeddings.labels, scale * Q)
+        targets = by_class.T
+    root = np.hstack([R, targets])
     with np.errstate(over="ignore", invalid="ignore"):
         _check_squares(np.vdot(root, root), rows, 0)
     signs = np.where(np.diagonal(root) < 0, -1.0, 1.0)
