@@ -67,8 +67,8 @@ def loss_scores(head: Head, rows: EmbeddingSet, *, loss: Loss = SQUARES) -> Arra
     """
     targets = rows.targets
     if targets is None:
-        # zeros where the head does not know the class
-        names = np.array(rows.class_names, object)[rows.labels]
+        # zeros where the head does not know the class; -1, the last name, is no class
+        names = np.array([*rows.class_names, None], object)[rows.labels]
         targets = np.asarray(names[:, None] == np.array(head.names, object), np.float64)
     return -loss.values(head.decision(rows), targets)
 

@@ -89,6 +89,9 @@ def test_classes_are_matched_by_name() -> None:
     unknown = np.flatnonzero(rows.labels == 2)[0]
     expected = -np.square(fewer.decision(rows)[unknown]).sum() / 2
     assert loss_scores(fewer, rows)[unknown] == pytest.approx(expected)
+    unlabeled = replace(rows, labels=np.full(30, -1))
+    expected = -np.square(head.decision(rows)).sum(axis=1) / 2
+    assert loss_scores(head, unlabeled) == pytest.approx(expected)
 
 
 def test_targets_have_a_loss_too() -> None:
