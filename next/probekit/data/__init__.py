@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from probekit.data import arrays, folder, packaged, tables
 from probekit.data.dataset import Dataset, Sample
 from probekit.data.pictures import is_picture_name
 from probekit.data.splits import DataOptions, Splits, list_names
@@ -13,8 +14,7 @@ from probekit.registry import DATASETS, nearest
 
 __all__ = ["DataOptions", "Dataset", "Sample", "Splits", "read_dataset"]
 
-SAVED_MARKS = ("dataset_dict.json", "state.json")
-IDX_NAME = re.compile(r"(?:(.+?)[-_.])?images[-_.]idx3[-_.]ubyte(?:\.gz)?", re.IGNORECASE)
+IDX_NAME = re.compile(r"(?:([^/]+?)[-_.])?images[-_.]idx3[-_.]ubyte(?:\.gz)?", re.IGNORECASE)
 
 
 def read_dataset(source: object, options: DataOptions | None = None) -> Splits:
@@ -28,8 +28,6 @@ def read_dataset(source: object, options: DataOptions | None = None) -> Splits:
     """
     options = options or DataOptions()
     if not isinstance(source, str | Path):
-        from probekit.data import arrays
-
         return arrays.wrap(source, f"a {type(source).__name__}", options)
     text = str(source)
     if not text.strip():
@@ -37,60 +35,33 @@ def read_dataset(source: object, options: DataOptions | None = None) -> Splits:
     path = Path(text).expanduser()
     if path.exists():  # a path may hold colons
         return read_path(path, text, options)
-    from probekit.data import arrays, packaged
-
     scheme, colon, name = text.partition(":")
     if colon and scheme in DATASETS.names():
         value = DATASETS.get(scheme)(name, options)
         return value if isinstance(value, Splits) else arrays.wrap(value, text, options)
     if text in packaged.NAMES:
         return packaged.load(text, options)
-    folder = path.parent
-    while not folder.is_dir():
-        folder = folder.parent
-    files = [str(entry) for entry in folder.iterdir() if not entry.name.startswith(".")]
+    above = next(parent for parent in path.parents if parent.is_dir())
+    files = [str(entry) for entry in above.iterdir() if not entry.name.startswith(".")]
     known = nearest(text, [*packaged.NAMES, *files])
     raise NotFoundError(f"No file, folder or dataset {text!r}. {known}")
 
 
 def read_path(path: Path, source: str, options: DataOptions) -> Splits:
     """What a path holds: pictures, a table, arrays, or a saved dataset."""
-    from probekit.data import folder
-
-    if path.is_file():
-        if folder.is_table_name(path.name):
-            from probekit.data import tables
-
-            return tables.read(path, source, options)
-        from probekit.data import arrays
-
-        if path.suffix.lower() == ".npz":
-            return arrays.read_npz(path, source, options)
-        if IDX_NAME.fullmatch(path.name):
-            return arrays.read_idx_splits({"": path}, source, options)
-        raise InputError(
-            f"{source} must be a csv, tsv, parquet, jsonl, npz or idx file, or a folder of "
-            "pictures. Read vectors with `probekit import`."
-        )
-    names = sorted(entry.name for entry in path.iterdir())
-    if any(mark in names for mark in SAVED_MARKS):
-        from probekit.data import tables
-
-        return tables.read(path, source, options, is_saved=True)
-    matches = [match for name in reversed(names) if (match := IDX_NAME.fullmatch(name))]
+    files = [path.name] if path.is_file() else list(folder.walk(path))
+    if path.suffix.lower() == ".npz" and path.is_file():
+        return arrays.read_npz(path, source, options)
+    matches = [match for name in reversed(files) if (match := IDX_NAME.fullmatch(name))]
     if matches:  # the last of a split is the unpacked file, not its gzipped copy
-        from probekit.data import arrays
-
-        images = {match[1] or "": path / match[0] for match in matches}
+        parent = path.parent if path.is_file() else path
+        images = {match[1] or "": parent / match[0] for match in matches}
         return arrays.read_idx_splits(images, source, options)
-    files = list(folder.walk(path))
-    if any(is_picture_name(file) for file in files):
+    if path.is_dir() and any(map(is_picture_name, files)):
         return folder.read_folder(path, files, source, options)
-    if any(folder.is_table_name(file) for file in files):
-        from probekit.data import tables
-
+    if any(map(tables.is_table_name, files)):
         return tables.read(path, source, options)
     raise InputError(
-        f"{source} must hold pictures (one folder per class), tables or idx files; found "
-        f"{list_names(names)}. Give another folder."
+        f"{source} must hold pictures (one folder per class), or tables, npz or idx files; found "
+        f"{list_names(files)}. Read vectors with `probekit import`."
     )

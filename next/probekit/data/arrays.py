@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import math
 import re
 import zipfile
 import zlib
@@ -34,6 +33,8 @@ from probekit.embeddings import as_numpy
 from probekit.errors import InputError, NotFoundError
 from probekit.registry import import_object
 
+IDX_BYTES = 0x800
+"""How idx files of unsigned bytes begin; the number of their dimensions is added."""
 CONTENT_NAMES = ("images", "image", "x", "data", "inputs", "pixels", "texts", "text")
 LABEL_NAMES = ("labels", "label", "y", "targets", "target", "classes")
 CLASS_LIST_NAMES = ("class_names", "label_names")
@@ -92,24 +93,21 @@ def _read_rows(value: Any, source: str) -> Table:
         raise InputError(f"{source} has no rows.")
     first = rows[0]
     class_names: tuple[str, ...] = ()
-    if labels is None and isinstance(first, tuple) and len(first) == 2:
+    if labels is None and _are_pairs(rows, first):
         first = first[0]
-        labels = _pair_labels(rows, source)
         class_names = tuple(str(name) for name in getattr(rows, "classes", ()))
-        rows = [pair[0] for pair in rows] if isinstance(rows, list) else PairContents(rows)
+        labels = _pair_labels(rows)
+        rows = [content for content, _ in rows] if isinstance(rows, list) else PairContents(rows)
     kind = content_kind(first)
     if kind is None:
         raise InputError(
             f"{source}: a row must be a picture, a text or an array; found {describe(first)}."
         )
-    files = None
-    if isinstance(rows, list | tuple):
-        files = [row if isinstance(row, Path) else None for row in rows]
     if labels is None:
-        return Table(rows, kind, files=files)
+        return Table(rows, kind)
     array = _decoded(as_numpy(labels))
     values = labels if isinstance(labels, list) and array.dtype.kind == "U" else array
-    return Table(rows, kind, {"target": values}, "target", class_names, files=files)
+    return Table(rows, kind, {"target": values}, "target", class_names)
 
 
 def _decoded(array: NDArray[Any]) -> NDArray[Any]:
@@ -129,21 +127,19 @@ class PairContents:
         return self.pairs[row][0]
 
 
-def _pair_labels(rows: Sequence[Any], source: str) -> Any:
+def _are_pairs(rows: Sequence[Any], first: Any) -> bool:
+    """Whether rows are (content, label); of rows that are made on access the first tells."""
+    shown = rows if isinstance(rows, list) else [first]
+    return all(isinstance(row, tuple) and len(row) == 2 for row in shown)
+
+
+def _pair_labels(rows: Any) -> Any:
     """Labels of (content, label) rows; torchvision's `targets` spare decoding the contents."""
     targets = getattr(rows, "targets", None)
-    transform = getattr(rows, "target_transform", None)
-    if targets is not None and len(targets) == len(rows) and transform is None:
+    is_plain = getattr(rows, "target_transform", None) is None
+    if targets is not None and is_plain and len(targets) == len(rows):
         return targets
-    labels = []
-    for row in range(len(rows)):
-        pair = rows[row]
-        if not isinstance(pair, tuple) or len(pair) != 2:
-            raise InputError(
-                f"{source}: row {row} must be a (content, label) pair; found {describe(pair)}."
-            )
-        labels.append(pair[1])
-    return labels
+    return [rows[row][1] for row in range(len(rows))]
 
 
 def read_npz(path: Path, source: str, options: DataOptions) -> Splits:
@@ -152,7 +148,7 @@ def read_npz(path: Path, source: str, options: DataOptions) -> Splits:
     A split stands before or after them: train_images, x_test.
     """
     by_split = {}
-    for split, arrays in _npz_splits(_load_npz(path)).items():
+    for split, arrays in _npz_splits(load_npz(path)).items():
         check_columns(arrays, options, source)
         content = options.image_column or options.text_column or usual_name(arrays, CONTENT_NAMES)
         if content is None:
@@ -162,14 +158,13 @@ def read_npz(path: Path, source: str, options: DataOptions) -> Splits:
             )
         label = options.label_column or usual_name(arrays, LABEL_NAMES)
         class_list = usual_name(arrays, CLASS_LIST_NAMES)
-        class_names = arrays[class_list].tolist() if class_list else []
+        names = tuple(map(str, arrays[class_list].tolist())) if class_list else ()
         rows = _read_rows(arrays[content], f"{source}, {content}")
-        names = tuple(map(str, class_names))
         by_split[split] = replace(rows, columns=arrays, label=label, class_names=names)
     return make_splits(source, by_split, options)
 
 
-def _load_npz(path: Path) -> dict[str, NDArray[Any]]:
+def load_npz(path: Path) -> dict[str, NDArray[Any]]:
     try:
         with path.open("rb") as file:  # np.load would leave a broken file open
             return {key: _decoded(array) for key, array in np.load(file).items()}
@@ -217,14 +212,12 @@ def read_idx(path: Path, *, dimensions: int) -> NDArray[np.uint8]:
     content = path.read_bytes()
     try:
         content = gzip.decompress(content) if content[:2] == b"\x1f\x8b" else content
-    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise InputError(f"{path} is damaged: {error}. Fetch it again.") from error
-    magic = bytes((0, 0, 8, dimensions))  # 8: unsigned bytes
-    offset = 4 + 4 * dimensions
-    shape = np.frombuffer(content[4:offset].ljust(offset - 4, b"\0"), ">u4").tolist()
-    if content[:4] != magic or len(content) != offset + math.prod(shape):
+        magic, *shape = np.frombuffer(content, ">u4", 1 + dimensions).tolist()
+        if magic != IDX_BYTES + dimensions:
+            raise ValueError(f"it begins with {magic:08x}")
+        return np.frombuffer(content, np.uint8, offset=4 + 4 * dimensions).reshape(shape)
+    except (ValueError, EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise InputError(
-            f"{path} must be an idx file of bytes, {magic.hex()} and {shape}; found "
-            f"{content[:4].hex() or 'nothing'} and {len(content)} bytes. Fetch it again."
-        )
-    return np.frombuffer(content, np.uint8, offset=offset).reshape(shape)
+            f"{path} must be an idx file of bytes, of {dimensions} dimensions: {error}. Fetch it "
+            "again."
+        ) from error

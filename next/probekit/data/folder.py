@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,43 +14,23 @@ from probekit.data.splits import (
     Table,
     check_columns,
     make_splits,
-    sort_splits,
     split_role,
 )
-from probekit.errors import InputError, NotFoundError
+from probekit.errors import InputError
 from probekit.registry import nearest
 
 METADATA = "metadata.csv"
-TABLE_SUFFIXES = (".csv", ".tsv", ".json", ".jsonl", ".parquet", ".arrow", ".tar")
+SHOWN_PATHS = 1000
 
 
-def is_table_name(name: str) -> bool:
-    return name.lower().removesuffix(".gz").endswith(TABLE_SUFFIXES)
-
-
-@dataclass(frozen=True, eq=False)
-class Files(Sequence[str]):
-    """The paths of files below a folder, made when asked for: there may be millions."""
-
-    folder: str
-    names: Sequence[str]
-
-    def __len__(self) -> int:
-        return len(self.names)
-
-    def __getitem__(self, row: int) -> str:  # type: ignore[override]
-        return f"{self.folder}/{self.names[row]}"
-
-
-def walk(folder: Path) -> Iterator[str]:
+def walk(
+    folder: str | Path, prefix: str = "", above: frozenset[str] = frozenset()
+) -> Iterator[str]:
     """Every file below a folder by its path from there, in order; hidden ones are left out.
 
     Links are followed, except back to a folder above.
     """
-    return _walk(str(folder), "", frozenset({os.path.realpath(folder)}))
-
-
-def _walk(folder: str, prefix: str, above: frozenset[str]) -> Iterator[str]:
+    above |= {os.path.realpath(folder)}
     with os.scandir(folder) as entries:
         ordered = sorted(entries, key=lambda entry: entry.name)
     for entry in ordered:
@@ -60,8 +39,8 @@ def _walk(folder: str, prefix: str, above: frozenset[str]) -> Iterator[str]:
         is_folder = Path(entry.path).is_dir() if entry.is_symlink() else entry.is_dir()
         if not is_folder:
             yield prefix + entry.name
-        elif (real := os.path.realpath(entry.path)) not in above:
-            yield from _walk(entry.path, f"{prefix}{entry.name}/", above | {real})
+        elif os.path.realpath(entry.path) not in above:
+            yield from walk(entry.path, f"{prefix}{entry.name}/", above)
 
 
 def read_folder(folder: Path, files: Sequence[str], source: str, options: DataOptions) -> Splits:
@@ -75,47 +54,38 @@ def read_folder(folder: Path, files: Sequence[str], source: str, options: DataOp
     for split in _splits(images, options.split):
         prefix = f"{split}/" if split else ""
         names = [name.removeprefix(prefix) for name in images if name.startswith(prefix)]
-        tables[split] = _read_split(folder, split, names, source, options)
-    return make_splits(source, tables, options, _notes(files, source))
+        columns = _read_metadata(folder, prefix, [_readable(name) for name in names], options)
+        tables[split] = _read_split(folder / split, names, columns, source, options)
+    unread = [name for name in set(files).difference(images) if Path(name).name != METADATA]
+    notes = []
+    if unread:
+        notes.append(
+            f"{source}: {len(unread)} files are no pictures and were left out (first: "
+            f"{min(unread)}). If one of them lists the pictures, read it instead."
+        )
+    return make_splits(source, tables, options, notes)
 
 
-def _splits(images: Sequence[str], split: str | None) -> list[str]:
+def _splits(images: Sequence[str], split: str | None) -> set[str]:
     """The folders that are splits; "" where there are none."""
     folders = {name.partition("/")[0] if "/" in name else "" for name in images}
     if split and split in folders:
-        return [split]  # also one with an unusual name
-    if all(split_role(name) for name in folders):
-        return sort_splits(folders)
-    return [""]
-
-
-def _notes(files: Sequence[str], source: str) -> list[str]:
-    unread = [name for name in files if not is_picture_name(name)]
-    unread = [name for name in unread if name.rpartition("/")[2] != METADATA]
-    if not unread:
-        return []
-    return [
-        f"{source}: {len(unread)} files are no pictures and were left out (first: {unread[0]}). "
-        "If one of them lists the pictures, read it instead."
-    ]
+        return {split}  # also one with an unusual name
+    return folders if all(map(split_role, folders)) else {""}
 
 
 def _read_split(
-    folder: Path, split: str, names: Sequence[str], source: str, options: DataOptions
+    folder: Path, names: Sequence[str], columns: dict[str, Any], source: str, options: DataOptions
 ) -> Table:
     keys = [_readable(name) for name in names]
-    columns = _read_metadata(folder, split, keys, options)
-    label: str | None = options.label_column or "label"
+    label = options.label_column or "label"
     loose = [key for key in keys if "/" not in key]
     if label not in columns and len(loose) < len(keys):
         if loose:
-            raise InputError(
-                f"{source} has pictures beside the class folders ({loose[0]}). Move them."
-            )
+            raise InputError(f"{source}: {loose[0]} lies beside the class folders. Move it.")
         columns["label"] = [key.partition("/")[0] for key in keys]
-    paths = Files(str(folder / split), names)
-    label = label if label in columns else None
-    return Table(paths, "image", columns, label, keys=keys, files=paths)
+    paths = [f"{folder}/{name}" for name in names]
+    return Table(paths, "image", columns, label if label in columns else None, keys=keys)
 
 
 def _readable(name: str) -> str:
@@ -126,14 +96,15 @@ def _readable(name: str) -> str:
 
 
 def _read_metadata(
-    folder: Path, split: str, keys: Sequence[str], options: DataOptions
+    folder: Path, prefix: str, keys: Sequence[str], options: DataOptions
 ) -> dict[str, Any]:
     """The columns of metadata.csv in the order of the pictures; it stands in the split or above."""
-    path = folder / split / METADATA
-    prefix = ""
-    if split and not path.is_file():
+    path = folder / prefix / METADATA
+    if path.is_file():
+        prefix = ""
+    else:
         path = folder / METADATA
-        prefix = f"{split}/"
+        keys = [prefix + key for key in keys]
     if not path.is_file():
         return {}
     import pandas
@@ -145,15 +116,12 @@ def _read_metadata(
     file_column = options.image_column or "file_name"
     check_columns(list(frame), DataOptions(image_column=file_column), str(path))
     frame.index = [Path(str(name)).as_posix() for name in frame[file_column]]
-    if not frame.index.is_unique:
-        repeated = frame.index[frame.index.duplicated()][0]
-        raise InputError(f"{path} lists {repeated!r} twice. Remove a line.")
-    paths = [f"{prefix}{key}" for key in keys]
-    unknown = sorted(name for name in set(frame.index) - set(paths) if name.startswith(prefix))
-    if unknown:
-        raise NotFoundError(
-            f"{path} lists {len(unknown)} pictures that are not there (first: {unknown[0]!r}). "
-            f"{nearest(unknown[0], paths[:1000])}"
+    unknown = [name for name in frame.index.difference(keys) if name.startswith(prefix)]
+    if unknown or not frame.index.is_unique:
+        [wrong, *_] = unknown or frame.index[frame.index.duplicated()]
+        raise InputError(
+            f"{path} must have a line for each picture; {wrong!r} is not there or listed twice. "
+            f"{nearest(wrong, list(keys[:SHOWN_PATHS]))}"
         )
-    rows = frame.reindex(paths)
+    rows = frame.reindex(list(keys))
     return {str(name): rows[name].tolist() for name in rows}

@@ -8,19 +8,8 @@ from contextlib import contextmanager
 from probekit.errors import InputError, NotFoundError, OfflineError, ProbekitError
 
 NETWORK_PACKAGES = ("httpx", "httpx2", "httpcore", "httpcore2", "requests", "urllib3", "aiohttp")
+OFFLINE_ERRORS = ("OfflineModeIsEnabled", "LocalEntryNotFoundError", "HfHubHTTPError")
 HUB_SECONDS = 5.0
-GATED = (
-    "{source} is gated: its owner grants access. Ask for it on the hub's page of it, then set "
-    "HF_TOKEN or run `hf auth login`."
-)
-NO_REVISION = "{source}: the hub has no such revision. Check what stands after @."
-NO_DATASET = (
-    "The hub has no dataset {source}, or it is private. Check the spelling, or set HF_TOKEN."
-)
-OFFLINE = (
-    "{source} is not on this machine, and the hub cannot be reached (HF_HUB_OFFLINE may be set). "
-    "Load it once where there is a network, or give a local path."
-)
 
 
 @contextmanager
@@ -64,10 +53,11 @@ def reachable(name: str, revision: str | None) -> Iterator[None]:
 
 
 def _is_network_error(error: BaseException) -> bool:
-    package = type(error).__module__.partition(".")[0]
-    offline = type(error).__name__ in ("OfflineModeIsEnabled", "LocalEntryNotFoundError")
+    kind = type(error)
     return (
-        isinstance(error, ConnectionError | TimeoutError) or offline or package in NETWORK_PACKAGES
+        isinstance(error, ConnectionError | TimeoutError)
+        or kind.__module__.partition(".")[0] in NETWORK_PACKAGES
+        or kind.__name__ in OFFLINE_ERRORS
     )
 
 
@@ -82,20 +72,25 @@ def _translate(source: str, error: Exception) -> Exception:
         chain.append(cause)
     kinds = {type(link).__name__ for link in chain}
     text = " ".join(str(error.__cause__ or error).split())
-    is_offline = any(_is_network_error(link) for link in chain) or "HfHubHTTPError" in kinds
-    is_known = isinstance(
-        error, (datasets.exceptions.DatasetsError, ValueError, OSError, RuntimeError)
-    )
-    is_unknown = "BuilderConfig" in text or "Unknown split" in text
-    cases: tuple[tuple[object, type[ProbekitError], str], ...] = (
-        ("GatedRepoError" in kinds or "gated dataset" in text, NotFoundError, GATED),
-        ("RevisionNotFoundError" in kinds, NotFoundError, NO_REVISION),
-        (kinds & {"RepositoryNotFoundError", "DatasetNotFoundError"}, NotFoundError, NO_DATASET),
-        (is_offline, OfflineError, OFFLINE),
-        (is_unknown, NotFoundError, "{source}: {text}"),
-        (is_known, InputError, "{source} cannot be read as a dataset: {text}"),
-    )
-    for applies, kind, message in cases:
-        if applies:
-            return kind(message.format(source=source, text=text))
+    if "GatedRepoError" in kinds or "gated dataset" in text:
+        return NotFoundError(
+            f"{source} is gated: its owner grants access. Ask for it on the hub's page of it, then "
+            "set HF_TOKEN or run `hf auth login`."
+        )
+    if "RevisionNotFoundError" in kinds:
+        return NotFoundError(f"{source}: no such revision. Check what stands after @.")
+    if kinds & {"RepositoryNotFoundError", "DatasetNotFoundError"}:
+        return NotFoundError(
+            f"The hub has no dataset {source}, or it is private. Check the spelling, or set "
+            "HF_TOKEN."
+        )
+    if any(map(_is_network_error, chain)):
+        return OfflineError(
+            f"{source} is not on this machine, and the hub cannot be reached (HF_HUB_OFFLINE may "
+            "be set). Load it once where there is a network, or give a local path."
+        )
+    if "BuilderConfig" in text or "Unknown split" in text:
+        return NotFoundError(f"{source}: {text}")
+    if isinstance(error, datasets.exceptions.DatasetsError | ValueError | OSError | RuntimeError):
+        return InputError(f"{source} cannot be read as a dataset: {text}")
     return error

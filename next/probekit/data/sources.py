@@ -1,16 +1,14 @@
 """Where packaged sets come from: npm packages and a Debian package, read into arrays.
 
-Whatever a package holds instead of the set raises what Pillow, json or NumPy raise.
+A package that holds something else raises what Pillow, json or NumPy raise.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import shutil
 import subprocess
 import tarfile
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +20,10 @@ from probekit.data.arrays import read_idx
 from probekit.errors import NotFoundError, OfflineError
 
 Arrays = dict[str, NDArray[Any]]
-"""`content` (pictures, or texts as UTF-8 bytes) and `labels`; of texts also their `ends`."""
+"""`train_images` (or `train_texts`, the bytes of a JSON list), `train_labels`; those of test."""
 
 SYSTEM_FOLDER = Path("/usr/share/datasets")
+SHOWN_CHARACTERS = 500
 
 
 def fetch(package: str, work: Path) -> Path:
@@ -34,7 +33,7 @@ def fetch(package: str, work: Path) -> Path:
     """
     manager, _, name = package.partition(":")
     if manager == "npm":
-        flags = ["--json", "--ignore-scripts", "--logs-max=0", f"--cache={work / 'npm'}"]
+        flags = ["--ignore-scripts", "--logs-max=0", f"--cache={work / 'npm'}"]
         hint = "Try again where the npm registry can be reached."
         run(["npm", "pack", name, *flags], folder=work, hint=hint)
         with tarfile.open(_only(work, "*.tgz")) as tar:
@@ -49,32 +48,25 @@ def fetch(package: str, work: Path) -> Path:
     return work / "unpacked"
 
 
-def run(command: Sequence[str], *, folder: Path, hint: str) -> None:
-    """Run a tool in a folder; if it fails, its last line is the error."""
-    tool = shutil.which(command[0])
-    if tool is None:
-        raise NotFoundError(f"{command[0]!r} is needed to fetch this set. Install it. {hint}")
-    process = subprocess.run(
-        [tool, *command[1:]],
-        cwd=folder,
-        stdin=subprocess.DEVNULL,
-        check=False,
-        capture_output=True,
-        encoding="utf-8",
-        errors="replace",
-    )
-    if process.returncode:
-        reason = _failure(process.stdout, process.stderr)
-        raise OfflineError(f"`{' '.join(command)}` failed: {reason} {hint}")
-
-
-def _failure(output: str, errors: str) -> str:
-    """npm's summary, which its last lines bury, or else the last line."""
+def run(command: list[str], *, folder: Path, hint: str) -> None:
+    """Run a tool in a folder; what it prints when it fails is the error."""
     try:
-        return str(json.loads(output)["error"]["summary"])
-    except (ValueError, LookupError, TypeError):
-        lines = [line.strip() for line in (errors or output).splitlines() if line.strip()]
-        return lines[-1] if lines else "it printed nothing."
+        process = subprocess.run(
+            command,
+            cwd=folder,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            encoding="utf-8",
+            errors="replace",
+        )
+    except FileNotFoundError as error:
+        raise NotFoundError(
+            f"{command[0]!r} is needed to fetch this set. Install it. {hint}"
+        ) from error
+    if process.returncode:
+        reason = process.stdout.strip()[-SHOWN_CHARACTERS:]
+        raise OfflineError(f"`{' '.join(command)}` failed: {reason} {hint}")
 
 
 def _only(folder: Path, pattern: str) -> Path:
@@ -84,28 +76,26 @@ def _only(folder: Path, pattern: str) -> Path:
     return files[0]
 
 
-def read_mnist(folder: Path) -> dict[str, Arrays]:
+def read_mnist(folder: Path) -> Arrays:
     """Idx files, plain or gzipped."""
-    splits: dict[str, Arrays] = {}
+    arrays: Arrays = {}
     for split, prefix in (("train", "train"), ("test", "t10k")):
-        images = read_idx(_only(folder, f"{prefix}-images-idx3-ubyte*"), dimensions=3)
-        labels = read_idx(_only(folder, f"{prefix}-labels-idx1-ubyte*"), dimensions=1)
-        splits[split] = {"content": images, "labels": labels.astype(np.int64)}
-    return splits
+        images = _only(folder, f"{prefix}-images-idx3-ubyte*")
+        labels = _only(folder, f"{prefix}-labels-idx1-ubyte*")
+        arrays[f"{split}_images"] = read_idx(images, dimensions=3)
+        arrays[f"{split}_labels"] = read_idx(labels, dimensions=1).astype(np.int64)
+    return arrays
 
 
-def read_cifar10(folder: Path) -> dict[str, Arrays]:
+def read_cifar10(folder: Path) -> Arrays:
     """Each row of a large picture is one small picture."""
-    batches = {
-        "train": [f"data_batch_{number}.png" for number in range(1, 6)],
-        "test": ["test_batch.png"],
-    }
-    splits: dict[str, Arrays] = {}
-    for split, names in batches.items():
-        content = np.concatenate([_read_rolled(folder / name) for name in names])
+    arrays: Arrays = {}
+    for split, batches in (("train", "data_batch_?.png"), ("test", "test_batch.png")):
+        images = [_read_rolled(path) for path in sorted(folder.glob(batches))]
         labels = json.loads((folder / f"{split}_lables.json").read_bytes())  # as it is spelled
-        splits[split] = {"content": content, "labels": np.array(labels, np.int64)}
-    return splits
+        arrays[f"{split}_images"] = np.concatenate(images)
+        arrays[f"{split}_labels"] = np.array(labels, np.int64)
+    return arrays
 
 
 def _read_rolled(path: Path) -> NDArray[np.uint8]:
@@ -118,18 +108,15 @@ def _read_rolled(path: Path) -> NDArray[np.uint8]:
         return np.asarray(rolled).reshape(-1, 32, 32, 3)
 
 
-def read_imdb(folder: Path) -> dict[str, Arrays]:
+def read_imdb(folder: Path) -> Arrays:
     """Reviews without splits: halves by the texts' hashes, so that equal texts are in one half."""
-    halves: dict[str, list[tuple[bytes, int]]] = {"train": [], "test": []}
+    halves: dict[str, list[tuple[str, int]]] = {"train": [], "test": []}
     for row in json.loads((folder / "reviews.json").read_bytes()):
-        text = str(row["t"]).encode()
-        half = "train" if hashlib.sha256(text).digest()[0] < 128 else "test"
-        halves[half].append((text, int(row["s"])))
-    return {
-        split: {
-            "content": np.frombuffer(b"".join(text for text, _ in rows), np.uint8),
-            "labels": np.array([label for _, label in rows], np.int64),
-            "ends": np.cumsum([len(text) for text, _ in rows], dtype=np.int64),
-        }
-        for split, rows in halves.items()
-    }
+        is_train = hashlib.sha256(row["t"].encode()).digest()[0] < 128
+        halves["train" if is_train else "test"].append((row["t"], int(row["s"])))
+    arrays: Arrays = {}
+    for split, rows in halves.items():
+        texts = json.dumps([text for text, _ in rows]).encode()
+        arrays[f"{split}_texts"] = np.frombuffer(texts, np.uint8)
+        arrays[f"{split}_labels"] = np.array([label for _, label in rows], np.int64)
+    return arrays

@@ -45,16 +45,14 @@ def choose_split(names: Sequence[str], split: str | None) -> str:
     """The name of the split that was asked for, however it is spelled."""
     if split is None and len(names) == 1:
         return names[0]
-    requested = TRAIN if split is None else split
+    requested = split or TRAIN
     if requested in names:
         return requested
     namesakes = [name for name in names if split_role(name) == split_role(requested) is not None]
     if len(namesakes) == 1:
         return namesakes[0]
     listed = ", ".join(name for name in names if name) or "none"
-    if split is None:
-        raise InputError(f"Found the splits {listed}. Choose one with split (--split).")
-    raise NotFoundError(f"No split {split!r} (--split); found {listed}. Choose one of these.")
+    raise NotFoundError(f"No split {requested!r}; found {listed}. Choose one with split (--split).")
 
 
 @dataclass(frozen=True)
@@ -96,17 +94,17 @@ class DataOptions:
     @property
     def requested_columns(self) -> dict[str, str]:
         """The columns that were asked for, with the flag that did it."""
-        flags = {
-            "--label-column": self.label_column if self.label_column != NO_LABELS else None,
-            "--image-column": self.image_column,
-            "--text-column": self.text_column,
-            "--client-column": self.client_column,
-            "--group": self.group_column,
-            "--split-column": self.split_column,
+        flags: dict[str | None, str] = {
+            None if self.label_column == NO_LABELS else self.label_column: "--label-column",
+            self.image_column: "--image-column",
+            self.text_column: "--text-column",
+            self.client_column: "--client-column",
+            self.group_column: "--group",
+            self.split_column: "--split-column",
         }
-        requested = {column: flag for flag, column in flags.items() if column is not None}
-        requested |= dict.fromkeys(self.target_columns, "--target-column")
-        return requested | dict.fromkeys(self.keep_columns, "--keep-column")
+        flags |= dict.fromkeys(self.target_columns, "--target-column")
+        flags |= dict.fromkeys(self.keep_columns, "--keep-column")
+        return {column: flag for column, flag in flags.items() if column is not None}
 
 
 @dataclass(frozen=True)
@@ -126,10 +124,9 @@ class Splits:
 class Table:
     """The rows of one split as a reader gives them; `make_splits` numbers their classes.
 
-    rows: contents by number, as `read_content` takes them: a list, an array, files, a column.
+    rows: contents by number, as `read_content` takes them: a list, an array, a column.
     label: the column of labels, or of targets (n, k); class_names: what the source declares.
     keys: what rows are called; their numbers where None.
-    files: the picture file of each row, where nothing else is read.
     """
 
     rows: Any
@@ -138,13 +135,17 @@ class Table:
     label: str | None = None
     class_names: tuple[str, ...] = ()
     keys: Sequence[str] | None = None
-    files: Sequence[str | Path | None] | None = None
 
     def __len__(self) -> int:
         return len(self.rows)
 
     def read(self, row: int) -> Any:
         return read_content(self.rows[row], self.kind)
+
+    def path(self, row: int) -> str | Path | None:
+        """The file of a picture; only of a list, whose rows cost nothing to look at."""
+        content = self.rows[row] if self.kind == "image" and isinstance(self.rows, list) else None
+        return content if isinstance(content, str | Path) else None
 
     def column(self, name: str, source: str) -> Any:
         values = self.columns[name][:]  # a column of `datasets` is read at once
@@ -191,7 +192,7 @@ class TableDataset:
             label=int(self.labels[position]),
             targets=() if self.targets is None else tuple(self.targets[position].tolist()),
             columns={name: str(column[position]) for name, column in self.columns.items()},
-            path=None if table.files is None else table.files[row],
+            path=table.path(row),
         )
 
     def take(self, positions: Indices) -> TableDataset:
@@ -204,22 +205,22 @@ class TableDataset:
         )
 
 
-@dataclass(frozen=True, eq=False)
 class FirstRows:
     """The first rows of somebody's own dataset."""
 
-    dataset: Dataset
-    limit: int
-    name: str
-    kind: str
-    class_names: tuple[str, ...]
-    target_names: tuple[str, ...]
+    def __init__(self, dataset: Dataset, limit: int) -> None:
+        self.dataset = dataset
+        self.rows = range(min(limit, len(dataset)))
+        self.name = dataset.name
+        self.kind = dataset.kind
+        self.class_names = dataset.class_names
+        self.target_names = dataset.target_names
 
     def __len__(self) -> int:
-        return min(self.limit, len(self.dataset))
+        return len(self.rows)
 
     def __getitem__(self, index: int) -> Sample:
-        return self.dataset[range(len(self))[index]]
+        return self.dataset[self.rows[index]]
 
 
 def list_names(names: Iterable[str]) -> str:
@@ -255,9 +256,8 @@ def make_splits(
     columns = {name: _label_column(table, options, source) for name, table in full.items()}
     labeled = {name: column for name, column in columns.items() if column is not None}
     numbered = number_splits(labeled, source=source)
-    by_name: dict[str, TableDataset] = {}
-    for name, table in full.items():
-        by_name[name] = TableDataset(
+    datasets = {
+        name: TableDataset(
             name=source,
             table=replace(table, columns={}),  # not sent to workers
             indices=np.arange(len(table)),
@@ -267,18 +267,21 @@ def make_splits(
             target_names=numbered.target_names,
             columns=_sample_columns(table, options, source),
         )
-    if len(full) == 1:
+        for name, table in full.items()
+    }
+    column = options.split_column or _split_column(full)
+    if column is not None:
+        if len(full) > 1:
+            raise InputError(f"{source} has splits already. Leave --split-column {column} out.")
         [name] = full
-        column = options.split_column or _split_column(full[name])
-        if column is not None:
-            by_name = _divide(by_name[name], full[name].column(column, source))
-            if options.split_column is None:
-                notes.append(f"{source}: splits are read from {column!r} (see --split-column).")
-    elif options.split_column is not None:
-        raise InputError(
-            f"{source} has splits already. Leave --split-column {options.split_column} out."
-        )
-    return finish_splits(source, by_name, options, notes)
+        values = _as_texts(full[name].column(column, source))
+        datasets = {
+            split: datasets[name].take(np.flatnonzero(values == split))
+            for split in sort_splits(set(values.tolist()))
+        }
+        if options.split_column is None:
+            notes.append(f"{source}: splits are read from {column!r} (see --split-column).")
+    return finish_splits(source, datasets, options, notes)
 
 
 def _label_column(table: Table, options: DataOptions, source: str) -> LabelColumn | None:
@@ -302,31 +305,28 @@ def _sample_columns(table: Table, options: DataOptions, source: str) -> dict[str
     columns = {role: _as_texts(table.column(name, source)) for role, name in roles.items() if name}
     if options.client_column is None and not any(columns.get("client", ())):
         columns.pop("client", None)
-    for role, flag in (("client", "--client-column"), ("group", "--group")):
-        missing = [row for row, value in enumerate(columns.get(role, ())) if not value]
-        if missing:
+    for role in columns.keys() & {"client", "group"}:
+        missing = np.flatnonzero(columns[role] == "")
+        if len(missing):
             raise InputError(
                 f"{source}: every row needs a {role}; {len(missing)} have none (first: row "
-                f"{missing[0]}). Fill the column in, or choose another ({flag})."
+                f"{missing[0]}). Fill in {roles[role]!r}, or choose another column "
+                "(--client-column, --group)."
             )
     return columns
 
 
-def _split_column(table: Table) -> str | None:
-    """A column with a usual name that holds nothing but usual names of splits."""
+def _split_column(tables: Mapping[str, Table]) -> str | None:
+    """A column of the only table with a usual name that holds nothing but names of splits."""
+    if len(tables) > 1:
+        return None
+    [table] = tables.values()
     for name in table.columns:
         if name.lower() in SPLIT_NAMES:
-            values = [value for value in table.columns[name][:] if not is_missing(value)]
-            is_text = values and all(isinstance(value, str) for value in values)
-            if is_text and all(split_role(value) for value in set(values)):
+            names = set(_as_texts(table.columns[name][:]).tolist()) - {""}
+            if names and all(map(split_role, names)):
                 return name
     return None
-
-
-def _divide(dataset: TableDataset, values: Iterable[object]) -> dict[str, TableDataset]:
-    names = _as_texts(values)
-    splits = sort_splits(set(names.tolist()))
-    return {split: dataset.take(np.flatnonzero(names == split)) for split in splits}
 
 
 def _as_texts(values: Iterable[object]) -> Texts:
@@ -349,13 +349,9 @@ def finish_splits(
     names = sort_splits(by_name)
     if options.split is not None:
         names = [choose_split(names, options.split)]
-    elif len(names) > 1:
+    elif len(names) > 1 or split_role(names[0]) in (VALIDATION, TEST):
         counts = ", ".join(f"{name} ({len(by_name[name]):,} rows)" for name in names)
-        is_train = split_role(names[0]) == TRAIN
-        default = f"; {names[0]} is for training unless --split is given" if is_train else ""
-        notes.append(f"{source} has the splits {counts}{default}.")
-    elif split_role(names[0]) in (VALIDATION, TEST):
-        notes.append(f"{source} has no split but {names[0]}, which is used.")
+        notes.append(f"{source} has the splits {counts}. Choose one with --split.")
     chosen: dict[str, Dataset] = {}
     for name in names:
         dataset = by_name[name]
@@ -368,14 +364,14 @@ def finish_splits(
 
 
 def _first_rows(dataset: Dataset, limit: int, notes: list[str]) -> Dataset:
-    if not isinstance(dataset, TableDataset):
-        names = (dataset.class_names, dataset.target_names)
-        return FirstRows(dataset, limit, dataset.name, dataset.kind, *names)
-    rows = dataset.take(np.arange(limit))
-    present = len(np.unique(rows.labels[rows.labels != UNLABELED]))
-    if present < len(rows.class_names):
+    if isinstance(dataset, TableDataset):
+        dataset = dataset.take(np.arange(limit))
+    else:
+        dataset = FirstRows(dataset, limit)
+    present = {dataset[row].label for row in range(limit)} - {UNLABELED}
+    if len(present) < len(dataset.class_names):
         notes.append(
-            f"The first {limit:,} rows of {rows.name} hold {present} of {len(rows.class_names)} "
-            "classes; --limit takes rows in order."
+            f"The first {limit:,} rows of {dataset.name} hold {len(present)} of "
+            f"{len(dataset.class_names)} classes; --limit takes rows in order."
         )
-    return rows
+    return dataset

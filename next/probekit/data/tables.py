@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from probekit.data import hub
-from probekit.data.folder import is_table_name
 from probekit.data.pictures import is_picture_name
 from probekit.data.splits import (
     CLIENT_NAMES,
@@ -30,27 +29,26 @@ LABEL_NAMES = ("label", "labels", "class", "target", "category", "cls", "fine_la
 KEY_NAMES = ("id", "idx", "index", "__key__", "__url__")
 UNUSED_NAMES = (*CLIENT_NAMES, *SPLIT_NAMES, *PATH_NAMES, *KEY_NAMES)
 """Neither texts nor labels, unless they are named."""
+SAVED_MARKS = ("dataset_dict.json", "state.json")
+TABLE_SUFFIXES = (".csv", ".tsv", ".json", ".jsonl", ".parquet", ".arrow", ".tar")
 BUILDERS = {".tsv": "csv", ".jsonl": "json", ".tar": "webdataset"}
 """Suffixes whose reader in `datasets` has another name."""
 HUB_NAME = re.compile(r"([\w.-]+(?:/[\w.-]+)?)(?::([^:@]+))?(?:@([\w./-]+))?")
 """NAME[:CONFIG][@REVISION]"""
 
 
+def is_table_name(name: str) -> bool:
+    return _suffix(name) in TABLE_SUFFIXES
+
+
 def load(name: str, options: DataOptions) -> Splits:
-    """`hf:NAME[:CONFIG][@REV]` of the hub; a path is read where it exists."""
+    """`hf:NAME[:CONFIG][@REV]` of the hub."""
     import datasets
 
-    from probekit.data import read_path
-
     source = f"hf:{name}"
-    path = Path(name).expanduser()
-    if name and path.exists():
-        return read_path(path, source, options)
     match = HUB_NAME.fullmatch(name)
     if match is None:
-        raise NotFoundError(
-            f"No such path, and the hub has hf:NAME[:CONFIG][@REVISION]; found {source}."
-        )
+        raise NotFoundError(f"A dataset of the hub is hf:NAME[:CONFIG][@REVISION]; found {source}.")
     hub_name, config, revision = match.groups()
     config = options.config or config
     split = options.split if re.search(r"[\[+]", options.split or "") else None  # train[:1000]
@@ -59,8 +57,8 @@ def load(name: str, options: DataOptions) -> Splits:
     return wrap({split: tables} if split else tables, source, options)
 
 
-def read(path: Path, source: str, options: DataOptions, *, is_saved: bool = False) -> Splits:
-    """A file, a folder that `save_to_disk` wrote (is_saved), or a folder of tables.
+def read(path: Path, source: str, options: DataOptions) -> Splits:
+    """A file, a folder that `save_to_disk` wrote, or a folder of tables.
 
     Its splits `datasets` knows by the files' names or by a README.md.
     """
@@ -75,7 +73,7 @@ def read(path: Path, source: str, options: DataOptions, *, is_saved: bool = Fals
                 split="train",  # the library's word for rows of plain files
                 **_csv_arguments([path.name]),
             )
-        elif is_saved:
+        elif any((path / mark).is_file() for mark in SAVED_MARKS):
             tables = datasets.load_from_disk(str(path))
         else:
             arguments = _csv_arguments([entry.name for entry in path.iterdir()])
@@ -146,25 +144,25 @@ def _as_dataset(part: Any, source: str) -> Any:
 def _read_table(table: Any, source: str, options: DataOptions, folder: Path) -> Table:
     check_columns(table.column_names, options, source)
     columns = {name: table[name] for name in table.column_names}  # read when asked for
-    features = {n: f for n, f in table.features.items() if n not in options.requested_columns}
-    labels = [name for name, feature in features.items() if _type(feature) == "ClassLabel"]
+    free = {n: f for n, f in table.features.items() if n not in options.requested_columns}
+    labels = [name for name, feature in free.items() if _type(feature) == "ClassLabel"]
     if not labels:
-        usual = [name for name in features if name.lower() in LABEL_NAMES]
-        labels = [name for name in usual if _type(features[name]) != "Image"]
-    free = [name for name in features if name not in labels]
-    kind, content = _choose_content(table, free, options, source)
-    free = [name for name in free if name != content]
-    label = _choose_label(labels, free, options, source)
+        usual = [name for name in free if name.lower() in LABEL_NAMES]
+        labels = [name for name in usual if _type(free[name]) != "Image"]
+    others = [name for name in free if name not in labels]
+    kind, content = _choose_content(table, others, options, source)
+    others = [name for name in others if name != content]
+    label = _choose_label(labels, others, options, source)
     rows = columns[content]
-    names = columns["__key__"][:] if "__key__" in columns else None
-    files = None
+    keys = columns["__key__"][:] if "__key__" in columns else []
     if kind == "image":
         rows, paths, has_bytes = _encoded_pictures(table, content)
-        names = names or paths
+        keys = keys or [str(path).removeprefix(f"{folder.absolute()}/") for path in paths if path]
         if not has_bytes:
-            rows = files = [folder / path if path else None for path in paths]
+            rows = [folder / path if path else None for path in paths]
     class_names = tuple(getattr(table.features.get(label), "names", ()))
-    return Table(rows, kind, columns, label, class_names, _keys(names, folder), files)
+    has_keys = len(set(keys)) == len(table)
+    return Table(rows, kind, columns, label, class_names, keys if has_keys else None)
 
 
 def _encoded_pictures(table: Any, column: str) -> tuple[Any, list[str], bool]:
@@ -183,33 +181,23 @@ def _encoded_pictures(table: Any, column: str) -> tuple[Any, list[str], bool]:
     return table[column], pyarrow.compute.struct_field(cells, "path").to_pylist(), has_bytes
 
 
-def _keys(names: Sequence[Any] | None, folder: Path) -> list[str] | None:
-    """What rows are called: a webdataset's key, or a picture's path; None for their numbers."""
-    if not names or not all(isinstance(name, str) for name in names):
-        return None
-    if len(set(names)) < len(names):
-        return None
-    return [name.removeprefix(f"{folder.absolute()}/") for name in names]
-
-
 def _choose_content(
     table: Any, free: Sequence[str], options: DataOptions, source: str
 ) -> tuple[str, str]:
     """The kind and the column of the contents: as named, else by type, then by name."""
     features = table.features
-    for kind, column in (("image", options.image_column), ("text", options.text_column)):
-        if column is None:
-            continue
-        if not (
-            _is_text(features[column]) or (kind == "image" and _may_be_image(features[column]))
-        ):
+    kind = "text" if options.text_column else "image"
+    column = options.text_column or options.image_column
+    if column is not None:
+        feature = features[column]
+        if not (_is_text(feature) or (kind == "image" and _may_be_image(feature))):
             raise InputError(
-                f"{source}: the column {column!r} must hold {kind}s; found {features[column]}. "
-                f"Choose another of {list_names(features)} (--{kind}-column)."
+                f"{source}: the column {column!r} must hold {kind}s; found {feature}. Choose "
+                f"another of {list_names(features)} (--{kind}-column)."
             )
         return kind, column
-    first = (table.with_format("arrow")[:1].to_pylist() or [{}])[0]
     texts = [name for name in free if _is_text(features[name])]
+    first = (table.with_format("arrow")[:1].to_pylist() or [{}])[0]
     images = (
         [name for name in free if _type(features[name]) == "Image"]
         or [name for name in free if name.lower() in IMAGE_NAMES and _may_be_image(features[name])]
@@ -245,12 +233,11 @@ def _choose_label(
 def _single(candidates: Sequence[str], usual: Sequence[str], flag: str, source: str) -> str:
     """The only candidate, or the only one with a usual name."""
     typical = [name for name in candidates if name.lower() in usual]
-    choices = candidates if len(candidates) == 1 else typical
-    if len(choices) == 1:
-        return choices[0]
+    for names in (candidates, typical):
+        if len(names) == 1:
+            return names[0]
     raise InputError(
-        f"{source} could be read from the columns {list_names(candidates)}. Choose one with {flag} "
-        f"({flag[2:].replace('-', '_')} in Python)."
+        f"{source} could be read from the columns {list_names(candidates)}. Choose with {flag}."
     )
 
 

@@ -329,7 +329,7 @@ def test_torchvision_data_sets() -> None:
         ([object()], "object"),
         (np.zeros(3), "float64"),
         (np.array([object()]), "object"),
-        ([(PICTURES[0], 1), PICTURES[1]], "row 1"),
+        ([(PICTURES[0], 1), PICTURES[1]], "tuple"),
         ([("a", "x"), ("b", 3)], "3"),
     ],
 )

