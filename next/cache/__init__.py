@@ -6,7 +6,6 @@ sets/NAME.json                       what a set is, its source as it was asked f
 columns/SHA256.safetensors           the set's ids, labels or targets, weights and columns
 encodings/DIGEST/                    the rows of one encoding, by the ids of their samples
     encoding.json, canary*.json
-    index.json                       the shards that count, in order; written last
     shards/SHA256.safetensors        rows in the order of the sets that brought them
     pieces/SHA256.safetensors        rows of an extraction that is not finished
     .work-*                          locks of extractions

@@ -15,7 +15,7 @@ from probekit.errors import CorruptError, StorageError
 from probekit.files import read_limited, write_bytes
 
 if TYPE_CHECKING:
-    from probekit.cache.store import CacheLock
+    from probekit.cache.store import Cache
 
 MAX_FILES = 1 << 21
 SETTLED_NANOSECONDS = 2_000_000_000
@@ -30,9 +30,9 @@ class Memo:
     pairs of keys and ids, the oldest first; where it is damaged it counts as empty.
     """
 
-    def __init__(self, path: Path, lock: CacheLock) -> None:
-        self._path = path
-        self._lock = lock
+    def __init__(self, cache: Cache) -> None:
+        self._path = cache.root / "memo"
+        self._cache = cache
         self._added: dict[bytes, bytes] = {}
 
     def key(self, path: Path | str, decoder: str) -> bytes | None:
@@ -59,7 +59,7 @@ class Memo:
         """Write what was added, beside what other processes wrote; call it once, at the end."""
         if not self._added:
             return
-        with suppress(StorageError), self._lock.changing():  # a read-only cache can be used
+        with suppress(StorageError), self._cache.changing():  # a read-only cache can be used
             merged = {**self._read(), **self._added}
             newest = islice(merged.items(), max(0, len(merged) - MAX_FILES), None)
             body = b"".join(part for pair in newest for part in pair)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,8 +19,8 @@ from probekit.errors import CorruptError
 class IdIndex:
     """Holds 40 bytes an id, in arrays that forked processes share."""
 
-    def __init__(self, ids: Ids) -> None:
-        keys = id_keys(ids)
+    def __init__(self, parts: Iterable[Ids]) -> None:
+        keys = id_keys(concatenate_ids(parts))
         self._order = np.argsort(keys, kind="stable")
         self._keys = keys[self._order]
 
@@ -35,6 +35,9 @@ class IdIndex:
         places = np.minimum(np.searchsorted(self._keys, keys), len(self._keys) - 1)
         return np.where(self._keys[places] == keys, self._order[places], -1)
 
+    def holds(self, ids: Ids) -> NDArray[np.bool_]:
+        return self.locate(ids) >= 0
+
     def __contains__(self, sample_id: bytes) -> bool:
         key = np.frombuffer(sample_id, "S32")
         position = self._keys.searchsorted(key)[0]
@@ -45,18 +48,12 @@ def concatenate_ids(parts: Iterable[Ids]) -> Ids:
     return np.concatenate([np.zeros((0, 32), np.uint8), *parts])
 
 
-def first_occurrences(ids: Ids, positions: Indices) -> Indices:
-    """Those of the positions at which an id stands for the first time, in order."""
-    first = np.unique(id_keys(ids[positions]), return_index=True)[1]
-    return positions[np.sort(first)]
-
-
 @dataclass(frozen=True, eq=False)
 class RowFile:
     """A file of rows and their ids, named by its sha256.
 
-    mapped: the rows, None where they are mapped at each reading: a mapping keeps a file descriptor
-        open, and there may be thousands of pieces.
+    The rows are mapped at each reading: a mapping keeps a file descriptor open, and there may be
+    thousands of files.
     """
 
     path: Path
@@ -64,10 +61,9 @@ class RowFile:
     width: int
     dtype: np.dtype[Any]
     encoding: str
-    mapped: NDArray[Any] | None
 
     @classmethod
-    def open(cls, path: Path, *, keep_mapped: bool) -> RowFile:
+    def open(cls, path: Path) -> Self:
         tensors, metadata = map_tensors(path)
         shapes = {name: tensor.shape for name, tensor in tensors.items()}
         count, width, *_ = (*shapes.get("rows", ()), -1, -1)
@@ -75,20 +71,17 @@ class RowFile:
             raise CorruptError(
                 f"{path} must hold rows (n, d) and ids (n, 32); found {shapes}. {REPAIR}"
             )
-        rows = tensors["rows"]
-        encoding = str(metadata.get("encoding"))
-        if keep_mapped:
-            return cls(path, tensors["ids"], width, rows.dtype, encoding, rows)
-        return cls(path, np.array(tensors["ids"]), width, rows.dtype, encoding, None)
+        dtype = tensors["rows"].dtype
+        return cls(path, np.array(tensors["ids"]), width, dtype, str(metadata.get("encoding")))
 
     @property
     def rows(self) -> NDArray[Any]:
-        return map_tensors(self.path)[0]["rows"] if self.mapped is None else self.mapped
+        return map_tensors(self.path)[0]["rows"]
 
 
 class RowSource(Protocol):
-    def shards(self) -> list[RowFile]: ...
-    def files(self) -> list[RowFile]: ...
+    def shards(self) -> Sequence[RowFile]: ...
+    def files(self) -> Sequence[RowFile]: ...
 
 
 class StoredRows:
@@ -119,7 +112,7 @@ class StoredRows:
                 "again: it adds what is missing."
             )
         for file in files:
-            if file.width != self.shape[1] or file.dtype != self.dtype:
+            if (file.width, file.dtype) != (self.shape[1], self.dtype):
                 raise CorruptError(
                     f"{file.path} must hold rows of {self.shape[1]} {self.dtype}; found "
                     f"{file.width} {file.dtype}. {REPAIR}"
@@ -129,38 +122,32 @@ class StoredRows:
         return files, numbers, positions - starts[numbers]
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without the mapped files: another process maps them itself."""
+        """Without the files' ids: another process reads them itself."""
         return {name: value for name, value in vars(self).items() if name != "_places"}
 
     def __len__(self) -> int:
         return self.shape[0]
 
     def __getitem__(self, index: Any) -> NDArray[Any]:
-        if isinstance(index, slice):
-            return self._read(np.arange(*index.indices(len(self))), view=True)
         positions = np.arange(len(self))[index]
-        rows = self._read(np.atleast_1d(positions))
+        try:
+            rows = self._gather(np.atleast_1d(positions))
+        except CorruptError:  # files may have been replaced since rows were located
+            self.__dict__.pop("_places", None)
+            rows = self._gather(np.atleast_1d(positions))
         return rows if positions.ndim else rows[0]
 
     def __array__(self, dtype: Any = None, *, copy: bool | None = None) -> NDArray[Any]:
         return np.array(self[:], dtype=dtype, copy=copy)
 
-    def _read(self, positions: Indices, *, view: bool = False) -> NDArray[Any]:
-        try:
-            return self._gather(positions, view)
-        except CorruptError:  # pieces may have become shards since they were located
-            self.__dict__.pop("_places", None)
-            return self._gather(positions, view)
-
-    def _gather(self, positions: Indices, view: bool) -> NDArray[Any]:
+    def _gather(self, positions: Indices) -> NDArray[Any]:
         files, numbers, rows = self._places
         numbers = numbers[positions]
         rows = rows[positions]
         used = np.unique(numbers)
-        if view and len(used) == 1 and (np.diff(rows) == 1).all():
-            mapped = files[used[0]].mapped
-            if mapped is not None:
-                return np.asarray(mapped[rows[0] : rows[-1] + 1])
+        if len(used) == 1 and (np.diff(rows) == 1).all():
+            view: NDArray[Any] = files[used[0]].rows[rows[0] : rows[-1] + 1]
+            return view
         matrix = np.empty((len(positions), self.shape[1]), self.dtype)
         for number in used:
             targets = np.flatnonzero(numbers == number)
@@ -171,10 +158,15 @@ class StoredRows:
 def _locate(files: Sequence[RowFile], ids: Ids) -> Indices:
     """The position of each id in all files, -1 where it is absent."""
     stored = concatenate_ids(file.ids for file in files)
-    if len(ids) and len(stored):  # usually they stand one after the other: no need to sort
-        words = stored.view(np.uint64)
-        span = np.ascontiguousarray(ids).view(np.uint64)
-        start = int(np.argmax(words[:, 0] == span[0, 0]))
-        if np.array_equal(words[start : start + len(ids)], span):
-            return np.arange(start, start + len(ids))
-    return IdIndex(stored).locate(ids)
+    starts = np.cumsum([0, *(len(file.ids) for file in files)])
+    first = {file.ids[:1].tobytes(): number for number, file in enumerate(files)}
+    spans = [np.zeros(0, np.int64)]
+    count = 0
+    while count < len(ids) and (number := first.get(ids[count].tobytes())) is not None:
+        length = min(len(files[number].ids), len(ids) - count)
+        spans.append(starts[number] + np.arange(length))
+        count += length
+    positions = np.concatenate(spans)
+    if np.array_equal(stored[positions], ids):  # files one after the other: no need to sort
+        return positions
+    return IdIndex([stored]).locate(ids)

@@ -6,26 +6,23 @@ kept beside each name, as they were asked for.
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
-from itertools import pairwise
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Self
 
 import numpy as np
-from numpy.typing import NDArray
 
-from probekit.arrays import TEXT, Ids, Json, Texts
-from probekit.cache.tensors import REPAIR, Blocks, checked_digest, map_tensors, write_tensors
+from probekit.arrays import TEXT, Ids
+from probekit.cache.tensors import DIGEST, REPAIR, map_tensors, write_tensors
 from probekit.embeddings import EmbeddingSet, Encoding, Rows, Skipped
 from probekit.errors import CorruptError, InputError
-from probekit.files import read_json
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,120}")
+NUMBERS = ("labels", "targets", "weights")
 TEXT_PREFIX = "text:"
-ENDS_PREFIX = "ends:"
-"""A column of texts is two tensors: the texts' bytes, and where each text ends."""
+"""A column of texts is their JSON, as bytes."""
 
 
 def check_name(name: str) -> str:
@@ -35,33 +32,6 @@ def check_name(name: str) -> str:
             f"letter or digit; found {name!r}. Choose another name (--name)."
         )
     return name
-
-
-class StoredColumns(Mapping[str, Texts]):
-    """Columns of texts, each decoded when it is first read."""
-
-    def __init__(self, tensors: Mapping[str, NDArray[Any]]) -> None:
-        names = [name for name in tensors if name.startswith(TEXT_PREFIX)]
-        self._names = [name.removeprefix(TEXT_PREFIX) for name in names]
-        self._tensors = tensors
-        self._decoded: dict[str, Texts] = {}
-
-    def __getitem__(self, name: str) -> Texts:
-        if name not in self._decoded:
-            content = self._tensors[TEXT_PREFIX + name].tobytes()
-            ends = self._tensors[ENDS_PREFIX + name].tolist()
-            try:
-                values = [content[start:end].decode() for start, end in pairwise([0, *ends])]
-            except UnicodeDecodeError as error:
-                raise CorruptError(f"Column {name!r} is damaged ({error}). {REPAIR}") from error
-            self._decoded[name] = np.array(values, dtype=TEXT)
-        return self._decoded[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._names)
-
-    def __len__(self) -> int:
-        return len(self._names)
 
 
 @dataclass(frozen=True)
@@ -82,7 +52,7 @@ class SetDescription:
     skipped: tuple[Skipped, ...]
 
     @classmethod
-    def of(cls, embeddings: EmbeddingSet, columns: str) -> SetDescription:
+    def of(cls, embeddings: EmbeddingSet, columns: str) -> Self:
         return cls(
             digest=embeddings.digest,
             columns=columns,
@@ -95,6 +65,10 @@ class SetDescription:
             skipped=embeddings.skipped,
         )
 
+    def __post_init__(self) -> None:
+        if not DIGEST.fullmatch(self.columns):
+            raise ValueError(f"columns must be a sha256, not {self.columns!r}")
+
     @property
     def labels(self) -> str:
         """The kind of labels, in words."""
@@ -102,45 +76,16 @@ class SetDescription:
             return f"{len(self.target_names)} targets"
         return f"{len(self.class_names)} classes" if self.class_names else "none"
 
-    def to_dict(self) -> dict[str, Json]:
-        return {**asdict(self), "encoding_digest": self.encoding.digest}
-
-
-def read_description(path: Path) -> SetDescription:
-    """The description in a file; anything but what `save` writes raises CorruptError."""
-    value = read_json(path)
-    try:
-        encoding = Encoding.from_dict(value["encoding"])
-        if encoding.digest != value.pop("encoding_digest"):
-            raise ValueError(f"its encoding has the digest {encoding.digest[:12]}")
-        checked_digest(value["columns"], path)
-        skipped = tuple(Skipped(**sample) for sample in value["skipped"])
-        names = {key: tuple(value[key]) for key in ("class_names", "target_names")}
-        sizes = {key: int(value[key]) for key in ("rows", "width")}
-        changed = {"encoding": encoding, "skipped": skipped, **names, **sizes}
-        return SetDescription(**{**value, **changed})
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise CorruptError(f"{path} must describe a set ({error!r}). {REPAIR}") from error
-
 
 def write_columns(folder: Path, embeddings: EmbeddingSet) -> str:
     """Write ids, labels or targets, weights and columns; returns the file's name."""
-    numbers = {
-        "labels": embeddings.labels,
-        "targets": embeddings.targets,
-        "weights": embeddings.weights,
-    }
-    tensors: dict[str, NDArray[Any]] = {
-        name: np.asarray(array) for name, array in numbers.items() if array is not None
-    }
-    contents = {}
+    numbers = {name: getattr(embeddings, name) for name in NUMBERS}
+    tensors = {name: np.asarray(array) for name, array in numbers.items() if array is not None}
+    tensors["ids"] = embeddings.ids
     for name, column in embeddings.columns.items():
-        encoded = [text.encode() for text in column.tolist()]
-        tensors[ENDS_PREFIX + name] = np.cumsum([len(text) for text in encoded], dtype=np.int64)
-        contents[TEXT_PREFIX + name] = np.frombuffer(b"".join(encoded), np.uint8)
-    tensors |= {"ids": embeddings.ids, **contents}
-    blocks = {name: Blocks.of(array) for name, array in tensors.items()}
-    return write_tensors(folder, blocks, {"rows": len(embeddings)})
+        content = json.dumps(column.tolist(), ensure_ascii=False).encode()
+        tensors[TEXT_PREFIX + name] = np.frombuffer(content, np.uint8)
+    return write_tensors(folder, tensors, {"rows": len(embeddings)})
 
 
 def read_ids(path: Path) -> Ids:
@@ -155,18 +100,21 @@ def assemble(description: SetDescription, path: Path, rows: Rows) -> EmbeddingSe
     """The set that a description and a file of columns stand for."""
     tensors = map_tensors(path)[0]
     try:
+        columns = {
+            name.removeprefix(TEXT_PREFIX): np.array(json.loads(tensor.tobytes()), TEXT)
+            for name, tensor in tensors.items()
+            if name.startswith(TEXT_PREFIX)
+        }
         return EmbeddingSet(
             rows=rows,
             ids=tensors["ids"],
             encoding=description.encoding,
-            labels=tensors.get("labels"),
             class_names=description.class_names,
-            targets=tensors.get("targets"),
             target_names=description.target_names,
-            weights=tensors.get("weights"),
-            columns=StoredColumns(tensors),
+            columns=columns,
             source=description.source,
             skipped=description.skipped,
+            **{name: tensors.get(name) for name in NUMBERS},
         )
-    except (KeyError, InputError) as error:
+    except (KeyError, TypeError, ValueError) as error:
         raise CorruptError(f"{path} must fit its description ({error}). {REPAIR}") from error

@@ -6,12 +6,12 @@ import hashlib
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 
 import numpy as np
-from filelock import FileLock, Timeout
+from filelock import FileLock
 
 from probekit.arrays import canonical_json
 from probekit.cache.entry import WORK, Entry
@@ -22,17 +22,17 @@ from probekit.cache.sets import (
     SetDescription,
     assemble,
     check_name,
-    read_description,
     read_ids,
     write_columns,
 )
-from probekit.cache.tensors import DIGEST
+from probekit.cache.tensors import DIGEST, REPAIR, SUFFIX
 from probekit.embeddings import EmbeddingSet, Encoding
 from probekit.errors import CacheError, NotFoundError, StorageError
 from probekit.files import (
     acquire,
     make_folder,
     read_json,
+    read_typed,
     storage_errors,
     sweep,
     write_bytes,
@@ -63,40 +63,6 @@ def default_root() -> Path:
     return Path.home() / ".cache" / "probekit"
 
 
-class CacheLock:
-    """One lock for a whole cache; a thread that holds it may take it again. Reading needs none."""
-
-    def __init__(self, root: Path, notify: Notify) -> None:
-        self.root = root
-        self._notify = notify
-        self._lock = FileLock(root.absolute() / ".lock", is_singleton=True)
-        self._swept = False
-
-    def __reduce__(self) -> tuple[type[CacheLock], tuple[Path, Notify]]:
-        return CacheLock, (self.root, ignore)
-
-    @contextmanager
-    def changing(self) -> Iterator[None]:
-        """Hold the lock; the folder is made a cache and rid of leftovers of killed processes."""
-        with storage_errors(self.root):
-            make_folder(self.root)
-            try:
-                self._lock.acquire(timeout=SILENT_SECONDS)
-            except Timeout:
-                self._notify(f"Another process is writing to {self.root}; waiting for it.")
-                self._lock.acquire()
-            try:
-                if not self._swept:
-                    sweep(self.root)
-                    self._swept = True
-                if not (self.root / MARKER).exists():
-                    write_bytes(self.root / "CACHEDIR.TAG", TAG)
-                    write_json(self.root / MARKER, {"layout": LAYOUT})
-                yield
-            finally:
-                self._lock.release()
-
-
 def check_layout(root: Path) -> None:
     """Refuse caches that a newer probekit or the one before 0.2 wrote."""
     marker = root / MARKER
@@ -121,19 +87,44 @@ class Cache:
     def __init__(self, root: Path | str | None = None, *, notify: Notify = ignore) -> None:
         self.root = default_root() if root is None else Path(root).expanduser()
         check_layout(self.root)
-        self.lock = CacheLock(self.root, notify)
-        self.memo = Memo(self.root / "memo", self.lock)
+        self.memo = Memo(self)
         self._notify = notify
+        self._lock = FileLock(self.root.absolute() / ".lock", is_singleton=True)
+        self._swept = False
 
     def __repr__(self) -> str:
         return f"Cache({str(self.root)!r})"
 
+    def __reduce__(self) -> tuple[type[Cache], tuple[Path]]:
+        return Cache, (self.root,)
+
+    @contextmanager
+    def changing(self) -> Iterator[None]:
+        """Hold the lock of the whole cache; a thread that holds it may take it again.
+
+        Reading needs none. The folder is made a cache, and rid of leftovers of killed processes.
+        """
+        notice = f"Another process is writing to {self.root}; waiting for it."
+        with storage_errors(self.root):
+            make_folder(self.root)
+            acquire(self._lock, partial(self._notify, notice), patience=SILENT_SECONDS)
+            try:
+                if not self._swept:
+                    sweep(self.root)
+                    self._swept = True
+                if not (self.root / MARKER).exists():
+                    write_bytes(self.root / "CACHEDIR.TAG", TAG)
+                    write_json(self.root / MARKER, {"layout": LAYOUT})
+                yield
+            finally:
+                self._lock.release()
+
     def entry(self, encoding: Encoding) -> Entry:
-        return Entry(self.root / "encodings" / encoding.digest, self.lock, encoding)
+        return Entry(self, encoding.digest, encoding)
 
     def entries(self) -> list[Entry]:
         folders = sorted((self.root / "encodings").glob("*"))
-        return [Entry(path, self.lock) for path in folders if DIGEST.fullmatch(path.name)]
+        return [Entry(self, path.name) for path in folders if DIGEST.fullmatch(path.name)]
 
     @contextmanager
     def working(self, encoding: Encoding, purpose: str) -> Iterator[None]:
@@ -149,7 +140,7 @@ class Cache:
             with suppress(StorageError), storage_errors(folder):  # it can still be read
                 make_folder(folder)
                 acquire(lock, partial(self._notify, notice))
-                with self.lock.changing():
+                with self.changing():
                     pass
             yield
         finally:
@@ -165,7 +156,7 @@ class Cache:
         return self.root / "sets" / f"{check_name(name)}.json"
 
     def columns_path(self, description: SetDescription) -> Path:
-        return self.root / "columns" / f"{description.columns}.safetensors"
+        return self.root / "columns" / f"{description.columns}{SUFFIX}"
 
     def describe(self, name: str) -> SetDescription:
         if name not in self:
@@ -173,15 +164,15 @@ class Cache:
                 f"No set {name!r} in {self.root}. {nearest(name, self.names())} "
                 "`probekit cache ls` lists them."
             )
-        return read_description(self.set_path(name))
+        return read_typed(self.set_path(name), SetDescription, remedy=REPAIR)
 
     def open(self, name: str) -> EmbeddingSet:
         """The set of this name; its rows and columns are read when they are used."""
         description = self.describe(name)
         path = self.columns_path(description)
+        ids = read_ids(path)
         encoding = description.encoding
-        width = description.width
-        rows = StoredRows(self.entry(encoding), read_ids(path), width=width, dtype=encoding.dtype)
+        rows = StoredRows(self.entry(encoding), ids, width=description.width, dtype=encoding.dtype)
         return assemble(description, path, rows)
 
     def save(self, name: str, embeddings: EmbeddingSet) -> EmbeddingSet:
@@ -195,14 +186,13 @@ class Cache:
             embeddings = replace(embeddings, labels=np.asarray(embeddings.labels, np.int64))
         is_saved = self._is_saved(name, embeddings)
         try:
-            with self.lock.changing():
+            with self.changing():
                 entry.seal(embeddings.ids, embeddings.rows)
                 if not is_saved:
                     columns = write_columns(self.root / "columns", embeddings)
-                    description = SetDescription.of(embeddings, columns)
-                    write_json(path, description.to_dict())
+                    write_json(path, asdict(SetDescription.of(embeddings, columns)))
         except StorageError:  # a complete set of a read-only cache can be read
-            if not is_saved or not entry.has_sealed(embeddings.ids):
+            if not is_saved or not entry.holds_sealed(embeddings.ids).all():
                 raise
         return self.open(name)
 
@@ -211,5 +201,5 @@ class Cache:
             return False
         stored = self.describe(name)
         current = SetDescription.of(embeddings, stored.columns)
-        is_equal = canonical_json(stored.to_dict()) == canonical_json(current.to_dict())
+        is_equal = canonical_json(asdict(stored)) == canonical_json(asdict(current))
         return is_equal and self.columns_path(stored).exists()

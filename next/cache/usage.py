@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from probekit.arrays import Json
-from probekit.cache.removal import folder_size
 from probekit.cache.store import Cache
 from probekit.errors import ProbekitError
 
@@ -31,8 +32,8 @@ def list_sets(cache: Cache, warn: Callable[[str], None]) -> list[dict[str, Json]
         except ProbekitError as error:
             warn(str(error))
             continue
-        fields = {key: getattr(description, key) for key in ("rows", "width", "labels", "source")}
         encoding = description.encoding
+        fields = {key: getattr(description, key) for key in ("rows", "width", "labels", "source")}
         names = {"name": name, "backbone": encoding.backbone, "encoding": encoding.digest}
         sets.append({**names, **fields})
     return sets
@@ -42,13 +43,21 @@ def list_encodings(cache: Cache, warn: Callable[[str], None]) -> list[EncodingUs
     """The encodings, and a warning for each that cannot be read."""
     usages = []
     for entry in cache.entries():
-        usage = EncodingUsage(entry.digest, bytes=folder_size(entry.folder))
+        usage = EncodingUsage(entry.digest, bytes=_folder_size(entry.folder))
         try:
-            unfinished = sum(len(piece.ids) for piece in entry.pieces())
             rows = sum(len(shard.ids) for shard in entry.shards())
+            unfinished = sum(len(piece.ids) for piece in entry.pieces())
             backbone = entry.encoding.backbone
             usage = replace(usage, backbone=backbone, rows=rows, unfinished=unfinished)
         except (ProbekitError, OSError) as error:
             warn(str(error))
         usages.append(usage)
     return usages
+
+
+def _folder_size(folder: Path) -> int:
+    size = 0
+    for path in folder.rglob("*"):
+        with suppress(FileNotFoundError):  # another process may remove files meanwhile
+            size += path.stat().st_size
+    return size

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
-from probekit.arrays import Json
-from probekit.cache.entry import SHARDS, Entry
-from probekit.cache.rows import IdIndex, RowFile, concatenate_ids
+from probekit.cache.entry import PIECES, SHARDS, Entry
+from probekit.cache.rows import IdIndex, RowFile
 from probekit.cache.sets import assemble
 from probekit.cache.store import Cache
 from probekit.errors import ProbekitError
@@ -42,26 +42,25 @@ class Verification:
         """Whether no damage stays."""
         return all(damage.repaired for damage in self.damages)
 
-    def to_dict(self) -> dict[str, Json]:
-        return {"ok": self.ok, **asdict(self)}
-
 
 def verify(cache: Cache, *, repair: bool = False, progress: Progress = silent) -> Verification:
     """Hash every file again and check what belongs together.
 
     repair: move damaged files to `damaged/`, so that the next extraction encodes their rows again.
     """
-    files = 0
     damages = []
-    for path, problem in _check_files(cache):
+    files = 0
+    for path, check in _checks(cache):
+        problem = _problem(check)
+        if problem and not path.exists():  # it was replaced meanwhile
+            continue
         files += 1
         progress(Step("verifying", files, note=path.name[:12]))
         if problem:
             if repair:
                 _set_aside(cache, path)
-            name = str(path.relative_to(cache.root))
             remedy = EXTRACT_AGAIN if repair else SET_ASIDE
-            damages.append(Damage(name, problem, remedy, repaired=repair))
+            damages.append(Damage(str(path.relative_to(cache.root)), problem, remedy, repair))
     for name in cache.names():
         with suppress(ProbekitError):  # reported above
             missing, rows = _missing_rows(cache, name)
@@ -71,37 +70,25 @@ def verify(cache: Cache, *, repair: bool = False, progress: Progress = silent) -
     return Verification(files, tuple(damages))
 
 
-def _check_files(cache: Cache) -> Iterator[tuple[Path, str]]:
-    """Every file, and what is wrong with it; a damaged one may be set aside before the next."""
+def _checks(cache: Cache) -> Iterator[tuple[Path, Callable[[], None]]]:
+    """Every file, and what raises where it is damaged."""
     for entry in cache.entries():
         path = entry.folder / "encoding.json"
         if path.exists():
-            yield path, _problem(_check_encoding, entry)
-        index_problem = _problem(Entry.shard_names, entry)
-        if index_problem:
-            yield entry.folder / "index.json", index_problem
-        for path in _row_paths(entry):
-            problem = _problem(_check_rows, path, entry)
-            if path.exists() or path in _row_paths(entry):  # else it was replaced meanwhile
-                yield path, problem
+            yield path, partial(_check_encoding, entry)
+        for path in entry.paths(SHARDS, PIECES):
+            yield path, partial(_check_rows, path, entry)
     for name in cache.names():
-        yield cache.set_path(name), _problem(_check_set, cache, name)
+        yield cache.set_path(name), partial(_check_set, cache, name)
 
 
-def _problem(check: Callable[..., object], *arguments: object) -> str:
+def _problem(check: Callable[[], None]) -> str:
     """Why a check fails, "" where it does not."""
     try:
-        check(*arguments)
-    except (ProbekitError, ValueError) as error:
+        check()
+    except (ProbekitError, ValueError, OSError) as error:
         return str(error)
     return ""
-
-
-def _row_paths(entry: Entry) -> list[Path]:
-    """The files with rows; pieces alone where the index is damaged."""
-    with suppress(ProbekitError):
-        return [*entry.shard_paths(), *entry.piece_paths()]
-    return entry.piece_paths()
 
 
 def _check_digest(kind: str, digest: str, expected: str) -> None:
@@ -114,9 +101,8 @@ def _check_encoding(entry: Entry) -> None:
 
 
 def _check_rows(path: Path, entry: Entry) -> None:
-    file = RowFile.open(path, keep_mapped=True)
     _check_digest("sha256", sha256_file(path), path.stem)
-    _check_digest("encoding", file.encoding, entry.digest)
+    _check_digest("encoding", RowFile.open(path).encoding, entry.digest)
 
 
 def _check_set(cache: Cache, name: str) -> None:
@@ -133,26 +119,15 @@ def _missing_rows(cache: Cache, name: str) -> tuple[int, int]:
     """How many of a set's rows are in no readable file, and how many it has."""
     embeddings = cache.open(name)
     ids = []
-    for path in _row_paths(cache.entry(embeddings.encoding)):
+    for path in cache.entry(embeddings.encoding).paths(SHARDS, PIECES):
         with suppress(ProbekitError):
-            ids.append(RowFile.open(path, keep_mapped=False).ids)
-    missing = IdIndex(concatenate_ids(ids)).locate(embeddings.ids) < 0
-    return int(missing.sum()), len(embeddings)
+            ids.append(RowFile.open(path).ids)
+    return int((~IdIndex(ids).holds(embeddings.ids)).sum()), len(embeddings)
 
 
 def _set_aside(cache: Cache, path: Path) -> None:
-    """Move a file to `damaged/`; an index is written anew, of the shards that are sound."""
     target = cache.root / "damaged" / path.relative_to(cache.root)
-    with cache.lock.changing():
-        if path.exists():
-            make_folder(target.parent)
-            path.rename(target)
-            sync_folder(path.parent)
-        if path.name == "index.json":
-            entry = Entry(path.parent, cache.lock)
-            shards = sorted((entry.folder / SHARDS).glob("*.safetensors"))
-            sound = [shard for shard in shards if not _problem(_check_rows, shard, entry)]
-            entry.write_index([shard.stem for shard in sound])
-        elif path.parent.name == SHARDS:
-            entry = Entry(path.parent.parent, cache.lock)
-            entry.write_index([name for name in entry.shard_names() if name != path.stem])
+    with cache.changing(), suppress(FileNotFoundError):
+        make_folder(target.parent)
+        path.rename(target)
+        sync_folder(path.parent)

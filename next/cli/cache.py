@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 import typer
@@ -46,9 +47,8 @@ def ls(*, output: CacheOutput) -> None:
 @expand_flags
 def info(name: str = argument("Name of a set."), *, output: CacheOutput) -> None:
     """Show what a set is and what made it."""
-
     store = output.open_cache()
-    description = {"name": name, **store.describe(name).to_dict()}
+    description = {"name": name, **asdict(store.describe(name))}
     description["columns"] = sorted(store.open(name).columns)
     output.fields(description)
     output.result(description)
@@ -76,7 +76,7 @@ def rm(
         planned = [remove(store, name) for name in names]
     for plan in planned:
         _print_removed(output, plan, dry_run=dry_run)
-    output.result({"dry_run": dry_run, "removed": [plan.to_dict() for plan in planned]})
+    output.result({"dry_run": dry_run, "removed": planned})
 
 
 @app.command()
@@ -87,7 +87,7 @@ def gc(dry_run: bool = DRY_RUN, *, output: CacheOutput) -> None:
 
     removed = collect_garbage(output.open_cache(), dry_run=dry_run)
     _print_removed(output, removed, dry_run=dry_run)
-    output.result({"dry_run": dry_run, **removed.to_dict()})
+    output.result({"dry_run": dry_run, **asdict(removed)})
 
 
 def _print_removed(output: CacheOutput, removed: Removed, *, dry_run: bool) -> None:
@@ -122,4 +122,5 @@ def verify(
         state = "set aside" if damage.repaired else "damaged"
         output.warn(f"{damage.path} ({state}): {damage.problem}. {damage.remedy}")
     output.print(f"{verification.files:,} files checked, {len(verification.damages)} damaged.")
-    output.result(verification.to_dict(), exit_code=0 if verification.ok else DAMAGED)
+    document = {"ok": verification.ok, **asdict(verification)}
+    output.result(document, exit_code=0 if verification.ok else DAMAGED)

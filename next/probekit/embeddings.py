@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from typing import Any, Protocol, Self
 
+import msgspec
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
@@ -58,7 +59,7 @@ class Encoding:
     """
 
     backbone: str = field(compare=False)
-    identity: Mapping[str, Json]
+    identity: Mapping[str, Any]
     dtype: str = "float32"
     sample_shape: tuple[int, ...] = ()
 
@@ -82,21 +83,11 @@ class Encoding:
         return canonical_json(self.identity) == canonical_json(other.identity)
 
     def to_dict(self) -> dict[str, Json]:
-        return {
-            "backbone": self.backbone,
-            "identity": dict(self.identity),
-            "dtype": self.dtype,
-            "sample_shape": list(self.sample_shape),
-        }
+        return {**asdict(self), "sample_shape": list(self.sample_shape)}
 
     @classmethod
     def from_dict(cls, value: Mapping[str, Any]) -> Self:
-        return cls(
-            str(value["backbone"]),
-            dict(value["identity"]),
-            str(value["dtype"]),
-            tuple(value["sample_shape"]),
-        )
+        return msgspec.convert(value, cls)
 
     def __hash__(self) -> int:
         return hash(self.digest)

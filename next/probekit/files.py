@@ -13,19 +13,21 @@ import os
 import secrets
 import shutil
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, TypeVar
 
+import msgspec
 from filelock import BaseFileLock, FileLock, Timeout
 
 from probekit.arrays import Json
 from probekit.errors import CorruptError, StorageError
 
+T = TypeVar("T")
+
 ASIDE = ".aside-"
 MAX_JSON_BYTES = 1 << 26
-MAX_JSON_DEPTH = 64
 
 _FULL = (
     "the disk is full. What was written before stays usable: free some space and run the same "
@@ -70,16 +72,16 @@ def make_folder(folder: Path) -> None:
 
 
 @contextmanager
-def new_file(target: Path, *, mode: int = 0o666) -> Iterator[IO[bytes]]:
+def new_file(target: Path) -> Iterator[IO[bytes]]:
     """A file to write, which takes its place when the body ends; nothing is left if it fails."""
     folder = target.parent
     with storage_errors(folder):
         make_folder(folder)
         aside = folder / f"{ASIDE}{os.getpid()}-{secrets.token_hex(4)}"
-        allowed = mode & (0o600 | folder.stat().st_mode & 0o066)
+        mode = 0o600 | folder.stat().st_mode & 0o066
         try:
-            with open(
-                aside, "xb", opener=lambda name, flags: os.open(name, flags, allowed)
+            with os.fdopen(
+                os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb"
             ) as file:
                 yield file
                 file.flush()
@@ -123,11 +125,13 @@ def _replaced(target: Path) -> Path:
     return target.parent / f".old-{target.name}"
 
 
-def remove_file(path: Path) -> None:
-    """Remove a file for good, if it is there."""
-    if path.exists() or path.is_symlink():
-        path.unlink()
-        sync_folder(path.parent)
+def remove_files(paths: Iterable[Path]) -> None:
+    """Remove files for good, those that are there."""
+    removed = list(paths)
+    for path in removed:
+        path.unlink(missing_ok=True)
+    for folder in {path.parent for path in removed if path.parent.is_dir()}:
+        sync_folder(folder)
 
 
 def remove_folder(path: Path) -> None:
@@ -156,14 +160,14 @@ def sweep(root: Path) -> None:
             sync_folder(Path(folder))
 
 
-def write_bytes(target: Path, content: bytes, *, mode: int = 0o666) -> None:
-    with new_file(target, mode=mode) as file:
+def write_bytes(target: Path, content: bytes) -> None:
+    with new_file(target) as file:
         file.write(content)
 
 
-def write_json(target: Path, value: Json, *, mode: int = 0o666) -> None:
+def write_json(target: Path, value: Json) -> None:
     text = json.dumps(value, sort_keys=True, indent=1, ensure_ascii=False) + "\n"
-    write_bytes(target, text.encode(), mode=mode)
+    write_bytes(target, text.encode())
 
 
 def read_limited(path: Path, limit: int) -> bytes:
@@ -187,15 +191,23 @@ def read_json(path: Path, *, limit: int = MAX_JSON_BYTES) -> Any:
         raise CorruptError(f"{path} is damaged: {error}. Restore it from a copy.") from error
 
 
+def read_typed(path: Path, kind: type[T], *, remedy: str = "Restore it from a copy.") -> T:
+    """The value of a JSON file, of this type; anything else raises CorruptError."""
+    content = read_limited(path, MAX_JSON_BYTES)
+    try:
+        return msgspec.json.decode(content, type=kind)
+    except (ValueError, RecursionError) as error:
+        raise CorruptError(f"{path} is damaged: {error}. {remedy}") from error
+
+
 def parse_json(content: bytes) -> Any:
     """JSON without repeated keys, deep nesting or halves of characters; else ValueError."""
     try:
         value = json.loads(content.decode(), object_pairs_hook=_unique_keys)
+        if b"\\u" in content:
+            json.dumps(value, ensure_ascii=False).encode()
     except RecursionError:
         raise ValueError("it is nested too deep") from None
-    _check_depth(value)
-    if b"\\u" in content:
-        json.dumps(value, ensure_ascii=False).encode()
     return value
 
 
@@ -206,29 +218,18 @@ def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return mapping
 
 
-def _check_depth(value: Any, depth: int = 0) -> None:
-    if depth > MAX_JSON_DEPTH:
-        raise ValueError(f"it is nested deeper than {MAX_JSON_DEPTH}")
-    if isinstance(value, dict):
-        value = list(value.values())
-    if isinstance(value, list):
-        for item in value:
-            if isinstance(item, dict | list):
-                _check_depth(item, depth + 1)
-
-
 def sha256_file(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def acquire(lock: BaseFileLock, notify: Callable[[], None]) -> None:
-    """Take a lock; `notify` is called first where another process has it."""
-    with suppress(Timeout):
-        lock.acquire(timeout=0)
-        return
-    notify()
-    lock.acquire()
+def acquire(lock: BaseFileLock, notify: Callable[[], None], *, patience: float = 0) -> None:
+    """Take a lock; `notify` is called where another process has it for so many seconds."""
+    try:
+        lock.acquire(timeout=patience)
+    except Timeout:
+        notify()
+        lock.acquire()
 
 
 def is_held(path: Path) -> bool:

@@ -190,8 +190,6 @@ def test_files_are_as_closed_as_their_folder(tmp_path: Path) -> None:
             files.write_bytes(target, b"")
             assert target.parent.stat().st_mode & 0o777 == mode
             assert target.stat().st_mode & 0o777 == mode & 0o666
-        files.write_bytes(tmp_path / "open" / "secret", b"", mode=0o600)
-        assert (tmp_path / "open" / "secret").stat().st_mode & 0o777 == 0o600
     finally:
         os.umask(before)
 
@@ -213,9 +211,8 @@ def test_json_comes_back(tmp_path_factory: pytest.TempPathFactory, value: Any) -
 HOSTILE = {
     "repeated key": b'{"a": 1, "a": 2}',
     "repeated key inside": b'[{"b": {"a": 1, "a": 2}}]',
-    "deep": b"[" * 100 + b"]" * 100,
-    "very deep": b"[" * 200_000,
-    "deep objects": b'{"a":' * 100 + b"1" + b"}" * 100,
+    "deep": b"[" * 200_000,
+    "deep objects": b'{"a":' * 100_000,
     "half of a character": b'["\\ud800"]',
     "half as a key": b'{"\\udfff": 1}',
     "no UTF-8": b'["\xff"]',
@@ -288,10 +285,8 @@ def test_digest_of_a_file_and_removal(tmp_path: Path) -> None:
     target = tmp_path / "a"
     target.write_bytes(b"abc")
     assert files.sha256_file(target).startswith("ba7816bf8f01cfea")
-    files.remove_file(target)
-    files.remove_file(target)
+    target.with_name("b").symlink_to(tmp_path / "nowhere")
+    files.remove_files([target, target.with_name("b"), tmp_path / "none" / "c"])
     assert not target.exists()
-    target.symlink_to(tmp_path / "nowhere")
-    files.remove_file(target)
-    assert not target.is_symlink()
+    assert not target.with_name("b").is_symlink()
     shutil.rmtree(tmp_path)

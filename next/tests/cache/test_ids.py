@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
 from probekit.arrays import stack_ids
-from probekit.cache.rows import IdIndex, concatenate_ids, first_occurrences
+from probekit.cache.rows import IdIndex
 from tests.cache.examples import ids
 
 
 @given(stored=st.lists(st.integers(0, 50), unique=True), wanted=st.lists(st.integers(0, 60)))
 def test_locate_agrees_with_a_dictionary(stored: list[int], wanted: list[int]) -> None:
     positions = {number: position for position, number in enumerate(stored)}
-    located = IdIndex(ids(*stored)).locate(ids(*wanted))
+    located = IdIndex([ids(*stored)]).locate(ids(*wanted))
     assert located.tolist() == [positions.get(number, -1) for number in wanted]
 
 
 def test_ids_with_equal_beginnings_and_trailing_zeros_differ() -> None:
     beginning = b"\xab" * 30
     stored = [beginning + bytes([number, 0]) for number in range(20)]
-    index = IdIndex(stack_ids(stored))
+    index = IdIndex([stack_ids(stored)])
     assert index.locate(stack_ids(stored)).tolist() == list(range(20))
     assert stored[7] in index
     assert beginning + b"\x07\x01" not in index
@@ -29,14 +28,6 @@ def test_ids_with_equal_beginnings_and_trailing_zeros_differ() -> None:
 
 
 def test_an_empty_index_knows_nothing() -> None:
-    index = IdIndex(concatenate_ids([]))
+    index = IdIndex([])
     assert index.locate(ids(1, 2)).tolist() == [-1, -1]
     assert ids(1).tobytes() not in index
-
-
-@given(st.lists(st.integers(0, 9)), st.data())
-def test_first_occurrences_keep_the_order(numbers: list[int], data: st.DataObject) -> None:
-    chosen = [number for number in range(len(numbers)) if data.draw(st.booleans())]
-    positions = first_occurrences(ids(*numbers), np.array(chosen, np.int64))
-    expected = list({numbers[position]: position for position in reversed(chosen)}.values())
-    assert positions.tolist() == sorted(expected)

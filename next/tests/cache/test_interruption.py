@@ -190,7 +190,7 @@ def extract_with_little_room(root: Path, limit: int) -> None:
     os._exit(0)
 
 
-@pytest.mark.parametrize("limit", [0, 50, 280, 600])
+@pytest.mark.parametrize("limit", [0, 50, 280, 450])
 def test_a_full_disk_is_said_and_the_same_call_finishes(
     tmp_path: Path, undisturbed: dict[str, bytes], limit: int
 ) -> None:

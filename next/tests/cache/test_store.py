@@ -154,7 +154,7 @@ def test_large_sets_are_cut_into_shards(cache: Cache, monkeypatch: pytest.Monkey
 def test_rows_are_stored_once(cache: Cache) -> None:
     cache.save("first", embedding_set(1, 2, 2, 3))
     cache.save("second", embedding_set(3, 4, 1))
-    assert [len(shard.ids) for shard in cache.entry(encoding()).shards()] == [3, 1]
+    assert sorted(len(shard.ids) for shard in cache.entry(encoding()).shards()) == [1, 3]
     np.testing.assert_array_equal(cache.open("second").to_numpy(), rows(3, 4, 1))
     np.testing.assert_array_equal(cache.open("first").to_numpy(), rows(1, 2, 2, 3))
 
@@ -205,21 +205,18 @@ def test_nothing_is_made_by_looking(tmp_path: Path) -> None:
     assert not cache.root.exists()
 
 
-def test_opening_reads_neither_rows_nor_columns(
-    cache: Cache, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_opening_reads_no_rows(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
     cache.save("set", embedding_set(1, 2))
 
     def fail(*arguments: Any) -> None:
         raise AssertionError
 
-    monkeypatch.setattr(StoredRows, "_read", fail)
+    monkeypatch.setattr(StoredRows, "_gather", fail)
     monkeypatch.setattr("probekit.cache.entry.Entry.shards", fail)
     opened = cache.open("set")
     assert opened.rows.shape == (2, 4)
     assert list(opened.columns) == ["key"]
     assert opened.columns.get("client") is None
-    assert opened.columns["key"] is opened.columns["key"]
 
 
 def test_the_default_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -254,22 +251,13 @@ def test_a_cache_of_the_old_tree_is_refused(tmp_path: Path) -> None:
         Cache(tmp_path)
 
 
-def test_an_index_cannot_lead_out_of_the_cache(cache: Cache) -> None:
-    cache.save("set", embedding_set(1))
-    index = cache.entry(encoding()).folder / "index.json"
-    for shards in (["../../x"], "abc", None):
-        index.write_text(json.dumps({"shards": shards}))
-        with pytest.raises(CorruptError, match=r"index\.json"):
-            cache.entry(encoding()).known()
-
-
 @pytest.mark.parametrize(
     "change",
     [
         {"columns": "../../x"},
         {"rows": "many"},
         {"encoding": None},
-        {"encoding_digest": "0" * 64},
+        {"source": None},
         {"class_names": ["a"]},
         {"skipped": 3},
     ],

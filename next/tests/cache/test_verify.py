@@ -55,15 +55,11 @@ def description_file(cache: Cache) -> Path:
     return cache.root / "sets" / "set.json"
 
 
-def index_file(cache: Cache) -> Path:
-    return cache.entry(encoding()).folder / "index.json"
-
-
 def encoding_file(cache: Cache) -> Path:
     return cache.entry(encoding()).folder / "encoding.json"
 
 
-@pytest.mark.parametrize("file", [columns_file, description_file, index_file, encoding_file])
+@pytest.mark.parametrize("file", [columns_file, description_file, encoding_file])
 def test_other_damaged_files_are_set_aside_and_made_again(
     cache: Cache, file: Callable[[Cache], Path]
 ) -> None:
@@ -108,13 +104,11 @@ def test_repair_sets_shards_aside_and_their_rows_are_encoded_again(cache: Cache)
     np.testing.assert_array_equal(cache.open("set").to_numpy(), rows(1, 2, 3, 9))
 
 
-def test_a_missing_shard_is_found_and_taken_off_the_index(cache: Cache) -> None:
+def test_a_missing_shard_is_found(cache: Cache) -> None:
     cache.save("set", embedding_set(1, 2, 3))
     (shard,) = shard_paths(cache)
     shard.unlink()
     assert not verify(cache).ok
-    verify(cache, repair=True)
-    assert cache.entry(encoding()).shard_names() == []
 
 
 def test_rows_of_another_encoding_are_found(cache: Cache) -> None:
@@ -123,7 +117,5 @@ def test_rows_of_another_encoding_are_found(cache: Cache) -> None:
     (mine,) = shard_paths(cache)
     (foreign,) = shard_paths(cache, encoding("other"))
     foreign.rename(mine.with_name(foreign.name))
-    index = cache.entry(encoding()).folder / "index.json"
-    index.write_text(index.read_text().replace(mine.stem, foreign.stem))
     problems = [damage.problem for damage in verify(cache).damages]
     assert any("its encoding is" in problem for problem in problems)
