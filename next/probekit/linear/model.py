@@ -38,7 +38,10 @@ class LinearOutputs:
         X = self.matrix
 
         def pull(cotangent: Array) -> Array:
-            return np.vstack([X.T @ cotangent, cotangent.sum(axis=0)])
+            gradient = np.empty(params.shape)
+            gradient[:-1] = X.T @ cotangent
+            gradient[-1] = cotangent.sum(axis=0)
+            return gradient
 
         return X @ params[:-1] + params[-1], pull
 

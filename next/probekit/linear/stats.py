@@ -134,6 +134,7 @@ def sum_stats(parts: Iterable[SufficientStats]) -> SufficientStats:
     count = 0
     weight = 0.0
     roots: list[Array] = []
+    stacked = 0
     for part in parts:
         if not count:
             columns = part.columns
@@ -148,10 +149,12 @@ def sum_stats(parts: Iterable[SufficientStats]) -> SufficientStats:
         if part.root is None:
             _add(sums, part._sums)
             continue
-        if sum(map(len, roots)) + len(part.root) > STACK_ROWS:
+        if stacked + len(part.root) > STACK_ROWS:
             _add_roots(sums, roots)
             roots = []
+            stacked = 0
         roots.append(part.root)
+        stacked += len(part.root)
     if not count:
         raise InputError("A sum needs statistics; found no client. Retain at least one.")
     _add_roots(sums, roots)
@@ -195,7 +198,9 @@ def check_training_rows(embeddings: EmbeddingSet) -> None:
                 f"Training rows need labels; {len(unlabeled)} of {len(embeddings)} have none "
                 f"(first: {unlabeled[:SHOWN_ROWS].tolist()}). Use embeddings.labeled()."
             )
-    weights = embeddings.row_weights
+    if embeddings.weights is None:
+        return
+    weights = embeddings.weights
     if not (np.isfinite(weights) & (weights >= 0)).all() or not weights.any():
         raise InputError(
             f"Weights must be finite, 0 or more and not all 0; found {weights.min():g} to "

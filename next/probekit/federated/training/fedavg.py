@@ -136,8 +136,9 @@ class FedAvg:
             return None
         if self.uniform:
             return dict.fromkeys(federation.clients, 1.0)
-        answers = federation.ask(Weight())
-        return {answer.client: float(answer.arrays["weight"][0]) for answer in answers}
+        answers = enough(federation.ask(Weight()), len(federation.clients), self.at_least)
+        weights = {name: float(rows) for name, rows in federation.clients.items()}
+        return weights | {answer.client: float(answer.arrays["weight"][0]) for answer in answers}
 
     def uploads(
         self,
