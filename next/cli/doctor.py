@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import platform
 import shutil
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import astuple, dataclass
@@ -23,7 +21,6 @@ DISTRIBUTION = "probekit-heads"
 OTHER_DISTRIBUTION = "probekit"
 """Somebody else's library on the package index; it has our import name."""
 HUB_SECONDS = 3.0
-IMPORT_SECONDS = 120.0
 
 
 @dataclass(frozen=True)
@@ -55,10 +52,16 @@ def _checks(root: Path) -> Iterator[Check]:
     yield torch
     if torch.state == "ok":
         yield Check("devices", "ok", ", ".join(_devices()))
+        import_module("probekit.backbones.module")  # lets torchvision be imported
+        yield _package("torchvision", "torchvision")
     yield _package("faiss", "faiss-cpu")
-    yield _torchvision()
     with suppress(metadata.PackageNotFoundError):
-        yield _other_distribution(metadata.version(OTHER_DISTRIBUTION))
+        version = metadata.version(OTHER_DISTRIBUTION)
+        detail = (
+            f"the distribution {OTHER_DISTRIBUTION} {version} is somebody else's and has our "
+            f"import name. Uninstall it, then run `pip install --force-reinstall {DISTRIBUTION}`."
+        )
+        yield Check("other package", "problem", detail)
     yield _cache(root)
     yield _hub()
 
@@ -72,21 +75,6 @@ def _package(module: str, distribution: str) -> Check:
         return Check(module, "problem", detail)
 
 
-def _torchvision() -> Check:
-    """In a process of its own, where our declarations of its operators do not help it."""
-    command = "import torchvision; print(torchvision.__version__)"
-    process = subprocess.run(
-        [sys.executable, "-c", command], capture_output=True, text=True, timeout=IMPORT_SECONDS
-    )
-    if process.returncode == 0:
-        return Check("torchvision", "ok", process.stdout.strip())
-    reason = (process.stderr.strip().splitlines() or ["unknown reason"])[-1]
-    if "torchvision::nms" in reason:
-        detail = f"{reason}. probekit works around it; other programs need torch's own torchvision."
-        return Check("torchvision", "warning", detail)
-    return Check("torchvision", "problem", f"{reason}. Install the torchvision of your torch.")
-
-
 def _devices() -> Iterator[str]:
     import torch
 
@@ -97,22 +85,13 @@ def _devices() -> Iterator[str]:
         yield "mps"
 
 
-def _other_distribution(version: str) -> Check:
-    detail = (
-        f"the distribution {OTHER_DISTRIBUTION} {version} is somebody else's and has the same "
-        f"import name. Uninstall it, then run `pip install --force-reinstall {DISTRIBUTION}`."
-    )
-    return Check("other package", "problem", detail)
-
-
 def _cache(root: Path) -> Check:
     existing = next(folder for folder in (root, *root.absolute().parents) if folder.exists())
     if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
         detail = f"{root} cannot be written. Choose another folder: PROBEKIT_CACHE or --cache."
         return Check("cache", "problem", detail)
-    return Check(
-        "cache", "ok", f"{root}, {filesize.decimal(shutil.disk_usage(existing).free)} free"
-    )
+    free = filesize.decimal(shutil.disk_usage(existing).free)
+    return Check("cache", "ok", f"{root}, {free} free")
 
 
 def _hub() -> Check:

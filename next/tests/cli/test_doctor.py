@@ -4,34 +4,15 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from importlib import metadata
 from pathlib import Path
-from typing import Any
 from urllib.error import URLError
 
 import pytest
 import torch
 
 from probekit.cli.main import run
-
-
-@pytest.fixture(autouse=True)
-def torchvision_process(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """What the process that imports torchvision answers; a test may change it."""
-    answer: dict[str, Any] = {"returncode": 0, "stdout": "0.28.0\n", "stderr": ""}
-
-    real = subprocess.run
-
-    def imitate(command: list[str], **settings: Any) -> subprocess.CompletedProcess[str]:
-        if command[0] != sys.executable:  # `uname`, of the platform module
-            return real(command, **settings)
-        assert "probekit" not in " ".join(command[1:])
-        return subprocess.CompletedProcess(command, **answer)
-
-    monkeypatch.setattr(subprocess, "run", imitate)
-    return answer
 
 
 def examine(
@@ -48,7 +29,7 @@ def test_a_sound_installation(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     checks = examine(capsys, "--cache", str(root))
     assert checks["torch"]["detail"] == torch.__version__
     assert checks["faiss"]["state"] == "ok"
-    assert checks["torchvision"]["detail"] == "0.28.0"
+    assert checks["torchvision"]["state"] == "ok"
     assert "cpu" in checks["devices"]["detail"]
     assert str(root) in checks["cache"]["detail"]
     assert "HF_HUB_OFFLINE" in checks["hub"]["detail"]
@@ -56,34 +37,14 @@ def test_a_sound_installation(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert not root.parent.exists()
 
 
+@pytest.mark.parametrize("name", ["faiss", "torchvision"])
 def test_a_package_that_cannot_be_imported(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(sys.modules, "faiss", None)
-    check = examine(capsys, code=1)["faiss"]
+    monkeypatch.setitem(sys.modules, name, None)
+    check = examine(capsys, code=1)[name]
     assert check["state"] == "problem"
-    assert "faiss-cpu" in check["detail"]
-
-
-@pytest.mark.parametrize(
-    ("reason", "state", "code"),
-    [
-        ("RuntimeError: operator torchvision::nms does not exist", "warning", 0),
-        ("ModuleNotFoundError: No module named 'torchvision'", "problem", 1),
-        ("", "problem", 1),
-    ],
-)
-def test_a_broken_torchvision(
-    torchvision_process: dict[str, Any],
-    capsys: pytest.CaptureFixture[str],
-    reason: str,
-    state: str,
-    code: int,
-) -> None:
-    torchvision_process.update(returncode=1, stderr=reason)
-    check = examine(capsys, code=code)["torchvision"]
-    assert check["state"] == state
-    assert reason in check["detail"]
+    assert f"reinstall {name}" in check["detail"]
 
 
 def test_the_other_package_of_that_name(
