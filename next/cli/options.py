@@ -40,15 +40,21 @@ def expand_flags(function: Callable[..., None]) -> Callable[..., None]:
     return command
 
 
+def keywords(*groups: object) -> dict[str, Any]:
+    """The flags that are set, as keywords of the library."""
+    values = {name: value for group in groups for name, value in vars(group).items()}
+    return {
+        name: tuple(value) if isinstance(value, list) else value
+        for name, value in values.items()
+        if value is not None and name != "amp"  # --amp sets the precision
+    }
+
+
 def build(kind: type[T], *groups: object) -> T:
     """An options value of the library, from the flags that are called like its fields."""
-    flags = {name: value for group in groups for name, value in vars(group).items()}
-    values = {}
-    for option in fields(kind):  # type: ignore[arg-type]
-        value = flags.get(option.name)
-        if value is not None:
-            values[option.name] = tuple(value) if isinstance(value, list) else value
-    return kind(**values)
+    known = {option.name for option in fields(kind)}  # type: ignore[arg-type]
+    values = keywords(*groups)
+    return kind(**{name: values[name] for name in known & values.keys()})
 
 
 def read_config(context: typer.Context, path: Path | None) -> Path | None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from probekit.cli.options import RowFlags, argument, build, expand_flags, flag
+from probekit.cli.options import RowFlags, argument, expand_flags, flag, keywords
 from probekit.cli.output import CacheOutput
 
 if TYPE_CHECKING:
     from probekit.embeddings import EmbeddingSet
-    from probekit.heads import Head, KNNHead
+    from probekit.heads import Head
 
 SHOWN_ROWS = 10
 MAX_CLASS_COLUMNS = 100
@@ -30,12 +30,11 @@ def predict(
     """Predict with a saved head, for every sample of DATA."""
     import pandas
 
-    from probekit.data import DataOptions
-    from probekit.extraction import ExtractOptions
     from probekit.extraction.sources import read_rows
-    from probekit.extraction.vectors import VectorOptions, is_vector_file
+    from probekit.extraction.vectors import is_vector_file
     from probekit.files import write_bytes
     from probekit.heads import load_head
+    from probekit.probing.probe import reading_options
 
     fitted = load_head(head)
     store = output.open_cache()
@@ -43,21 +42,14 @@ def predict(
     encoded = data in store or (path.exists() and is_vector_file(path))
     if backbone is None and not encoded and fitted.encoding is not None:
         backbone = fitted.encoding.backbone
-    rows, *_ = read_rows(
-        data,
-        cache=store,
-        backbone=backbone,
-        data=build(DataOptions, reading),
-        options=build(ExtractOptions, reading),
-        vectors=build(VectorOptions, reading),
-        progress=output.progress,
-    )
+    options = reading_options(keywords(reading))
+    rows, *_ = read_rows(data, cache=store, backbone=backbone, progress=output.progress, **options)
     output.warn(*rows.notes)
     splits = {"train": rows.train, "validation": rows.validation, "test": rows.test}
     parts = {split: part for split, part in splits.items() if part is not None}
-    frames = {split: _predictions(fitted, part) for split, part in parts.items()}
-    table = pandas.concat(frames, names=["split"]).reset_index("split")
-    if len(frames) == 1:
+    tables = {split: _predictions(fitted, part) for split, part in parts.items()}
+    table = pandas.concat(tables, names=["split"]).reset_index("split")
+    if len(tables) == 1:
         table = table.drop(columns="split")
     if csv is not None:
         write_bytes(csv, table.to_csv(index=False).encode())
@@ -72,14 +64,14 @@ def predict(
         "head": head,
         "data": data,
         "rows": len(table),
-        "skipped": len(skipped),
+        "skipped": skipped,
         "csv": csv,
         "predictions": table.to_dict("records") if csv is None else [],
     }
     output.result(document, skipped=skipped)
 
 
-def _predictions(head: Head | KNNHead, rows: EmbeddingSet) -> Any:
+def _predictions(head: Head, rows: EmbeddingSet) -> Any:
     """A row for every sample: its key, what is predicted, and probabilities where there are any."""
     import pandas
 

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import typer
 
-from probekit.cli.options import RowFlags, argument, build, common_flag, expand_flags, flag
+from probekit.cli.options import RowFlags, argument, common_flag, expand_flags, flag, keywords
 from probekit.cli.output import SKIPPED, CacheOutput
-
-if TYPE_CHECKING:
-    from probekit.probing import ProbeResult
 
 
 def parse_numbers(text: str) -> tuple[int, ...]:
@@ -64,56 +60,29 @@ def probe(
     head: str = flag("Heads, separated by commas: ridge,knn.", default="ridge"),
     csv: Path | None = flag("Write every number to this CSV file."),
     save: Path | None = flag("Save the fitted heads to this folder, for predict."),
-    markdown: bool = flag("Print the table as Markdown.", "--markdown", default=False),
     *,
     fitting: ProbeFlags,
     reading: RowFlags,
     output: CacheOutput,
 ) -> None:
     """Fit heads on frozen embeddings and evaluate them on held-out rows."""
-    from probekit.data import DataOptions
-    from probekit.extraction import ExtractOptions
-    from probekit.extraction.vectors import VectorOptions
     from probekit.probing import probe as run_probe
 
-    options: dict[str, Any] = {}
-    for kind in (DataOptions, ExtractOptions, VectorOptions):
-        options |= vars(build(kind, reading))
     result = run_probe(
         data,
         backbone=backbone or None,
         heads=[name.strip() for name in head.split(",") if name.strip()],
         cache=output.open_cache(),
         progress=output.progress,
-        **vars(fitting),
-        **options,
+        **keywords(fitting, reading),
     )
-    if markdown:
-        output.print(result.to_markdown())
-    else:
-        output.table(*result.table())
+    output.print(result.to_markdown())
     output.warn(*result.notes)
     document = result.to_dict()
     if csv is not None:
         output.print(f"wrote {result.to_csv(csv)}")
     if save is not None:
-        document["heads"] = _save_heads(result, save)
+        document["heads"] = result.save(save)
         for folder in document["heads"]:
             output.print(f"wrote {folder}; next: probekit predict {folder} DATA --csv FILE")
     output.result(document, exit_code=SKIPPED if result.skipped or result.failed else 0)
-
-
-def _save_heads(result: ProbeResult, folder: Path) -> list[str]:
-    """Write the fitted heads: the only one to the folder itself, several to folders inside."""
-    heads = {
-        f"{cell.data}-{cell.backbone}-{cell.view}-{cell.head}": cell.fitted
-        for cell in result.cells
-        if cell.fitted is not None
-    }
-    saved = []
-    for name, head in heads.items():
-        path = folder
-        if len(heads) > 1:
-            path = folder / re.sub(r"[^\w.-]+", "-", name).strip("-")
-        saved.append(str(head.save(path)))
-    return saved

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Any, Self
+from dataclasses import dataclass, replace
+from typing import Any, Self, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -11,18 +11,19 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
-from probekit.arrays import Array, Indices
+from probekit.arrays import Array, Indices, Json
 from probekit.embeddings import EmbeddingSet
 from probekit.errors import InputError
-from probekit.heads import Head, KNNHead, task_of
+from probekit.heads import Head, task_of
 from probekit.linear.calibration import left_out_temperature
-from probekit.linear.knn import Weighting
+from probekit.linear.knn import Weighting, knn_votes
 from probekit.linear.leave_one_out import RidgeChoice, choose_ridge, left_out_scores
 from probekit.linear.ridge import Intercept, RidgePath, solve_ridge
 from probekit.linear.stats import SufficientStats, normalized
 
 Ridge = float | str
 """A number, "auto" or "auto:loo" (exact leave-one-out), or "auto:gcv" (from sums alone)."""
+AUTO = ("auto", "auto:loo")
 
 
 def fit_ridge(
@@ -49,7 +50,11 @@ def fit_ridge(
         train = replace(train, targets=train.targets / scale)
     stats = SufficientStats.from_rows(train)
     path = RidgePath.of(stats, intercept)
-    choice = choose_ridge(path, train, ridge, groups=groups)
+    if train.labels is not None and np.bincount(train.labels).max() == 1 and ridge in AUTO:
+        # of no left-out row do the others know the class
+        choice = RidgeChoice(path.mean_square, "mean square", np.zeros(0), np.zeros(0))
+    else:
+        choice = choose_ridge(path, train, ridge, groups=groups)
     temperature = None
     if task != "numbers":
         try:
@@ -62,35 +67,85 @@ def fit_ridge(
         embeddings,
         normalize=normalize,
         temperature=temperature,
-        ridge=choice.value,
-        ridge_choice=choice.how,
+        fit={"ridge": choice.value, "ridge_choice": choice.how},
     )
     return head, choice
+
+
+@dataclass(frozen=True, eq=False)
+class Neighbors:
+    """The k nearest of these rows by cosine vote for their classes; scores are shares of the votes.
+
+    k: of fewer rows all vote.
+    """
+
+    embeddings: EmbeddingSet
+    k: int = 20
+    temperature: float = 0.07
+    weights: Weighting = "dino"
+    threads: int = 1
+
+    def __post_init__(self) -> None:
+        if self.embeddings.labels is None:
+            raise InputError(f"k-NN votes for classes; {self.embeddings.source} has no labels.")
+        if self.k < 1 or self.k != int(self.k):
+            raise InputError(f"k (--knn) must be a whole number, 1 or more; found {self.k!r}.")
+        if not 0 < self.temperature < np.inf:
+            raise InputError(f"temperature must be above 0; found {self.temperature!r}.")
+        if self.weights not in get_args(Weighting):
+            raise InputError(f"weights must be 'dino' or 'uniform'; found {self.weights!r}.")
+        if self.threads < 1:
+            raise InputError(f"threads must be 1 or more; found {self.threads}.")
+
+    @property
+    def normalize(self) -> str:
+        return "l2"
+
+    @property
+    def fit(self) -> dict[str, Json]:
+        return {"k": self.k}
+
+    def decision(self, rows: EmbeddingSet | ArrayLike) -> Array:
+        """Each class's share of the votes, (n, classes)."""
+        assert self.embeddings.labels is not None
+        return knn_votes(
+            np.asarray(self.embeddings.rows),
+            self.embeddings.labels,
+            rows.rows if isinstance(rows, EmbeddingSet) else np.asarray(rows),
+            classes=len(self.embeddings.class_names),
+            k=int(self.k),
+            temperature=self.temperature,
+            weights=self.weights,
+            threads=self.threads,
+        )
+
+    def probabilities(self, scores: Array) -> Array:
+        return scores
 
 
 class _Probe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     """What the probes share: checks of X and y, classes, predictions."""
 
     classes_: NDArray[Any]
-    head_: Head | KNNHead
+    head_: Head | Neighbors
 
     def decision_function(self, X: ArrayLike) -> Array:
         """The scores of all classes; of two, the second's less the first's."""
-        rows = self._rows(X)
-        scores = self.head_.decision(rows)
+        scores = self._scores(X)
         return scores[:, 1] - scores[:, 0] if len(self.classes_) == 2 else scores
 
     def predict(self, X: ArrayLike) -> NDArray[Any]:
-        rows = self._rows(X)
-        return np.asarray(self.classes_[self.head_.predict(rows)])
+        scores = self._scores(X)
+        return np.asarray(self.classes_[scores.argmax(axis=1)])
 
     def predict_proba(self, X: ArrayLike) -> Array:
-        rows = self._rows(X)
-        return self.head_.predict_proba(rows)
+        scores = self._scores(X)
+        return self.head_.probabilities(scores)
 
-    def _rows(self, X: ArrayLike) -> NDArray[Any]:
+    def _scores(self, X: ArrayLike) -> Array:
         check_is_fitted(self)
-        return np.asarray(validate_data(self, X, reset=False, dtype=[np.float64, np.float32]))
+        rows = validate_data(self, X, reset=False, dtype=[np.float64, np.float32])
+        return self.head_.decision(rows)
 
     def _training_set(
         self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None
@@ -168,11 +223,10 @@ class KNNProbe(_Probe):
     """k nearest neighbors by cosine, with DINO's votes exp(similarity / temperature) or equal ones.
 
     k: of fewer training rows all vote, and k_ says how many.
-    weights: "dino" or "uniform".
-    threads: of faiss.
+    weights: "dino" or "uniform"; threads: of faiss.
     """
 
-    head_: KNNHead
+    head_: Neighbors
 
     def __init__(
         self,
@@ -189,12 +243,6 @@ class KNNProbe(_Probe):
 
     def fit(self, X: ArrayLike, y: ArrayLike) -> Self:
         embeddings, _ = self._training_set(X, y, None)
-        self.head_ = KNNHead.from_rows(
-            embeddings,
-            k=self.k,
-            temperature=self.temperature,
-            weights=self.weights,
-            threads=self.threads,
-        )
-        self.k_ = self.head_.k
+        self.head_ = Neighbors(embeddings, self.k, self.temperature, self.weights, self.threads)
+        self.k_ = min(self.k, len(embeddings))
         return self

@@ -1,7 +1,7 @@
-"""Heads: what predicts from embeddings, in memory, in a folder, on the Hub.
+"""Heads: an affine map that predicts from embeddings, in memory, in a folder, on the Hub.
 
-A folder holds config.json, model.safetensors and README.md (a model card). A linear `Head` needs
-NumPy and safetensors alone; a `KNNHead` searches with faiss.
+A folder holds config.json, model.safetensors and README.md (a model card). A head needs NumPy and
+safetensors alone.
 """
 
 from __future__ import annotations
@@ -9,12 +9,11 @@ from __future__ import annotations
 import hashlib
 import json
 import tempfile
-from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, Literal, Self, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -23,7 +22,7 @@ from safetensors.numpy import load as load_tensors
 from safetensors.numpy import save as save_tensors
 
 from probekit import __version__
-from probekit.arrays import Array, Indices, Json, canonical_json, unit_rows
+from probekit.arrays import Array, Json, canonical_json, unit_rows
 from probekit.embeddings import (
     BLOCK,
     SHOWN_ROWS,
@@ -44,12 +43,14 @@ from probekit.errors import (
 from probekit.files import new_folder, read_json, write_bytes, write_json
 
 Task = Literal["classes", "labels", "numbers"]
-TASKS = ("classes", "labels", "numbers")
+TASKS: tuple[Task, ...] = get_args(Task)
 FORMAT = 1
 CONFIG = "config.json"
 WEIGHTS = "model.safetensors"
 CARD = "README.md"
 LISTED_NAMES = 20
+PLAIN_FIELDS = ("task", "normalize", "temperature", "fit", "dataset", "metrics")
+"""As they stand in the configuration."""
 IGNORED_IDENTITY = ("trigger",)
 """Parts of an encoding's identity that may differ between training rows and predicted rows."""
 
@@ -62,26 +63,26 @@ def task_of(embeddings: EmbeddingSet) -> Task:
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class BaseHead(ABC):
-    """What all heads share: the meaning of their outputs, the rows they take, and their folder.
+class Head:
+    """The scores rows @ weights + intercept, (d, k) and (k,).
 
     names: of the classes, or of the targets.
     task: one class a row ("classes"), several labels of 0 and 1 ("labels"), or "numbers".
     normalize: whether rows are divided by their norm ("l2") before they are used, or not ("none").
+    temperature: of the softmax over scores (labels: over 1 - s and s); None: no probabilities.
     encoding: what made the training rows; rows of another encoding are refused.
+    fit: how it was fitted, such as ridge and ridge_choice.
     dataset, metrics: for the model card.
-
-    A kind of head names its fields of arrays (TENSORS) and its other fields (OPTIONS).
     """
 
-    KIND: ClassVar[str]
-    TENSORS: ClassVar[tuple[str, ...]]
-    OPTIONS: ClassVar[tuple[str, ...]]
-
+    weights: Array
+    intercept: Array
     names: tuple[str, ...]
     task: Task = "classes"
     normalize: str = "none"
+    temperature: float | None = None
     encoding: Encoding | None = None
+    fit: Mapping[str, Json] = field(default_factory=dict)
     dataset: str = ""
     metrics: Mapping[str, float] = field(default_factory=dict)
 
@@ -90,30 +91,47 @@ class BaseHead(ABC):
             raise InputError(f"task must be one of {', '.join(TASKS)}; found {self.task!r}.")
         if self.normalize not in ("none", "l2"):
             raise InputError(f"normalize must be 'none' or 'l2'; found {self.normalize!r}.")
+        outputs = len(self.names)
+        shapes = (self.weights.shape[1:], self.intercept.shape)
+        if not outputs or shapes != ((outputs,), (outputs,)):
+            raise InputError(
+                f"{outputs} names need weights (d, {outputs}) and an intercept ({outputs},); found "
+                f"{self.weights.shape} and {self.intercept.shape}."
+            )
+        if not np.isfinite(self.weights).all() or not np.isfinite(self.intercept).all():
+            raise InputError("A head needs finite weights; found NaN or infinity. Raise the ridge.")
+        if self.temperature is not None and not 0 < self.temperature < np.inf:
+            raise InputError(f"temperature must be above 0; found {self.temperature}.")
+
+    @classmethod
+    def from_params(cls, params: Array, embeddings: EmbeddingSet, **options: Any) -> Self:
+        """The head of fitted params (d + 1, k), the intercept last, on these training rows.
+
+        options: normalize, temperature, fit, metrics.
+        """
+        return cls(
+            weights=np.ascontiguousarray(params[:-1]),
+            intercept=np.ascontiguousarray(params[-1]),
+            names=embeddings.class_names if embeddings.targets is None else embeddings.target_names,
+            task=task_of(embeddings),
+            encoding=embeddings.encoding,
+            dataset=embeddings.source,
+            **options,
+        )
 
     @property
-    @abstractmethod
     def width(self) -> int:
         """d, the length of an embedding."""
-
-    @abstractmethod
-    def scores(self, rows: Rows) -> Array:
-        """The scores (n, k) of rows that are normalized already."""
-
-    @abstractmethod
-    def predict_proba(self, rows: EmbeddingSet | ArrayLike) -> Array: ...
-
-    def options(self) -> dict[str, Json]:
-        return {name: getattr(self, name) for name in self.OPTIONS}
-
-    def tensors(self) -> dict[str, NDArray[Any]]:
-        return {name: np.ascontiguousarray(getattr(self, name)) for name in self.TENSORS}
+        return int(self.weights.shape[0])
 
     def decision(self, rows: EmbeddingSet | ArrayLike) -> Array:
         """The score of each class or target for each row, (n, k)."""
-        matrix: Rows = rows.rows if isinstance(rows, EmbeddingSet) else as_numpy(rows)
+        matrix: Rows
         if isinstance(rows, EmbeddingSet):
             self._check_encoding(rows.encoding)
+            matrix = rows.rows
+        else:
+            matrix = as_numpy(rows)
         if len(matrix.shape) != 2 or matrix.shape[1] != self.width:
             raise InputError(
                 f"This head takes rows of shape (n, {self.width}); found {tuple(matrix.shape)}."
@@ -124,11 +142,12 @@ class BaseHead(ABC):
                 f"Rows must be finite; {len(bad)} hold NaN or infinity (first: "
                 f"{bad[:SHOWN_ROWS].tolist()}). Leave them out (--on-error skip)."
             )
-        blocks = [np.zeros((0, len(self.names)))]
+        scores = np.empty((len(matrix), len(self.names)))
         for start in range(0, len(matrix), BLOCK):
             block = np.asarray(matrix[start : start + BLOCK], np.float64)
-            blocks.append(self.scores(unit_rows(block) if self.normalize == "l2" else block))
-        return np.concatenate(blocks)
+            block = unit_rows(block) if self.normalize == "l2" else block
+            scores[start : start + BLOCK] = block @ self.weights + self.intercept
+        return scores
 
     def predict(self, rows: EmbeddingSet | ArrayLike) -> NDArray[Any]:
         """The number of the best class (n,), which `names` names; labels 0 or 1, or numbers (n, k).
@@ -142,11 +161,27 @@ class BaseHead(ABC):
             return np.asarray(scores > 0.5, np.int64)
         return np.asarray(scores.argmax(axis=1), np.int64)
 
+    def predict_proba(self, rows: EmbeddingSet | ArrayLike) -> Array:
+        """The probability of each class, or of each label being 1, (n, k)."""
+        return self.probabilities(self.decision(rows))
+
+    def probabilities(self, scores: Array) -> Array:
+        if self.task == "numbers" or self.temperature is None:
+            raise InputError(
+                "Probabilities need a head of classes or labels with a temperature; found task "
+                f"{self.task!r}, temperature {self.temperature}. Use decision()."
+            )
+        if self.task == "labels":
+            scores = np.stack([1 - scores, scores], axis=-1)
+        powers = np.exp((scores - scores.max(axis=-1, keepdims=True)) / self.temperature)
+        shares: Array = powers / powers.sum(axis=-1, keepdims=True)
+        return shares[..., 1] if self.task == "labels" else shares
+
     @cached_property
     def digest(self) -> str:
-        """The sha256 of what predictions depend on: tensors, names, encoding, options."""
+        """The sha256 of what predictions depend on: tensors, names, encoding, temperature."""
         hasher = hashlib.sha256(canonical_json(self._description()).encode())
-        for name, tensor in sorted(self.tensors().items()):
+        for name, tensor in self._tensors().items():
             hasher.update(f"{name} {tensor.dtype.str} {tensor.shape}".encode())
             hasher.update(tensor.tobytes())
         return hasher.hexdigest()
@@ -161,11 +196,12 @@ class BaseHead(ABC):
             "format": FORMAT,
             "digest": self.digest,
             **self._description(),
+            "fit": dict(self.fit),
             "dataset": self.dataset,
             "metrics": dict(self.metrics),
         }
         with new_folder(path) as aside:
-            write_bytes(aside / WEIGHTS, save_tensors(self.tensors(), metadata={"format": "np"}))
+            write_bytes(aside / WEIGHTS, save_tensors(self._tensors(), metadata={"format": "np"}))
             write_bytes(aside / CARD, _card(self).encode())
             write_json(aside / CONFIG, config)
         return path
@@ -182,7 +218,7 @@ class BaseHead(ABC):
             folder = str(self.save(Path(parent) / "head"))
             api.create_repo(repo_id=repo, private=private, exist_ok=True)
             commit = api.upload_folder(repo_id=repo, folder_path=folder, commit_message=message)
-        return str(getattr(commit, "repo_url", commit))
+        return str(commit)
 
     def _check_encoding(self, encoding: Encoding) -> None:
         if self.encoding is None:
@@ -204,181 +240,19 @@ class BaseHead(ABC):
 
     def _description(self) -> dict[str, Json]:
         return {
-            "kind": self.KIND,
             "names": list(self.names),
             "task": self.task,
             "normalize": self.normalize,
+            "temperature": self.temperature,
             "encoding": None if self.encoding is None else self.encoding.to_dict(),
-            "options": self.options(),
         }
 
-
-@dataclass(frozen=True, eq=False, kw_only=True)
-class Head(BaseHead):
-    """An affine map of embeddings: rows @ weights + intercept, (d, k) and (k,).
-
-    temperature: of the softmax over scores (labels: over 1 - s and s); None: no probabilities.
-    ridge, ridge_choice: of the fit and how it was chosen ("manual", "leave-one-out", ...).
-    """
-
-    KIND = "linear"
-    TENSORS = ("weights", "intercept")
-    OPTIONS = ("temperature", "ridge", "ridge_choice")
-
-    weights: Array
-    intercept: Array
-    temperature: float | None = None
-    ridge: float | None = None
-    ridge_choice: str = ""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        outputs = len(self.names)
-        shapes = (self.weights.shape[1:], self.intercept.shape)
-        if not outputs or shapes != ((outputs,), (outputs,)):
-            raise InputError(
-                f"{outputs} names need weights (d, {outputs}) and an intercept ({outputs},); found "
-                f"{self.weights.shape} and {self.intercept.shape}."
-            )
-        if not np.isfinite(self.weights).all() or not np.isfinite(self.intercept).all():
-            raise InputError("A head needs finite weights; found NaN or infinity. Raise the ridge.")
-        if self.temperature is not None and not 0 < self.temperature < np.inf:
-            raise InputError(f"temperature must be above 0; found {self.temperature}.")
-
-    @classmethod
-    def from_params(cls, params: Array, embeddings: EmbeddingSet, **options: Any) -> Self:
-        """The head of fitted params (d + 1, k), the intercept last, on these training rows.
-
-        options: normalize, temperature, ridge, ridge_choice, metrics.
-        """
-        return cls(
-            weights=np.ascontiguousarray(params[:-1]),
-            intercept=np.ascontiguousarray(params[-1]),
-            names=embeddings.class_names if embeddings.targets is None else embeddings.target_names,
-            task=task_of(embeddings),
-            encoding=embeddings.encoding,
-            dataset=embeddings.source,
-            **options,
-        )
-
-    @property
-    def width(self) -> int:
-        return int(self.weights.shape[0])
-
-    def scores(self, rows: Rows) -> Array:
-        return np.asarray(rows @ self.weights + self.intercept)
-
-    def predict_proba(self, rows: EmbeddingSet | ArrayLike) -> Array:
-        """The probability of each class, or of each label being 1, (n, k)."""
-        if self.task == "numbers" or self.temperature is None:
-            raise InputError(
-                "Probabilities need a head of classes or labels with a temperature; found task "
-                f"{self.task!r}, temperature {self.temperature}. Use decision()."
-            )
-        scores = self.decision(rows)
-        if self.task == "labels":
-            limited = np.clip((2 * scores - 1) / self.temperature, -700, 700)
-            return np.asarray(1 / (1 + np.exp(-limited)))
-        scores -= scores.max(axis=1, keepdims=True)
-        powers = np.exp(scores / self.temperature)
-        return np.asarray(powers / powers.sum(axis=1, keepdims=True))
+    def _tensors(self) -> dict[str, NDArray[Any]]:
+        arrays = {"intercept": self.intercept, "weights": self.weights}
+        return {name: np.ascontiguousarray(array) for name, array in arrays.items()}
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
-class KNNHead(BaseHead):
-    """Votes of the k nearest training rows by cosine; scores are shares of the votes.
-
-    rows: training rows of norm 1, (m, d); labels: their classes.
-    k: at most the number of training rows; requested_k: as it was asked for.
-    threads: of faiss.
-    """
-
-    KIND = "knn"
-    TENSORS = ("rows", "labels")
-    OPTIONS = ("k", "requested_k", "temperature", "weights")
-
-    rows: NDArray[Any]
-    labels: Indices
-    k: int
-    requested_k: int
-    temperature: float = 0.07
-    weights: Literal["dino", "uniform"] = "dino"
-    threads: int = 1
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.rows.ndim != 2 or self.labels.shape != (len(self.rows),) or not len(self.rows):
-            raise InputError(
-                f"A k-NN head needs rows (m, d) and m labels; found shapes {self.rows.shape} and "
-                f"{self.labels.shape}."
-            )
-        if self.labels.min() < 0 or self.labels.max() >= len(self.names):
-            raise InputError(
-                f"Labels must be 0 to {len(self.names) - 1}; found {self.labels.min()} to "
-                f"{self.labels.max()}. Leave out rows without a label."
-            )
-        if not 0 < self.temperature < np.inf:
-            raise InputError(f"temperature must be above 0; found {self.temperature!r}.")
-        if self.weights not in ("dino", "uniform"):
-            raise InputError(f"weights must be 'dino' or 'uniform'; found {self.weights!r}.")
-        if self.threads < 1:
-            raise InputError(f"threads must be 1 or more; found {self.threads}.")
-
-    @classmethod
-    def from_rows(cls, embeddings: EmbeddingSet, *, k: int = 20, **options: Any) -> Self:
-        """The head of these training rows; options: temperature, weights, threads."""
-        if embeddings.labels is None:
-            raise InputError(f"k-NN votes for classes; {embeddings.source} has no labels.")
-        if k < 1 or k != int(k):
-            raise InputError(f"k (--knn) must be a whole number, 1 or more; found {k!r}.")
-        stored = np.asarray(embeddings.rows)
-        dtype = np.float64 if stored.dtype == np.float64 else np.float32
-        return cls(
-            rows=unit_rows(stored).astype(dtype),
-            labels=embeddings.labels,
-            names=embeddings.class_names,
-            k=min(int(k), len(stored)),
-            requested_k=int(k),
-            normalize="l2",
-            encoding=embeddings.encoding,
-            dataset=embeddings.source,
-            **options,
-        )
-
-    @property
-    def width(self) -> int:
-        return int(self.rows.shape[1])
-
-    @property
-    def note(self) -> str:
-        """What the reader must know of k, or nothing."""
-        if self.k == self.requested_k:
-            return ""
-        return f"k = {self.requested_k} was reduced to {self.k}, the number of training rows."
-
-    def scores(self, rows: Rows) -> Array:
-        from probekit.linear.knn import knn_votes
-
-        return knn_votes(
-            self.rows,
-            self.labels,
-            rows,
-            classes=len(self.names),
-            k=self.k,
-            temperature=self.temperature,
-            weights=self.weights,
-            threads=self.threads,
-        )
-
-    def predict_proba(self, rows: EmbeddingSet | ArrayLike) -> Array:
-        """Each class's share of the votes, (n, k)."""
-        return self.decision(rows)
-
-
-KINDS: dict[str, type[Head] | type[KNNHead]] = {"linear": Head, "knn": KNNHead}
-
-
-def load_head(folder: str | Path) -> Head | KNNHead:
+def load_head(folder: str | Path) -> Head:
     """The head of a folder, or of `hf:OWNER/NAME[@REVISION]`, checked against its digest."""
     if isinstance(folder, str) and folder.startswith("hf:"):
         folder = _download(folder)
@@ -398,14 +272,10 @@ def load_head(folder: str | Path) -> Head | KNNHead:
     try:
         encoding = config["encoding"]
         tensors: dict[str, Any] = load_tensors((folder / WEIGHTS).read_bytes())
-        head = KINDS[config["kind"]](
+        head = Head(
             names=tuple(config["names"]),
-            task=config["task"],
-            normalize=config["normalize"],
             encoding=None if encoding is None else Encoding.from_dict(encoding),
-            dataset=config["dataset"],
-            metrics=config["metrics"],
-            **config["options"],
+            **{name: config[name] for name in PLAIN_FIELDS},
             **tensors,
         )
         if head.digest != config["digest"]:
@@ -447,7 +317,7 @@ def _check_replaceable(folder: Path) -> None:
     raise StorageError(f"{folder} exists and holds no head. Choose another folder, or empty it.")
 
 
-def _card(head: BaseHead) -> str:
+def _card(head: Head) -> str:
     """A model card; its front matter is JSON, which is YAML too."""
     backbone = "" if head.encoding is None else head.encoding.backbone
     front: dict[str, Any] = {"library_name": "probekit", "tags": ["probekit", "linear-probe"]}
@@ -461,21 +331,21 @@ def _card(head: BaseHead) -> str:
             "dataset": {"name": dataset, "type": dataset},
             "metrics": [{"type": name, "value": value} for name, value in head.metrics.items()],
         }
-        front["model-index"] = [{"name": f"{head.KIND} head", "results": [result]}]
+        front["model-index"] = [{"name": "linear head", "results": [result]}]
     listed = ", ".join(head.names[:LISTED_NAMES])
     more = ", ..." if len(head.names) > LISTED_NAMES else ""
-    options = ", ".join(f"{name} {value}" for name, value in head.options().items())
+    fit = ", ".join(f"{name} {value}" for name, value in head.fit.items())
     return f"""---
 {json.dumps(front, indent=2, ensure_ascii=False)}
 ---
 
-# A {head.KIND} head
+# A linear head
 
 - Input: embeddings of {head.width} numbers, normalization {head.normalize}.
 - Output ({head.task}): {listed}{more}.
 - Backbone: {backbone or "not recorded"}.
 - Dataset: {head.dataset or "not recorded"}.
-- Options: {options}.
+- Fit: {fit or "not recorded"}.
 - Digest: `{head.digest}`.
 
 ```python

@@ -18,7 +18,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from probekit.embeddings import EmbeddingSet
 from probekit.errors import InputError
-from probekit.estimators import KNNProbe, RidgeProbe, fit_ridge
+from probekit.estimators import KNNProbe, Neighbors, RidgeProbe, fit_ridge
 from probekit.heads import load_head
 from tests.oracles import one_hot, random_set, refitted_scores, relative_error, ridge_by_lstsq
 
@@ -162,10 +162,22 @@ def test_more_neighbors_than_rows_are_all_rows(digits: Digits) -> None:
     X, y = digits
     probe = KNNProbe(20).fit(X[:12], y[:12])
     assert probe.k_ == 12
-    assert "20" in probe.head_.note
+    assert np.allclose(probe.predict_proba(X), KNNProbe(12).fit(X[:12], y[:12]).predict_proba(X))
 
 
-@pytest.mark.parametrize("probe", [RidgeProbe(0.1), RidgeProbe(0.1, normalize="l2"), KNNProbe(3)])
+@pytest.mark.parametrize(
+    "options",
+    [{"k": 0}, {"k": 2.5}, {"temperature": 0.0}, {"weights": "distance"}, {"threads": 0}],
+)
+def test_neighbors_that_cannot_be_are_refused(options: dict[str, Any], digits: Digits) -> None:
+    ((name, value),) = options.items()
+    with pytest.raises(InputError, match=rf"{name}.*{value}"):
+        KNNProbe(**options).fit(*digits)
+    with pytest.raises(InputError, match="labels"):
+        Neighbors(EmbeddingSet.from_numpy(digits[0]))
+
+
+@pytest.mark.parametrize("probe", [RidgeProbe(0.1), RidgeProbe(0.1, normalize="l2")])
 def test_the_fitted_head_is_saved(probe: Any, digits: Digits, tmp_path: Path) -> None:
     X, y = digits
     probe.fit(X, y)
@@ -201,6 +213,15 @@ def test_several_labels_have_probabilities() -> None:
 
     assert head.temperature is not None
     assert loss(head.temperature) <= min(loss(head.temperature * f) for f in (0.9, 0.99, 1.01, 1.1))
+
+
+def test_one_row_of_each_class_has_a_ridge_of_their_size() -> None:
+    embeddings = EmbeddingSet.from_numpy(np.diag([1.0, 2.0, 3.0]), ["a", "b", "c"])
+    head, choice = fit_ridge(embeddings)
+    rows = np.asarray(embeddings.rows)
+    spread = np.square(rows - rows.mean(axis=0)).sum(axis=1).mean()
+    assert head.fit == {"ridge": pytest.approx(spread), "ridge_choice": choice.how}
+    assert (head.predict(rows) == [0, 1, 2]).all()
 
 
 def test_a_row_that_cannot_be_left_out_leaves_no_probabilities() -> None:

@@ -25,7 +25,7 @@ from probekit.errors import (
     OfflineError,
     StorageError,
 )
-from probekit.heads import BaseHead, Head, KNNHead, load_head, task_of
+from probekit.heads import Head, load_head, task_of
 from tests.oracles import random_set
 
 ENCODING = Encoding("hf:org/name@abc#cls", {"weights": "aa", "view": "cls", "size": 224})
@@ -40,25 +40,18 @@ def linear_head(**changes: Any) -> Head:
         "names": NAMES,
         "temperature": 0.3,
         "encoding": ENCODING,
-        "ridge": 0.1,
-        "ridge_choice": "leave-one-out",
+        "fit": {"ridge": 0.1, "ridge_choice": "leave-one-out"},
         "dataset": "./photos",
         "metrics": {"accuracy": 0.75},
     }
     return Head(**(options | changes))
 
 
-def knn_head() -> KNNHead:
-    embeddings = random_set(30, 5, 3)
-    embeddings = replace(embeddings, encoding=ENCODING, class_names=NAMES, source="./photos")
-    return replace(KNNHead.from_rows(embeddings, k=4), metrics={"accuracy": 0.75})
-
-
 def labels_head() -> Head:
     return linear_head(task="labels")
 
 
-HEADS = [linear_head, knn_head, labels_head]
+HEADS = [linear_head, labels_head]
 
 
 @pytest.fixture
@@ -116,7 +109,7 @@ def test_numbers_are_predicted_as_they_are(rows: NDArray[np.float32]) -> None:
 def test_from_params_takes_names_and_encoding_from_the_rows() -> None:
     embeddings = random_set(10, 4, 3)
     params = np.random.default_rng(0).normal(size=(5, 3))
-    head = Head.from_params(params, embeddings, normalize="l2", ridge=0.1, ridge_choice="manual")
+    head = Head.from_params(params, embeddings, normalize="l2", fit={"ridge": 0.1})
     assert head.names == embeddings.class_names
     assert (head.encoding, head.dataset) == (embeddings.encoding, "arrays")
     assert np.array_equal(head.weights, params[:-1])
@@ -130,15 +123,13 @@ def test_from_params_takes_names_and_encoding_from_the_rows() -> None:
 def test_a_head_comes_back_from_its_folder(
     make: Any, tmp_path: Path, rows: NDArray[np.float32]
 ) -> None:
-    head: BaseHead = make()
+    head: Head = make()
     folder = head.save(tmp_path / "deep" / "head")
     again = load_head(folder)
-    assert type(again) is type(head)
     assert again.digest == head.digest
     assert again.encoding == head.encoding
     assert again.encoding.backbone == head.encoding.backbone
-    assert (again.dataset, again.metrics) == (head.dataset, head.metrics)
-    assert again.options() == head.options()
+    assert (again.dataset, again.metrics, again.fit) == (head.dataset, head.metrics, head.fit)
     assert np.array_equal(again.decision(rows), head.decision(rows))
     assert np.array_equal(again.predict_proba(rows), head.predict_proba(rows))
     names = sorted(path.name for path in folder.iterdir())
@@ -186,8 +177,8 @@ def test_a_base_model_is_named_where_the_hub_has_it(
 
 def test_saving_replaces_a_head_and_nothing_else(tmp_path: Path) -> None:
     linear_head().save(tmp_path / "head")
-    knn_head().save(tmp_path / "head")
-    assert isinstance(load_head(tmp_path / "head"), KNNHead)
+    labels_head().save(tmp_path / "head")
+    assert load_head(tmp_path / "head").task == "labels"
     assert [path.name for path in tmp_path.iterdir()] == ["head"]
     (tmp_path / "empty").mkdir()
     linear_head().save(tmp_path / "empty")
@@ -210,8 +201,8 @@ def test_a_failed_save_leaves_the_old_head_and_nothing_aside(
 
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(StorageError, match="full"):
-        knn_head().save(tmp_path / "head")
-    assert isinstance(load_head(tmp_path / "head"), Head)
+        labels_head().save(tmp_path / "head")
+    assert load_head(tmp_path / "head").task == "classes"
     assert [path.name for path in tmp_path.iterdir()] == ["head"]
 
 
@@ -225,11 +216,10 @@ def test_a_folder_without_a_head_is_not_found(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["config.json", "model.safetensors"])
-@pytest.mark.parametrize("make", [linear_head, knn_head])
-def test_damage_is_seen(make: Any, tmp_path: Path, name: str) -> None:
-    path = make().save(tmp_path / "head") / name
+def test_damage_is_seen(tmp_path: Path, name: str) -> None:
+    path = linear_head().save(tmp_path / "head") / name
     whole = path.read_bytes()
-    for damaged in (whole[: len(whole) // 2], b"", b"{}", b"[]", b'{"options": 3}'):
+    for damaged in (whole[: len(whole) // 2], b"", b"{}", b"[]", b'{"names": 3}'):
         path.write_bytes(damaged)
         with pytest.raises(CorruptError, match="head"):
             load_head(tmp_path / "head")
@@ -241,7 +231,7 @@ def test_damage_is_seen(make: Any, tmp_path: Path, name: str) -> None:
         {"names": ["cat", "dog", "cow"]},
         {"normalize": "l2"},
         {"task": "labels"},
-        {"options": {"temperature": 0.4, "ridge": 0.1, "ridge_choice": "leave-one-out"}},
+        {"temperature": 0.4},
         {"encoding": {**ENCODING.to_dict(), "identity": {"weights": "bb"}}},
         {"encoding": None},
     ],
@@ -316,36 +306,6 @@ def test_rows_that_are_not_finite_or_of_another_width_are_named(
 def test_heads_that_cannot_be_are_refused(changes: dict[str, Any], value: str) -> None:
     with pytest.raises(InputError, match=value):
         linear_head(**changes)
-
-
-def test_a_knn_head_keeps_rows_of_norm_one_and_says_when_k_was_reduced() -> None:
-    embeddings = random_set(12, 5, 3)
-    head = KNNHead.from_rows(embeddings, k=20)
-    assert np.allclose(np.linalg.norm(head.rows, axis=1), 1)
-    assert head.rows.dtype == np.float32
-    assert (head.k, head.requested_k) == (12, 20)
-    assert "20" in head.note
-    assert "12" in head.note
-    assert KNNHead.from_rows(embeddings, k=12).note == ""
-    assert (
-        KNNHead.from_rows(embeddings, k=1).predict(embeddings).tolist()
-        == embeddings.labels.tolist()
-    )
-    with pytest.raises(InputError, match="labels"):
-        KNNHead.from_rows(replace(embeddings, labels=None))
-    unlabeled = replace(embeddings, labels=np.full(12, -1))
-    with pytest.raises(InputError, match="-1"):
-        KNNHead.from_rows(unlabeled)
-    for option in (
-        {"k": 0},
-        {"k": 2.5},
-        {"temperature": 0.0},
-        {"weights": "distance"},
-        {"threads": 0},
-    ):
-        ((name, value),) = option.items()
-        with pytest.raises(InputError, match=rf"{name}.*{value}"):
-            KNNHead.from_rows(embeddings, **option)
 
 
 class Hub:

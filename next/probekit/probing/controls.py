@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from statistics import NormalDist
@@ -10,9 +11,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from probekit.arrays import Indices, id_keys
+from probekit.arrays import Array, Indices, id_keys
 from probekit.embeddings import EmbeddingSet
-from probekit.probing.rows import ProbeRows, draw_folds
+from probekit.evaluation.metrics import independence_z
+from probekit.probing.rows import FOLD_INFLATION, ProbeRows, draw_folds
 
 STREAM = 32
 FALSE_ALARMS = 1e-3
@@ -54,7 +56,7 @@ CONTROLS: dict[str, Control] = {
 }
 
 
-def control_rows(name: str, rows: ProbeRows, *, folds: int, seed: int) -> ProbeRows:
+def control_rows(name: str, rows: ProbeRows, *, seed: int) -> ProbeRows:
     """The rows of a control; of many rows some are drawn."""
     generator = np.random.default_rng([seed, STREAM, list(CONTROLS).index(name)])
     train = _drawn(len(rows.train), generator)
@@ -62,14 +64,30 @@ def control_rows(name: str, rows: ProbeRows, *, folds: int, seed: int) -> ProbeR
     units = np.asarray(np.unique(rows.units[train], return_inverse=True)[1], np.int64)
     smaller = replace(rows, train=rows.train.take(train), test=test, units=units)
     control = CONTROLS[name](smaller, generator)
-    numbers = draw_folds(control.units, control.train.labels, folds, seed)
-    return replace(control, folds=numbers, notes=())
+    if test is None:
+        control = replace(control, folds=draw_folds(units, control.train.labels, seed))
+    return control
 
 
-def is_suspicious(independence: float, controls: int) -> bool:
+def is_suspicious(scores: Array, rows: ProbeRows, controls: int) -> bool:
     """Whether scores agree with labels that they cannot know, or disagree, beyond chance."""
-    p_value = 2 * NormalDist().cdf(-abs(independence))
+    p_value = 2 * NormalDist().cdf(-abs(independence(scores, rows)))
     return p_value < FALSE_ALARMS / controls
+
+
+def independence(scores: Array, rows: ProbeRows) -> float:
+    """`independence_z` over distinct samples: copies would count twice."""
+    targets = rows.evaluated.target_matrix
+    if rows.task == "classes":
+        predictions = np.eye(targets.shape[1])[scores.argmax(axis=1)]
+    else:
+        scale = np.where(targets.std(axis=0) > 0, targets.std(axis=0), 1.0)
+        predictions = scores / scale
+        targets = targets / scale
+    _, first = np.unique(id_keys(rows.evaluated.ids), return_index=True)
+    folds = np.zeros(len(targets), np.int64) if rows.folds is None else rows.folds
+    z = independence_z(predictions[first], targets[first], folds[first])
+    return z if rows.folds is None else z / math.sqrt(FOLD_INFLATION)
 
 
 def _drawn(count: int, generator: np.random.Generator) -> Indices:

@@ -1,4 +1,4 @@
-"""Few-shot probes: ridge heads of one, two, four ... training rows of every class."""
+"""Few-shot probes: heads of one, two, four ... training rows of every class."""
 
 from __future__ import annotations
 
@@ -7,11 +7,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from probekit.arrays import Array, Indices
-from probekit.embeddings import EmbeddingSet
 from probekit.evaluation.intervals import Estimate, Sampling, share
-from probekit.linear.leave_one_out import choose_ridge
-from probekit.linear.ridge import RidgePath, affine_scores
-from probekit.linear.stats import SufficientStats, normalized
+from probekit.probing.heads import HEADS, Fit
 from probekit.probing.options import ProbeOptions
 from probekit.probing.rows import ProbeRows
 
@@ -28,13 +25,14 @@ class FewShot:
     """
 
     shots: int
+    train_rows: int = 0
     accuracies: tuple[float, ...] = ()
     accuracy: Estimate | None = None
     deviation: float | None = None
     error: str = ""
 
 
-def few_shot(rows: ProbeRows, options: ProbeOptions) -> tuple[FewShot, ...]:
+def few_shot(head: str, rows: ProbeRows, options: ProbeOptions) -> tuple[FewShot, ...]:
     """A curve over `options.shots`. A draw shuffles every class once; more shots add rows to it.
 
     Rows of one class in one draw are of different groups: two rows of a patient are not two
@@ -43,12 +41,11 @@ def few_shot(rows: ProbeRows, options: ProbeOptions) -> tuple[FewShot, ...]:
     if rows.task != "classes":
         reason = "few-shot heads are of classes; these rows have targets"
         return tuple(FewShot(shots, error=reason) for shots in options.shots)
-    train = normalized(rows.train, options.normalize)
-    orders = [_class_orders(rows, options.seed, draw) for draw in range(options.draws)]
-    return tuple(_probe_shots(train, rows, orders, shots, options) for shots in options.shots)
+    orders = [class_orders(rows, options.seed, draw) for draw in range(options.draws)]
+    return tuple(_probe_shots(HEADS[head], rows, orders, shots, options) for shots in options.shots)
 
 
-def _class_orders(rows: ProbeRows, seed: int, draw: int) -> list[Indices]:
+def class_orders(rows: ProbeRows, seed: int, draw: int) -> list[Indices]:
     """For every class its rows in random order, the first of each group only."""
     generator = np.random.default_rng([seed, STREAM, draw])
     labels = rows.train.labels
@@ -62,19 +59,15 @@ def _class_orders(rows: ProbeRows, seed: int, draw: int) -> list[Indices]:
 
 
 def _probe_shots(
-    train: EmbeddingSet,
-    rows: ProbeRows,
-    orders: list[list[Indices]],
-    shots: int,
-    options: ProbeOptions,
+    fit: Fit, rows: ProbeRows, orders: list[list[Indices]], shots: int, options: ProbeOptions
 ) -> FewShot:
     available = [len(order) for order in orders[0]]
     if min(available) < shots:
-        name = train.class_names[int(np.argmin(available))]
-        kind = "groups" if "group" in train.columns else "rows"
+        name = rows.train.class_names[int(np.argmin(available))]
+        kind = "groups" if "group" in rows.train.columns else "rows"
         reason = f"class {name!r} has {min(available)} {kind}, fewer than {shots} shots"
         return FewShot(shots, error=reason)
-    evaluated = normalized(rows.evaluated, options.normalize)
+    evaluated = rows.evaluated
     assert evaluated.labels is not None
     hits = np.full((len(orders), len(evaluated)), np.nan)
     for draw, order in enumerate(orders):
@@ -83,17 +76,15 @@ def _probe_shots(
         if rows.test is None:
             held_out = np.flatnonzero(~np.isin(rows.units, rows.units[drawn]))
         if not len(held_out):
-            reason = (
-                f"no training row is left to evaluate {shots} shots on; pass test rows (--test)"
-            )
+            reason = f"no row is left to evaluate {shots} shots on; pass test rows (--test)"
             return FewShot(shots, error=reason)
-        params = _fit(train.take(drawn), shots, options)
-        scores = affine_scores(evaluated.take(held_out), params)
+        head, _ = fit(rows.train.take(drawn), options)
+        scores = head.decision(evaluated if rows.test is not None else evaluated.take(held_out))
         hits[draw, held_out] = scores.argmax(axis=1) == evaluated.labels[held_out]
     accuracies = np.nanmean(hits, axis=1)
     deviation = float(np.std(accuracies, ddof=1)) if len(accuracies) > 1 else None
     estimate = _mean_accuracy(hits, float(accuracies.mean()), rows.sampling(options))
-    return FewShot(shots, tuple(accuracies.tolist()), estimate, deviation)
+    return FewShot(shots, len(drawn), tuple(accuracies.tolist()), estimate, deviation)
 
 
 def _mean_accuracy(hits: Array, mean: float, sampling: Sampling) -> Estimate:
@@ -105,14 +96,4 @@ def _mean_accuracy(hits: Array, mean: float, sampling: Sampling) -> Estimate:
     shift = mean - estimate.value
     low = max(0.0, estimate.low + shift)
     high = min(1.0, estimate.high + shift)
-    return replace(estimate, value=estimate.value + shift, low=low, high=high)
-
-
-def _fit(drawn: EmbeddingSet, shots: int, options: ProbeOptions) -> Array:
-    """Weights above the intercept. With one row of a class, no left-out row's class is known to
-    the others: there the ridge is the rows' mean squared distance from their mean.
-    """
-    path = RidgePath.of(SufficientStats.from_rows(drawn))
-    if shots == 1 and options.chooses_ridge:
-        return path.params(path.mean_square)
-    return path.params(choose_ridge(path, drawn, options.ridge).value)
+    return replace(estimate, value=mean, low=low, high=high)

@@ -8,18 +8,10 @@ from dataclasses import dataclass
 from probekit.errors import InputError
 from probekit.evaluation.intervals import Sampling
 from probekit.linear.ridge import check_ridge
+from probekit.probing.heads import HEADS
 from probekit.registry import nearest
 
-HEADS = ("ridge", "knn")
-METRICS = {
-    "accuracy": "accuracy",
-    "balanced_accuracy": "balanced accuracy",
-    "top5": "top-5 accuracy",
-    "auroc": "AUROC",
-    "average_precision": "average precision",
-    "r2": "R2",
-}
-"""Metrics by name, as they are printed."""
+METRICS = ("accuracy", "balanced_accuracy", "top5", "auroc", "average_precision", "r2")
 
 
 @dataclass(frozen=True)
@@ -43,9 +35,7 @@ class ProbeOptions:
     ridge: float | str = "auto"
     normalize: str = "none"
     confidence: float = 0.95
-    controls: bool = True
     drop_copies: bool = False
-    folds: int = 5
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -53,23 +43,18 @@ class ProbeOptions:
             _check_choice("heads (--head)", head, HEADS)
         _check_choice("metric (--metric)", self.metric or "accuracy", METRICS)
         _check_choice("normalize (--normalize)", self.normalize, ("none", "l2"))
-        if not self.chooses_ridge:
+        if self.ridge not in ("auto", "auto:loo"):
             check_ridge(self.ridge)
         minimums = {
             "shots (--shots)": (min(self.shots, default=1), 1),
             "draws (--draws)": (self.draws, 1),
             "knn (--knn)": (self.neighbors, 1),
-            "folds": (self.folds, 2),
             "seed (--seed)": (self.seed, 0),
         }
         for name, (value, minimum) in minimums.items():
             if value < minimum:
                 raise InputError(f"{name} must be at least {minimum}; found {value}.")
         Sampling(self.confidence)
-
-    @property
-    def chooses_ridge(self) -> bool:
-        return self.ridge in ("auto", "auto:loo")
 
 
 def _check_choice(name: str, value: str, choices: Collection[str]) -> None:

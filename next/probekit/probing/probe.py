@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import fields, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -68,11 +68,10 @@ def probe(
         ridge=ridge,
         normalize=normalize,
         confidence=confidence,
-        controls=controls,
         drop_copies=drop_copies,
         seed=seed,
     )
-    reading = _reading_options(options)
+    reading = reading_options(options)
     sources = _several(data)
     backbones = _several(backbone)
     if (test is not None or groups is not None) and len(sources) > 1:
@@ -106,15 +105,15 @@ def probe(
                     pending_controls = 0
             except ProbekitError as error:
                 errors.append(error)
-                failed = Cell(_title(source), _title(name), "", error=str(error))
-                computed = [replace(failed, head=head) for head in settings.heads]
+                heads = ", ".join(settings.heads)
+                computed = [Cell(_title(source), _title(name), heads, error=str(error))]
             cells += computed
     if errors and all(cell.error for cell in cells):
         raise errors[0]
     return ProbeResult(tuple(sorted(cells, key=lambda cell: bool(cell.control))))
 
 
-def _reading_options(options: dict[str, Any]) -> dict[str, Any]:
+def reading_options(options: Mapping[str, Any]) -> dict[str, Any]:
     """Keywords sorted into DataOptions, ExtractOptions and VectorOptions; some are in several."""
     from probekit.data import DataOptions
     from probekit.extraction import ExtractOptions

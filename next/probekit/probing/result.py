@@ -1,34 +1,35 @@
-"""ProbeResult: every cell of a probe, as text, table, JSON and fitted heads."""
+"""ProbeResult: every cell of a probe, as table, CSV, JSON and fitted heads."""
 
 from __future__ import annotations
 
-import csv
 import html
-import io
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from probekit.errors import InputError
-from probekit.evaluation.intervals import Estimate
 from probekit.files import write_bytes
-from probekit.probing.cells import Cell, WrongRow
+from probekit.heads import Head
+from probekit.probing.cells import Cell
+from probekit.probing.evaluate import WrongRow
+from probekit.probing.few_shot import FewShot
 from probekit.probing.options import METRICS
 
-if TYPE_CHECKING:
-    from probekit.heads import Head, KNNHead
-
 COLUMNS = (
-    *("data", "backbone", "view", "width", "normalize", "head", "control", "shots"),
-    *("metric", "value", "low", "high", "confidence", "chance"),
-    *METRICS,
-    *("calibration_error", "train_rows", "test_rows", "evaluated_on", "copies", "skipped"),
-    *("ridge", "ridge_choice", "neighbors", "draws", "deviation", "suspicious", "error"),
+    *("data", "backbone", "view", "head", "control", "shots", "metric", "result", "chance"),
+    *("value", "low", "high", "confidence", *METRICS, "calibration_error", "deviation"),
+    *("width", "normalize", "fit", "train_rows", "test_rows", "evaluated_on"),
+    *("copies", "skipped", "suspicious", "error"),
+)
+SHOWN_COLUMNS = (
+    *("data", "backbone", "view", "head", "control", "shots", "metric", "result", "chance"),
+    *("calibration_error", "width", "normalize", "fit", "train_rows", "test_rows", "evaluated_on"),
 )
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class ProbeResult:
     """Cells (data, backbone, head) in the order in which they were asked for."""
 
@@ -47,13 +48,13 @@ class ProbeResult:
         return evaluation.metrics["accuracy"].value
 
     @property
-    def heads(self) -> Mapping[str, Head | KNNHead]:
+    def heads(self) -> Mapping[str, Head]:
         """Fitted heads by name, where a single dataset and backbone were probed."""
         return {cell.head: cell.fitted for cell in self._pair if cell.fitted is not None}
 
     @property
     def most_wrong(self) -> tuple[WrongRow, ...]:
-        """Training rows that the first head, fitted without them, gets wrong; worst first."""
+        """Evaluated rows that the first head, fitted without them, gets wrong; worst first."""
         return self._pair[0].most_wrong
 
     @property
@@ -69,64 +70,53 @@ class ProbeResult:
     @property
     def notes(self) -> tuple[str, ...]:
         """What to know of the numbers, each once."""
-        notes = [note for cell in self.cells for note in cell.notes]
-        notes += [
-            f"{cell.data}, {shot.shots} shots: {shot.error}."
-            for cell in self.cells
-            for shot in cell.few_shot
-            if shot.error
-        ]
-        return tuple(dict.fromkeys(notes))
-
-    def records(self) -> list[dict[str, Any]]:
-        """One record for every cell and, below it, for every number of shots."""
-        return [record for cell in self.cells for record in _records(cell)]
+        return tuple(dict.fromkeys(note for cell in self.cells for note in cell.notes))
 
     def to_dict(self) -> dict[str, Any]:
         return {"cells": [cell.to_dict() for cell in self.cells], "notes": list(self.notes)}
 
     def to_pandas(self) -> Any:
+        """A row for every cell and, below it, for every number of shots."""
         import pandas
 
-        return pandas.DataFrame(self.records(), columns=list(COLUMNS))
+        frame = pandas.DataFrame(self._records(), columns=list(COLUMNS))
+        return frame.astype({"shots": "Int64"})
 
     def to_csv(self, path: str | Path) -> Path:
-        text = io.StringIO(newline="")
-        writer = csv.DictWriter(text, COLUMNS)
-        writer.writeheader()
-        writer.writerows(self.records())
-        write_bytes(Path(path), text.getvalue().encode())
+        """The rows of `to_pandas`."""
+        write_bytes(Path(path), self.to_pandas().to_csv(index=False).encode())
         return Path(path)
 
-    def table(self) -> tuple[list[str], list[list[str]]]:
-        """Headers and rows of text; columns that say nothing are left out."""
-        rows = [_text_row(cell) for cell in self.cells]
-        headers = max((list(row) for row in rows), key=len)
-        headers = [header for header in headers if any(row.get(header) for row in rows)]
-        return headers, [[row.get(header, "") for header in headers] for row in rows]
-
     def to_markdown(self) -> str:
-        headers, rows = self.table()
-        lines = [headers, ["---"] * len(headers), *rows]
-        return "\n".join(f"| {' | '.join(map(_escape_markdown, line))} |" for line in lines)
+        """The rows of `to_pandas`; columns that say nothing are left out."""
+        lines = [[text.replace("|", "\\|") for text in line] for line in self._table()]
+        widths = [max(3, *map(len, column)) for column in zip(*lines, strict=True)]
+        lines.insert(1, ["-" * width for width in widths])
+        padded = [map(str.ljust, line, widths) for line in lines]
+        return "\n".join(f"| {' | '.join(line)} |" for line in padded)
 
-    def __str__(self) -> str:
-        headers, rows = self.table()
-        lines = [headers, *rows]
-        widths = [max(len(line[column]) for line in lines) for column in range(len(headers))]
-        aligned = [
-            "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
-            for line in lines
+    def save(self, folder: str | Path) -> list[Path]:
+        """Write the fitted heads: the only one to the folder itself, several to folders inside."""
+        heads = {
+            f"{cell.data}-{cell.backbone}-{cell.view}-{cell.head}": cell.fitted
+            for cell in self.cells
+            if cell.fitted is not None
+        }
+        if not heads:
+            raise InputError("No head has weights to save (k-NN has none). Add the head ridge.")
+        if len(heads) == 1:
+            return [head.save(folder) for head in heads.values()]
+        return [
+            head.save(Path(folder) / re.sub(r"[^\w.-]+", "-", name).strip("-"))
+            for name, head in heads.items()
         ]
-        return "\n".join([*aligned, *self.notes])
 
     def __repr__(self) -> str:
-        return f"ProbeResult of {len(self.cells)} cells\n{self}"
+        return "\n".join([self.to_markdown(), *self.notes])
 
     def _repr_html_(self) -> str:
-        headers, rows = self.table()
         lines = [
-            "".join(f"<td>{html.escape(text)}</td>" for text in line) for line in [headers, *rows]
+            "".join(f"<td>{html.escape(text)}</td>" for text in line) for line in self._table()
         ]
         notes = "".join(f"<p>{html.escape(note)}</p>" for note in self.notes)
         return f"<table><tr>{'</tr><tr>'.join(lines)}</tr></table>{notes}"
@@ -143,68 +133,46 @@ class ProbeResult:
             )
         return computed
 
+    def _records(self) -> list[dict[str, Any]]:
+        return [_record(cell, shot) for cell in self.cells for shot in (None, *cell.few_shot)]
 
-def _records(cell: Cell) -> list[dict[str, Any]]:
-    record: dict[str, Any] = {name: value for name, value in vars(cell).items() if name in COLUMNS}
+    def _table(self) -> list[list[str]]:
+        """Headers and rows as texts."""
+        records = self._records()
+        columns = [
+            name
+            for name in SHOWN_COLUMNS
+            if any(record.get(name) not in (None, "") for record in records)
+        ]
+        texts = [[_text(record.get(name)) for name in columns] for record in records]
+        return [[name.replace("_", " ") for name in columns], *texts]
+
+
+def _record(cell: Cell, shot: FewShot | None) -> dict[str, Any]:
+    """The columns of a cell's evaluation, or of one of its few-shot heads."""
+    record = {name: value for name, value in vars(cell).items() if name in COLUMNS}
+    record["fit"] = ", ".join(f"{name} {_text(value)}" for name, value in cell.fit.items())
     evaluation = cell.evaluation
-    if evaluation is None:
-        return [record]
-    main = {
-        **record,
-        **{name: estimate.value for name, estimate in evaluation.metrics.items()},
-        **_interval(evaluation.metric, evaluation.primary),
-        "chance": evaluation.chance,
-        "calibration_error": evaluation.calibration_error,
-    }
-    records = [main]
-    for shot in cell.few_shot:
-        line = {**record, "shots": shot.shots, "error": shot.error}
-        line |= {"ridge": None, "ridge_choice": "", "train_rows": None}
-        if shot.accuracy is not None:
-            line |= {
-                **_interval("accuracy", shot.accuracy),
-                "accuracy": shot.accuracy.value,
-                "draws": len(shot.accuracies),
-                "deviation": shot.deviation,
-            }
-        records.append(line)
-    return records
+    estimate = None
+    if shot is not None:
+        estimate = shot.accuracy
+        record |= {"shots": shot.shots, "metric": "accuracy", "error": shot.error, "fit": ""}
+        record |= {"train_rows": shot.train_rows, "deviation": shot.deviation}
+    elif evaluation is not None:
+        estimate = evaluation.primary
+        record |= {name: value.value for name, value in evaluation.metrics.items()}
+        record |= {"metric": evaluation.metric, "chance": evaluation.chance}
+        record["calibration_error"] = evaluation.calibration_error
+    if estimate is None:
+        return {**record, "result": f"failed: {record['error']}"}
+    suspicious = " SUSPICIOUS" if cell.suspicious else ""
+    record |= {name: getattr(estimate, name) for name in ("value", "low", "high", "confidence")}
+    return {**record, record["metric"]: estimate.value, "result": f"{estimate}{suspicious}"}
 
 
-def _interval(metric: str, estimate: Estimate) -> dict[str, Any]:
-    names = ("value", "low", "high", "confidence")
-    return {"metric": metric, **{name: getattr(estimate, name) for name in names}}
-
-
-def _text_row(cell: Cell) -> dict[str, str]:
-    """Texts by header."""
-    row = {
-        "data": cell.data,
-        "backbone": f"control: {cell.control}" if cell.control else cell.backbone,
-        "view": cell.view,
-        "head": cell.head if cell.neighbors is None else f"{cell.head}, k = {cell.neighbors}",
-        "result": f"failed: {cell.error}",
-    }
-    evaluation = cell.evaluation
-    if evaluation is None:
-        return row
-    row["result"] = f"{METRICS[evaluation.metric]} {evaluation.primary}"
-    if cell.suspicious:
-        row["result"] += " SUSPICIOUS"
-    row["chance"] = evaluation.primary.format(evaluation.chance)
-    error = evaluation.calibration_error
-    row["ECE"] = "" if error is None else f"{error:.1%}"
-    for shot in cell.few_shot:
-        accuracy = shot.accuracy
-        row[f"{shot.shots}-shot"] = "" if accuracy is None else accuracy.format(accuracy.value)
-    return row | {
-        "width": str(cell.width),
-        "normalize": cell.normalize,
-        "ridge": "" if cell.ridge is None else f"{cell.ridge:.3g} ({cell.ridge_choice})",
-        "train rows": f"{cell.train_rows:,}",
-        "evaluated on": f"{cell.test_rows:,} {cell.evaluated_on}",
-    }
-
-
-def _escape_markdown(text: str) -> str:
-    return " ".join(text.replace("|", "\\|").split())
+def _text(value: object) -> str:
+    if isinstance(value, float):
+        return f"{value:.3g}"
+    if isinstance(value, int):
+        return f"{value:,}"
+    return "" if value is None else str(value)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from probekit.arrays import Indices, id_keys
+from probekit.arrays import Indices, id_keys, texts
 from probekit.embeddings import UNLABELED, EmbeddingSet
 from probekit.errors import InputError, MismatchError
 from probekit.evaluation.intervals import Sampling, group_numbers
@@ -20,6 +19,7 @@ from probekit.probing.options import ProbeOptions
 if TYPE_CHECKING:
     from probekit.extraction.sources import RowSplits
 
+FOLDS = 5
 FOLD_STREAM = 11
 FOLD_INFLATION = 2.0
 """Of the variance of metrics over folds; see `Sampling`."""
@@ -35,7 +35,7 @@ class ProbeRows:
     train: its labels are numbers of classes that have training rows.
     test: None where training rows are evaluated in folds; its further classes come last.
     units: training rows that must not be separated (of one group, or copies of one sample).
-    folds: the fold of every training row; None where there is only one unit.
+    folds: the fold of every training row, where there are no test rows.
     copies: training rows with a copy in the test rows or, without test rows, in another row.
     unknown_classes: rows by class of the test rows that no training row has.
     """
@@ -82,112 +82,128 @@ class ProbeRows:
 
 def prepare_rows(splits: RowSplits, options: ProbeOptions) -> ProbeRows:
     notes = list(splits.notes)
-    train = _labeled(splits.train, "training", notes)
+    sets = [_labeled(splits.train, "training", notes)]
     if splits.validation is not None:
-        validation = _labeled(splits.validation, "validation", notes)
+        sets.append(_labeled(splits.validation, "validation", notes))
         notes.append(
-            f"{len(validation):,} validation rows joined {len(train):,} training rows: the ridge "
-            "is chosen by leaving training rows out."
+            f"{len(sets[1]):,} validation rows joined {len(sets[0]):,} training rows: the ridge is "
+            "chosen by leaving training rows out."
         )
-        train = concatenate([train, validation])
     if splits.test is None:
-        train = _present_classes(train)
-        units = _units(train)
+        train = _concatenate(_align(sets))
+        train, units = _with_units(train)
         copies = len(train) - len(np.unique(id_keys(train.ids)))
         if copies:
             notes.append(
                 f"{copies:,} of {len(train):,} training rows are copies of others; copies are kept "
                 "in one fold."
             )
-        folds = draw_folds(units, train.labels, options.folds, options.seed)
-        if folds is None:
-            raise InputError(
-                f"Folds need two groups or more; all {len(train)} rows are of one group, or copies "
-                "of one sample. Pass test rows (test=, --test)."
-            )
+        folds = draw_folds(units, train.labels, options.seed)
         return ProbeRows(train, None, units, folds, copies, notes=tuple(notes))
     test = _labeled(splits.test, "test", notes)
-    _check_same_space(train, test)
-    train, copies = _without_copies(train, test, options, notes)
-    train = _present_classes(train)
-    test, unknown, missing = _match_classes(train, test, notes)
+    copied = [np.isin(id_keys(part.ids), id_keys(test.ids)) for part in sets]
+    copies = int(sum(map(np.sum, copied)))
+    if copies and options.drop_copies:
+        sets = [part.take(np.flatnonzero(~rows)) for part, rows in zip(sets, copied, strict=True)]
+        notes.append(f"{copies:,} training rows are copies of test rows and were left out.")
+    elif copies:
+        notes.append(
+            f"{copies:,} training rows are copies of some of the {len(test):,} test rows: the "
+            "numbers flatter. Leave them out with --drop-copies."
+        )
+    *sets, test = _align([*sets, test])
+    train = _concatenate(sets)
     if "group" in train.columns and "group" in test.columns:
         shared = set(train.columns["group"].tolist()) & set(test.columns["group"].tolist())
         if shared:
             notes.append(f"{len(shared):,} groups are in both training and test rows.")
-    units = _units(train)
-    folds = draw_folds(units, train.labels, options.folds, options.seed)
-    return ProbeRows(train, test, units, folds, copies, unknown, missing, tuple(notes))
+    unknown, missing = _compare_classes(train, test, notes)
+    train, units = _with_units(train)
+    return ProbeRows(train, test, units, None, copies, unknown, missing, tuple(notes))
 
 
-def concatenate(sets: list[EmbeddingSet]) -> EmbeddingSet:
-    """Rows one after the other; classes are matched by name, and columns that all have are kept."""
+def _align(sets: list[EmbeddingSet]) -> list[EmbeddingSet]:
+    """Sets with class numbers, or an order of targets, that mean the same in all of them.
+
+    Classes that have rows are numbered in the order of the sets.
+    """
     first = sets[0]
-    names = tuple(dict.fromkeys(name for part in sets for name in part.class_names))
+    present = [[part.class_names[label] for label in _classes(part)] for part in sets]
+    names = tuple(dict.fromkeys(name for part in present for name in part))
+    number = {name: position for position, name in enumerate(names)}
+    aligned = []
     for part in sets:
-        _check_same_space(first, part)
-    aligned = [align(part, first, names) for part in sets]
-    shared = set(first.columns).intersection(*(part.columns for part in sets))
-    outputs = "labels" if first.targets is None else "targets"
-    arrays: dict[str, Any] = {
-        name: np.concatenate([getattr(part, name) for part in aligned])
-        for name in ("rows", "ids", outputs)
-    }
-    columns = {name: np.concatenate([part.columns[name] for part in sets]) for name in shared}
-    return replace(first, **arrays, class_names=names, weights=None, columns=columns)
+        if part.width != first.width or not part.encoding.same_space(first.encoding):
+            raise MismatchError(
+                f"{first.source} has rows of width {first.width} by {first.encoding.backbone}, "
+                f"{part.source} of width {part.width} by {part.encoding.backbone}. Encode both "
+                "with one backbone, view and preprocessing."
+            )
+        if sorted(part.target_names) != sorted(first.target_names):
+            raise MismatchError(
+                f"{first.source} has {_listed(first.target_names) or 'classes'}, {part.source} has "
+                f"{_listed(part.target_names) or 'classes'}. Give both the same targets."
+            )
+        if part.targets is not None:
+            order = [part.target_names.index(name) for name in first.target_names]
+            part = replace(part, targets=part.targets[:, order], target_names=first.target_names)
+        elif part.labels is not None:
+            table = np.array([number.get(name, UNLABELED) for name in part.class_names], np.int64)
+            part = replace(part, labels=table[part.labels], class_names=names)
+        aligned.append(part)
+    return aligned
 
 
-def align(
-    embeddings: EmbeddingSet, first: EmbeddingSet, class_names: tuple[str, ...]
-) -> EmbeddingSet:
-    """Rows with labels that number these class names, or with the targets that `first` has.
-
-    Rows of other classes have the label -1.
-    """
-    if first.targets is None and embeddings.labels is not None:
-        number = {name: position for position, name in enumerate(class_names)}
-        table = [number.get(name, UNLABELED) for name in embeddings.class_names]
-        labels = np.array([*table, UNLABELED], np.int64)[embeddings.labels]
-        return replace(embeddings, labels=labels, class_names=class_names)
-    if set(first.target_names) != set(embeddings.target_names) or embeddings.targets is None:
-        raise MismatchError(
-            f"{first.source} has {_outputs(first)}, {embeddings.source} has "
-            f"{_outputs(embeddings)}. Give both the same."
+def _concatenate(sets: list[EmbeddingSet]) -> EmbeddingSet:
+    """Training rows, without classes that only test rows have; columns that all sets have."""
+    train = sets[0]
+    if len(sets) > 1:
+        shared = set(train.columns).intersection(*(part.columns for part in sets))
+        arrays: dict[str, Any] = {
+            name: np.concatenate([getattr(part, name) for part in sets])
+            for name in ("rows", "ids", "labels", "targets")
+            if getattr(train, name) is not None
+        }
+        columns = {name: np.concatenate([part.columns[name] for part in sets]) for name in shared}
+        train = replace(train, **arrays, weights=None, columns=columns)
+    if train.labels is None:
+        return train
+    names = train.class_names[: len(_classes(train))]
+    if len(names) < 2:
+        raise InputError(
+            f"A probe needs training rows of two classes; the {len(train)} of {train.source} have "
+            f"{len(names)}: {names}. Check the labels (--label-column) or test rows (--test)."
         )
-    order = [embeddings.target_names.index(name) for name in first.target_names]
-    targets = embeddings.targets[:, order]
-    return replace(embeddings, targets=targets, target_names=first.target_names)
+    return replace(train, class_names=names)
 
 
-def draw_folds(units: Indices, labels: Indices | None, count: int, seed: int) -> Indices | None:
-    """A fold for every row, units whole, each class spread evenly; None for a single unit.
+def _classes(embeddings: EmbeddingSet) -> list[int]:
+    """The classes that have rows."""
+    labels = embeddings.labels
+    return [] if labels is None else list(np.unique(labels).tolist())
 
-    Large units come first, the others in random order; each joins the fold with the fewest rows of
-    its (most frequent) class, of these the one with the fewest rows.
+
+def draw_folds(units: Indices, labels: Indices | None, seed: int) -> Indices:
+    """A fold for every row, units whole and each class spread evenly.
+
+    Units are dealt out in turn, ordered by the rarest class that they have and by their size. So
+    of one class the folds differ by a unit at most, and by no more rows than a unit has.
     """
-    size = int(units.max(initial=-1)) + 1
-    count = min(count, size)
-    if count < 2:
-        return None
-    classes = np.zeros(len(units), np.int64) if labels is None else labels
-    width = int(classes.max()) + 1
     sizes = np.bincount(units)
-    order = np.random.default_rng([seed, FOLD_STREAM]).permutation(size)
-    order = order[np.argsort(-sizes[order], kind="stable")]
-    rows_of_unit = np.split(np.argsort(units, kind="stable"), np.cumsum(sizes)[:-1])
-    by_class = [[0] * count for _ in range(width)]
-    totals = [0] * count
-    chosen = np.empty(size, np.int64)
-    for unit in order.tolist():
-        members = Counter(classes[rows_of_unit[unit]].tolist())
-        main = members.most_common(1)[0][0]
-        level = by_class[main]
-        fold = min(range(count), key=lambda number: (level[number], totals[number]))
-        chosen[unit] = fold
-        totals[fold] += int(sizes[unit])
-        for label, number in members.items():
-            by_class[label][fold] += number
-    return chosen[units]
+    if len(sizes) < 2:
+        raise InputError(
+            f"Folds need two groups or more; all {len(units)} rows are of one group, or copies "
+            "of one sample. Pass test rows (test=, --test)."
+        )
+    rarest = np.zeros(len(sizes), np.int64)
+    if labels is not None:
+        frequency = np.argsort(np.argsort(np.bincount(labels)))
+        rarest += len(frequency)
+        np.minimum.at(rarest, units, frequency[labels])
+    random = np.random.default_rng([seed, FOLD_STREAM]).random(len(sizes))
+    folds = np.empty(len(sizes), np.int64)
+    folds[np.lexsort((random, -sizes, rarest))] = np.arange(len(sizes)) % FOLDS
+    return folds[units]
 
 
 def _labeled(embeddings: EmbeddingSet, role: str, notes: list[str]) -> EmbeddingSet:
@@ -203,70 +219,19 @@ def _labeled(embeddings: EmbeddingSet, role: str, notes: list[str]) -> Embedding
     return labeled
 
 
-def _check_same_space(train: EmbeddingSet, other: EmbeddingSet) -> None:
-    if train.width != other.width or not train.encoding.same_space(other.encoding):
-        raise MismatchError(
-            f"{train.source} has rows of width {train.width} by {train.encoding.backbone}, "
-            f"{other.source} of width {other.width} by {other.encoding.backbone}. Encode both with "
-            "one backbone, view and preprocessing."
-        )
-
-
-def _outputs(embeddings: EmbeddingSet) -> str:
-    if embeddings.targets is None:
-        return "classes"
-    return f"the targets {_listed(embeddings.target_names)}"
-
-
-def _without_copies(
-    train: EmbeddingSet, test: EmbeddingSet, options: ProbeOptions, notes: list[str]
-) -> tuple[EmbeddingSet, int]:
-    """The training rows, without copies of test rows where that is asked; how many there are."""
-    in_test = np.isin(id_keys(train.ids), id_keys(test.ids))
-    copies = int(in_test.sum())
-    if not copies:
-        return train, 0
-    in_train = int(np.isin(id_keys(test.ids), id_keys(train.ids)).sum())
-    counted = f"{in_train:,} of {len(test):,} test rows are copies of training rows"
-    if not options.drop_copies:
-        notes.append(f"{counted}: the numbers flatter. Leave them out with --drop-copies.")
-        return train, copies
-    if copies == len(train):
-        raise InputError(
-            f"All {copies} training rows are copies of test rows; nothing is left to train on. "
-            "Pass other test rows (test=, --test)."
-        )
-    notes.append(f"{counted}; {copies:,} training rows were left out.")
-    return train.take(np.flatnonzero(~in_test)), copies
-
-
-def _present_classes(train: EmbeddingSet) -> EmbeddingSet:
-    """Without classes that no row has."""
-    if train.labels is None:
-        return train
-    present = np.unique(train.labels)
-    if len(present) < 2:
-        raise InputError(
-            f"A probe needs training rows of two classes; all {len(train)} of {train.source} are "
-            f"{train.class_names[int(present[0])]!r}. Check the labels (--label-column)."
-        )
-    return align(train, train, tuple(train.class_names[number] for number in present.tolist()))
-
-
-def _match_classes(
+def _compare_classes(
     train: EmbeddingSet, test: EmbeddingSet, notes: list[str]
-) -> tuple[EmbeddingSet, dict[str, int], tuple[str, ...]]:
-    """Test rows with the training rows' class numbers; classes only they have come last."""
-    names = tuple(dict.fromkeys((*train.class_names, *test.class_names)))
-    test = align(test, train, names)
+) -> tuple[dict[str, int], tuple[str, ...]]:
+    """Rows by class of the test rows that no training row has; classes without test rows."""
     if test.labels is None:
-        return test, {}, ()
-    counts = np.bincount(test.labels, minlength=len(names)).tolist()
-    rows_by_class = dict(zip(names, counts, strict=True))
-    missing = tuple(name for name in train.class_names if not rows_by_class[name])
-    unknown = {name: rows_by_class[name] for name in names[len(train.class_names) :]}
-    unknown = {name: count for name, count in unknown.items() if count}
-    if len(missing) == len(train.class_names):
+        return {}, ()
+    known = len(train.class_names)
+    counts = np.bincount(test.labels, minlength=known).tolist()
+    unknown = dict(zip(test.class_names[known:], counts[known:], strict=True))
+    missing = tuple(
+        name for name, count in zip(train.class_names, counts, strict=False) if not count
+    )
+    if len(missing) == known:
         raise MismatchError(
             f"Training and test rows share no class: found {_listed(train.class_names)} and "
             f"{_listed(tuple(unknown))}. Give both the same class names."
@@ -277,11 +242,8 @@ def _match_classes(
             f"rows ({_listed(tuple(unknown))}); they count as wrong."
         )
     if missing:
-        notes.append(
-            f"{len(missing)} of {len(train.class_names)} classes have no test rows: "
-            f"{_listed(missing)}."
-        )
-    return align(test, train, (*train.class_names, *unknown)), unknown, missing
+        notes.append(f"{len(missing)} of {known} classes have no test rows: {_listed(missing)}.")
+    return unknown, missing
 
 
 def _listed(names: tuple[str, ...]) -> str:
@@ -289,11 +251,11 @@ def _listed(names: tuple[str, ...]) -> str:
     return f"{shown}, ..." if len(names) > SHOWN_CLASSES else shown
 
 
-def _units(train: EmbeddingSet) -> Indices:
-    """Numbers of what must stay together: rows of one group, and copies of one sample."""
+def _with_units(train: EmbeddingSet) -> tuple[EmbeddingSet, Indices]:
+    """The rows, their groups joined where they share a copy; numbers of what stays together."""
     samples = group_numbers(id_keys(train.ids))
     if "group" not in train.columns:
-        return samples
+        return train, samples
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import connected_components
 
@@ -302,4 +264,5 @@ def _units(train: EmbeddingSet) -> Indices:
     size = nodes + int(samples.max()) + 1
     edges = coo_array((np.ones(len(groups)), (groups, nodes + samples)), shape=(size, size))
     _, components = connected_components(edges, directed=False)
-    return group_numbers(components[groups])
+    units = group_numbers(components[groups])
+    return replace(train, columns={**train.columns, "group": texts(units)}), units

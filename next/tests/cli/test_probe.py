@@ -86,22 +86,21 @@ def test_everything_at_once(probe: Run, photos: Path, tmp_path: Path) -> None:
     cells = [(cell["backbone"], cell["head"]) for cell in result["cells"]]
     assert cells == [(name, head) for name in ("pixels:4", "pixels:2") for head in ("ridge", "knn")]
     assert [shot["shots"] for shot in result["cells"][0]["few_shot"]] == [1, 4]
-    assert len(result["heads"]) == 4
+    assert len(result["heads"]) == 2
     assert all((Path(folder) / "config.json").is_file() for folder in result["heads"])
     with (tmp_path / "t.csv").open(newline="") as file:
-        assert len(list(csv.DictReader(file))) == 4 + 2 * 2
+        assert len(list(csv.DictReader(file))) == 4 * 3
 
 
-def test_the_table_and_markdown(
+def test_the_table_is_markdown(
     probe: Run, photos: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(["probe", "photos", "-b", "pixels:4"]) == 0
     text = capsys.readouterr().out
     assert "accuracy" in text
-    assert "12 test rows" in text
+    assert "test rows" in text
     assert "leave-one-out" in text
-    assert run(["probe", "photos", "-b", "pixels:4", "--markdown"]) == 0
-    assert capsys.readouterr().out.startswith("| data |")
+    assert text.startswith("| data ")
 
 
 def test_a_broken_picture_is_skipped_counted_and_named(probe: Run, photos: Path) -> None:
@@ -147,7 +146,7 @@ def test_too_many_shots_and_neighbors_keep_the_accuracy(probe: Run, tmp_path: Pa
     result = probe("train.npz", "--shots", "2,500", "--knn", "5000")
     assert "500" in result["cells"][0]["few_shot"][1]["error"]
     assert result["cells"][0]["evaluation"]["metrics"]["accuracy"]["value"] > 0.8
-    assert result["cells"][1]["neighbors"] == 60
+    assert result["cells"][1]["fit"] == {"k": 60}
 
 
 def test_a_shuffled_file_of_labels_must_be_joined(probe: Run, tmp_path: Path) -> None:
@@ -179,7 +178,7 @@ def test_a_group_column(probe: Run, tmp_path: Path) -> None:
     result = probe("rows.parquet", "--vector-columns", "f*", "--group", "patient")
     cell = result["cells"][0]
     assert "grouped" in cell["evaluated_on"]
-    assert cell["ridge_choice"] == "leave-groups-out"
+    assert cell["fit"]["ridge_choice"] == "leave-groups-out"
 
 
 def test_real_targets_print_decimals(
@@ -194,8 +193,8 @@ def test_real_targets_print_decimals(
     arguments = ["probe", "rows.parquet", "--vector-columns", "f*", "--target-column", "price"]
     assert run(arguments) == 0
     text = capsys.readouterr().out
-    assert "R2 0.9" in text
-    assert "R2 9" not in text
+    assert "| r2 " in text
+    assert "| 0.9" in text
 
 
 def test_a_column_that_is_not_called_label(probe: Run, tmp_path: Path) -> None:
@@ -251,7 +250,8 @@ def test_a_config_file_sets_options(probe: Run, tmp_path: Path) -> None:
     settings = ["ridge = 0.5", "normalize = 'l2'", "label-column = 'y'", "shots = '1,2'"]
     (tmp_path / "probe.toml").write_text("\n".join(["[probe]", *settings]))
     cell = probe("train.npz", "--config", "probe.toml")["cells"][0]
-    assert (cell["ridge"], cell["ridge_choice"], cell["normalize"]) == (0.5, "manual", "l2")
+    assert cell["fit"] == {"ridge": 0.5, "ridge_choice": "manual"}
+    assert cell["normalize"] == "l2"
     assert [shot["shots"] for shot in cell["few_shot"]] == [1, 2]
     (tmp_path / "probe.toml").write_text("target-column = ['no']\ngroup = 'no'\n")
     assert "'no'" in probe("train.npz", "--config", "probe.toml", code=2)["message"]

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from probekit.embeddings import EmbeddingSet
 from probekit.extraction.sources import RowSplits
 from probekit.probing import probe
-from probekit.probing.controls import control_rows, is_suspicious
+from probekit.probing.controls import control_rows, independence, is_suspicious
+from probekit.probing.heads import fit_head
 from probekit.probing.options import ProbeOptions
 from probekit.probing.rows import ProbeRows, prepare_rows
 
@@ -41,21 +42,30 @@ def test_independence_has_at_most_unit_variance() -> None:
     """Otherwise controls would be flagged more often than one table in a thousand."""
     values = []
     for seed in range(60):
+        options = ProbeOptions(seed=seed)
         vectors = np.random.default_rng(seed).normal(size=(60, 20))
-        result = probe((vectors, np.arange(60) % 2), seed=seed, controls=False)
-        assert result.cells[0].evaluation is not None
-        values.append(result.cells[0].evaluation.independence)
+        rows = prepare_rows(RowSplits(EmbeddingSet.from_numpy(vectors, np.arange(60) % 2)), options)
+        values.append(independence(fit_head("ridge", rows, options).scores, rows))
     assert np.std(values) < 1.2
     assert abs(np.mean(values)) < 0.4
 
 
-def test_both_sides_are_flagged() -> None:
-    assert is_suspicious(4.0, 2)
-    assert is_suspicious(-4.0, 2)
-    assert not is_suspicious(3.3, 2)
-    assert not is_suspicious(-3.3, 2)
-    assert is_suspicious(3.6, 2)
-    assert not is_suspicious(3.6, 20)
+def test_both_sides_are_flagged(rows: ProbeRows) -> None:
+    scores = np.random.default_rng(0).normal(size=(60, 3))
+    assert not is_suspicious(scores, rows, 2)
+    assert is_suspicious(rows.evaluated.target_matrix, rows, 2)
+    assert is_suspicious(-rows.evaluated.target_matrix, rows, 2)
+
+
+@pytest.mark.parametrize(
+    ("z", "controls", "expected"),
+    [(3.3, 2, False), (3.6, 2, True), (-3.6, 2, True), (3.6, 20, False)],
+)
+def test_the_rate_is_that_of_the_whole_table(
+    z: float, controls: int, expected: bool, rows: ProbeRows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("probekit.probing.controls.independence", lambda *_: z)
+    assert is_suspicious(np.zeros((60, 3)), rows, controls) is expected
 
 
 def test_training_rows_among_the_test_rows_are_flagged(make_clusters: Make) -> None:
@@ -70,7 +80,7 @@ def test_training_rows_among_the_test_rows_are_flagged(make_clusters: Make) -> N
 
 
 def test_shuffled_labels_keep_counts_and_give_copies_one_label(rows: ProbeRows) -> None:
-    shuffled = control_rows("shuffled labels", rows, folds=5, seed=0)
+    shuffled = control_rows("shuffled labels", rows, seed=0)
     for before, after in ((rows.train, shuffled.train), (rows.test, shuffled.test)):
         assert before is not None
         assert after is not None
@@ -79,13 +89,13 @@ def test_shuffled_labels_keep_counts_and_give_copies_one_label(rows: ProbeRows) 
         assert np.array_equal(np.bincount(before.labels), np.bincount(after.labels))
         assert not np.array_equal(before.labels, after.labels)
     copied = prepare_rows(RowSplits(rows.train, test=rows.train), ProbeOptions())
-    leaked = control_rows("shuffled labels", copied, folds=5, seed=0)
+    leaked = control_rows("shuffled labels", copied, seed=0)
     assert leaked.test is not None
     assert np.array_equal(leaked.train.labels, leaked.test.labels)
 
 
 def test_random_vectors_have_the_norms(rows: ProbeRows) -> None:
-    random = control_rows("random vectors", rows, folds=5, seed=0)
+    random = control_rows("random vectors", rows, seed=0)
     before = np.linalg.norm(np.asarray(rows.train.rows), axis=1)
     after = np.linalg.norm(np.asarray(random.train.rows), axis=1)
     assert np.sort(after) == pytest.approx(np.sort(before))

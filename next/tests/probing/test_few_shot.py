@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from probekit.embeddings import EmbeddingSet
 from probekit.extraction.sources import RowSplits
 from probekit.probing import ProbeResult, probe
-from probekit.probing.few_shot import _class_orders, few_shot
+from probekit.probing.few_shot import class_orders, few_shot
 from probekit.probing.options import ProbeOptions
 from probekit.probing.rows import prepare_rows
 
@@ -63,13 +63,13 @@ def test_draws_are_nested_and_of_different_groups() -> None:
         columns={"group": groups.tolist()},
     )
     prepared = prepare_rows(RowSplits(rows), ProbeOptions())
-    orders = _class_orders(prepared, 0, 0)
+    orders = class_orders(prepared, 0, 0)
     for number, order in enumerate(orders):
         assert len(np.unique(groups[order])) == len(order) == 15
         assert rows.labels is not None
         assert (rows.labels[order] == number).all()
-    assert not np.array_equal(orders[0], _class_orders(prepared, 0, 1)[0])
-    too_many = few_shot(prepared, ProbeOptions(shots=(16,)))[0]
+    assert not np.array_equal(orders[0], class_orders(prepared, 0, 1)[0])
+    too_many = few_shot("ridge", prepared, ProbeOptions(shots=(16,)))[0]
     assert "15 groups" in too_many.error
 
 
@@ -89,6 +89,14 @@ def test_without_test_rows_drawn_rows_and_their_groups_are_not_evaluated() -> No
     shot = result.cells[0].few_shot[0]
     assert shot.accuracy is not None
     assert 0.3 < shot.accuracy.value < 0.7
+
+
+def test_neighbors_have_shots_too(make_clusters: Make) -> None:
+    result = probe(make_clusters(90), heads="knn", shots=(1, 8), controls=False)
+    one, eight = (shot.accuracy for shot in result.cells[0].few_shot)
+    assert one is not None
+    assert eight is not None
+    assert 0.4 < one.value < eight.value
 
 
 def test_no_row_left_to_evaluate_is_said() -> None:

@@ -13,6 +13,7 @@ import pytest
 from numpy.typing import NDArray
 
 from probekit.embeddings import EmbeddingSet
+from probekit.errors import InputError
 from probekit.heads import load_head
 from probekit.probing import ProbeResult, probe
 
@@ -28,13 +29,14 @@ def result(make_clusters: Make) -> ProbeResult:
     return probe(rows, shots=(1, 500), knn=3)
 
 
-def test_a_record_for_every_cell_and_shot(result: ProbeResult) -> None:
+def test_a_row_for_every_cell_and_shot(result: ProbeResult) -> None:
     frame = result.to_pandas()
-    assert len(frame) == 4 + 2
-    assert frame["value"][0] == result.accuracy
-    assert frame["shots"].dropna().tolist() == [1, 500]
-    assert frame["head"].tolist()[:4] == ["ridge", "ridge", "ridge", "knn"]
-    assert "fewer than 500" in frame["error"][2]
+    assert frame["head"].tolist() == ["ridge"] * 3 + ["knn"] * 3 + ["ridge"] * 2
+    assert frame["shots"].dropna().tolist() == [1, 500, 1, 500]
+    assert frame["value"][0] == frame["accuracy"][0] == result.accuracy
+    assert frame["value"][1] == result.cells[0].few_shot[0].accuracy.value
+    assert frame["train_rows"].tolist()[:2] == [90, 3]
+    assert "500" in frame["error"][2]
     assert frame["calibration_error"][0] < 0.3
 
 
@@ -45,24 +47,23 @@ def test_csv_and_json_hold_the_same_numbers(result: ProbeResult, tmp_path: Path)
     primary = document["cells"][0]["evaluation"]["metrics"]["accuracy"]
     assert float(lines[0]["value"]) == primary["value"] == result.accuracy
     assert float(lines[0]["low"]) == primary["low"]
+    assert [line["shots"] for line in lines[:2]] == ["", "1"]
     confusion = np.array(document["cells"][0]["evaluation"]["confusion"])
     assert confusion.trace() / confusion.sum() == result.accuracy
     assert document["cells"][0]["width"] == 12
 
 
 def test_the_table_names_what_was_done(result: ProbeResult) -> None:
-    headers, rows = result.table()
-    assert {"head", "result", "chance", "width", "normalize", "train rows"} <= set(headers)
-    assert "1-shot" in headers
-    assert "view" not in headers
-    assert len({len(row) for row in [headers, *rows]}) == 1
+    header, rule, *rows = result.to_markdown().splitlines()
+    columns = [name.strip() for name in header.strip("| ").split("|")]
+    assert {"head", "shots", "result", "chance", "width", "normalize", "fit"} <= set(columns)
+    assert "view" not in columns
+    assert set(rule) == set("|- ")
+    assert len(rows) == 8
+    assert {line.count(" | ") for line in rows} == {len(columns) - 1}
     text = str(result)
-    assert "5 stratified folds" in text
-    assert "control: shuffled labels" in text
-    assert "k = 3" in text
-    markdown = result.to_markdown().splitlines()
-    assert len(markdown) == 2 + len(rows)
-    assert all(line.startswith("| ") for line in markdown)
+    for shown in ("5 stratified folds", "shuffled labels", "k 3", "leave-one-out", "500"):
+        assert shown in text
 
 
 def test_html_is_escaped(result: ProbeResult) -> None:
@@ -96,3 +97,8 @@ def test_heads_are_saved_with_their_numbers(result: ProbeResult, tmp_path: Path)
     assert loaded.digest == head.digest
     assert loaded.metrics["accuracy"] == result.accuracy
     assert loaded.dataset == "<b>x</b>"
+    assert loaded.fit == result.cells[0].fit
+    assert result.save(tmp_path / "only") == [tmp_path / "only"]
+    neighbors = probe(([[0.0], [1.0]] * 5, [0, 1] * 5), heads="knn", knn=1, controls=False)
+    with pytest.raises(InputError, match="k-NN"):
+        neighbors.save(tmp_path / "none")

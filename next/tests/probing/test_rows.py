@@ -8,40 +8,50 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from probekit.embeddings import EmbeddingSet
+from probekit.errors import InputError, MismatchError
 from probekit.extraction.sources import RowSplits
 from probekit.probing.options import ProbeOptions
-from probekit.probing.rows import concatenate, draw_folds, prepare_rows
+from probekit.probing.rows import FOLDS, draw_folds, prepare_rows
 
 
 @settings(deadline=None, max_examples=60)
-@given(st.integers(10, 80), st.integers(1, 5), st.integers(2, 6), st.integers(0, 99))
-def test_single_rows_are_spread_evenly(rows: int, classes: int, count: int, seed: int) -> None:
+@given(st.integers(10, 80), st.integers(1, 5), st.integers(0, 99))
+def test_single_rows_are_spread_evenly(rows: int, classes: int, seed: int) -> None:
     labels = np.random.default_rng(seed).integers(0, classes, rows)
-    folds = draw_folds(np.arange(rows), labels, count, seed)
-    assert folds is not None
+    folds = draw_folds(np.arange(rows), labels, seed)
     for number in range(classes):
-        sizes = np.bincount(folds[labels == number], minlength=count)
+        sizes = np.bincount(folds[labels == number], minlength=FOLDS)
         assert sizes.max() - sizes.min() <= 1
 
 
 @settings(deadline=None, max_examples=60)
-@given(st.integers(2, 40), st.integers(2, 6), st.integers(0, 99))
-def test_units_stay_whole_and_no_fold_is_empty(units: int, count: int, seed: int) -> None:
+@given(st.integers(2, 40), st.integers(0, 99))
+def test_units_stay_whole_and_folds_are_even(units: int, seed: int) -> None:
     generator = np.random.default_rng(seed)
     numbers = np.repeat(np.arange(units), generator.integers(1, 6, units))
-    labels = generator.integers(0, 3, len(numbers))
-    folds = draw_folds(numbers, labels, count, seed)
-    assert folds is not None
+    labels = (np.arange(units) % 3)[numbers]
+    folds = draw_folds(numbers, labels, seed)
     assert all(len(np.unique(folds[numbers == unit])) == 1 for unit in range(units))
-    assert len(np.unique(folds)) == min(count, units)
+    assert len(np.unique(folds)) == min(FOLDS, units)
+    for number in range(3):
+        sizes = np.bincount(folds[labels == number], minlength=FOLDS)
+        assert sizes.max() - sizes.min() <= 5  # the largest unit
+
+
+def test_units_of_several_classes_are_spread_by_their_rarest() -> None:
+    labels = np.zeros(100, np.int64)
+    labels[:40:4] = 1  # in ten of 25 groups
+    folds = draw_folds(np.arange(100) // 4, labels, 0)
+    assert np.bincount(folds[labels == 1]).tolist() == [2] * FOLDS
 
 
 def test_the_seed_decides_folds_and_a_single_unit_has_none() -> None:
     labels = np.zeros(30, np.int64)
-    first = draw_folds(np.arange(30), labels, 5, 1)
-    assert np.array_equal(first, draw_folds(np.arange(30), labels, 5, 1))
-    assert not np.array_equal(first, draw_folds(np.arange(30), labels, 5, 2))
-    assert draw_folds(np.zeros(30, np.int64), labels, 5, 1) is None
+    first = draw_folds(np.arange(30), labels, 1)
+    assert np.array_equal(first, draw_folds(np.arange(30), labels, 1))
+    assert not np.array_equal(first, draw_folds(np.arange(30), labels, 2))
+    with pytest.raises(InputError, match="--test"):
+        draw_folds(np.zeros(30, np.int64), labels, 1)
 
 
 def test_units_join_groups_that_share_a_copy() -> None:
@@ -63,13 +73,27 @@ def test_one_group_needs_test_rows() -> None:
     assert any("1 groups are in both" in note for note in with_test.notes)
 
 
-def test_sets_are_concatenated_by_class_name() -> None:
-    one = EmbeddingSet.from_numpy(np.ones((2, 2)), ["b", "a"], columns={"key": ["1", "2"]})
+def test_validation_rows_join_by_class_name_and_unused_classes_are_dropped() -> None:
+    one = EmbeddingSet.from_numpy(
+        np.ones((2, 2)), [1, 0], class_names=["b", "a", "no row"], columns={"key": ["1", "2"]}
+    )
     two = EmbeddingSet.from_numpy(np.zeros((2, 2)), ["c", "b"], columns={"key": ["3", "4"]})
-    both = concatenate([one, two])
-    assert both.labels is not None
-    assert [both.class_names[label] for label in both.labels] == ["b", "a", "c", "b"]
-    assert both.columns["key"].tolist() == ["1", "2", "3", "4"]
+    train = prepare_rows(RowSplits(one, validation=two), ProbeOptions()).train
+    assert train.labels is not None
+    assert [train.class_names[label] for label in train.labels] == ["a", "b", "c", "b"]
+    assert train.class_names == ("b", "a", "c")
+    assert train.columns["key"].tolist() == ["1", "2", "3", "4"]
+
+
+def test_test_rows_have_the_classes_of_training_rows_first() -> None:
+    train = EmbeddingSet.from_numpy(np.eye(3), ["b", "d", "b"])
+    test = EmbeddingSet.from_numpy(np.eye(3) + 1, ["c", "b", "a"])
+    rows = prepare_rows(RowSplits(train, test=test), ProbeOptions())
+    assert rows.train.class_names == ("b", "d")
+    assert rows.evaluated.class_names == ("b", "d", "a", "c")
+    assert rows.evaluated.labels is not None
+    assert rows.evaluated.labels.tolist() == [3, 0, 2]
+    assert (dict(rows.unknown_classes), rows.missing_classes) == ({"a": 1, "c": 1}, ("d",))
 
 
 def test_targets_are_matched_by_name() -> None:
@@ -77,8 +101,11 @@ def test_targets_are_matched_by_name() -> None:
         np.ones((1, 2)), targets=np.array([[1.5, 2.0]]), target_names=["x", "y"]
     )
     two = EmbeddingSet.from_numpy(
-        np.ones((1, 2)), targets=np.array([[2.0, 1.5]]), target_names=["y", "x"]
+        np.zeros((1, 2)), targets=np.array([[2.0, 1.5]]), target_names=["y", "x"]
     )
-    both = concatenate([one, two])
+    both = prepare_rows(RowSplits(one, validation=two), ProbeOptions()).train
     assert both.targets is not None
     assert both.targets.tolist() == [[1.5, 2.0], [1.5, 2.0]]
+    labeled = EmbeddingSet.from_numpy(np.eye(2), ["a", "b"])
+    with pytest.raises(MismatchError, match="x, y"):
+        prepare_rows(RowSplits(one, test=labeled), ProbeOptions())
