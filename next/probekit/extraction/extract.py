@@ -6,7 +6,7 @@ import re
 import shutil
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -28,6 +28,9 @@ from probekit.progress import Progress, Step, silent
 
 CPU_BATCH = 32
 GPU_BATCH = 128
+SAVE_ROWS = 1024
+SAVE_SECONDS = 15.0
+"""Rows are written when they are that many, or that old."""
 SHALLOW_LEVEL = 1 << 14
 SCHEME = re.compile(r"^(hf|open_clip|timm|packaged|py):")
 PRECISIONS = ("float32", "amp-bfloat16", "amp-float16")
@@ -41,7 +44,6 @@ class ExtractOptions:
     dtype: how embeddings are stored; precision: what the model computes in; both are in the key.
     on_error: samples that cannot be used; None skips pictures and raises for everything else.
     shard: (i, n): encode share i of n, counted from 0; a last extraction without it makes the set.
-    save_rows, save_seconds: rows are written when that many, or that old.
     """
 
     dtype: str = "float32"
@@ -52,8 +54,6 @@ class ExtractOptions:
     on_error: OnError | None = None
     shard: tuple[int, int] | None = None
     preprocessing: str = "native"
-    save_rows: int = 1024
-    save_seconds: float = 15.0
 
     def __post_init__(self) -> None:
         choices = {
@@ -65,15 +65,12 @@ class ExtractOptions:
             if value not in allowed:
                 listed = ", ".join(str(choice) for choice in allowed)
                 raise InputError(f"{name} must be one of {listed}; found {value!r}.")
-        least = {"batch_size": 1, "workers": 0, "save_rows": 1}
-        for name, minimum in least.items():
-            number = getattr(self, name)
-            if number is not None and number < minimum:
-                raise InputError(f"{name} must be at least {minimum}; found {number}.")
+        for name, number, least in ("batch_size", self.batch_size, 1), ("workers", self.workers, 0):
+            if number is not None and number < least:
+                raise InputError(f"{name} must be at least {least}; found {number}.")
         if self.shard is not None and not 0 <= self.shard[0] < self.shard[1]:
             raise InputError(
-                f"shard must be (i, n) with i from 0 to n - 1; found {self.shard}. "
-                "On the command line: --shard 0/4."
+                f"shard must be (i, n) with i from 0 to n - 1 (--shard 0/4); found {self.shard}."
             )
 
 
@@ -167,16 +164,13 @@ def extract_dataset(
             f"{backbone.name} encodes {backbone.kind} samples; {dataset.name} has {dataset.kind} "
             "samples. Choose another backbone, or name the column (--image-column, --text-column)."
         )
-    entries = {
-        view: cache.entry(_encoding(backbone, view, options.dtype, window))
-        for view in backbone.views
-    }
-    views = list(entries.values())
-    with cache.working(views[0].encoding, f"{name} {options.shard}"):
-        check_canary(backbone, dataset, views, options.precision)
-        extraction = _Extraction(dataset, backbone, views, cache, options)
-        extraction.run(window, progress)
-        sets = {view: extraction.assemble(entry, source) for view, entry in entries.items()}
+    encodings = [_encoding(backbone, view, options.dtype, window) for view in backbone.views]
+    entries = [cache.entry(encoding) for encoding in encodings]
+    with cache.working(encodings[0], f"{name} {options.shard}"):
+        check_canary(backbone, dataset, entries, options.precision)
+        extraction = _Extraction(dataset, backbone, entries, cache, options, window)
+        extraction.run(progress)
+        sets = dict(zip(backbone.views, extraction.assemble(source), strict=True))
         names = {}
         if options.shard is None:
             several = len(sets) > 1
@@ -202,49 +196,45 @@ def _encoding(
     return Encoding(f"{backbone.name.partition('#')[0]}#{view}", identity, dtype, shape)
 
 
+@dataclass
 class _Extraction:
     """Samples come from the loader; batches of new ones go through the backbone into the cache."""
 
-    def __init__(
-        self,
-        dataset: Dataset,
-        backbone: Backbone,
-        entries: Sequence[Entry],
-        cache: Cache,
-        options: ExtractOptions,
-    ) -> None:
-        self.dataset = dataset
-        self.backbone = backbone
-        self.entries = entries
-        self.cache = cache
-        self.options = options
-        self.encoded = 0
-        self.reused = 0
-        self.gray_level = 0
-        on_cpu = str(getattr(backbone, "device", "cpu")) == "cpu"
-        # never chosen by load: another batch size moves the last bits
-        self.batch_size = options.batch_size or (CPU_BATCH if on_cpu else GPU_BATCH)
-        self.width = sum(backbone.views.values())
-        self.indices = self._share()
-        self.samples: dict[int, Sample] = {}
-        self.ids: dict[int, bytes] = {}
-        self.errors: dict[int, str] = {}
-        self.failed: dict[bytes, str] = {}
-        self.queue: list[Prepared] = []
-        self.queued: set[bytes] = set()
-        self.unsaved: dict[bytes, NDArray[Any]] = {}
-        self.saved_at = time.monotonic()
+    dataset: Dataset
+    backbone: Backbone
+    entries: Sequence[Entry]
+    cache: Cache
+    options: ExtractOptions
+    window: tuple[float, float] | None
+    encoded: int = 0
+    reused: int = 0
+    gray_level: int = 0
+    samples: dict[int, Sample] = field(default_factory=dict)
+    ids: dict[int, bytes] = field(default_factory=dict)
+    errors: dict[int, str] = field(default_factory=dict)
+    failed: dict[bytes, str] = field(default_factory=dict)
+    queue: list[Prepared] = field(default_factory=list)
+    queued: set[bytes] = field(default_factory=set)
+    unsaved: dict[bytes, NDArray[Any]] = field(default_factory=dict)
+    saved_at: float = field(default_factory=time.monotonic)
 
-    def run(self, window: tuple[float, float] | None, progress: Progress) -> None:
-        self._check_disk()
+    def __post_init__(self) -> None:
+        on_cpu = str(getattr(self.backbone, "device", "cpu")) == "cpu"
+        # never chosen by load: another batch size moves the last bits
+        self.batch_size = self.options.batch_size or (CPU_BATCH if on_cpu else GPU_BATCH)
+        self.width = sum(self.backbone.views.values())
+        self.indices = self._share()
+
+    def run(self, progress: Progress) -> None:
         cached = [entry.known() for entry in self.entries]
-        preparation = Preparation(self.dataset, self.backbone.prepare, cached, window)
+        preparation = Preparation(self.dataset, self.backbone.prepare, cached, self.window)
         memo_keys, unknown = self._look_up(preparation, progress)
+        self._check_disk(len(unknown) - min(map(len, cached)))
         chunks = prepared_chunks(
             preparation, unknown, chunk=self.batch_size, workers=self.options.workers
         )
         started = time.monotonic()
-        done = self.reused
+        done = 0
         try:
             for chunk in chunks:
                 for prepared in chunk:
@@ -252,9 +242,13 @@ class _Extraction:
                 while len(self.queue) >= self.batch_size:
                     self._encode_batch()
                 done += len(chunk)
-                rate = self.encoded / (time.monotonic() - started)
-                note = f"{rate:.1f} per second, {self.reused:,} cached, {len(self.errors)} skipped"
-                progress(Step("encoding", done, len(self.indices), note))
+                rate = done / (time.monotonic() - started)
+                note = (
+                    f"{rate:.1f} per second, about {(len(unknown) - done) / rate / 60:.0f} min "
+                    f"left, {self.reused:,} cached, {len(self.errors)} skipped"
+                )
+                finished = len(self.indices) - len(unknown) + done
+                progress(Step("encoding", finished, len(self.indices), note))
             while self.queue:
                 self._encode_batch()
         finally:
@@ -299,19 +293,16 @@ class _Extraction:
         stop = batches * (number + 1) // shards * self.batch_size
         return range(count)[start:stop]
 
-    def _check_disk(self) -> None:
+    def _check_disk(self, count: int) -> None:
         """Refuse beforehand what the disk cannot hold; rows are written twice, then sorted."""
-        count = len(self.indices)
         needed = 2 * count * self.width * np.dtype(self.options.dtype).itemsize
-        folder = self.cache.root
-        while not folder.exists():
-            folder = folder.parent
-        free = shutil.disk_usage(folder).free
+        root = self.cache.root.absolute()
+        free = shutil.disk_usage(next(p for p in (root, *root.parents) if p.exists())).free
         if needed > free:
             raise StorageError(
                 f"{count:,} embeddings of {self.width} numbers need up to {needed / 1e9:.1f} GB in "
-                f"{self.cache.root}; {free / 1e9:.1f} GB are free. Free some space, choose another "
-                "folder (--cache), or store less (--dtype float16)."
+                f"{root}; {free / 1e9:.1f} GB are free. Free some space, choose another folder "
+                "(--cache), or store less (--dtype float16)."
             )
 
     def _add(self, prepared: Prepared, memo_key: bytes | None) -> None:
@@ -353,8 +344,8 @@ class _Extraction:
                 reason = f"its embedding is not finite in {self.options.dtype}."
                 reason = self.failed.setdefault(prepared.id, reason)
                 self._refuse(prepared.index, reason)
-        late = time.monotonic() - self.saved_at >= self.options.save_seconds
-        if late or len(self.unsaved) >= self.options.save_rows:
+        is_late = time.monotonic() - self.saved_at >= SAVE_SECONDS
+        if is_late or len(self.unsaved) >= SAVE_ROWS:
             self._save()
 
     def _encode(self, batch: list[Prepared]) -> NDArray[Any]:
@@ -367,23 +358,22 @@ class _Extraction:
         except (ProbekitError, MemoryError):
             raise
         except Exception as error:
-            if type(error).__name__ == "OutOfMemoryError":
-                if self.options.batch_size is not None or len(batch) == 1:
-                    raise InputError(
-                        f"{self.backbone.name} has no room for a batch of {len(batch)} ({error}). "
-                        "Pass a smaller --batch-size, or another --device."
-                    ) from error
-                self.batch_size = step = len(batch) // 2
-            elif len(batch) > 1:  # one sample's fault: find out whose
-                step = 1
-            else:
+            has_no_room = type(error).__name__ == "OutOfMemoryError"
+            if has_no_room and (self.options.batch_size is not None or len(batch) == 1):
+                raise InputError(
+                    f"{self.backbone.name} has no room for a batch of {len(batch)} ({error}). "
+                    "Pass a smaller --batch-size, or another --device."
+                ) from error
+            if len(batch) == 1:
                 self.failed[batch[0].id] = f"{self.backbone.name} fails on it ({error})."
                 return np.full((1, self.width), np.nan)
-        else:
-            check_shape(self.backbone, vectors, len(batch))
-            return vectors
-        parts = [batch[start : start + step] for start in range(0, len(batch), step)]
-        return np.concatenate([self._encode(part) for part in parts])
+            if has_no_room:
+                self.batch_size = len(batch) // 2
+            step = self.batch_size if has_no_room else 1  # else one sample's fault: find out whose
+            parts = [batch[start : start + step] for start in range(0, len(batch), step)]
+            return np.concatenate([self._encode(part) for part in parts])
+        check_shape(self.backbone, vectors, len(batch))
+        return vectors
 
     def _save(self) -> None:
         """Write what is encoded to every view's entry."""
@@ -395,8 +385,8 @@ class _Extraction:
                 entry.save(ids, part)
             self.unsaved = {}
 
-    def assemble(self, entry: Entry, source: str) -> EmbeddingSet:
-        """The set of all usable samples, in the dataset's order."""
+    def assemble(self, source: str) -> list[EmbeddingSet]:
+        """The set of all usable samples for each entry, in the dataset's order."""
         reasons = self.errors | {
             index: self.failed[id_] for index, id_ in self.ids.items() if id_ in self.failed
         }
@@ -412,16 +402,23 @@ class _Extraction:
         columns = {"key": texts(sample.key for sample in samples)}
         for name in sorted({name for sample in samples for name in sample.columns}):
             columns[name] = texts(sample.columns.get(name, "") for sample in samples)
-        embeddings = EmbeddingSet(
-            entry.rows(ids), ids, entry.encoding, columns=columns, source=source,
-            skipped=tuple(skipped),
-        )  # fmt: skip
+        labels = targets = None
         if self.dataset.target_names:
             targets = np.array([sample.targets for sample in samples], np.float64)
-            names = tuple(self.dataset.target_names)
-            return replace(embeddings, targets=targets, target_names=names)
-        if self.dataset.class_names:
+        elif self.dataset.class_names:
             labels = np.array([sample.label for sample in samples], np.int64)
-            names = tuple(self.dataset.class_names)
-            return replace(embeddings, labels=labels, class_names=names)
-        return embeddings
+        return [
+            EmbeddingSet(
+                rows=entry.rows(ids),
+                ids=ids,
+                encoding=entry.encoding,
+                labels=labels,
+                class_names=() if labels is None else tuple(self.dataset.class_names),
+                targets=targets,
+                target_names=tuple(self.dataset.target_names),
+                columns=columns,
+                source=source,
+                skipped=tuple(skipped),
+            )
+            for entry in self.entries
+        ]

@@ -8,6 +8,7 @@ import os
 import resource
 import signal
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -34,9 +35,16 @@ class Slow(GridBackbone):
         return super().encode(batch)
 
 
-def work(root: Path, *, workers: int = 0, save_rows: int = 8) -> tuple[int, int]:
+@pytest.fixture(autouse=True, scope="module")
+def small_pieces() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("probekit.extraction.extract.SAVE_ROWS", 8)
+        yield
+
+
+def work(root: Path, *, workers: int = 0) -> tuple[int, int]:
     """The command that is given again and again."""
-    options = ExtractOptions(batch_size=8, save_rows=save_rows, workers=workers)
+    options = ExtractOptions(batch_size=8, workers=workers)
     dataset = Pictures(range(ROWS))
     extracted = extract_dataset(
         dataset, Slow(), name="set", source="test", cache=Cache(root), options=options
