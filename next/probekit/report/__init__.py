@@ -1,0 +1,1 @@
+"""Reports: one HTML page about one run or several, from plain values."""

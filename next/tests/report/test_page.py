@@ -1,0 +1,115 @@
+"""Pages: the same bytes for the same run, names as text, nothing fetched."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from probekit.errors import InputError
+from probekit.evaluation.unlearning import UnlearningEvaluation
+from probekit.report.figures import draw
+from probekit.report.page import render, write_page
+from probekit.report.tables import ReportData
+
+VOID = {"meta", "link"}
+
+
+class Elements(HTMLParser):
+    """Checks that elements are closed in order; collects ids, references and visible text."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.ids: list[str] = []
+        self.references: set[str] = set()
+        self.text: list[str] = []
+        self.feed(page)
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        if tag not in VOID:
+            self.open.append(tag)
+        for name, value in attributes:
+            if name == "id":
+                self.ids.append(value or "")
+            self.references |= set(re.findall(r"url\(#([^)]+)\)", value or ""))
+            if name in ("href", "src"):
+                assert value is not None
+                assert value.startswith(("#", "data:"))
+                self.references |= {value[1:]} if value[0] == "#" else set()
+
+    def handle_startendtag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        self.handle_starttag(tag, attributes)
+        self.handle_endtag(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, text: str) -> None:
+        self.text.append(text)
+
+
+def test_a_page_of_one_run(data: ReportData) -> None:
+    elements = Elements(render([data]))
+    assert len(elements.ids) == len(set(elements.ids))
+    assert elements.references <= set(elements.ids)
+    text = " ".join(elements.text)
+    for expected in ("runs/a", "Client south was forgotten.", "0.013", "388 of 400", "12.3 MB"):
+        assert expected in text
+    assert "Computed from 200 retained rows of 2 clients." in text
+
+
+def test_the_same_run_gives_the_same_bytes(data: ReportData) -> None:
+    assert render([data]) == render([data])
+
+
+def test_several_runs_share_a_page_without_sharing_ids(data: ReportData) -> None:
+    page = render([data, replace(data, name="runs/b")])
+    elements = Elements(page)
+    assert len(elements.ids) == len(set(elements.ids))
+    assert elements.references <= set(elements.ids)
+    assert page.count("<article") == 2
+
+
+def test_names_are_text(data: ReportData) -> None:
+    page = render([replace(data, name="<b>&", summary=("</main><script>",))])
+    elements = Elements(page)
+    assert "<script" not in page
+    assert "<b>&" in elements.text
+    assert "<script>$x$" in " ".join(elements.text)
+
+
+def test_figures_follow_the_theme_of_the_page(data: ReportData) -> None:
+    figures = draw(data, "run-1")
+    assert list(figures) == ["heads", "bounds", "clients"]
+    for svg in figures.values():
+        ElementTree.fromstring(svg)
+        assert "var(--blue)" in svg
+        assert "#000000" not in svg
+        assert "#0072b2" not in svg
+        assert "<metadata" not in svg
+
+
+def test_a_run_that_only_trained_has_a_page(data: ReportData) -> None:
+    trained = UnlearningEvaluation({"before": data.evaluation.heads["before"]})
+    page = render([ReportData("runs/a", trained)])
+    Elements(page)
+    assert "certificate" not in page.partition("<main>")[2]
+    assert page.count("<figure") == 1
+
+
+def test_zero_distances_are_drawn(data: ReportData) -> None:
+    exact = replace(data.evaluation, distances={"minimum": {"after": 0.0, "before": 0.0}})
+    Elements(render([replace(data, evaluation=exact, certificate=None, a_priori=None)]))
+
+
+def test_a_page_is_written(data: ReportData, tmp_path: Path) -> None:
+    path = write_page([data], tmp_path / "page.html")
+    assert path.read_text(encoding="utf-8") == render([data])
+    with pytest.raises(InputError):
+        write_page([], tmp_path / "none.html")
