@@ -15,7 +15,7 @@ from probekit.errors import InputError
 DRAWS = 2000
 MIN_DRAWS = 200
 MAX_ELEMENTS = 5e7
-"""Groups x columns x draws of a bootstrap; beyond it there are fewer draws."""
+"""Of all draws of a bootstrap; beyond it there are fewer draws."""
 BATCH_ELEMENTS = 2**22
 FEW_GROUPS = 8
 """Below it resampled groups are too often all alike; each group then counts as a single row."""
@@ -73,8 +73,18 @@ class Sampling:
                 "Pass confidence=0.95 (--confidence 0.95)."
             )
 
-    def describe(self, method: str) -> str:
-        return method if self.inflation == 1 else f"{method}, variance x {self.inflation:g}"
+    def estimate(
+        self,
+        value: float,
+        interval: tuple[float, float],
+        count: int,
+        method: str,
+        *,
+        decimal: bool = False,
+    ) -> Estimate:
+        if self.inflation != 1:
+            method = f"{method}, variance x {self.inflation:g}"
+        return Estimate(value, *interval, self.confidence, count, method, decimal)
 
     def of(self, rows: NDArray[np.bool_]) -> Sampling:
         groups = None if self.groups is None else self.groups[rows]
@@ -109,9 +119,9 @@ def share(hits: ArrayLike, sampling: Sampling = ROWS) -> Estimate:
     mean = float(values.mean())
     if sampling.groups is None:
         interval = wilson(mean, count / sampling.inflation, sampling.confidence)
-        return Estimate(mean, *interval, sampling.confidence, count, sampling.describe("Wilson"))
+        return sampling.estimate(mean, interval, count, "Wilson")
     interval, method = ratio_interval(values[:, None], np.ones((count, 1)), sampling)
-    return Estimate(mean, *interval, sampling.confidence, count, method)
+    return sampling.estimate(mean, interval, count, method)
 
 
 def mean_of_shares(hits: NDArray[np.bool_], strata: Indices, sampling: Sampling = ROWS) -> Estimate:
@@ -124,20 +134,18 @@ def mean_of_shares(hits: NDArray[np.bool_], strata: Indices, sampling: Sampling 
     sizes = np.bincount(stratum)
     shares = np.bincount(stratum, weights=hits) / sizes
     value = float(shares.mean())
-    confidence = sampling.confidence
     if sampling.groups is not None:
         membership = np.eye(len(sizes))[stratum]
         interval, method = ratio_interval(membership * hits[:, None], membership, sampling)
-        return Estimate(value, *interval, confidence, len(hits), method)
+        return sampling.estimate(value, interval, len(hits), method)
     limits = [
-        wilson(part, size / sampling.inflation, confidence)
+        wilson(part, size / sampling.inflation, sampling.confidence)
         for part, size in zip(shares.tolist(), sizes.tolist(), strict=True)
     ]
     below, above = np.abs(np.array(limits).T - shares)
     low = value - float(np.sqrt(below @ below)) / len(sizes)
     high = value + float(np.sqrt(above @ above)) / len(sizes)
-    method = sampling.describe("Wilson, combined over classes")
-    return Estimate(value, low, high, confidence, len(hits), method)
+    return sampling.estimate(value, (low, high), len(hits), "Wilson, combined over classes")
 
 
 def ratio_interval(
@@ -155,13 +163,11 @@ def ratio_interval(
     count = len(sums)
     if bounded and (count < FEW_GROUPS or error == 0):
         independent = count / sampling.inflation
-        method = sampling.describe(f"Wilson over {count} groups")
-        return wilson(float(value), independent, sampling.confidence), method
+        return wilson(float(value), independent, sampling.confidence), f"Wilson over {count} groups"
     if error == 0 or count < 2:
         return (float(value), float(value)), "no variation"
-    draws = int(min(DRAWS, max(MIN_DRAWS, MAX_ELEMENTS / sums.size)))
     quotients = []
-    for weights in bootstrap_weights(count, draws, sampling.seed):
+    for weights in bootstrap_weights(count, sums.size, sampling.seed):
         drawn, errors = _ratios(sums, weights, width)
         usable = np.isfinite(drawn) & (errors > 0)
         quotients.append((drawn[usable] - value) / errors[usable])
@@ -174,11 +180,15 @@ def ratio_interval(
         low = max(0.0, low)
         high = min(1.0, high)
     unit = "rows" if sampling.groups is None else "groups"
-    return (low, high), sampling.describe(f"bootstrap-t over {count} {unit}")
+    return (low, high), f"bootstrap-t over {count} {unit}"
 
 
-def bootstrap_weights(count: int, draws: int, seed: int) -> Iterator[Array]:
-    """How often each of `count` units is drawn, (some draws, count) at a time."""
+def bootstrap_weights(count: int, elements: int, seed: int) -> Iterator[Array]:
+    """How often each of `count` units is drawn, (some draws, count) at a time.
+
+    elements: what a draw costs; there are fewer draws of many.
+    """
+    draws = int(min(DRAWS, max(MIN_DRAWS, MAX_ELEMENTS / elements)))
     generator = np.random.default_rng([seed, STREAM])
     batch = max(1, BATCH_ELEMENTS // count)
     shares = np.full(count, 1 / count)

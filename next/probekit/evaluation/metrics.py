@@ -11,9 +11,6 @@ from numpy.typing import NDArray
 from probekit.arrays import Array, Indices
 from probekit.errors import InputError
 from probekit.evaluation.intervals import (
-    DRAWS,
-    MAX_ELEMENTS,
-    MIN_DRAWS,
     ROWS,
     Estimate,
     Sampling,
@@ -74,11 +71,6 @@ def confusion(predicted: Indices, labels: Indices, classes: int) -> Indices:
     return counts.reshape(classes, classes)
 
 
-def largest_share(labels: Indices) -> float:
-    """Chance: the accuracy of always predicting the most frequent class."""
-    return float(np.bincount(labels).max() / len(labels))
-
-
 def calibration_error(confidences: Array, hits: NDArray[np.bool_], bins: int = BINS) -> float:
     """ECE: sum over bins (i/b, (i+1)/b] of (rows in bin / rows) |accuracy - mean confidence|."""
     number = np.clip(np.ceil(confidences * bins).astype(np.int64) - 1, 0, bins - 1)
@@ -119,8 +111,7 @@ def auroc(scores: Array, positive: NDArray[np.bool_], sampling: Sampling = ROWS)
         fewest = int(np.minimum(kinds, len(positive) - kinds).min())
         low, high = wilson(value, min(fewest, units) / sampling.inflation, sampling.confidence)
         method = "Wilson over the rarer kind"
-    method = sampling.describe(method)
-    return Estimate(value, low, high, sampling.confidence, len(scores), method, decimal=True)
+    return sampling.estimate(value, (low, high), len(scores), method, decimal=True)
 
 
 def average_precision(
@@ -136,27 +127,18 @@ def average_precision(
         unit = group_numbers(sampling.groups)
         name = "groups"
     count = int(unit.max()) + 1
-    draws = int(min(DRAWS, max(MIN_DRAWS, MAX_ELEMENTS / 8 / scores[:, labels].size)))
     curves = [_precision_order(scores[:, label], positive[:, label]) for label in labels]
     ones = np.ones((1, len(scores)))
     value = float(np.mean([_weighted_precision(curve, ones)[0] for curve in curves]))
     means = []
-    for weights in bootstrap_weights(count, draws, sampling.seed):
-        drawn = [_weighted_precision(curve, weights[:, unit]) for curve in curves]
-        means.append(_mean_without_nan(np.array(drawn)))
-    drawn_means = np.concatenate(means)
+    for weights in bootstrap_weights(count, 8 * scores[:, labels].size, sampling.seed):
+        drawn = np.array([_weighted_precision(curve, weights[:, unit]) for curve in curves])
+        means.append(np.nanmean(drawn[:, np.isfinite(drawn).any(axis=0)], axis=0))
     tail = (1 - sampling.confidence) / 2
-    limits = np.quantile(drawn_means[np.isfinite(drawn_means)], [tail, 1 - tail])
-    limits = np.clip(value + (limits - value) * np.sqrt(sampling.inflation), 0.0, 1.0)
-    return Estimate(
-        value,
-        float(limits[0]),
-        float(limits[1]),
-        sampling.confidence,
-        len(scores),
-        sampling.describe(f"bootstrap over {count} {name}"),
-        decimal=True,
-    )
+    limits = np.quantile(np.concatenate(means), [tail, 1 - tail])
+    low, high = np.clip(value + (limits - value) * np.sqrt(sampling.inflation), 0.0, 1.0).tolist()
+    method = f"bootstrap over {count} {name}"
+    return sampling.estimate(value, (low, high), len(scores), method, decimal=True)
 
 
 def r2(scores: Array, targets: Array, sampling: Sampling = ROWS) -> Estimate:
@@ -169,9 +151,7 @@ def r2(scores: Array, targets: Array, sampling: Sampling = ROWS) -> Estimate:
     centered = centered[:, varying]
     value = 1 - float((errors.sum(axis=0) / centered.sum(axis=0)).mean())
     (low, high), method = ratio_interval(errors, centered, sampling, bounded=False)
-    return Estimate(
-        value, 1 - high, 1 - low, sampling.confidence, len(scores), method, decimal=True
-    )
+    return sampling.estimate(value, (1 - high, 1 - low), len(scores), method, decimal=True)
 
 
 def independence_z(predictions: Array, targets: Array, folds: Indices) -> float:
@@ -247,14 +227,6 @@ def _weighted_precision(curve: _PrecisionOrder, weights: Array) -> Array:
     total = right[:, -1]
     sums = (gains * precision).sum(axis=1)
     return np.asarray(np.divide(sums, total, out=np.full(len(sums), np.nan), where=total > 0))
-
-
-def _mean_without_nan(values: Array) -> Array:
-    """The mean over the first axis; NaN where all are."""
-    present = np.isfinite(values)
-    sums = np.where(present, values, 0.0).sum(axis=0)
-    counts = present.sum(axis=0)
-    return np.asarray(np.divide(sums, counts, out=np.full(len(sums), np.nan), where=counts > 0))
 
 
 def _hits(predicted: Indices, labels: Indices) -> NDArray[np.bool_]:

@@ -105,8 +105,8 @@ def probe(
                     pending_controls = 0
             except ProbekitError as error:
                 errors.append(error)
-                heads = ", ".join(settings.heads)
-                computed = [Cell(_title(source), _title(name), heads, error=str(error))]
+                failed = ", ".join(settings.heads)
+                computed = [Cell(_title(source), _title(name), failed, error=str(error))]
             cells += computed
     if errors and all(cell.error for cell in cells):
         raise errors[0]

@@ -62,10 +62,6 @@ def test_classes_without_rows_are_left_out() -> None:
     assert metrics.balanced_accuracy(np.array([0, 0]), np.array([0, 2])).value == 0.5
 
 
-def test_chance_is_the_largest_class() -> None:
-    assert metrics.largest_share(np.array([0, 1, 1, 1])) == 0.75
-
-
 def test_calibration_by_hand() -> None:
     """Bins are (i/15, (i+1)/15]: 0.6 = 9/15 belongs to the ninth, 0.61 to the tenth."""
     confidences = np.array([0.6, 0.6, 0.61, 1.0])
