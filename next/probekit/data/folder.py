@@ -4,19 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from probekit.data.pictures import is_picture_name
-from probekit.data.splits import (
-    DataOptions,
-    Splits,
-    Table,
-    check_columns,
-    make_splits,
-    split_role,
-)
-from probekit.errors import InputError
+from probekit.data.splits import DataOptions, Splits, Table, check_columns, make_splits, split_role
+from probekit.errors import InputError, NotFoundError
 from probekit.registry import nearest
 
 METADATA = "metadata.csv"
@@ -46,46 +40,37 @@ def walk(
 def read_folder(folder: Path, files: Sequence[str], source: str, options: DataOptions) -> Splits:
     """The pictures below a folder, of which `walk` gave the files.
 
-    A file `metadata.csv` (file_name, label, client_id, split, ...) beside the classes gives
-    columns, and labels that replace the folders'.
+    Files `metadata.csv` (file_name, label, client_id, split, ...) beside the pictures or above
+    give columns, and labels that replace the folders'.
     """
-    tables = {}
     images = [name for name in files if is_picture_name(name)]
-    for split in _splits(images, options.split):
-        prefix = f"{split}/" if split else ""
-        names = [name.removeprefix(prefix) for name in images if name.startswith(prefix)]
-        columns = _read_metadata(folder, prefix, [_readable(name) for name in names], options)
-        tables[split] = _read_split(folder / split, names, columns, source, options)
-    unread = [name for name in set(files).difference(images) if Path(name).name != METADATA]
+    folders = {name.partition("/")[0] if "/" in name else "" for name in images}
+    is_divided = all(map(split_role, folders))
+    if options.split and options.split in folders:  # also one with an unusual name
+        is_divided = True
+        images = [name for name in images if name.startswith(f"{options.split}/")]
+    keys = [_readable(name) for name in images]
+    names = [key.partition("/")[2] for key in keys] if is_divided else keys
+    labels = [name.partition("/")[0] if "/" in name else None for name in names]
+    columns: dict[str, list[Any]] = {"label": labels}
+    if is_divided:
+        columns["split"] = [key.partition("/")[0] for key in keys]
+        options = replace(options, split_column=options.split_column or "split")
+    columns |= _read_metadata(folder, files, keys, options)
+    paths = [f"{folder}/{name}" for name in images]
+    table = Table(paths, "image", columns, options.label_column or "label", keys=keys)
+    unread = [name for name in files if not is_picture_name(name) and not _is_metadata(name)]
     notes = []
     if unread:
         notes.append(
             f"{source}: {len(unread)} files are no pictures and were left out (first: "
-            f"{min(unread)}). If one of them lists the pictures, read it instead."
+            f"{unread[0]}). If one of them lists the pictures, read it instead."
         )
-    return make_splits(source, tables, options, notes)
+    return make_splits(source, {"": table}, options, notes)
 
 
-def _splits(images: Sequence[str], split: str | None) -> set[str]:
-    """The folders that are splits; "" where there are none."""
-    folders = {name.partition("/")[0] if "/" in name else "" for name in images}
-    if split and split in folders:
-        return {split}  # also one with an unusual name
-    return folders if all(map(split_role, folders)) else {""}
-
-
-def _read_split(
-    folder: Path, names: Sequence[str], columns: dict[str, Any], source: str, options: DataOptions
-) -> Table:
-    keys = [_readable(name) for name in names]
-    label = options.label_column or "label"
-    loose = [key for key in keys if "/" not in key]
-    if label not in columns and len(loose) < len(keys):
-        if loose:
-            raise InputError(f"{source}: {loose[0]} lies beside the class folders. Move it.")
-        columns["label"] = [key.partition("/")[0] for key in keys]
-    paths = [f"{folder}/{name}" for name in names]
-    return Table(paths, "image", columns, label if label in columns else None, keys=keys)
+def _is_metadata(name: str) -> bool:
+    return name.rpartition("/")[2] == METADATA
 
 
 def _readable(name: str) -> str:
@@ -96,32 +81,35 @@ def _readable(name: str) -> str:
 
 
 def _read_metadata(
-    folder: Path, prefix: str, keys: Sequence[str], options: DataOptions
-) -> dict[str, Any]:
-    """The columns of metadata.csv in the order of the pictures; it stands in the split or above."""
-    path = folder / prefix / METADATA
-    if path.is_file():
-        prefix = ""
-    else:
-        path = folder / METADATA
-        keys = [prefix + key for key in keys]
-    if not path.is_file():
+    folder: Path, files: Sequence[str], keys: Sequence[str], options: DataOptions
+) -> dict[str, list[Any]]:
+    """The columns of all files metadata.csv, in the order of the pictures."""
+    paths = list(filter(_is_metadata, files))
+    if not paths:
         return {}
     import pandas
 
-    try:
-        frame = pandas.read_csv(path, keep_default_na=False, na_values=[""], encoding="utf-8-sig")
-    except (UnicodeDecodeError, ValueError) as error:
-        raise InputError(f"{path} must be comma-separated UTF-8 text: {error}.") from error
-    file_column = options.image_column or "file_name"
-    check_columns(list(frame), DataOptions(image_column=file_column), str(path))
-    frame.index = [Path(str(name)).as_posix() for name in frame[file_column]]
-    unknown = [name for name in frame.index.difference(keys) if name.startswith(prefix)]
-    if unknown or not frame.index.is_unique:
-        [wrong, *_] = unknown or frame.index[frame.index.duplicated()]
-        raise InputError(
-            f"{path} must have a line for each picture; {wrong!r} is not there or listed twice. "
-            f"{nearest(wrong, list(keys[:SHOWN_PATHS]))}"
+    frames = []
+    for path in paths:
+        try:
+            frame = pandas.read_csv(
+                folder / path, keep_default_na=False, na_values=[""], encoding="utf-8-sig"
+            )
+        except (UnicodeDecodeError, ValueError) as error:
+            raise InputError(f"{path} must be comma-separated UTF-8 text: {error}.") from error
+        column = options.image_column or "file_name"
+        check_columns(list(frame), DataOptions(image_column=column), path)
+        frame.index = [(Path(path).parent / str(name)).as_posix() for name in frame[column]]
+        frames.append(frame)
+    rows = pandas.concat(frames)
+    unknown = rows.index.difference([_readable(name) for name in files])
+    if len(unknown):
+        raise NotFoundError(
+            f"{METADATA} lists {len(unknown)} pictures that are not there (first: {unknown[0]!r}). "
+            f"{nearest(unknown[0], list(keys[:SHOWN_PATHS]))}"
         )
-    rows = frame.reindex(list(keys))
+    if not rows.index.is_unique:
+        repeated = rows.index[rows.index.duplicated()][0]
+        raise InputError(f"{METADATA} lists {repeated!r} twice. Remove a line.")
+    rows = rows.reindex(keys)
     return {str(name): rows[name].tolist() for name in rows}

@@ -160,43 +160,39 @@ def check_window(window: Window) -> Window:
     return (int(low) if low.is_integer() else low, int(high) if high.is_integer() else high)
 
 
-def to_eight_bits(content: Any, window: Window | None = None) -> Any:
-    """A picture at most 8 bits deep; whatever is no picture as it is.
-
-    window: the gray values that become 0 and 255; those between in proportion, rounded, those
-    beyond cut off. Without one it is 0 and 65535 for 16 bits, and pictures of 32 bits, which have
-    no agreed range, are refused.
-    """
-    if not isinstance(content, Image.Image) or (window is None and content.mode not in DEEP_MODES):
-        return content
-    if content.mode not in ("L", *DEEP_MODES):
-        raise SampleError(
-            f"A window is for gray pictures; found {content.mode}. Leave --window out."
-        )
-    if window is None and content.mode != "I;16":
-        raise SampleError(
-            f"Pictures of mode {content.mode!r} have no agreed range of values. Give a window "
-            "(--window LOW,HIGH), or save them as L or RGB."
-        )
-    low, high = window or DEFAULT_WINDOW
-    values = np.asarray(content, dtype=np.float64)
-    if not np.isfinite(values).all():
-        raise SampleError("The picture holds values that are not finite. Remove the row.")
-    scaled = np.clip((values - low) / (high - low), 0, 1) * 255
-    return Image.fromarray(np.floor(scaled + 0.5).astype(np.uint8))
-
-
 def to_rgb(picture: Image.Image, window: Window | None = None) -> Image.Image:
     """The picture as RGB. Alpha is dropped, as open_clip, transformers and timm do; not blended.
 
     Convert before resizing: Pillow resizes palette pictures by nearest neighbor.
+    window: the gray values that become 0 and 255; those between in proportion, rounded, those
+    beyond cut off. Without one it is 0 and 65535 for 16 bits, and pictures of 32 bits, which have
+    no agreed range, are refused.
     """
-    shallow: Image.Image = to_eight_bits(picture, window)
-    if shallow.mode == "RGB":
-        return shallow
-    if "transparency" in shallow.info:  # in one step Pillow would warn
-        shallow = shallow.convert("RGBA")
-    return shallow.convert("RGB")
+    if window is not None or picture.mode in DEEP_MODES:
+        picture = _to_eight_bits(picture, window)
+    if picture.mode == "RGB":
+        return picture
+    if "transparency" in picture.info:  # in one step Pillow would warn
+        picture = picture.convert("RGBA")
+    return picture.convert("RGB")
+
+
+def _to_eight_bits(picture: Image.Image, window: Window | None) -> Image.Image:
+    if picture.mode not in ("L", *DEEP_MODES):
+        raise SampleError(
+            f"A window is for gray pictures; found {picture.mode}. Leave --window out."
+        )
+    if window is None and picture.mode != "I;16":
+        raise SampleError(
+            f"Pictures of mode {picture.mode!r} have no agreed range of values. Give a window "
+            "(--window LOW,HIGH), or save them as L or RGB."
+        )
+    low, high = window or DEFAULT_WINDOW
+    values = np.asarray(picture, dtype=np.float64)
+    if not np.isfinite(values).all():
+        raise SampleError("The picture holds values that are not finite. Remove the row.")
+    scaled = np.clip((values - low) / (high - low), 0, 1) * 255
+    return Image.fromarray(np.floor(scaled + 0.5).astype(np.uint8))
 
 
 def highest_level(content: Any) -> int:

@@ -94,10 +94,9 @@ def test_a_flat_folder_has_no_labels_and_a_table_beside_it_is_noted(
     assert any("labels.csv" in note for note in splits.notes)
 
 
-def test_pictures_beside_class_folders_are_refused(tmp_path: Path, fill: Any) -> None:
+def test_pictures_beside_class_folders_have_no_label(tmp_path: Path, fill: Any) -> None:
     fill(tmp_path, "a/1.png", "loose.png")
-    with pytest.raises(InputError, match=r"loose\.png"):
-        read(tmp_path)
+    assert rows(read(tmp_path)) == [("a/1.png", 0), ("loose.png", -1)]
 
 
 @pytest.mark.parametrize(
@@ -112,10 +111,10 @@ def test_split_folders_however_spelled(
     )
     splits = read_dataset(tmp_path)
     assert list(splits.by_name) == list(names)
-    assert rows(splits.choose("test")[1]) == [("b/3.png", 1)]
+    assert rows(splits.choose("test")[1]) == [(f"{test}/b/3.png", 1)]
     assert splits.choose("test")[1].class_names == ("a", "b")
     assert all(name in splits.notes[-1] for name in names)
-    assert rows(read(tmp_path, split="validation")) == [("a/4.png", 0)]
+    assert rows(read(tmp_path, split="validation")) == [(f"{validation}/a/4.png", 0)]
     with pytest.raises(NotFoundError, match="holdout"):
         read(tmp_path, split="holdout")
 
@@ -136,7 +135,7 @@ def test_folders_without_pictures_are_neither_splits_nor_classes(tmp_path: Path,
 
 def test_an_unusual_split_can_be_asked_for(tmp_path: Path, fill: Any) -> None:
     fill(tmp_path, "train/a/1.png", "extra/a/2.png", "extra/b/2.png")
-    assert rows(read(tmp_path, split="extra")) == [("a/2.png", 0), ("b/2.png", 1)]
+    assert rows(read(tmp_path, split="extra")) == [("extra/a/2.png", 0), ("extra/b/2.png", 1)]
 
 
 def test_metadata_gives_labels_clients_groups_and_columns(tmp_path: Path, fill: Any) -> None:
@@ -183,14 +182,20 @@ def test_a_split_column_in_metadata_is_used_and_noted(tmp_path: Path, fill: Any)
     assert any("--split-column" in note for note in splits.notes)
 
 
-def test_metadata_above_the_splits_is_read(tmp_path: Path, fill: Any) -> None:
+def test_metadata_lies_above_the_splits_or_in_each(tmp_path: Path, fill: Any) -> None:
     fill(tmp_path, "train/a/1.png", "test/a/1.png")
-    (tmp_path / "metadata.csv").write_text(
-        "file_name,client_id\ntrain/a/1.png,north\ntest/a/1.png,south\n"
-    )
-    splits = read_dataset(tmp_path)
-    clients = {name: data[0].columns["client"] for name, data in splits.by_name.items()}
-    assert clients == {"train": "north", "test": "south"}
+    above = "file_name,client_id\ntrain/a/1.png,north\ntest/a/1.png,south\n"
+    (tmp_path / "metadata.csv").write_text(above)
+    assert clients(tmp_path) == {"train": "north", "test": "south"}
+    (tmp_path / "metadata.csv").unlink()
+    (tmp_path / "train/metadata.csv").write_text("file_name,client_id\na/1.png,east\n")
+    (tmp_path / "test/metadata.csv").write_text("file_name,client_id\na/1.png,west\n")
+    assert clients(tmp_path) == {"train": "east", "test": "west"}
+
+
+def clients(path: Path) -> dict[str, str]:
+    splits = read_dataset(path).by_name
+    return {name: dataset[0].columns["client"] for name, dataset in splits.items()}
 
 
 @pytest.mark.parametrize(

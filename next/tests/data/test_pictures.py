@@ -52,7 +52,6 @@ def test_16_bit_gray_is_divided_by_257_and_rounded() -> None:
     assert picture.mode == "I;16"
     assert pictures.highest_level(picture) == 65535
     gray = [round(int(value) / 257) for value in values[0]]
-    assert np.asarray(pictures.to_eight_bits(picture)).tolist() == [gray]
     assert np.asarray(pictures.to_rgb(picture))[0, :, 1].tolist() == gray
 
 
@@ -60,10 +59,10 @@ def test_a_window_uses_all_gray_levels_of_a_12_bit_scan() -> None:
     values = np.arange(4096, dtype=np.uint16).reshape(64, 64)
     scan = pictures.decode(encode(Image.fromarray(values), "PNG"))
     assert pictures.highest_level(scan) == 4095
-    assert len(np.unique(np.asarray(pictures.to_eight_bits(scan)))) == 17
+    assert len(np.unique(np.asarray(pictures.to_rgb(scan)))) == 17
     levels = np.asarray(pictures.to_rgb(scan, (0, 4095)))[..., 0].ravel().tolist()
     assert levels == [int(value * 255 / 4095 + 0.5) for value in range(4096)]
-    narrow = np.asarray(pictures.to_eight_bits(scan, (100, 101))).ravel()
+    narrow = np.asarray(pictures.to_rgb(scan, (100, 101)))[..., 0].ravel()
     assert narrow[99:103].tolist() == [0, 0, 255, 255]
 
 
@@ -87,8 +86,8 @@ def test_a_window_is_for_gray_pictures() -> None:
     with pytest.raises(SampleError, match="finite"):
         pictures.to_rgb(Image.fromarray(np.full((2, 2), np.nan, np.float32)), (0, 1))
     hounsfield = Image.fromarray(np.array([[-1000, 0, 400]], np.int32))
-    gray = pictures.to_eight_bits(hounsfield, (-200, 200))
-    assert np.asarray(gray).tolist() == [[0, 128, 255]]
+    gray = np.asarray(pictures.to_rgb(hounsfield, (-200, 200)))[..., 0]
+    assert gray.tolist() == [[0, 128, 255]]
 
 
 @pytest.mark.parametrize("window", [(5, 5), (9, 1), (0, float("inf")), 5, (1, 2, 3), "ab"])
