@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 import importlib
 import sys
@@ -9,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 from probekit.errors import InputError, NotFoundError
 
@@ -97,6 +98,76 @@ TRAINERS = Registry(
         "lbfgs": "probekit.federated.training.lbfgs:LbfgsRounds",
     },
 )
+METHODS = Registry(
+    "probekit.methods",
+    "method",
+    {
+        "exact": "probekit.unlearning.methods.exact:Exact",
+        "retrain": "probekit.unlearning.methods.retrain:Retrain",
+        "rounds": "probekit.unlearning.methods.rounds:Rounds",
+        "fedremoval": "probekit.unlearning.methods.fedremoval:FedRemoval",
+        "fedremoval-line": "probekit.unlearning.methods.fedremoval:FedRemovalLine",
+        "fedremoval-pcg": "probekit.unlearning.methods.fedremoval:FedRemovalPcg",
+    },
+)
+SOLVERS = Registry(
+    "probekit.solvers",
+    "solver",
+    {
+        "cholesky": "probekit.unlearning.methods.fedremoval:Cholesky",
+        "cg": "probekit.unlearning.methods.fedremoval:ConjugateGradient",
+        "sgd": "probekit.unlearning.methods.fedremoval:SgdSteps",
+        "adam": "probekit.unlearning.methods.fedremoval:AdamSteps",
+    },
+)
+
+
+def configured(text: str, registry: Registry = METHODS) -> Any:
+    """The record that `name`, `name:VALUE` or `name:key=value,...` stands for.
+
+    A bare value is that of the first option. A solver is named by `solver=` (or bare), and options
+    that the method does not have are the solver's: `fedremoval:sgd,steps=1000`.
+    """
+    name, _, options = text.partition(":")
+    factory = registry.get(name)
+    known = _options(factory)
+    values: dict[str, str] = {}
+    for position, part in enumerate(filter(None, options.split(","))):
+        key, equals, value = part.strip().partition("=")
+        if not equals and position == 0 and known:
+            key, value = next(iter(known)), key
+        values[key.replace("-", "_")] = value
+    own = {key: value for key, value in values.items() if key in known}
+    others = [f"{key}={value}" for key, value in values.items() if key not in known]
+    if others and "solver" not in own:
+        listed = ", ".join(known) or "none"
+        raise InputError(f"{name} has these options: {listed}; found {others[0]!r}. Leave it out.")
+    arguments = {key: _converted(key, value, known[key]) for key, value in own.items()}
+    if "solver" in own:
+        arguments["solver"] = configured(f"{own['solver']}:{','.join(others)}", SOLVERS)
+    return factory(**arguments)
+
+
+def _options(factory: Factory) -> dict[str, Any]:
+    """The fields of a record and their types."""
+    if not dataclasses.is_dataclass(factory):
+        return {}
+    hints = get_type_hints(factory)
+    return {field.name: hints[field.name] for field in dataclasses.fields(factory)}
+
+
+def _converted(key: str, value: str, kind: Any) -> Any:
+    """An option's text as a number, where its type is one."""
+    kinds = [kind, *get_args(kind)]
+    for number in (int, float):
+        if number in kinds:
+            try:
+                return number(value)
+            except ValueError as error:
+                raise InputError(
+                    f"{key} must be a number; found {value!r}. Write {key}=NUMBER."
+                ) from error
+    return value
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,1 @@
+"""Unlearning: requests, removals, methods and the choice among them."""

@@ -1,0 +1,189 @@
+"""Which method to use where none is named, what each would need and cost, what one has changed."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from probekit.errors import InputError
+from probekit.federated.federation import Federation, InProcess
+from probekit.federated.loss import MeanLoss
+from probekit.federated.queries import Statistics
+from probekit.federated.state import State
+from probekit.federated.training.closed_form import ClosedForm
+from probekit.federated.transports.kept import KeptFirst
+from probekit.linear.model import StatsObjective
+from probekit.linear.stats import sum_stats
+from probekit.objective import Penalty
+from probekit.records import array_bytes
+from probekit.registry import METHODS
+from probekit.unlearning.classes import ClassSquares
+from probekit.unlearning.methods.exact import Exact
+from probekit.unlearning.methods.fedremoval import FedRemoval, FedRemovalPcg, ServerRows
+from probekit.unlearning.methods.retrain import Retrain
+from probekit.unlearning.removal import (
+    Need,
+    Promise,
+    Questions,
+    Removal,
+    Unlearner,
+    finds_classes,
+    missing,
+)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A method by its name, and a sentence that says why."""
+
+    name: str
+    method: Unlearner
+    reason: str
+
+
+def choose(removal: Removal) -> Choice:
+    """The method that comes nearest to the minimum with the least asked of clients."""
+    if not removal.is_quadratic:
+        return _choose_retraining(removal)
+    if removal.keeps_statistics:
+        reason = "The clients' statistics are kept: those of the retained are summed and solved."
+        return Choice("exact", Exact(), reason)
+    asked = not removal.absent
+    if asked and (_is_local(removal.retained) or isinstance(removal.state.trainer, ClosedForm)):
+        reason = "No statistics are kept, but the retained clients can be asked for theirs once."
+        return Choice("exact", Exact(), reason)
+    if asked and removal.server is not None:
+        reason = (
+            "No statistics are kept; with the server's rows each round of the retained clients "
+            "brings the head nearer to the minimum."
+        )
+        return Choice("fedremoval-pcg", FedRemovalPcg(), reason)
+    if asked:
+        return _choose_retraining(removal)
+    return _choose_one_step(removal)
+
+
+def _choose_retraining(removal: Removal) -> Choice:
+    """For losses without a closed form, or clients elsewhere and no rows on the server."""
+    exact = Exact()
+    if not removal.is_quadratic and not missing(exact, removal):
+        reason = "The retained clients train anew from zero, which leaves no trace of the old head."
+        return Choice("exact", exact, reason)
+    lacking = missing(Retrain(), removal)
+    if lacking:
+        raise InputError(f"Every method that fits needs {' and '.join(lacking)}. Provide it.")
+    return Choice("retrain", Retrain(), "The retained clients repeat the run's own training.")
+
+
+def _choose_one_step(removal: Removal) -> Choice:
+    lacking = missing(FedRemoval(), removal)
+    if lacking:
+        raise InputError(
+            f"{removal.absent[0]} and {len(removal.absent) - 1} more retained clients are absent, "
+            f"and what was kept allows no method; fedremoval needs {' and '.join(lacking)}. "
+            "Bring them online."
+        )
+    server = ServerRows.of(removal)
+    if not server.enough:
+        raise InputError(f"{server.warning} Name the method to use it all the same.")
+    reason = (
+        f"Nobody can be asked; kept gradients allow one step with the server's {server.rows} rows, "
+        "which are enough for it to help. How far it ends from the minimum is not known."
+    )
+    return Choice("fedremoval", FedRemoval(), reason)
+
+
+def _is_local(federation: Federation) -> bool:
+    """Whether the clients' rows are in this process."""
+    transport = federation.transport
+    live = transport.live if isinstance(transport, KeptFirst) else transport
+    return isinstance(live, InProcess)
+
+
+@dataclass(frozen=True)
+class MethodPlan:
+    """What a method would need, whether it is here, and what it would ask at most."""
+
+    name: str
+    promise: Promise
+    missing: tuple[str, ...]
+    rounds: int
+    bytes: int
+    warning: str = ""
+
+    @property
+    def possible(self) -> bool:
+        return not self.missing
+
+
+def plan(removal: Removal) -> tuple[MethodPlan, ...]:
+    """Every registered method with its defaults; nobody is asked but the server's own rows."""
+    return tuple(plan_of(name, METHODS.get(name)(), removal) for name in METHODS.names())
+
+
+def plan_of(name: str, method: Unlearner, removal: Removal) -> MethodPlan:
+    lacking = missing(method, removal)
+    questions = list(method.questions(removal)) if not lacking else []
+    if not lacking and removal.keeps_statistics and removal.changed:
+        questions.insert(0, Questions(Statistics(), clients=removal.changed))
+    elif not lacking and removal.class_labels and finds_classes(method, removal):
+        questions.insert(0, Questions(ClassSquares()))
+    warning = ""
+    if not lacking and Need.SERVER_ROWS in method.needs(removal) and method.promise == "nothing":
+        warning = ServerRows.of(removal).warning
+    rounds = sum(question.times for question in questions)
+    size = sum(question.times * _bytes(question, removal.retained) for question in questions)
+    return MethodPlan(name, method.promise, tuple(lacking), rounds, size, warning)
+
+
+def _bytes(question: Questions, federation: Federation) -> int:
+    """What one round sends and receives."""
+    names = federation.clients if question.clients is None else question.clients
+    query = question.query
+    answers = sum(
+        math.prod(shape)
+        for name in names
+        for shape in query.shapes(federation.model, federation.clients[name]).values()
+    )
+    return len(names) * array_bytes(query) + 8 * answers
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What a removal has done to the loss of the retained rows, and what the server's rows allow.
+
+    server_rows and effective_dimension are 0 where the server has no rows.
+    """
+
+    loss_before: float
+    loss_after: float
+    server_rows: int
+    effective_dimension: float
+    warnings: tuple[str, ...]
+
+
+def facts(removal: Removal, after: State) -> Facts:
+    """From kept statistics, else by two rounds of the retained clients."""
+    removal = removal.seen_by(after)
+    before_loss = _loss(removal, removal.state, ridge=after.ridge)
+    after_loss = _loss(removal, after, ridge=after.ridge)
+    warnings: list[str] = []
+    if after_loss > before_loss:
+        warnings.append(
+            f"The retained loss rose from {before_loss:.6g} to {after_loss:.6g}: the head is worse "
+            "on the retained rows than before. Use another method."
+        )
+    if removal.server is None or not removal.is_quadratic:
+        return Facts(before_loss, after_loss, 0, 0.0, tuple(warnings))
+    server = ServerRows.of(removal)
+    if server.warning:
+        warnings.append(server.warning)
+    return Facts(before_loss, after_loss, server.rows, server.effective_dimension, tuple(warnings))
+
+
+def _loss(removal: Removal, state: State, *, ridge: float) -> float:
+    if removal.is_quadratic and removal.statistics is not None:
+        objective = StatsObjective(sum_stats(removal.statistics.values()))
+        value = objective.value_and_gradient(state.params)[0] / objective.weight
+        return value + Penalty(state.model, ridge).value(state.params)
+    return MeanLoss(removal.retained, ridge).value_and_gradient(state.params)[0]

@@ -1,0 +1,133 @@
+"""The classes that retained rows have: a head keeps these and no others.
+
+Clients number their classes as before; a transport that narrows them renumbers in every question.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from probekit.arrays import Array, Indices
+from probekit.embeddings import UNLABELED, EmbeddingSet
+from probekit.federated.client import ClientData, Holding, RowClient, StatisticsClient
+from probekit.federated.federation import Ask, Federation, Outcome, Transport
+from probekit.federated.queries import Arrays, Query, Shapes
+from probekit.federated.state import Kept, KeptGradients, KeptStatistics, State
+from probekit.federated.transports.kept import KeptFirst
+from probekit.linear.model import LinearModel
+from probekit.linear.stats import SufficientStats
+from probekit.objective import Model
+from probekit.records import record
+
+
+@record("query/class-squares")
+@dataclass(frozen=True)
+class ClassSquares:
+    """The squares of each class's one-hot column, summed: 0 where a client has no row of it."""
+
+    def answer(self, client: ClientData) -> Arrays:
+        if isinstance(client, StatisticsClient):
+            return {"squares": client.statistics.target_squares}
+        squares = np.zeros(client.model.classes)
+        for block in client.rows.blocks():
+            squares += (block.row_weights[:, None] * np.square(block.target_matrix)).sum(axis=0)
+        return {"squares": squares}
+
+    def shapes(self, model: Model, rows: int) -> Shapes:
+        return {"squares": (model.classes,)}
+
+
+@record("query/of-classes")
+@dataclass(frozen=True, eq=False)
+class OfClasses:
+    """A query to a client whose classes are only these, numbered from 0."""
+
+    query: Query
+    classes: Indices
+
+    def answer(self, client: ClientData) -> Arrays:
+        model = narrow_model(client.model, self.classes)
+        if not isinstance(client, RowClient):
+            stats = narrow_stats(client.statistics, self.classes)
+            return self.query.answer(StatisticsClient(client.name, model, stats, client.limits))
+        rows = narrow_rows(client.rows, self.classes)
+        return self.query.answer(RowClient(client.name, model, rows, client.limits))
+
+    def shapes(self, model: Model, rows: int) -> Shapes:
+        return self.query.shapes(narrow_model(model, self.classes), rows)
+
+
+@dataclass(frozen=True, eq=False)
+class Narrowed:
+    """A transport to clients who number more classes, those of `wide`."""
+
+    transport: Transport
+    wide: Model
+    classes: Indices
+
+    def describe(self) -> Mapping[str, Holding]:
+        return self.transport.describe()
+
+    def exchange(self, model: Model, asks: Iterable[Ask]) -> Iterator[Outcome]:
+        questions = (replace(ask, query=OfClasses(ask.query, self.classes)) for ask in asks)
+        yield from self.transport.exchange(self.wide, questions)
+
+
+def narrow_federation(federation: Federation, classes: Indices) -> Federation:
+    """The same clients, asked about these classes only."""
+    model = narrow_model(federation.model, classes)
+    transport = federation.transport
+    if isinstance(transport, KeptFirst):
+        parts = {name: narrow_stats(part, classes) for name, part in transport.parts.items()}
+        live = Narrowed(transport.live, federation.model, classes)
+        return replace(federation, transport=KeptFirst(parts, live), model=model)
+    narrowed = Narrowed(transport, federation.model, classes)
+    return replace(federation, transport=narrowed, model=model)
+
+
+def narrow_state(state: State, classes: Indices) -> State:
+    """The state with the parameters and sums of these classes; a history has no such part."""
+    kept: list[Kept] = []
+    for item in state.kept:
+        if isinstance(item, KeptStatistics):
+            parts = {name: narrow_stats(part, classes) for name, part in item.parts.items()}
+            kept.append(KeptStatistics(parts))
+        elif isinstance(item, KeptGradients):
+            gradients = {name: _columns(array, classes) for name, array in item.gradients.items()}
+            kept.append(KeptGradients(_columns(item.params, classes), gradients, item.weights))
+    params = _columns(state.params, classes)
+    model = narrow_model(state.model, classes)
+    return replace(state, params=params, model=model, kept=tuple(kept))
+
+
+def narrow_model(model: Model, classes: Indices) -> LinearModel:
+    assert isinstance(model, LinearModel)
+    return replace(model, classes=len(classes))
+
+
+def narrow_stats(stats: SufficientStats, classes: Indices) -> SufficientStats:
+    """Statistics of these classes only."""
+    if stats.root is not None:
+        kept = np.concatenate([np.arange(stats.columns), stats.columns + classes])
+        return replace(stats, root=_columns(stats.root, kept))
+    return replace(
+        stats,
+        moment_sum=_columns(stats.moment, classes),
+        target_squares_sum=stats.target_squares[classes],
+    )
+
+
+def narrow_rows(rows: EmbeddingSet, classes: Indices) -> EmbeddingSet:
+    """Rows whose labels are numbers among these classes; those of others have none."""
+    numbers = np.full(len(rows.class_names) + 1, UNLABELED)
+    numbers[classes] = np.arange(len(classes))
+    names = tuple(rows.class_names[number] for number in classes)
+    labels = None if rows.labels is None else numbers[rows.labels]
+    return replace(rows, labels=labels, class_names=names)
+
+
+def _columns(array: Array, columns: Indices) -> Array:
+    return np.ascontiguousarray(array[:, columns])

@@ -1,0 +1,1 @@
+"""Ways to forget, one file each."""

@@ -1,0 +1,66 @@
+"""Retraining: the run's own trainer, from its start and at its rate, on what is retained."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from probekit.federated.local import TrainingLoss
+from probekit.federated.queries import Gradient, LocalFit, Statistics, Weight
+from probekit.federated.state import State, Trainer
+from probekit.federated.training.closed_form import ClosedForm
+from probekit.federated.training.fedavg import FedAvg
+from probekit.federated.training.lbfgs import LbfgsRounds
+from probekit.linear.ridge import InverseC
+from probekit.records import record
+from probekit.unlearning.removal import Need, Promise, Questions, Removal
+
+
+@record("method/retrain")
+@dataclass(frozen=True)
+class Retrain:
+    """Trains again, a ridge that a rule chose included: what all other methods are measured by."""
+
+    promise: ClassVar[Promise] = "retrained"
+
+    def needs(self, removal: Removal) -> frozenset[Need]:
+        closed = isinstance(removal.state.trainer, ClosedForm)
+        return frozenset({Need.RETAINED} if closed else {Need.RETAINED, Need.RETAINED_ROWS})
+
+    def questions(self, removal: Removal) -> Sequence[Questions]:
+        return training_questions(removal.state.trainer, removal)
+
+    def unlearn(self, removal: Removal) -> State:
+        state = removal.state
+        setting = state.ridge_choice.setting
+        return state.trainer.train(removal.retained, ridge=setting, progress=removal.progress)
+
+
+def training_questions(trainer: Trainer, removal: Removal) -> list[Questions]:
+    """What a trainer asks, at most."""
+    params = removal.state.params
+    rule = removal.state.ridge_choice.rule
+    choosing = [Questions(Weight() if isinstance(rule, InverseC) else Statistics())]
+    if isinstance(trainer, ClosedForm):
+        questions = [Questions(Statistics())]
+    elif isinstance(trainer, LbfgsRounds):
+        summed = trainer.whiten or "statistics" in trainer.keep
+        questions = [Questions(Statistics())] if summed else choosing if rule else []
+        questions.append(Questions(Gradient(params), times=2 * trainer.rounds))
+    elif isinstance(trainer, FedAvg):
+        recipe = TrainingLoss(removal.state.ridge)
+        questions = choosing if rule else []
+        if trainer.participation < 1 and not trainer.uniform:
+            questions.append(Questions(Weight()))
+        for number in range(trainer.rounds):
+            fit = LocalFit(params, replace(trainer.plan, round=number), recipe)
+            drawn = sorted(trainer.draw(removal.retained, number))
+            questions.append(Questions(fit, clients=drawn))
+        if "statistics" in trainer.keep:
+            questions.append(Questions(Statistics()))
+    else:
+        return []
+    if "gradients" in trainer.keep:
+        questions.append(Questions(Gradient(params)))
+    return questions

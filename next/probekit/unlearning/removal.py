@@ -1,0 +1,341 @@
+"""A removal: what was trained, what is to be forgotten, and who can be asked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from functools import cached_property
+from typing import ClassVar, Literal, Protocol
+
+import numpy as np
+
+from probekit.arrays import Array, Indices
+from probekit.errors import InputError, SolverError
+from probekit.federated.federation import Federation, collect_stats
+from probekit.federated.loss import MeanLoss
+from probekit.federated.queries import Query
+from probekit.federated.state import (
+    Kept,
+    KeptGradients,
+    KeptStatistics,
+    State,
+    choose_from,
+    choose_ridge,
+)
+from probekit.linear.model import LinearModel
+from probekit.linear.ridge import InverseC, RidgeChoice
+from probekit.linear.stats import SufficientStats, sum_stats
+from probekit.objective import Squares
+from probekit.progress import Progress, silent
+from probekit.unlearning.classes import (
+    ClassSquares,
+    narrow_federation,
+    narrow_state,
+    narrow_stats,
+)
+
+SHOWN_CLIENTS = 9
+
+
+class Need(Enum):
+    """What a method may need; the value says how to have it."""
+
+    RETAINED = "the retained clients (bring them online)"
+    RETAINED_ROWS = "retained clients with rows (statistics cannot train locally)"
+    SERVER_ROWS = "rows on the server (train with --server-share)"
+    QUADRATIC = "a head trained on squares (a ridge head)"
+    PENALIZED = "a ridge above 0 on every parameter (--ridge, --intercept penalized)"
+
+
+@dataclass(frozen=True)
+class Request:
+    """Whole clients, or samples (hex ids) by client, to be forgotten."""
+
+    clients: frozenset[str] = frozenset()
+    samples: Mapping[str, frozenset[str]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if bool(self.clients) == bool(self.samples):
+            raise InputError(
+                "A request is about clients or about samples; found both or neither. "
+                "Make a request for each."
+            )
+
+    @property
+    def touched(self) -> frozenset[str]:
+        """Clients of whom nothing that was computed before may be used."""
+        return self.clients | self.samples.keys()
+
+
+@dataclass(frozen=True, eq=False)
+class Removal:
+    """What a method works from. The rows on the server are a federation of one.
+
+    clients: all retained clients with their rows. retained: those of them that can be asked.
+    class_labels: outputs are classes, which leave the head with their last row.
+    renewed: the retained clients' sums, where they were collected before.
+    """
+
+    state: State
+    request: Request
+    clients: Mapping[str, int]
+    retained: Federation
+    target: Federation
+    server: Federation | None = None
+    class_labels: bool = True
+    progress: Progress = silent
+    renewed: Mapping[str, SufficientStats] | None = None
+
+    @classmethod
+    def of(
+        cls,
+        state: State,
+        request: Request,
+        federation: Federation,
+        *,
+        server: Federation | None = None,
+        class_labels: bool = True,
+        progress: Progress = silent,
+    ) -> Removal:
+        """The clients that can be asked, divided by a request. Clients may be absent."""
+        _check_clients(state, request, federation)
+        if request.clients:
+            present = request.clients & federation.clients.keys()
+            retained = federation.without(present)
+            target = federation.only(present)
+        else:
+            retained = federation.without_samples(request.samples)
+            target = federation.only_samples(request.samples)
+        clients = {
+            name: retained.clients.get(name, rows)
+            for name, rows in state.clients.items()
+            if name in retained.clients or name not in request.touched
+        }
+        if not clients:
+            raise InputError(
+                f"Some rows must be retained; this request is about all "
+                f"{sum(state.clients.values())}. Forget less, or delete the run."
+            )
+        return cls(state, request, clients, retained, target, server, class_labels, progress)
+
+    @property
+    def is_quadratic(self) -> bool:
+        return isinstance(self.state.model.loss, Squares)
+
+    @property
+    def absent(self) -> list[str]:
+        """The retained clients that cannot be asked."""
+        return [name for name in self.clients if name not in self.retained.clients]
+
+    @property
+    def loss(self) -> MeanLoss:
+        """The loss of the retained rows; each value is a round."""
+        return MeanLoss(self.retained, self.ridge_choice.value)
+
+    @property
+    def changed(self) -> list[str]:
+        """The retained clients whose sums must be asked for again: those that forget samples."""
+        return [name for name in self.clients if name in self.request.touched]
+
+    @property
+    def keeps_statistics(self) -> bool:
+        """Whether every retained client's sums are kept, but for those that forget samples."""
+        kept = self.state.get(KeptStatistics)
+        return kept is not None and kept.parts.keys() >= self.clients.keys()
+
+    @property
+    def keeps_gradients(self) -> bool:
+        """Whether the retained gradient at the trained parameters follows from what is kept."""
+        kept = self.state.get(KeptGradients)
+        return (
+            kept is not None
+            and not self.request.samples
+            and kept.gradients.keys() >= self.clients.keys()
+            and np.array_equal(kept.params, self.state.params)
+        )
+
+    @cached_property
+    def statistics(self) -> dict[str, SufficientStats] | None:
+        """The retained clients' sums: kept, or asked for again where samples were forgotten."""
+        if self.renewed is not None:
+            return dict(self.renewed)
+        kept = self.state.get(KeptStatistics)
+        if kept is None or not self.keeps_statistics:
+            return None
+        parts = dict(kept.without(self.request.touched).parts)
+        if self.changed:
+            parts |= collect_stats(self.retained, self.changed, progress=self.progress)
+        return {name: parts[name] for name in self.clients}
+
+    @cached_property
+    def ridge_choice(self) -> RidgeChoice:
+        """The ridge; one that a rule chose is chosen again from the retained sums, or stale."""
+        choice = self.state.ridge_choice
+        if choice.rule is None:
+            return choice
+        if self.statistics is not None:
+            total = sum_stats(self.statistics.values())
+            return choose_from(choice.rule, self.state.model, total)
+        if isinstance(choice.rule, InverseC) and not self.absent:
+            return choose_ridge(choice.rule, self.retained)
+        return replace(choice, stale=True)
+
+    def gradient(self) -> Array:
+        """The retained gradient at the trained parameters: from what was kept, else one round."""
+        kept = self.state.get(KeptGradients)
+        params = self.state.params
+        if kept is None or not self.keeps_gradients:
+            return self.loss.gradient(params)
+        gradient = sum(kept.gradients[name] for name in self.clients)
+        weight = sum(kept.weights[name] for name in self.clients)
+        return np.asarray(gradient / weight + self.loss.penalty.gradient(params))
+
+    @cached_property
+    def remaining_classes(self) -> Indices:
+        """The classes that retained rows have: by kept sums, else by one small round."""
+        every = np.arange(self.state.model.classes)
+        if not self.class_labels or not isinstance(self.state.model, LinearModel):
+            return every
+        if self.statistics is not None:
+            squares = [part.target_squares for part in self.statistics.values()]
+        else:
+            squares = [answer.arrays["squares"] for answer in self.retained.ask(ClassSquares())]
+        return np.flatnonzero(np.sum(squares, axis=0))
+
+    def narrowed(self) -> Removal:
+        """The removal for a head of the remaining classes; the server's rows stay as they are."""
+        classes = self.remaining_classes
+        if len(classes) == self.state.model.classes:
+            return self
+        parts = self.statistics
+        if parts is not None:
+            parts = {name: narrow_stats(part, classes) for name, part in parts.items()}
+        return replace(
+            self,
+            state=narrow_state(self.state, classes),
+            renewed=parts,
+            retained=narrow_federation(self.retained, classes),
+            target=narrow_federation(self.target, classes),
+            class_labels=False,
+        )
+
+    def seen_by(self, after: State) -> Removal:
+        """The removal in the classes of the state that a method made of it."""
+        return self if after.model.classes == self.state.model.classes else self.narrowed()
+
+    def finish(
+        self, params: Array, *renewed: Kept, rounds: int = 0, ridge: RidgeChoice | None = None
+    ) -> State:
+        """The state after `rounds` more; what is kept forgets, unless it was renewed."""
+        if not np.isfinite(params).all():
+            raise SolverError(
+                "Unlearning must end with finite parameters; found others. Use another method."
+            )
+        kept = list(renewed)
+        kinds = {type(item) for item in renewed}
+        for item in self.state.kept:
+            remaining = self._remaining(item)
+            if type(item) not in kinds and remaining is not None:
+                kept.append(remaining)
+        return replace(
+            self.state,
+            params=np.ascontiguousarray(params),
+            ridge_choice=ridge or self.ridge_choice,
+            clients=dict(self.clients),
+            rounds=self.state.rounds + rounds,
+            kept=tuple(kept),
+        )
+
+    def _remaining(self, item: Kept) -> Kept | None:
+        """What is kept, without the forgotten; gradients elsewhere than here are of no use."""
+        if isinstance(item, KeptStatistics) and self.statistics is not None:
+            return KeptStatistics(self.statistics)
+        if isinstance(item, KeptGradients):
+            return None
+        return item.without(self.request.touched)
+
+
+def _check_clients(state: State, request: Request, federation: Federation) -> None:
+    """The retained must be those of the training, or the result would be about other rows."""
+    unknown = request.touched - state.clients.keys()
+    if unknown:
+        raise InputError(
+            f"Cannot forget client {min(unknown)}: this run has {_listed(state.clients)}. "
+            "Check the name."
+        )
+    for name, rows in federation.clients.items():
+        trained = state.clients.get(name, 0)
+        if trained != rows and name not in request.clients:
+            raise InputError(
+                f"Client {name} must have the {trained} rows of the training; it has {rows}. "
+                "Bring them back, leave out samples that were forgotten before "
+                "(federation.without_samples), or forget the client too."
+            )
+
+
+def _listed(clients: Iterable[str]) -> str:
+    """`clients 0 to 4`, or their names."""
+    names = list(clients)
+    if len(names) > 1 and sorted(names) == sorted(map(str, range(len(names)))):
+        return f"clients 0 to {len(names) - 1}"
+    shown = ", ".join(names[:SHOWN_CLIENTS])
+    return f"{len(names)} clients: {shown}{', ...' if len(names) > SHOWN_CLIENTS else ''}"
+
+
+@dataclass(frozen=True, eq=False)
+class Questions:
+    """A query that a method asks so many times, of all its clients or of some."""
+
+    query: Query
+    times: int = 1
+    clients: Sequence[str] | None = None
+
+
+Promise = Literal["minimum", "retrained", "nothing"]
+
+
+class Unlearner(Protocol):
+    """A way to forget: a record whose options are its fields.
+
+    promise: where it ends, up to rounding or its tolerance: at the minimum over the retained rows,
+        at what the run's own procedure makes of them, or nowhere in particular.
+    """
+
+    promise: ClassVar[Promise]
+
+    def needs(self, removal: Removal) -> frozenset[Need]: ...
+    def questions(self, removal: Removal) -> Sequence[Questions]:
+        """What it would ask the retained clients, at most."""
+
+    def unlearn(self, removal: Removal) -> State: ...
+
+
+def missing(method: Unlearner, removal: Removal) -> list[str]:
+    """What a method needs that is not here."""
+    state = removal.state
+    present = {
+        Need.RETAINED: not removal.absent,
+        Need.RETAINED_ROWS: not removal.absent and removal.retained.has_rows,
+        Need.SERVER_ROWS: removal.server is not None,
+        Need.QUADRATIC: removal.is_quadratic,
+        Need.PENALIZED: state.ridge > 0 and bool((state.model.penalized == 1).all()),
+    }
+    return sorted(need.value for need in method.needs(removal) if not present[need])
+
+
+def finds_classes(method: Unlearner, removal: Removal) -> bool:
+    """Whether the remaining classes are known, or the retained clients must answer anyway."""
+    return removal.keeps_statistics or Need.RETAINED in method.needs(removal)
+
+
+def unlearn(method: Unlearner, removal: Removal) -> State:
+    """Check what the method needs, drop classes that are gone, then let it work."""
+    lacking = missing(method, removal)
+    if lacking:
+        absent = f"; {removal.absent[0]} is absent" if removal.absent else ""
+        raise InputError(
+            f"{type(method).__name__} needs {' and '.join(lacking)}{absent}. "
+            "Provide it, or use another method (--dry-run shows which are possible)."
+        )
+    return method.unlearn(removal.narrowed() if finds_classes(method, removal) else removal)
