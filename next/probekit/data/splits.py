@@ -60,7 +60,6 @@ class DataOptions:
     """How to read a dataset; a column that is not named is recognized by its type and name.
 
     split: the only split to read ("train", "test", ...; of the hub also "train[:1000]").
-    config: the configuration of a dataset on the hub.
     label_column: "none" reads rows without labels.
     target_columns: real numbers, or 0/1 for several labels, instead of a label.
     keep_columns: further columns to keep with each sample.
@@ -69,7 +68,6 @@ class DataOptions:
     """
 
     split: str | None = None
-    config: str | None = None
     label_column: str | None = None
     image_column: str | None = None
     text_column: str | None = None

@@ -50,7 +50,6 @@ def load(name: str, options: DataOptions) -> Splits:
     if match is None:
         raise NotFoundError(f"A dataset of the hub is hf:NAME[:CONFIG][@REVISION]; found {source}.")
     hub_name, config, revision = match.groups()
-    config = options.config or config
     split = options.split if re.search(r"[\[+]", options.split or "") else None  # train[:1000]
     with hub.loading(source), hub.reachable(hub_name, revision):
         tables = datasets.load_dataset(hub_name, name=config, revision=revision, split=split)
@@ -77,7 +76,7 @@ def read(path: Path, source: str, options: DataOptions) -> Splits:
             tables = datasets.load_from_disk(str(path))
         else:
             arguments = _csv_arguments([entry.name for entry in path.iterdir()])
-            tables = datasets.load_dataset(str(path.absolute()), name=options.config, **arguments)
+            tables = datasets.load_dataset(str(path.absolute()), **arguments)
     folder = path if path.is_dir() else path.parent
     return wrap(tables if isinstance(tables, Mapping) else {"": tables}, source, options, folder)
 

@@ -125,12 +125,6 @@ def test_idx_labels_must_be_there_and_as_many_as_pictures(tmp_path: Path) -> Non
         read_dataset(tmp_path)
 
 
-def test_idx_has_no_columns(tmp_path: Path) -> None:
-    write_idx(tmp_path, "train", zipped=False)
-    with pytest.raises(InputError, match="--label-column"):
-        read_dataset(tmp_path, DataOptions(label_column="x"))
-
-
 def npz(path: Path, **arrays: Any) -> Path:
     np.savez(path / "set.npz", **arrays)
     return path / "set.npz"

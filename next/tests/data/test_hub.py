@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from types import SimpleNamespace
 from typing import Any
 
@@ -83,11 +82,6 @@ def test_names_are_taken_apart(
     assert hub.offline_while_loading is False
 
 
-def test_a_configuration_may_be_an_option(hub: Hub) -> None:
-    read_dataset("hf:org/name", DataOptions(config="large"))
-    assert hub.loaded[0][1]["name"] == "large"
-
-
 def test_a_slice_is_cut_by_the_library(hub: Hub) -> None:
     splits = read_dataset("hf:org/name", DataOptions(split="train[:2]"))
     assert hub.loaded[0][1]["split"] == "train[:2]"
@@ -128,11 +122,9 @@ def test_an_unreachable_hub_without_a_copy_is_offline(hub: Hub) -> None:
         read_dataset("hf:org/name")
 
 
-def test_offline_mode_is_honored_within_seconds(capfd: pytest.CaptureFixture[str]) -> None:
-    start = time.monotonic()
+def test_offline_mode_is_honored(capfd: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(OfflineError) as caught:
         read_dataset("hf:org/name")
-    assert time.monotonic() - start < 3
     assert caught.value.exit_code == 3
     assert capfd.readouterr() == ("", "")
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import pickle
 import tarfile
 from pathlib import Path
@@ -89,20 +88,6 @@ def test_the_test_split_of_a_dictionary_is_there(table: datasets.Dataset) -> Non
         read(both, split="dev")
 
 
-def test_classes_of_splits_are_united_by_name() -> None:
-    parts = {"train": ["b", "c"], "test": ["a", "c"]}
-    both = datasets.DatasetDict(
-        {
-            split: datasets.Dataset.from_dict({"text": labels, "label": labels})
-            for split, labels in parts.items()
-        }
-    )
-    splits = read_dataset(both)
-    for split, labels in parts.items():
-        dataset = splits.by_name[split]
-        assert [dataset.class_names[label] for label in labels_of(dataset)] == labels
-
-
 def test_columns_are_named(table: datasets.Dataset) -> None:
     dataset = read(table, text_column="note", label_column="client_id", keep_columns=("label",))
     assert (dataset.kind, dataset[0].content(), dataset[0].columns["label"]) == ("text", "a", "1")
@@ -125,11 +110,6 @@ def test_several_targets(table: datasets.Dataset) -> None:
     assert dataset[0].targets == (7.0, 1.0)
     assert np.isnan(dataset[2].targets[1])
     assert dataset[0].label == -1
-
-
-def test_a_label_with_fractions_is_a_target() -> None:
-    dataset = read(datasets.Dataset.from_dict({"text": ["x", "y"], "label": [0.5, 2.0]}))
-    assert (dataset.target_names, dataset[1].targets) == (("label",), (2.0,))
 
 
 def frame(*columns: str, rows: int = 2) -> datasets.Dataset:
@@ -323,20 +303,6 @@ def test_a_folder_of_tables_has_splits(tmp_path: Path) -> None:
     assert splits.by_name["test"].class_names == ("NA", "b")
 
 
-def test_a_folder_of_tables_may_have_configurations(tmp_path: Path) -> None:
-    for name in ("small", "large"):
-        (tmp_path / f"{name}.jsonl").write_text(json.dumps({"text": name, "label": 0}))
-    entries = "".join(
-        f"- config_name: {name}\n  data_files: {name}.jsonl\n" for name in ("small", "large")
-    )
-    (tmp_path / "README.md").write_text(f"---\nconfigs:\n{entries}---\n")
-    assert read(tmp_path, config="large")[0].content() == "large"
-    with pytest.raises(NotFoundError, match="huge"):
-        read(tmp_path, config="huge")
-    with pytest.raises(InputError, match="small"):
-        read(tmp_path)
-
-
 def test_tar_files(tmp_path: Path, png: Any) -> None:
     for part, values in enumerate((range(4), range(4, 6))):
         with tarfile.open(tmp_path / f"part-{part}.tar", "w") as tar:
@@ -400,9 +366,3 @@ def test_a_dictionary_of_columns(png: Any) -> None:
 def test_a_frame_of_objects_is_refused_with_a_remedy() -> None:
     with pytest.raises(InputError, match="paths or encoded bytes"):
         read(pandas.DataFrame({"image": [object()], "label": [1]}))
-
-
-def test_labels_of_a_large_column() -> None:
-    numbers = np.random.default_rng(0).integers(0, 50, 5000)
-    dataset: Any = read(datasets.Dataset.from_dict({"text": ["t"] * 5000, "label": numbers}))
-    assert np.array_equal(dataset.labels, numbers)
