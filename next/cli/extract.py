@@ -49,7 +49,7 @@ def extract(
     split, dataset = splits.choose(reading.split)
     output.warn(*splits.notes)
     if reading.split is None and len(splits.by_name) > 1:
-        output.warn(f"Encoding the split {split!r}; choose another one with --split.")
+        output.warn(f"Encoding the split {split!r} alone; choose another one with --split.")
     encoder = open_backbone(backbone, dataset.kind, options)
     started = time.perf_counter()
     extracted = extract_dataset(
@@ -62,25 +62,19 @@ def extract(
         options=options,
         progress=output.progress,
     )
-    seconds = time.perf_counter() - started
+    seconds = round(time.perf_counter() - started, 3)
     output.warn(*extracted.notes)
     sets = []
     for view, rows in extracted.sets.items():
-        set_title = extracted.names.get(view, "")
-        document = output.describe_set(set_title or "this share", rows)
-        sets.append({**document, "name": set_title, "view": view})
-    counts = f"{extracted.encoded:,} encoded in {seconds:.1f} s, {extracted.reused:,} reused"
-    output.print(f"{counts}; cache {store.root}")
-    skipped = next(iter(extracted.sets.values())).skipped
+        title = extracted.names.get(view)
+        document = output.describe_set(title or "this share", rows)
+        sets.append({**document, "name": title, "view": view})
+    counts = {"encoded": extracted.encoded, "reused": extracted.reused, "seconds": seconds}
+    output.print(
+        f"{extracted.encoded:,} encoded in {seconds:.1f} s, {extracted.reused:,} reused; "
+        f"cache {store.root}"
+    )
     if shard is None:
         output.print(f"next: probekit probe {sets[0]['name']}")
-    output.result(
-        {
-            "sets": sets,
-            "encoded": extracted.encoded,
-            "reused": extracted.reused,
-            "seconds": round(seconds, 3),
-            "skipped": skipped,
-        },
-        skipped=skipped,
-    )
+    skipped = next(iter(extracted.sets.values())).skipped
+    output.result({"sets": sets, **counts, "skipped": skipped}, skipped=skipped)

@@ -83,14 +83,11 @@ class Encoding:
         return canonical_json(self.identity) == canonical_json(other.identity)
 
     def to_dict(self) -> dict[str, Json]:
-        return {**asdict(self), "sample_shape": list(self.sample_shape)}
+        return asdict(self)
 
     @classmethod
     def from_dict(cls, value: Mapping[str, Any]) -> Self:
         return msgspec.convert(value, cls)
-
-    def __hash__(self) -> int:
-        return hash(self.digest)
 
 
 @dataclass(frozen=True)
@@ -137,8 +134,7 @@ class EmbeddingSet:
         if self.labels is not None and self.targets is not None:
             raise InputError("Rows have labels or targets; found both. Pass one of them.")
         if self.labels is not None and count:
-            low = int(self.labels.min())
-            high = int(self.labels.max())
+            low, high = int(self.labels.min()), int(self.labels.max())
             if low < UNLABELED or high >= len(self.class_names):
                 raise InputError(
                     f"Labels must be 0 to {len(self.class_names) - 1}, or -1 for none; found "
@@ -163,18 +159,16 @@ class EmbeddingSet:
         """
         matrix = as_matrix(rows)
         _check_finite(matrix)
-        numbers = None
+        numbers = target_matrix = None
         names = tuple(class_names)
-        target_matrix = None if targets is None else _as_targets(as_numpy(targets))
-        if labels is not None:
-            values = as_numpy(labels)
-            if is_real(values):
-                target_matrix = _as_targets(values)
-            else:
-                numbers, names = number_labels(values, names)
-        if target_matrix is not None:
-            width = target_matrix.shape[1]
-            target_names = tuple(target_names) or tuple(f"target {i}" for i in range(width))
+        values = None if labels is None else as_numpy(labels)
+        if targets is None and values is not None and is_real(values):
+            targets, values = values, None
+        if values is not None:
+            numbers, names = number_labels(values, names)
+        if targets is not None:
+            target_matrix = _as_targets(as_numpy(targets))
+            target_names = target_names or [f"target {i}" for i in range(target_matrix.shape[1])]
         return cls(
             rows=matrix,
             ids=stack_ids(_vector_ids(matrix)),
@@ -240,30 +234,26 @@ class EmbeddingSet:
 
     def take(self, indices: Indices) -> Self:
         """These rows, in this order."""
-        return replace(
-            self,
-            rows=np.ascontiguousarray(self.rows[indices]),
-            ids=self.ids[indices],
-            labels=None if self.labels is None else self.labels[indices],
-            targets=None if self.targets is None else self.targets[indices],
-            weights=None if self.weights is None else self.weights[indices],
-            columns={name: column[indices] for name, column in self.columns.items()},
-            skipped=(),
-        )
+        columns = {name: column[indices] for name, column in self.columns.items()}
+        part = self._part(indices)
+        return replace(part, rows=np.ascontiguousarray(part.rows), columns=columns)
 
     def blocks(self, size: int = BLOCK) -> Iterator[Self]:
-        """The set in pieces; columns and ids are left out of them."""
-        bare = replace(self, columns={}, skipped=())
+        """The set in pieces; columns are left out of them."""
         for start in range(0, len(self), size):
-            stop = min(start + size, len(self))
-            yield replace(
-                bare,
-                rows=self.rows[start:stop],
-                ids=self.ids[start:stop],
-                labels=None if self.labels is None else self.labels[start:stop],
-                targets=None if self.targets is None else self.targets[start:stop],
-                weights=None if self.weights is None else self.weights[start:stop],
-            )
+            yield self._part(slice(start, min(start + size, len(self))))
+
+    def _part(self, index: Indices | slice) -> Self:
+        return replace(
+            self,
+            rows=self.rows[index],
+            ids=self.ids[index],
+            labels=None if self.labels is None else self.labels[index],
+            targets=None if self.targets is None else self.targets[index],
+            weights=None if self.weights is None else self.weights[index],
+            columns={},
+            skipped=(),
+        )
 
     def without(self, ids: Collection[str]) -> Self:
         """All rows but those with these ids (hex), all of which must be here."""

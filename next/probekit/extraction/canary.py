@@ -56,10 +56,9 @@ def check_canary(
 
 def _canary_samples(backbone: Backbone, dataset: Dataset) -> tuple[Sequence[Any], str]:
     """Samples of the backbone's kind and a name for them; arrays are shaped like the dataset's."""
-    if backbone.kind == "image":
-        return [to_rgb(picture) for picture in canary_samples("image")[1::2]], ""
-    if backbone.kind == "text":
-        return canary_samples("text")[1::2], ""
+    if backbone.kind != "array":
+        samples = canary_samples(backbone.kind)[1::2]
+        return [to_rgb(item) for item in samples] if backbone.kind == "image" else samples, ""
     for index in range(min(FIRST_SAMPLES, len(dataset))):
         try:
             first = np.asarray(dataset[index].content())

@@ -76,15 +76,15 @@ def _read_arrays(path: Path, text_columns: Iterable[str]) -> Columns:
 def _read_h5(path: Path) -> Columns:
     import h5py
 
-    columns = {}
+    columns: Columns = {}
+
+    def read(name: str, item: Any) -> None:
+        if isinstance(item, h5py.Dataset):
+            is_text = h5py.check_string_dtype(item.dtype) is not None
+            columns[name] = np.asarray(item.asstr()[()] if is_text else item[()])
+
     with h5py.File(path, "r") as file:
-        names: list[str] = []
-        file.visit(names.append)
-        for name in names:
-            dataset = file[name]
-            if isinstance(dataset, h5py.Dataset):
-                is_text = h5py.check_string_dtype(dataset.dtype) is not None
-                columns[name] = np.asarray(dataset.asstr()[()] if is_text else dataset[()])
+        file.visititems(read)
     return columns
 
 
@@ -167,32 +167,24 @@ def find_parts(folder: Path, kind: str, suffix: str) -> dict[int, Path]:
 def read_folder(folder: Path, kind: str) -> Columns:
     """The vectors of a kind and the metadata beside them, matched by number."""
     vectors = find_parts(folder, kind, ".npy")
-    if not vectors:
-        raise NotFoundError(
-            f"{folder} has no files {kind}_0.npy, ... as clip-retrieval writes them. Choose "
-            "img_emb or text_emb with vector_column (--vector-column)."
-        )
     metadata = find_parts(folder, "metadata", ".parquet")
-    missing = vectors.keys() ^ set(metadata or range(max(vectors) + 1))
-    if missing:
-        raise InputError(
-            f"{folder} lacks the vectors or the metadata of part {min(missing)}. Copy it again."
+    if not vectors or vectors.keys() != metadata.keys():
+        raise NotFoundError(
+            f"{folder} must hold {kind}_0.npy, ... and metadata_0.parquet, ... of equal numbers, "
+            f"as clip-retrieval writes them; found {len(vectors)} and {len(metadata)}. Copy it again, "
+            "or choose img_emb or text_emb with vector_column (--vector-column)."
         )
     parts = []
     for number, path in sorted(vectors.items()):
-        columns = read_columns(path, kind)
-        rows = len(columns[kind])
-        if metadata:
-            columns = {**read_columns(metadata[number], kind), **columns}
-        for column in columns.values():
-            if len(column) != rows:
-                raise InputError(
-                    f"Part {number} of {folder} has {rows} vectors and {len(column)} rows of "
-                    "metadata. Copy it again."
-                )
+        columns = read_columns(metadata[number], kind) | read_columns(path, kind)
+        lengths = {name: len(column) for name, column in columns.items()}
+        if len(set(lengths.values())) > 1:
+            raise InputError(
+                f"Part {number} of {folder} must have a row of metadata for each vector; found "
+                f"{lengths}. Copy it again."
+            )
         parts.append(columns)
-    shared = [name for name in parts[0] if all(name in columns for columns in parts)]
     try:
-        return {name: np.concatenate([part[name] for part in parts]) for name in shared}
-    except ValueError as error:
-        raise InputError(f"The parts of {folder} differ in width ({error}).") from error
+        return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    except (KeyError, ValueError) as error:
+        raise InputError(f"The parts of {folder} differ in width or columns ({error}).") from error

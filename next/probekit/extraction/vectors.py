@@ -38,6 +38,10 @@ from probekit.registry import nearest
 
 VECTOR_NAMES = ("embedding", "embeddings", "vector", "vectors", "image_embedding", "features", "x")
 LABEL_NAMES = ("label", "labels", "y", "class", "target")
+OTHER_COLUMNS = (
+    "Choose vectors with vector_column (--vector-column), columns of numbers with vector_columns "
+    "(--vector-columns 'f*'), or encode pictures and texts with a backbone (-b)."
+)
 KEY_NAMES = ("id", "ids", "key", "keys", "image_path", "path", "filename", "url")
 
 VectorSets = tuple[dict[str, EmbeddingSet], tuple[str, ...]]
@@ -63,10 +67,12 @@ class VectorOptions(DataOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.label_column and self.target_columns:
-            raise InputError("Pass label_column or target_columns; found both.")
-        if self.vector_column and self.vector_columns:
-            raise InputError("Pass vector_column or vector_columns; found both.")
+        for first, second in (
+            ("label_column", "target_columns"),
+            ("vector_column", "vector_columns"),
+        ):
+            if getattr(self, first) and getattr(self, second):
+                raise InputError(f"Pass {first} or {second}; found both.")
         if self.join and self.labels is None:
             raise InputError(f"join (--join {self.join}) needs a file of labels (--labels FILE).")
 
@@ -111,7 +117,7 @@ def _read(columns: Columns, options: VectorOptions, *, source: str) -> VectorSet
     if options.labels is not None:
         more = read_columns(options.labels, "label", text_columns=options.text_columns)
         label = label or _label_column(more, columns, options)
-        columns |= _join(columns, more, len(vectors), options, problems, notes)
+        columns |= _join(columns, more, options, problems, notes)
     table = Table(vectors, "vector", columns, label)
     splits = make_splits(source, {"": table}, options, notes)
     datasets = {
@@ -125,14 +131,14 @@ def _read(columns: Columns, options: VectorOptions, *, source: str) -> VectorSet
     }
     if not any(map(len, sets.values())):
         raise InputError(f"{source} has no row that can be used; {len(reasons)} were left out.")
-    notes = [*splits.notes]
     split = usual_name(columns, SPLIT_NAMES)
-    if split is not None and list(sets) == [""]:
-        notes.append(
-            f"The column {split!r} is not used as the split: it holds other names than train, "
-            f"validation and test. Use it with --split-column {split}."
-        )
-    return sets, tuple(notes)
+    if split is None or list(sets) != [""]:
+        return sets, splits.notes
+    unused = (
+        f"The column {split!r} is not used as the split: it holds other names than train, "
+        f"validation and test. Use it with --split-column {split}."
+    )
+    return sets, (*splits.notes, unused)
 
 
 def _embedding_set(
@@ -212,10 +218,8 @@ def _vector_names(columns: Columns, options: VectorOptions, source: str) -> list
         if len(candidates) == 1:
             return candidates
     raise InputError(
-        f"{source} must have one column of vectors; it has {len(matrices)}. Choose it with "
-        f"vector_column (--vector-column): {list_names(matrices or columns)}. Or choose columns of "
-        "numbers with vector_columns (--vector-columns 'f*'), or encode pictures and texts with a "
-        "backbone (-b)."
+        f"{source} must have one column of vectors; found {list_names(matrices or columns)}. "
+        f"{OTHER_COLUMNS}"
     )
 
 
@@ -227,9 +231,7 @@ def _as_matrix(
         if column.ndim != dimensions or column.dtype.kind not in "fiub":
             raise InputError(
                 f"Vectors must be numbers of shape (n, d); {name!r} in {source} is {column.dtype} "
-                f"of shape {column.shape}. Choose others with vector_column (--vector-column) or "
-                "vector_columns (--vector-columns 'f[0-9]*'), or encode pictures with a backbone "
-                "(-b)."
+                f"of shape {column.shape}. {OTHER_COLUMNS}"
             )
     vectors = columns[0] if dimensions == 2 else np.stack(columns, axis=1)
     return vectors.astype(vectors.dtype.newbyteorder("="), copy=False)
@@ -259,7 +261,6 @@ def _label_column(labels: Columns, columns: Columns, options: VectorOptions) -> 
 def _join(
     columns: Columns,
     labels: Columns,
-    count: int,
     options: VectorOptions,
     problems: dict[str, Indices],
     notes: list[str],
