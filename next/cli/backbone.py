@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
 import typer
 
@@ -75,26 +74,23 @@ def check(
 ) -> None:
     """Load a backbone, try it on a few pictures, and print what was found."""
     from probekit.backbones import load_backbone
+    from probekit.backbones.module import TorchBackbone
     from probekit.testing import check_backbone
 
     backbone = load_backbone(
         name, device=model.device, precision=model.precision, preprocessing=model.preprocessing
     )
     measured = check_backbone(backbone)
-    about: Mapping[str, Any] = getattr(backbone, "description", {})
     document = {
         "backbone": backbone.name,
         "kind": backbone.kind,
         "views": dict(backbone.views),
-        "after_final_norm": about.get("after_final_norm", {}),
-        "other_views": about.get("views", []),
-        "model": about.get("model", "none"),
-        "commit": getattr(backbone, "commit", ""),
         "identity": dict(backbone.identity),
-        "device": getattr(backbone, "device", "cpu"),
-        "precision": model.precision,
         "samples_per_second": round(measured.samples_per_second, 1),
         "batch_difference": measured.batch_difference,
     }
+    if isinstance(backbone, TorchBackbone):
+        document |= backbone.description
+        document |= {"commit": backbone.commit, "device": backbone.device}
     output.fields(document)
     output.result(document)

@@ -57,7 +57,6 @@ def check_backbone(
     prepared = [backbone.prepare(sample) for sample in inputs]
     vectors = backbone.encode(prepared)
     _check_vectors(backbone, vectors, len(inputs))
-    _check_mode(backbone)
     start = time.perf_counter()
     again = backbone.encode([backbone.prepare(sample) for sample in inputs])
     seconds = time.perf_counter() - start
@@ -83,29 +82,28 @@ def _fault(backbone: Backbone, text: str) -> ConformanceError:
 
 
 def _check_identity(backbone: Backbone) -> None:
-    identity = backbone.identity
-    if not identity:
-        raise _fault(backbone, "must state its identity (weights, preprocessing); found none.")
     try:
-        stated = canonical_json(identity)
+        texts = [canonical_json(backbone.identity) for _ in range(2)]
     except (TypeError, ValueError) as error:
         raise _fault(
             backbone, f"must state its identity in plain JSON values; found {error}. Convert them."
         ) from error
-    if canonical_json(backbone.identity) != stated:
-        raise _fault(backbone, "must state the same identity twice; found two different ones.")
-
-
-class _ModelError(Exception):
-    """Raised while pickling: a torch module was met."""
+    if texts[0] != texts[1] or not backbone.identity:
+        raise _fault(
+            backbone,
+            "must state what determines its numbers (weights, preprocessing), every time the "
+            f"same; found the identities {texts[0]} and {texts[1]}.",
+        )
 
 
 class _PreparePickler(pickle.Pickler):
+    """Refuses torch modules with parameters."""
+
     def reducer_override(self, value: Any) -> Any:
         torch = sys.modules.get("torch")
         module = torch is not None and isinstance(value, torch.nn.Module)
         if module and any(parameter.numel() for parameter in value.parameters()):
-            raise _ModelError(type(value).__name__)
+            raise pickle.PicklingError(f"it holds a model, {type(value).__name__}")
         return NotImplemented
 
 
@@ -113,21 +111,16 @@ def _check_prepare(backbone: Backbone, sample: Any) -> None:
     file = io.BytesIO()
     try:
         _PreparePickler(file).dump(backbone.prepare)
-    except _ModelError as error:
-        raise _fault(
-            backbone,
-            f"must prepare samples without its model; found {error} in what workers would "
-            "receive. Make prepare a function or an object of its own.",
-        ) from error
     except Exception as error:  # pickle raises whatever an object's own methods raise
         raise _fault(
             backbone,
-            f"must have a prepare that can be pickled; found {type(error).__name__}: {error}. "
-            "Define it at the top of a module, not as a lambda or inside a function.",
+            "must have a prepare that worker processes receive without its model; found "
+            f"{type(error).__name__}: {error}. Make it a function at the top of a module, or an "
+            "object of its own.",
         ) from error
     in_worker = pickle.loads(file.getvalue())(sample)
     here = backbone.prepare(sample)
-    if not isinstance(here, str) and not np.array_equal(np.asarray(in_worker), np.asarray(here)):
+    if not np.array_equal(np.asarray(in_worker), np.asarray(here)):
         raise _fault(
             backbone,
             "must prepare a sample alike every time and in every process; found two results. "
@@ -137,29 +130,19 @@ def _check_prepare(backbone: Backbone, sample: Any) -> None:
 
 def _check_vectors(backbone: Backbone, vectors: NDArray[Any], rows: int) -> None:
     width = sum(backbone.views.values())
-    found = f"{type(vectors).__name__} of shape {np.shape(vectors)}"
     if not isinstance(vectors, np.ndarray) or vectors.shape != (rows, width) or not width:
         raise _fault(
             backbone,
             f"must encode {rows} samples to an array of shape ({rows}, {width}), the widths of its "
-            f"views {dict(backbone.views)}; found {found}.",
+            f"views {dict(backbone.views)}; found {type(vectors).__name__} of shape "
+            f"{np.shape(vectors)}.",
         )
-    if vectors.dtype.kind != "f":
-        raise _fault(backbone, f"must give floating-point numbers; found {vectors.dtype}.")
-    if not np.isfinite(vectors).all():
-        count = int((~np.isfinite(vectors)).sum())
-        raise _fault(backbone, f"must give finite numbers; found {count} that are not.")
-
-
-def _check_mode(backbone: Backbone) -> None:
-    torch = sys.modules.get("torch")
-    if torch is None:
-        return
-    for name, value in vars(backbone).items() if hasattr(backbone, "__dict__") else ():
-        if isinstance(value, torch.nn.Module) and any(part.training for part in value.modules()):
-            raise _fault(
-                backbone, f"must not train; found {name} in training mode. Call {name}.eval()."
-            )
+    if vectors.dtype.kind != "f" or not np.isfinite(vectors).all():
+        raise _fault(
+            backbone,
+            f"must give finite floating-point numbers; found {vectors.dtype} with a minimum of "
+            f"{vectors.min()}. Check its weights.",
+        )
 
 
 def _batch_difference(

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from numpy.typing import NDArray
 
 from probekit.arrays import Json
 
 
+@runtime_checkable
 class Backbone(Protocol):
     """Encodes samples of one kind ("image", "text" or "array").
 

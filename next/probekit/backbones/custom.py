@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Unpack, cast
+from typing import Any, TypeGuard, Unpack
 
 import numpy as np
 import torch
@@ -47,9 +47,8 @@ def _is_factory(thing: Any) -> bool:
     return True
 
 
-def is_backbone(thing: object) -> bool:
-    attributes = ("name", "kind", "identity", "views", "prepare", "encode")
-    return not isinstance(thing, type) and all(hasattr(thing, name) for name in attributes)
+def is_backbone(thing: object) -> TypeGuard[Backbone]:
+    return isinstance(thing, Backbone) and not isinstance(thing, type)
 
 
 def as_backbone(
@@ -71,7 +70,7 @@ def as_backbone(
                 f"{thing!r} is a backbone already and has its own preprocessing. Leave out prepare "
                 "and preprocessing (--preprocessing)."
             )
-        return cast(Backbone, thing)
+        return thing
     if isinstance(thing, type) or not callable(thing):
         raise InputError(
             f"A backbone must be a torch module, a function from samples to vectors or a Backbone; "
@@ -142,11 +141,7 @@ class FunctionBackbone:
     views: Mapping[str, int] = field(default_factory=lambda: {VIEW: 0})
 
     def encode(self, batch: Sequence[Any]) -> NDArray[np.float32]:
-        if not len(batch):
-            return np.zeros((0, self.views[VIEW]), np.float32)
-        inputs: Any = list(batch)
-        if isinstance(batch[0], np.ndarray | Tensor):
-            inputs = module.stack_batch(batch)
+        inputs = module.stack_batch(batch)
         if isinstance(batch[0], np.ndarray):
             inputs = inputs.numpy()
         with torch.inference_mode():
@@ -178,8 +173,8 @@ def _unchanged(content: Any) -> Any:
 
 
 def _qualified_name(thing: object) -> str:
-    named: Any = thing if hasattr(thing, "__qualname__") else type(thing)
-    return f"{named.__module__}.{named.__qualname__}"
+    owner: Any = thing if hasattr(thing, "__qualname__") else type(thing)
+    return f"{owner.__module__}.{owner.__qualname__}"
 
 
 def _without_addresses(text: str) -> str:
@@ -191,30 +186,32 @@ def _function_identity(function: Callable[[Any], Any]) -> dict[str, Json]:
 
     Other values that it closes over are not covered: against those the cache keeps its canary.
     """
-    identity: dict[str, Json] = {"function": _qualified_name(function)}
-    weights = {
+    weights: dict[str, Json] = {
         name: module.tensor_digest(value.state_dict())
         for name, value in sorted(_reachable(function).items())
         if isinstance(value, nn.Module)
     }
-    if weights:
-        identity["weights"] = weights
-    version: Json = getattr(function, "identity", None)
-    return {**identity, "version": digest(_source(function)) if version is None else version}
+    version: Json = getattr(function, "identity", None) or digest(_source(function))
+    return {"function": _qualified_name(function), "weights": weights, "version": version}
 
 
 def _source(function: Callable[[Any], Any]) -> str:
-    """The source of a function; of another callable its description, if it has one."""
+    """The source of a function or of a callable's class, and its description."""
+    if isinstance(function, partial):
+        arguments = repr((function.args, function.keywords))
+        return _source(function.func) + _without_addresses(arguments)
+    description = _without_addresses(repr(function))
     try:
-        return inspect.getsource(function)
+        source = inspect.getsource(function if inspect.isroutine(function) else type(function))
     except (OSError, TypeError) as error:
-        if type(function).__repr__ not in (object.__repr__, type(_unchanged).__repr__):
-            return _without_addresses(repr(function))
+        if description == repr(function):  # it says more than where it is
+            return description
         raise InputError(
             f"Cannot tell one version of {_qualified_name(function)} from another: it has no "
             "source. Define it in a file, or set its attribute `identity` to a text that changes "
             "when its numbers do."
         ) from error
+    return source + description
 
 
 def _reachable(function: Callable[[Any], Any]) -> dict[str, object]:

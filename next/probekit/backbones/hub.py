@@ -12,9 +12,14 @@ from huggingface_hub import HfApi, snapshot_download
 from probekit.errors import InputError, NotFoundError, OfflineError, ProbekitError
 from probekit.registry import Name
 
+HUB = "hf-hub:"
+FOLDER = "local-dir:"
+"""How open_clip and timm spell a repository of the hub, and a folder."""
+RANDOM = "random"
+RANDOM_SEED = 0
+SUFFIXES = (".safetensors", ".pt", ".pth", ".bin")
 TIMEOUT = 10.0
 """Seconds that the hub has to answer the first request; there is no second one."""
-SUFFIXES = (".safetensors", ".pt", ".pth", ".bin")
 
 UNREACHABLE = (
     "its files are not in the local cache and the hub cannot be reached. Run once with a network "
@@ -24,7 +29,6 @@ GATED = "access is on request. Accept its terms on the hub, then run `hf auth lo
 NO_REVISION = "the hub has no such revision. Check the spelling after @."
 NO_REPOSITORY = "the hub has no such repository. Check the spelling, or run `hf auth login`."
 NO_FILE = "the repository lacks a file ({cause}). Use one that has it, or another scheme."
-BAD_NAME = "{cause} Write hf:ORG/NAME, or the path of an existing folder."
 CODE = "the file holds more than tensors, and no code is run. Save its state_dict as safetensors."
 NETWORK = ("ConnectError", "ConnectTimeout", "ReadTimeout", "ProxyError", "ConnectionError")
 REASONS: dict[str, tuple[type[ProbekitError], str]] = {
@@ -34,13 +38,12 @@ REASONS: dict[str, tuple[type[ProbekitError], str]] = {
     "RevisionNotFoundError": (NotFoundError, NO_REVISION),
     "RepositoryNotFoundError": (NotFoundError, NO_REPOSITORY),
     "EntryNotFoundError": (NotFoundError, NO_FILE),
-    "HFValidationError": (InputError, BAD_NAME),
     "UnpicklingError": (InputError, CODE),
 }
 """By name: the hub's libraries use httpx, httpx2 or requests, by their versions."""
 
 
-def translate(error: BaseException, name: Name) -> ProbekitError:
+def translate(error: BaseException, name: Name | str) -> ProbekitError:
     """Our error for what a loader raised; loaders wrap the hub's errors in their own."""
     cause: BaseException | None = error
     while cause is not None:
@@ -76,31 +79,45 @@ def hub_errors(name: Name) -> Iterator[None]:
         logging.root.removeHandler(handler)
 
 
-def fetch_snapshot(name: Name, stem: str = "model", torch_stem: str = "pytorch_model") -> Path:
+def fetch_snapshot(
+    repository: str,
+    revision: str | None,
+    *,
+    stem: str = "model",
+    torch_stem: str = "pytorch_model",
+) -> Path:
     """The folder of a hub repository's configuration and weights; its name is the commit.
 
     One request asks for the commit. Where the hub cannot be reached, the local cache must have
     the revision already.
     """
     weights = [f"{stem}.safetensors", f"{stem}-*.safetensors"]
-    revision = name.revision
     offline = False
-    with hub_errors(name):
-        try:
-            info = HfApi().model_info(name.name, revision=revision, timeout=TIMEOUT)
-            revision = info.sha
-            files = [Path(sibling.rfilename) for sibling in info.siblings or ()]
-            if not any(file.match(pattern) for file in files for pattern in weights):
-                weights = [f"{torch_stem}.bin", f"{torch_stem}-*.bin"]
-        except Exception as error:
-            offline = isinstance(translate(error, name), OfflineError)
-            if not offline:
-                raise
-        patterns = ["*.json", *weights]
-        folder = snapshot_download(
-            name.name, revision=revision, allow_patterns=patterns, local_files_only=offline
-        )
+    try:
+        info = HfApi().model_info(repository, revision=revision, timeout=TIMEOUT)
+        revision = info.sha
+        files = [Path(sibling.rfilename) for sibling in info.siblings or ()]
+        if not any(file.match(pattern) for file in files for pattern in weights):
+            weights = [f"{torch_stem}.bin", f"{torch_stem}-*.bin"]
+    except Exception as error:
+        offline = isinstance(translate(error, repository), OfflineError)
+        if not offline:
+            raise
+    patterns = ["*.json", *weights]
+    folder = snapshot_download(
+        repository, revision=revision, allow_patterns=patterns, local_files_only=offline
+    )
     return Path(folder)
+
+
+def library_folder(text: str, **stems: str) -> Path | None:
+    """The folder of `hf-hub:ORG/NAME[@REVISION]` or `local-dir:FOLDER`; None for other names."""
+    if text.startswith(HUB):
+        repository, _, revision = text.removeprefix(HUB).partition("@")
+        return fetch_snapshot(repository, revision or None, **stems)
+    if text.startswith(FOLDER):
+        return Path(text.removeprefix(FOLDER)).expanduser()
+    return None
 
 
 def weights_file(path: str, prefix: str) -> Path:

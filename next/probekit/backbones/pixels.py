@@ -5,7 +5,6 @@ What a backbone has to beat, and what small networks are trained on.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -35,6 +34,7 @@ class Pixels:
 
     @property
     def name(self) -> str:
+        """Without what is the default, so that one backbone has one name."""
         side = "" if self.side == DEFAULT_SIDES[self.view] else str(self.side)
         return str(Name("pixels", side, view="rgb" if self.view == "rgb" else None))
 
@@ -60,8 +60,7 @@ class Pixels:
 
     def prepare(self, content: Image.Image) -> NDArray[np.float32]:
         picture = to_rgb(content).convert(MODES[self.view])
-        if picture.size != (self.side, self.side):
-            picture = picture.resize((self.side, self.side), Image.Resampling.BILINEAR)
+        picture = picture.resize((self.side, self.side), Image.Resampling.BILINEAR)
         values = np.atleast_3d(np.asarray(picture, dtype=np.float32))
         return values.transpose(2, 0, 1).reshape(-1) / np.float32(255)
 
@@ -77,11 +76,9 @@ def load(name: Name, **options: str) -> Pixels:
         )
     view = name.view or "gray"
     if view not in DEFAULT_SIDES:
-        raise NotFoundError(
-            f"pixels has the views #gray and #rgb; found #{view}. Write pixels#rgb."
-        )
+        raise NotFoundError(f"{name} has no view #{view}. It has: #gray, #rgb.")
     side = name.name or str(DEFAULT_SIDES[view])
-    if not re.fullmatch("[1-9][0-9]{0,2}", side) or int(side) > MAX_SIDE:
+    if not side.isdecimal() or not 1 <= int(side) <= MAX_SIDE:
         raise InputError(
             f"pixels takes a side from 1 to {MAX_SIDE}; found {side!r}. Write pixels:32."
         )

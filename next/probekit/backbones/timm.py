@@ -1,6 +1,7 @@
 """timm's models without their classifiers.
 
-Names: `timm:NAME`, `timm:NAME/FILE`, `timm:NAME/random`, `timm:FOLDER`, `timm:hf-hub:ORG/NAME`.
+Names: `timm:NAME`, `timm:NAME/FILE`, `timm:NAME/random`, `timm:FOLDER`,
+`timm:hf-hub:ORG/NAME[@REVISION]`.
 Views: `#pooled` (default), the model's own output; `#cls`, `#mean` of the last tokens or map; those
 of inner layers, see `views`.
 """
@@ -9,19 +10,17 @@ from __future__ import annotations
 
 import inspect
 import math
-import re
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Unpack
 
 import torch
 from torch import Tensor
 
-from probekit.arrays import Json, digest
-from probekit.backbones.hub import hub_errors, weights_file
-from probekit.backbones.module import Options, Preprocessing, TorchBackbone, Transform
-from probekit.backbones.views import Vectors, vision_backbone
+from probekit.arrays import digest
+from probekit.backbones import hub
+from probekit.backbones.module import Options, Preprocessing, TorchBackbone, Transform, plain_json
+from probekit.backbones.views import Encoder, Vectors, has_class_token, read_tokens, vision_backbone
 from probekit.errors import NotFoundError
 from probekit.files import read_json
 from probekit.registry import Name, nearest
@@ -32,76 +31,61 @@ import timm.models
 from timm.data.config import resolve_model_data_config
 from timm.data.transforms_factory import create_transform
 
-RANDOM = "random"
-RANDOM_SEED = 0
-HUB = "hf-hub:"
-FOLDER = "local-dir:"
-CLASS_TOKEN = re.compile(r"(^|\.)(cls_token|class_token|class_embedding)$")
-
 
 def load(name: Name, **options: Unpack[Options]) -> TorchBackbone:
-    with hub_errors(name):
-        model, architecture, arguments = _create(name.name)
-        model.eval()
-    config: Any = resolve_model_data_config
-    data = config(model, use_test_size=False)
-    identity: dict[str, Json] = {
-        "library": "timm",
-        "architecture": architecture,
-        "arguments": arguments,
-        "structure": digest(repr(model)),
-    }
-    native = Preprocessing(
-        Transform(create_transform(**data, is_training=False)),
-        _plain({"library": "timm", "use_test_size": False, **data}),
-        tuple(data["input_size"]),
-    )
-    encoder = TimmEncoder(model, identity)
-    title = type(model).__name__
-    return vision_backbone(name, encoder, native, model=model, model_name=title, **options)
+    with hub.hub_errors(name):
+        model, configuration = _create(name.name)
+        # weights were loaded with their classes, so that timm did so strictly
+        model.reset_classifier(0)
+        resolve: Any = resolve_model_data_config
+        data = resolve(model, use_test_size=False)
+        native = Preprocessing(
+            Transform(create_transform(**data, is_training=False)),
+            plain_json({"library": "timm", "use_test_size": False, **data}),
+            tuple(data["input_size"]),
+        )
+        identity = {
+            "library": "timm",
+            **plain_json(configuration),
+            "structure": digest(repr(model)),
+        }
+        return vision_backbone(name, TimmEncoder(model, identity), native, **options)
 
 
-def _create(name: str) -> tuple[Any, str, Mapping[str, Json]]:
-    """A model without classifier, its architecture, and the arguments it was saved with."""
-    if Path(name).expanduser().is_dir():
-        name = FOLDER + str(Path(name).expanduser())
-    arguments: Mapping[str, Any] | None = None
+def _create(name: str) -> tuple[Any, Mapping[str, Any]]:
+    """A model, its architecture, and the arguments it was saved with."""
+    path = Path(name).expanduser()
+    folder = path if path.is_dir() else hub.library_folder(name)
+    if folder is not None:
+        config = read_json(folder / "config.json")
+        saved = {
+            "architecture": config["architecture"],
+            "arguments": config.get("model_args") or {},
+        }
+        return timm.create_model(f"{hub.FOLDER}{folder}", pretrained=True), saved
     architecture, _, weights = name.partition("/")
     plain, _, tag = architecture.partition(".")
-    if name.startswith((HUB, FOLDER)):
-        plain, arguments = _saved_configuration(name)
-        model: Any = timm.create_model(name, pretrained=True)
-    elif not timm.is_model(plain):
+    configuration = {"architecture": plain, "arguments": {}}
+    if not timm.is_model(plain):
         raise NotFoundError(
             f"timm has no model {plain!r}. {nearest(plain, timm.list_models())} A folder of "
             "weights is named by its path."
         )
-    elif weights == RANDOM:
+    if weights == hub.RANDOM:
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(RANDOM_SEED)
-            model = timm.create_model(architecture, num_classes=0)
-    elif weights:
-        model = _with_weights(plain, weights_file(weights, f"timm:{architecture}/"))
-    else:
-        published = timm.list_pretrained(f"{plain}.*") or timm.list_pretrained(plain)
-        if not published or (tag and architecture not in published):
-            raise NotFoundError(
-                f"timm publishes no weights {architecture!r}. {nearest(architecture, published)} "
-                f"Or write timm:{plain}/FILE, timm:{plain}/{RANDOM}."
-            )
-        model = timm.create_model(architecture, pretrained=True)
-    # all were made with their classes, so that timm loads strictly
-    model.reset_classifier(0)
-    return model, plain, _plain(arguments or {})
-
-
-def _saved_configuration(name: str) -> tuple[str, Mapping[str, Any] | None]:
-    """Architecture and arguments of a model in a folder or a repository."""
-    if name.startswith(HUB):
-        _, architecture, arguments = timm.models.load_model_config_from_hf(name.removeprefix(HUB))
-        return architecture, arguments
-    config = read_json(Path(name.removeprefix(FOLDER)) / "config.json")
-    return config["architecture"], config.get("model_args")
+            torch.manual_seed(hub.RANDOM_SEED)
+            return timm.create_model(architecture, num_classes=0), configuration
+    if weights:
+        return _with_weights(
+            plain, hub.weights_file(weights, f"timm:{architecture}/")
+        ), configuration
+    published = timm.list_pretrained(f"{plain}.*") or timm.list_pretrained(plain)
+    if not published or (tag and architecture not in published):
+        raise NotFoundError(
+            f"timm publishes no weights {architecture!r}. {nearest(architecture, published)} "
+            f"Or write timm:{plain}/FILE, timm:{plain}/{hub.RANDOM}."
+        )
+    return timm.create_model(architecture, pretrained=True), configuration
 
 
 def _with_weights(architecture: str, file: Path) -> Any:
@@ -118,40 +102,18 @@ def _with_weights(architecture: str, file: Path) -> Any:
     )
 
 
-def _plain(values: Mapping[str, Any]) -> dict[str, Json]:
-    return {
-        name: list(value) if isinstance(value, tuple) else value for name, value in values.items()
-    }
-
-
-@dataclass
-class TimmEncoder:
-    model: Any
-    identity: Mapping[str, Json]
-    default_views: Sequence[str] = ("pooled",)
-    first_layer: int = 1
-
-    def keep(self, names: set[str]) -> Mapping[str, Tensor]:
-        tensors: Mapping[str, Tensor] = self.model.state_dict()
-        return tensors
-
-    def vectors(self, batch: Tensor, names: Collection[str]) -> Vectors:
-        vectors: dict[str, Tensor] = {}
-        if not names or "pooled" in names:
-            vectors["pooled"] = self.model(batch).flatten(1)
-        if names and not {"cls", "mean"} & set(names):
-            return vectors
+class TimmEncoder(Encoder):
+    def vectors(self, batch: Tensor) -> Vectors:
         features = self.model.forward_features(batch)
-        if features.dim() == 4:
-            channels_last = str(getattr(self.model, "output_fmt", "NCHW")).endswith("NHWC")
-            vectors["mean"] = features.mean((1, 2) if channels_last else (2, 3))
-            return vectors
-        prefix = self._prefix(features, batch)
-        if prefix is not None:
-            vectors["mean"] = features[:, prefix:].mean(1)
-            if prefix and self._has_class_token():
-                vectors["cls"] = features[:, 0]
-        return vectors
+        pooled = self.model.forward_head(features).flatten(1)
+        return {"pooled": pooled, **self.tokens(features, batch)}
+
+    def tokens(self, features: Tensor, batch: Tensor) -> Vectors:
+        if features.dim() == 4 and str(getattr(self.model, "output_fmt", "")).endswith("NHWC"):
+            features = features.permute(0, 3, 1, 2)
+        prefix = self._prefix(features, batch) if features.dim() == 3 else 0
+        has_class = bool(prefix) and has_class_token(self.model)
+        return read_tokens(features, prefix=prefix, has_class=has_class)
 
     def _prefix(self, features: Tensor, batch: Tensor) -> int | None:
         """The tokens before the grid. Where timm does not state them they are counted: CaiT and
@@ -165,9 +127,6 @@ class TimmEncoder:
         prefix = features.shape[1] - math.ceil(height / stride) * math.ceil(width / stride)
         return prefix if prefix in (0, 1, 2) else None
 
-    def _has_class_token(self) -> bool:
-        return any(CLASS_TOKEN.search(name) for name, _ in self.model.named_parameters())
-
     def layers(self, batch: Tensor, numbers: Sequence[int], *, normed: bool) -> Sequence[Vectors]:
         parameters = inspect.signature(self.model.forward_intermediates).parameters
         options = {"return_prefix_tokens": True} if "return_prefix_tokens" in parameters else {}
@@ -180,8 +139,8 @@ class TimmEncoder:
             **options,
         )
         pairs = [state if isinstance(state, tuple) else (state, None) for state in states]
-        with_class = self._has_class_token()
-        return [layer_vectors(grid, prefix if with_class else None) for grid, prefix in pairs]
+        has_class = has_class_token(self.model)
+        return [layer_vectors(grid, prefix if has_class else None) for grid, prefix in pairs]
 
 
 def layer_vectors(grid: Tensor, prefix: Tensor | None) -> Vectors:

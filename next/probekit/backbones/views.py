@@ -18,9 +18,10 @@ is found by running it (`find_views`), not by a list of families.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, Unpack
+from typing import Any, Unpack
 
 import torch
 from torch import Tensor, nn
@@ -36,11 +37,13 @@ Part = tuple[int | None, str]
 """A vector of a whole model (None, "pooled"), or after a layer (3, "cls")."""
 
 LAYER_VIEW = re.compile(r"(?:layer:(\*|-?\d{1,4})|last(\d{1,4}))(?:\.([a-z+]+))?")
+CLASS_TOKEN = re.compile(r"(^|\.)(cls_(register_)?tokens?|class_(embedding|token))(\.|$)")
 UNSUPPORTED = (AttributeError, AssertionError, TypeError, RuntimeError, ValueError)
 """What models raise that cannot give their layers."""
 
 
-class Encoder(Protocol):
+@dataclass
+class Encoder(ABC):
     """A library's vision model.
 
     identity: what determines its numbers, the tensors aside.
@@ -48,18 +51,23 @@ class Encoder(Protocol):
     first_layer: the number of its first layer.
     """
 
+    model: Any
     identity: Mapping[str, Json]
-    default_views: Sequence[str]
-    first_layer: int
+    default_views: Sequence[str] = ("pooled",)
+    first_layer: int = 1
 
-    def vectors(self, batch: Tensor, names: Collection[str]) -> Vectors:
-        """These vectors at least; all that there are where none is named."""
+    @abstractmethod
+    def vectors(self, batch: Tensor) -> Vectors:
+        """All vectors of the whole model."""
 
     def layers(self, batch: Tensor, numbers: Sequence[int], *, normed: bool) -> Sequence[Vectors]:
         """cls and mean after these layers (none: all), before or after the final norm."""
+        return []
 
     def keep(self, names: set[str]) -> Mapping[str, Tensor]:
         """Drop what these vectors do not need; gives the tensors that they depend on."""
+        tensors: Mapping[str, Tensor] = self.model.state_dict()
+        return tensors
 
 
 @dataclass(frozen=True)
@@ -75,14 +83,14 @@ class Selection:
     normed: bool = False
 
     def __call__(self, model: object, batch: Tensor) -> Vectors:
-        needed = [part for parts in self.parts.values() for part in parts]
-        layers = sorted({layer for layer, _ in needed if layer is not None})
+        layers = {layer for parts in self.parts.values() for layer, _ in parts}
+        numbers = sorted(layer for layer in layers if layer is not None)
         values: dict[int | None, Vectors] = {}
-        if layers:
-            states = self.encoder.layers(batch, layers, normed=self.normed)
-            values.update(zip(layers, states, strict=True))
+        if numbers:
+            states = self.encoder.layers(batch, numbers, normed=self.normed)
+            values.update(zip(numbers, states, strict=True))
         else:
-            values[None] = self.encoder.vectors(batch, {name for _, name in needed})
+            values[None] = self.encoder.vectors(batch)
         return {
             view: torch.cat([values[layer][name] for layer, name in parts], dim=1)
             for view, parts in self.parts.items()
@@ -108,48 +116,48 @@ class Views:
     def select(self, text: str, name: Name) -> Selection:
         """What a text after # means; NotFoundError lists the texts that exist."""
         match = LAYER_VIEW.fullmatch(text)
+        parts: dict[str, list[Part]] = {text: [(None, vector) for vector in text.split("+")]}
         normed = False
-        if match is None:
-            parts: dict[str, list[Part]] = {text: [(None, vector) for vector in text.split("+")]}
-        else:
+        if match is not None:
             layer, count, joined = match.groups()
-            joined = joined or self._tokens(self.layers.start)[0]
-            tokens = joined.split("+")
+            joined = joined or next(iter(self._tokens(self.layers.start)), "mean")
+            groups = {f"layer:{number}.{joined}": [number] for number in self._numbers(layer)}
             normed = count is not None
             if normed:
-                exists = self.normed and 0 < int(count) < self.layers.stop
-                layers = self.layers[-int(count) :] if exists else range(0)
-                view = f"last{int(count)}.{joined}"
-                parts = {view: [(number, token) for token in tokens for number in layers]}
-            else:
-                parts = {
-                    f"layer:{number}.{joined}": [(number, token) for token in tokens]
-                    for number in self._numbers(layer)
-                }
+                groups = {f"last{int(count)}.{joined}": self._last(int(count))}
+            parts = {
+                view: [(number, token) for token in joined.split("+") for number in numbers]
+                for view, numbers in groups.items()
+            }
         needed = {part for group in parts.values() for part in group}
         if not needed or not needed <= self.parts:
             raise NotFoundError(f"{name} has no view #{text}. It has: {', '.join(self.listed())}.")
         return Selection(self.encoder, parts, normed)
 
-    def _numbers(self, text: str) -> Sequence[int]:
-        if text == "*":
-            return self.layers
+    def _numbers(self, text: str | None) -> list[int]:
+        if text is None or text == "*":
+            return list(self.layers)
         number = int(text) + (self.layers.stop if text.startswith("-") else 0)
         return [number] if number in self.layers else []
 
+    def _last(self, count: int) -> list[int]:
+        exists = self.normed and 0 < count < self.layers.stop
+        return list(self.layers[-count:]) if exists else []
+
     def _tokens(self, layer: int | None) -> list[str]:
         tokens = [token for token in ("cls", "mean") if (layer, token) in self.parts]
-        return [*tokens, "cls+mean"] if len(tokens) == 2 else tokens or ["mean"]
+        return [*tokens, "cls+mean"] if len(tokens) == 2 else tokens
 
     def listed(self) -> list[str]:
         """All views, those of numbers in short."""
         vectors = sorted(name for layer, name in self.parts if layer is None)
         views = [re.sub(r"\d+", "N", name) for name in (*vectors, *self._tokens(None))]
         last = self.layers.stop - 1
-        for tokens in self._tokens(self.layers.start) if self.layers else ():
-            views += [f"layer:K.{tokens} (K from {self.layers.start} to {last})"]
-            views += [f"layer:*.{tokens}"]
-            views += [f"lastN.{tokens} (N from 1 to {last})"] if self.normed else []
+        for tokens in self._tokens(self.layers.start):
+            views.append(f"layer:K.{tokens} (K from {self.layers.start} to {last})")
+            views.append(f"layer:*.{tokens}")
+            if self.normed:
+                views.append(f"lastN.{tokens} (N from 1 to {last})")
         return [f"#{view}" for view in dict.fromkeys(views)]
 
     def describe(self, selection: Selection) -> dict[str, Json]:
@@ -157,7 +165,7 @@ class Views:
         for view, parts in selection.parts.items():
             layer, name = parts[0]
             normed[view] = self.after_norm.get(name) if layer is None else selection.normed
-        return {"layers": len(self.layers), "after_final_norm": normed, "views": self.listed()}
+        return {"after_final_norm": normed, "other_views": self.listed()}
 
 
 def vision_backbone(
@@ -165,16 +173,13 @@ def vision_backbone(
     encoder: Encoder,
     native: Preprocessing,
     *,
-    model: nn.Module,
-    model_name: str,
     channels_last: bool = False,
     commit: str = "",
-    notes: Sequence[str] = (),
     **options: Unpack[Options],
 ) -> TorchBackbone:
     """An encoder with the view that a name asks for, checked on two pictures."""
     preprocessing = native.choose(options["preprocessing"])
-    samples = [preprocessing.prepare(picture) for picture in canary_samples("image")[1:3]]
+    samples = check_samples(preprocessing)
     views = find_views(encoder, stack_batch(samples))
     defaults = [view for view in encoder.default_views if (None, view) in views.parts]
     selection = views.select(name.view or defaults[0], name)
@@ -182,7 +187,7 @@ def vision_backbone(
     backbone = TorchBackbone(
         name=str(name),
         tensors=encoder.keep(names),
-        model=model,
+        model=encoder.model,
         forward=selection,
         views=dict.fromkeys(selection.parts, 0),
         preprocessing=preprocessing,
@@ -191,16 +196,22 @@ def vision_backbone(
         precision=options["precision"],
         channels_last=channels_last,
         commit=commit,
-        description={"model": model_name, **views.describe(selection), "notes": notes},
+        description=views.describe(selection),
     )
     check_rows(backbone, samples, options["precision"])
     return backbone
 
 
+def check_samples(preprocessing: Preprocessing) -> list[object]:
+    """Two pictures of different sizes, prepared."""
+    return [preprocessing.prepare(picture) for picture in canary_samples("image")[1:3]]
+
+
 @torch.inference_mode()
 def find_views(encoder: Encoder, batch: Tensor) -> Views:
     """Run an encoder: which vectors it has, and which are before or after the final norm."""
-    vectors = encoder.vectors(batch, ())
+    encoder.model.eval()
+    vectors = encoder.vectors(batch)
     parts: set[Part] = {(None, name) for name, vector in vectors.items() if vector.dim() == 2}
     raw = _layers(encoder, batch, [], normed=False)
     numbers = range(encoder.first_layer, encoder.first_layer + len(raw))
@@ -227,5 +238,22 @@ def _among(vector: Tensor, states: Sequence[Vectors]) -> bool:
     return any(near(vector, value) for state in states for value in state.values())
 
 
-def near(first: Any, second: Any) -> bool:
+def near(first: Tensor, second: Tensor) -> bool:
     return first.shape == second.shape and torch.allclose(first, second, atol=1e-5, rtol=1e-4)
+
+
+def has_class_token(model: nn.Module) -> bool:
+    return any(CLASS_TOKEN.search(name) for name, _ in model.named_parameters())
+
+
+def read_tokens(state: Tensor, *, prefix: int | None, has_class: bool) -> dict[str, Tensor]:
+    """cls and mean of tokens (n, tokens, d) or of a map (n, d, height, width).
+
+    prefix: tokens before the patches; None where the patches are not known.
+    """
+    if state.dim() == 4:
+        return {"mean": state.mean(dim=(2, 3))}
+    tokens = {"cls": state[:, 0]} if has_class else {}
+    if prefix is not None:
+        tokens["mean"] = state[:, prefix:].mean(dim=1)
+    return tokens

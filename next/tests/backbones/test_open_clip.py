@@ -189,14 +189,9 @@ def test_an_unknown_view_names_those_there_are(saved: Saved, name: str, view: st
 
 def test_the_folders_preprocessing_is_used_and_stated(saved: Saved) -> None:
     backbone = load(f"local-dir:{saved('vit')}")
-    assert backbone.identity["preprocessing"] == {
-        "library": "open_clip",
-        "shape": [3, 32, 32],
-        "resize": "squash",
-        "interpolation": "bilinear",
-        "mean": [0.5, 0.4, 0.3],
-        "std": [0.5, 0.6, 0.7],
-    }
+    stated: Any = backbone.identity["preprocessing"]
+    assert {key: stated[key] for key in SQUASH} == SQUASH
+    assert stated["size"] == [32, 32]
     check_backbone(backbone)
     pickle.dumps(backbone.prepare)
 

@@ -25,12 +25,10 @@ WIDTH = 6
 class Tower(nn.Module):
     """Patches of 4 x 4 pixels, prefix tokens, layers, and a final norm where there is one."""
 
-    def __init__(
-        self, prefix: int, *, named: bool = True, norm: str = "tokens", config: Any = None
-    ) -> None:
+    def __init__(self, prefix: int, *, named: bool = True, norm: str = "tokens") -> None:
         super().__init__()
         torch.manual_seed(0)
-        self.config = SimpleNamespace(**(config or {}))
+        self.config = SimpleNamespace()
         self.patches = nn.Conv2d(3, WIDTH, 4, 4)
         tokens = nn.Parameter(torch.randn(prefix, WIDTH))
         self.register_parameter("cls_token" if named else "extra", tokens)
@@ -66,8 +64,8 @@ def encoder_of(
     tower: nn.Module, shape: tuple[int, int] = (12, 8), *, pooler_loaded: bool = True
 ) -> tuple[VisionEncoder, Views]:
     batch = torch.randn(2, 3, *shape, generator=torch.Generator().manual_seed(1))
-    encoder = VisionEncoder(tower)
-    encoder.layout = find_layout(encoder, batch, pooler_loaded=pooler_loaded)
+    encoder = VisionEncoder(nn.ModuleDict({"tower": tower}), {})
+    encoder.layout = find_layout(tower, batch, pooler_loaded=pooler_loaded)
     return encoder, find_views(encoder, batch)
 
 
@@ -76,20 +74,15 @@ def encoder_of(
 def test_the_prefix_is_what_the_grid_leaves(prefix: int, shape: tuple[int, int]) -> None:
     encoder, views = encoder_of(Tower(prefix), shape)
     norm = "final.norm"
-    assert encoder.layout == Layout(prefix=prefix, class_tokens=min(prefix, 1), norm=norm)
+    assert encoder.layout == Layout(prefix=prefix, has_class=bool(prefix), norm=norm)
     assert ((None, "cls") in views.parts) == bool(prefix)
     assert views.layers == range(4)
 
 
 def test_tokens_without_the_name_of_a_class_token_are_none() -> None:
     encoder, views = encoder_of(Tower(2, named=False))
-    assert (encoder.layout.prefix, encoder.layout.class_tokens) == (2, 0)
+    assert encoder.layout.prefix == 2
     assert {name for _, name in views.parts} == {"mean"}
-
-
-def test_several_class_tokens_are_taken_from_the_configuration() -> None:
-    encoder, _ = encoder_of(Tower(8, config={"num_cls_tokens": 3}))
-    assert encoder.layout.class_tokens == 3
 
 
 @pytest.mark.parametrize(
