@@ -43,8 +43,8 @@ def read_dataset(source: object, options: DataOptions | None = None) -> Splits:
         return packaged.load(text, options)
     above = next(parent for parent in path.parents if parent.is_dir())
     files = [str(entry) for entry in above.iterdir() if not entry.name.startswith(".")]
-    known = nearest(text, [*packaged.NAMES, *files])
-    raise NotFoundError(f"No file, folder or dataset {text!r}. {known}")
+    suggestion = nearest(text, [*packaged.NAMES, *files])
+    raise NotFoundError(f"No file, folder or dataset {text!r}. {suggestion}")
 
 
 def read_path(path: Path, source: str, options: DataOptions) -> Splits:

@@ -222,9 +222,9 @@ class FirstRows:
 
 
 def list_names(names: Iterable[str]) -> str:
-    every = list(names)
-    listed = ", ".join(every[:LISTED]) or "none"
-    return f"{listed}, ... ({len(every)} in all)" if len(every) > LISTED else listed
+    items = list(names)
+    listed = ", ".join(items[:LISTED]) or "none"
+    return f"{listed}, ... ({len(items)} in all)" if len(items) > LISTED else listed
 
 
 def usual_name(names: Iterable[str], candidates: Sequence[str]) -> str | None:

@@ -148,10 +148,10 @@ def _read_table(table: Any, source: str, options: DataOptions, folder: Path) -> 
     if not labels:
         usual = [name for name in free if name.lower() in LABEL_NAMES]
         labels = [name for name in usual if _type(free[name]) != "Image"]
-    others = [name for name in free if name not in labels]
-    kind, content = _choose_content(table, others, options, source)
-    others = [name for name in others if name != content]
-    label = _choose_label(labels, others, options, source)
+    contents = [name for name in free if name not in labels]
+    kind, content = _choose_content(table, contents, options, source)
+    unused = [name for name in contents if name != content]
+    label = _choose_label(labels, unused, options, source)
     rows = columns[content]
     keys = columns["__key__"][:] if "__key__" in columns else []
     if kind == "image":
