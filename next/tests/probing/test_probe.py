@@ -83,6 +83,18 @@ def test_fold_scores_are_those_of_refitted_heads(make_clusters: Make, quick: Qui
     assert result.accuracy == hits.mean()
 
 
+def test_beyond_many_rows_folds_share_the_ridge_of_all(
+    make_clusters: Make, quick: Quick, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = make_clusters(45, signal=1.0, width=30)
+    nested = quick(data)
+    monkeypatch.setattr("probekit.probing.heads.NESTED_ROWS", 10)
+    shared = quick(data)
+    fixed = quick(data, ridge=shared.cells[0].fit["ridge"])
+    assert evaluation(shared).calibration_error == evaluation(fixed).calibration_error
+    assert evaluation(shared).calibration_error != evaluation(nested).calibration_error
+
+
 def test_l2_rows_and_a_number_as_ridge(make_clusters: Make, quick: Quick) -> None:
     vectors, labels = make_clusters(90)
     scaled = vectors * np.random.default_rng(0).uniform(0.1, 10, (90, 1))
@@ -221,6 +233,8 @@ def test_real_targets_and_several_labels(quick: Quick) -> None:
     assert "| 0.9" in str(real)
     with pytest.raises(InputError, match="r2"):
         _ = real.accuracy
+    scaled = quick((vectors, numbers * [1e6, 1e-3]))
+    assert scaled.cells[0].fit == real.cells[0].fit
     several = quick((vectors, (numbers > 0).astype(float)), test=(vectors[:50], numbers[:50] > 0))
     assert evaluation(several).metric == "average_precision"
     assert set(evaluation(several).metrics) == {"average_precision", "auroc"}

@@ -91,6 +91,14 @@ def test_a_mislabeled_row_is_the_most_wrong(make_clusters: Make) -> None:
     assert [row.key for row in worst] == ["17"]
 
 
+def test_rows_of_unknown_classes_are_not_the_most_wrong() -> None:
+    train = EmbeddingSet.from_numpy(np.repeat(np.eye(2), 5, axis=0), list("aaaaabbbbb"))
+    test = EmbeddingSet.from_numpy([[1.0, 0.1], [0.9, 0.0], [0.0, 0.9]], ["odd", "b", "b"])
+    result = probe(train, test=test, controls=False)
+    assert [(row.key, row.label, row.predicted) for row in result.most_wrong] == [("1", "b", "a")]
+    json.dumps(result.to_dict(), allow_nan=False)
+
+
 def test_heads_are_saved_with_their_numbers(result: ProbeResult, tmp_path: Path) -> None:
     head = result.heads["ridge"]
     loaded = load_head(head.save(tmp_path / "head"))

@@ -62,6 +62,7 @@ def test_units_join_groups_that_share_a_copy() -> None:
     )
     prepared = prepare_rows(RowSplits(rows), ProbeOptions())
     assert prepared.units.tolist() == [0, 0, 1, 1, 0, 2]
+    assert prepared.train.columns["group"].tolist() == list("001102")  # for the ridge's choice
 
 
 def test_one_group_needs_test_rows() -> None:
