@@ -11,6 +11,7 @@ from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
+import click
 import typer
 
 from probekit.cli.options import common_flag, read_config
@@ -97,6 +98,7 @@ class Output:
         if self.bars is None:
             self.bars = _new_bars()
             self.bars.start()
+            click.get_current_context().call_on_close(self._finish_bars)  # also after an error
         tasks = {task.description: task.id for task in self.bars.tasks}
         if step.stage not in tasks:
             tasks[step.stage] = self.bars.add_task(step.stage, note="")

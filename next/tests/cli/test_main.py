@@ -17,6 +17,8 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from probekit.cli.main import COMMANDS, load_command, run
+from probekit.errors import InputError
+from probekit.progress import Progress, Step
 
 
 def test_every_command_has_help(capsys: pytest.CaptureFixture[str]) -> None:
@@ -118,6 +120,21 @@ def test_without_a_terminal_a_line_is_printed_every_30_seconds(
     clock[0] += 1000
     assert run([*arguments, "--quiet"]) == 0
     assert capsys.readouterr().err == ""
+
+
+def test_an_error_gives_the_terminal_its_cursor_back(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(*arguments: object, progress: Progress, **options: object) -> None:
+        progress(Step("encoding", 1, 2))
+        raise InputError("nothing to encode")
+
+    monkeypatch.setattr("probekit.extraction.extract.extract_dataset", fail)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    monkeypatch.setenv("TERM", "xterm")
+    assert run(["extract", "packaged:digits", "-b", "pixels"]) == 2
+    error = capsys.readouterr().err
+    assert 0 <= error.rindex("\x1b[?25l") < error.rindex("\x1b[?25h") < error.rindex("nothing")
 
 
 SLOW_BACKBONE = """
