@@ -14,16 +14,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from probekit.arrays import Ids, Indices, id_keys
-from probekit.cache.rows import IdIndex, RowFile, StoredRows
+from probekit.cache.rows import IdIndex, RowFile, StoredRows, as_slice
 from probekit.cache.tensors import REPAIR, SUFFIX, write_tensors
 from probekit.embeddings import Encoding, Rows
-from probekit.errors import CorruptError, InputError, MismatchError, NotFoundError
+from probekit.errors import CorruptError, MismatchError
 from probekit.files import is_held, read_typed, remove_files, write_json
 
 if TYPE_CHECKING:
     from probekit.cache.store import Cache
 
-SHARD_BYTES = 1 << 28
+SHARD_BYTES = 1 << 29
 """A shard is gathered in memory before it is written."""
 WORK = ".work-"
 SHARDS = "shards"
@@ -75,31 +75,17 @@ class Entry:
     def holds_sealed(self, ids: Ids) -> NDArray[np.bool_]:
         return IdIndex(shard.ids for shard in self.shards()).holds(ids)
 
-    def width(self) -> int | None:
-        """Of the rows that are here; None where there are none."""
-        paths = self.paths(SHARDS, PIECES)
-        return RowFile.open(paths[0]).width if paths else None
-
     def save(self, ids: Ids, rows: NDArray[Any]) -> None:
         """Keep rows of an extraction that is not finished; they are durable when this returns.
 
         Each call is a file and several syncs: save hundreds of rows at once.
         """
-        if rows.ndim != 2 or ids.shape != (len(rows), 32):
-            raise InputError(
-                f"Expected rows (n, d) and ids (n, 32); found {rows.shape} and {ids.shape}."
-            )
         if len(rows):
             with self._cache.changing():
                 self._write(PIECES, ids, rows, np.arange(len(rows)))
 
-    def rows(self, ids: Ids) -> Rows:
+    def rows(self, ids: Ids, width: int) -> Rows:
         """The rows of these samples, located when first read; CorruptError where one is missing."""
-        width = self.width()
-        if width is None:
-            raise NotFoundError(
-                f"The cache has no rows of {self.encoding.backbone}. Run the extract command again."
-            )
         return StoredRows(self, ids, width=width, dtype=self.encoding.dtype)
 
     def seal(self, ids: Ids, rows: Rows) -> None:
@@ -131,7 +117,7 @@ class Entry:
                 retained = np.flatnonzero(~dropped.holds(file.ids))
                 if len(retained) < len(file.ids):
                     if len(retained):
-                        self._write(file.path.parent.name, file.ids, file.rows, retained)
+                        self._write(file.path.parent.name, file.ids, file.rows(), retained)
                     remove_files([file.path])
 
     def is_busy(self) -> bool:
@@ -162,12 +148,13 @@ class Entry:
 
     def _write(self, kind: str, ids: Ids, rows: Rows, positions: Indices) -> None:
         self._describe()
-        width = self.width()
-        if width not in (None, rows.shape[1]):
-            raise MismatchError(
-                f"Rows of {self.encoding.backbone} in the cache have width {width}; found "
-                f"{rows.shape[1]}. The backbone's identity must tell them apart."
-            )
-        block = np.asarray(rows[positions], self.encoding.dtype)
+        for path in self.paths(SHARDS, PIECES)[:1]:
+            width = RowFile.open(path).width
+            if width != rows.shape[1]:
+                raise MismatchError(
+                    f"Rows of {self.encoding.backbone} in the cache have width {width}; found "
+                    f"{rows.shape[1]}. The backbone's identity must tell them apart."
+                )
+        block = np.asarray(rows[as_slice(positions)], self.encoding.dtype)
         tensors = {"rows": block, "ids": ids[positions]}
         write_tensors(self.folder / kind, tensors, {"encoding": self.digest})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, Protocol, Self
 
@@ -14,6 +14,9 @@ from numpy.typing import NDArray
 from probekit.arrays import Ids, Indices, hex_id, id_keys
 from probekit.cache.tensors import REPAIR, map_tensors
 from probekit.errors import CorruptError
+
+MAPPED_FILES = 64
+"""A mapping keeps a file descriptor open, and there may be thousands of files."""
 
 
 class IdIndex:
@@ -50,11 +53,7 @@ def concatenate_ids(parts: Iterable[Ids]) -> Ids:
 
 @dataclass(frozen=True, eq=False)
 class RowFile:
-    """A file of rows and their ids, named by its sha256.
-
-    The rows are mapped at each reading: a mapping keeps a file descriptor open, and there may be
-    thousands of files.
-    """
+    """A file of rows and their ids, named by its sha256."""
 
     path: Path
     ids: Ids
@@ -74,9 +73,13 @@ class RowFile:
         dtype = tensors["rows"].dtype
         return cls(path, np.array(tensors["ids"]), width, dtype, str(metadata.get("encoding")))
 
-    @property
     def rows(self) -> NDArray[Any]:
-        return map_tensors(self.path)[0]["rows"]
+        return _map_rows(self.path)
+
+
+@lru_cache(maxsize=MAPPED_FILES)
+def _map_rows(path: Path) -> NDArray[Any]:
+    return map_tensors(path)[0]["rows"]
 
 
 class RowSource(Protocol):
@@ -145,14 +148,21 @@ class StoredRows:
         numbers = numbers[positions]
         rows = rows[positions]
         used = np.unique(numbers)
-        if len(used) == 1 and (np.diff(rows) == 1).all():
-            view: NDArray[Any] = files[used[0]].rows[rows[0] : rows[-1] + 1]
-            return view
+        if len(used) == 1:
+            part: NDArray[Any] = files[used[0]].rows()[as_slice(rows)]
+            return part
         matrix = np.empty((len(positions), self.shape[1]), self.dtype)
         for number in used:
             targets = np.flatnonzero(numbers == number)
-            matrix[targets] = files[number].rows[rows[targets]]
+            matrix[as_slice(targets)] = files[number].rows()[as_slice(rows[targets])]
         return matrix
+
+
+def as_slice(positions: Indices) -> Indices | slice:
+    """Neighbors as a slice, which copies nothing; all others as they are."""
+    if len(positions) and (np.diff(positions) == 1).all():
+        return slice(positions[0], positions[-1] + 1)
+    return positions
 
 
 def _locate(files: Sequence[RowFile], ids: Ids) -> Indices:

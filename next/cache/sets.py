@@ -6,12 +6,12 @@ kept beside each name, as they were asked for.
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
+import msgspec
 import numpy as np
 
 from probekit.arrays import TEXT, Ids
@@ -83,7 +83,7 @@ def write_columns(folder: Path, embeddings: EmbeddingSet) -> str:
     tensors = {name: np.asarray(array) for name, array in numbers.items() if array is not None}
     tensors["ids"] = embeddings.ids
     for name, column in embeddings.columns.items():
-        content = json.dumps(column.tolist(), ensure_ascii=False).encode()
+        content = msgspec.json.encode(column.tolist())
         tensors[TEXT_PREFIX + name] = np.frombuffer(content, np.uint8)
     return write_tensors(folder, tensors, {"rows": len(embeddings)})
 
@@ -100,11 +100,11 @@ def assemble(description: SetDescription, path: Path, rows: Rows) -> EmbeddingSe
     """The set that a description and a file of columns stand for."""
     tensors = map_tensors(path)[0]
     try:
-        columns = {
-            name.removeprefix(TEXT_PREFIX): np.array(json.loads(tensor.tobytes()), TEXT)
-            for name, tensor in tensors.items()
-            if name.startswith(TEXT_PREFIX)
-        }
+        columns = {}
+        for name in tensors:
+            if name.startswith(TEXT_PREFIX):
+                values = msgspec.json.decode(tensors[name].data, type=list[str])
+                columns[name.removeprefix(TEXT_PREFIX)] = np.array(values, dtype=TEXT)
         return EmbeddingSet(
             rows=rows,
             ids=tensors["ids"],

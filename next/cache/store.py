@@ -16,7 +16,6 @@ from filelock import FileLock
 from probekit.arrays import canonical_json
 from probekit.cache.entry import WORK, Entry
 from probekit.cache.memo import Memo
-from probekit.cache.rows import StoredRows
 from probekit.cache.sets import (
     NAME,
     SetDescription,
@@ -170,9 +169,7 @@ class Cache:
         """The set of this name; its rows and columns are read when they are used."""
         description = self.describe(name)
         path = self.columns_path(description)
-        ids = read_ids(path)
-        encoding = description.encoding
-        rows = StoredRows(self.entry(encoding), ids, width=description.width, dtype=encoding.dtype)
+        rows = self.entry(description.encoding).rows(read_ids(path), description.width)
         return assemble(description, path, rows)
 
     def save(self, name: str, embeddings: EmbeddingSet) -> EmbeddingSet:

@@ -4,28 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
-from probekit.arrays import Json
 from probekit.cache.store import Cache
 from probekit.errors import ProbekitError
 
 
-@dataclass(frozen=True)
-class EncodingUsage:
-    """The rows of an encoding; those in pieces are unfinished."""
-
-    digest: str
-    backbone: str = ""
-    rows: int = 0
-    unfinished: int = 0
-    bytes: int = 0
-
-
-def list_sets(cache: Cache, warn: Callable[[str], None]) -> list[dict[str, Json]]:
+def list_sets(cache: Cache, warn: Callable[[str], None]) -> list[dict[str, Any]]:
     """The sets, and a warning for each that cannot be read."""
-    sets: list[dict[str, Json]] = []
+    sets: list[dict[str, Any]] = []
     for name in cache.names():
         try:
             description = cache.describe(name)
@@ -39,20 +27,19 @@ def list_sets(cache: Cache, warn: Callable[[str], None]) -> list[dict[str, Json]
     return sets
 
 
-def list_encodings(cache: Cache, warn: Callable[[str], None]) -> list[EncodingUsage]:
-    """The encodings, and a warning for each that cannot be read."""
-    usages = []
+def list_encodings(cache: Cache, warn: Callable[[str], None]) -> list[dict[str, Any]]:
+    """The encodings, and a warning for each that cannot be read; rows in pieces are unfinished."""
+    encodings = []
     for entry in cache.entries():
-        usage = EncodingUsage(entry.digest, bytes=_folder_size(entry.folder))
+        usage = {"digest": entry.digest, "backbone": "", "rows": 0, "unfinished": 0}
         try:
-            rows = sum(len(shard.ids) for shard in entry.shards())
-            unfinished = sum(len(piece.ids) for piece in entry.pieces())
-            backbone = entry.encoding.backbone
-            usage = replace(usage, backbone=backbone, rows=rows, unfinished=unfinished)
+            usage["backbone"] = entry.encoding.backbone
+            usage["unfinished"] = sum(len(piece.ids) for piece in entry.pieces())
+            usage["rows"] = sum(len(shard.ids) for shard in entry.shards())
         except (ProbekitError, OSError) as error:
             warn(str(error))
-        usages.append(usage)
-    return usages
+        encodings.append({**usage, "bytes": _folder_size(entry.folder)})
+    return encodings
 
 
 def _folder_size(folder: Path) -> int:

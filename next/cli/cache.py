@@ -30,15 +30,15 @@ def ls(*, output: CacheOutput) -> None:
     store = output.open_cache()
     sets = list_sets(store, output.warn)
     encodings = list_encodings(store, output.warn)
-    size = sum(encoding.bytes for encoding in encodings)
+    size = sum(encoding["bytes"] for encoding in encodings)
     output.print(f"{store.root}: {len(sets)} sets, {filesize.decimal(size)}")
     if sets:
         output.table(SET_COLUMNS, [[row[column] for column in SET_COLUMNS] for row in sets])
     if encodings:
         rows = []
         for usage in encodings:
-            counts = (f"{usage.rows:,}", f"{usage.unfinished:,}", filesize.decimal(usage.bytes))
-            rows.append((usage.digest[:SHOWN_DIGITS], *counts, usage.backbone))
+            counts = (usage["rows"], usage["unfinished"], filesize.decimal(usage["bytes"]))
+            rows.append((usage["digest"][:SHOWN_DIGITS], *counts, usage["backbone"]))
         output.table(["encoding", "rows", "unfinished", "size", "backbone"], rows)
     output.result({"root": store.root, "bytes": size, "sets": sets, "encodings": encodings})
 

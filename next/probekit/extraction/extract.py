@@ -409,7 +409,7 @@ class _Extraction:
             labels = np.array([sample.label for sample in samples], np.int64)
         return [
             EmbeddingSet(
-                rows=entry.rows(ids),
+                rows=entry.rows(ids, width),
                 ids=ids,
                 encoding=entry.encoding,
                 labels=labels,
@@ -420,5 +420,5 @@ class _Extraction:
                 source=source,
                 skipped=tuple(skipped),
             )
-            for entry in self.entries
+            for entry, width in zip(self.entries, self.backbone.views.values(), strict=True)
         ]

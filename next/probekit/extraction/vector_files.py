@@ -171,8 +171,8 @@ def read_folder(folder: Path, kind: str) -> Columns:
     if not vectors or vectors.keys() != metadata.keys():
         raise NotFoundError(
             f"{folder} must hold {kind}_0.npy, ... and metadata_0.parquet, ... of equal numbers, "
-            f"as clip-retrieval writes them; found {len(vectors)} and {len(metadata)}. Copy it again, "
-            "or choose img_emb or text_emb with vector_column (--vector-column)."
+            f"as clip-retrieval writes them; found {len(vectors)} and {len(metadata)}. Copy it "
+            "again, or choose img_emb or text_emb with vector_column (--vector-column)."
         )
     parts = []
     for number, path in sorted(vectors.items()):
