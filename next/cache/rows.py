@@ -15,7 +15,7 @@ from probekit.arrays import Ids, Indices, hex_id, id_keys
 from probekit.cache.tensors import REPAIR, map_tensors
 from probekit.errors import CorruptError
 
-MAPPED_FILES = 64
+MAPPED_FILES = 16
 """A mapping keeps a file descriptor open, and there may be thousands of files."""
 
 
