@@ -13,7 +13,15 @@ from hypothesis import strategies as st
 
 from probekit import registry
 from probekit.errors import InputError, NotFoundError
-from probekit.registry import Name, Registry, import_object, nearest
+from probekit.registry import METHODS, TRAINERS, Name, Registry, configured, import_object, nearest
+from probekit.unlearning.methods.fedremoval import (
+    AdamSteps,
+    ConjugateGradient,
+    FedRemoval,
+    FedRemovalPcg,
+    SgdSteps,
+)
+from probekit.unlearning.methods.rounds import Rounds
 
 words = st.text("abcXYZ019-_./", min_size=1, max_size=20)
 
@@ -92,7 +100,7 @@ def test_a_broken_plugin_is_named(plugins: list[metadata.EntryPoint], target: st
     assert "theirs" in str(caught.value)
 
 
-@pytest.mark.parametrize("kind", [registry.BACKBONES, registry.DATASETS])
+@pytest.mark.parametrize("kind", [registry.BACKBONES, registry.DATASETS, METHODS, TRAINERS])
 def test_built_in_names_lead_somewhere(kind: Registry) -> None:
     assert all(callable(kind.get(name)) for name in kind.built_in)
 
@@ -122,3 +130,33 @@ def test_a_missing_module_is_not_found() -> None:
     with pytest.raises(NotFoundError) as caught:
         import_object("py:no_such_module_here:x")
     assert "no_such_module_here" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("fedremoval", FedRemoval()),
+        ("fedremoval:cg", FedRemoval(ConjugateGradient())),
+        ("fedremoval:solver=sgd,steps=7,rate=0.5", FedRemoval(SgdSteps(steps=7, rate=0.5))),
+        ("fedremoval:adam,weight-decay=1e-2", FedRemoval(AdamSteps(weight_decay=0.01))),
+        ("fedremoval-pcg:3", FedRemovalPcg(rounds=3)),
+        ("rounds:distance=1e-4,rounds=9", Rounds(1e-4, 9)),
+    ],
+)
+def test_methods_are_configured_by_text(text: str, expected: object) -> None:
+    assert configured(text) == expected
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["exact:1", "fedremoval-pcg:many", "fedremoval:rounds=3", "rounds:depth=2", "rounds:1,2"],
+)
+def test_options_that_a_method_has_not_are_refused(text: str) -> None:
+    with pytest.raises(InputError):
+        configured(text)
+
+
+@pytest.mark.parametrize("text", ["fedremovel", "fedremoval:newton"])
+def test_unknown_methods_and_solvers_are_not_found(text: str) -> None:
+    with pytest.raises(NotFoundError):
+        configured(text)

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from probekit.arrays import Array, Indices, unit_rows
-from probekit.embeddings import SHOWN_ROWS, UNLABELED, EmbeddingSet, Rows, non_finite_rows
+from probekit.embeddings import BLOCK, SHOWN_ROWS, UNLABELED, EmbeddingSet, Rows, non_finite_rows
 from probekit.errors import InputError
 from probekit.records import record
 
@@ -117,8 +117,8 @@ class SufficientStats:
 
 
 def block_rows(width: int) -> int:
-    """How many rows are multiplied at once."""
-    return max(64, BLOCK_BYTES // (8 * width))
+    """How many rows are multiplied at once: few enough that rounding does not grow with the set."""
+    return max(64, min(BLOCK, BLOCK_BYTES // (8 * width)))
 
 
 def is_few(rows: int, columns: int) -> bool:

@@ -22,7 +22,6 @@ from probekit.unlearning.methods.exact import Exact
 from probekit.unlearning.methods.fedremoval import FedRemoval, FedRemovalPcg, ServerRows
 from probekit.unlearning.methods.retrain import Retrain
 from probekit.unlearning.removal import (
-    Need,
     Promise,
     Questions,
     Removal,
@@ -77,13 +76,13 @@ def _choose_retraining(removal: Removal) -> Choice:
 
 def _choose_one_step(removal: Removal) -> Choice:
     lacking = missing(FedRemoval(), removal)
-    if lacking:
+    if lacking or removal.server is None:
         raise InputError(
             f"{removal.absent[0]} and {len(removal.absent) - 1} more retained clients are absent, "
             f"and what was kept allows no method; fedremoval needs {' and '.join(lacking)}. "
             "Bring them online."
         )
-    server = ServerRows.of(removal)
+    server = ServerRows.of(removal.server, ridge=removal.state.ridge)
     if not server.enough:
         raise InputError(f"{server.warning} Name the method to use it all the same.")
     reason = (
@@ -124,16 +123,23 @@ def plan(removal: Removal) -> tuple[MethodPlan, ...]:
 def plan_of(name: str, method: Unlearner, removal: Removal) -> MethodPlan:
     lacking = missing(method, removal)
     questions = list(method.questions(removal)) if not lacking else []
-    if not lacking and removal.keeps_statistics and removal.changed:
-        questions.insert(0, Questions(Statistics(), clients=removal.changed))
-    elif not lacking and removal.class_labels and finds_classes(method, removal):
-        questions.insert(0, Questions(ClassSquares()))
+    if not lacking:
+        questions += _preparing(method, removal)
     warning = ""
-    if not lacking and Need.SERVER_ROWS in method.needs(removal) and method.promise == "nothing":
-        warning = ServerRows.of(removal).warning
+    if removal.server is not None and isinstance(method, FedRemoval):
+        warning = ServerRows.of(removal.server, ridge=removal.state.ridge).warning
     rounds = sum(question.times for question in questions)
     size = sum(question.times * _bytes(question, removal.retained) for question in questions)
     return MethodPlan(name, method.promise, tuple(lacking), rounds, size, warning)
+
+
+def _preparing(method: Unlearner, removal: Removal) -> list[Questions]:
+    """What is asked before any method: new sums where samples leave, or which classes remain."""
+    if removal.keeps_statistics:
+        return [Questions(Statistics(), clients=removal.changed)] if removal.changed else []
+    if removal.class_labels and finds_classes(method, removal):
+        return [Questions(ClassSquares())]
+    return []
 
 
 def _bytes(question: Questions, federation: Federation) -> int:
@@ -175,7 +181,7 @@ def facts(removal: Removal, after: State) -> Facts:
         )
     if removal.server is None or not removal.is_quadratic:
         return Facts(before_loss, after_loss, 0, 0.0, tuple(warnings))
-    server = ServerRows.of(removal)
+    server = ServerRows.of(removal.server, ridge=after.ridge)
     if server.warning:
         warnings.append(server.warning)
     return Facts(before_loss, after_loss, server.rows, server.effective_dimension, tuple(warnings))

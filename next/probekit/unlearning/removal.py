@@ -14,7 +14,7 @@ from probekit.arrays import Array, Indices
 from probekit.errors import InputError, SolverError
 from probekit.federated.federation import Federation, collect_stats
 from probekit.federated.loss import MeanLoss
-from probekit.federated.queries import Query
+from probekit.federated.queries import Query, Weight
 from probekit.federated.state import (
     Kept,
     KeptGradients,
@@ -81,7 +81,6 @@ class Removal:
     request: Request
     clients: Mapping[str, int]
     retained: Federation
-    target: Federation
     server: Federation | None = None
     class_labels: bool = True
     progress: Progress = silent
@@ -101,12 +100,9 @@ class Removal:
         """The clients that can be asked, divided by a request. Clients may be absent."""
         _check_clients(state, request, federation)
         if request.clients:
-            present = request.clients & federation.clients.keys()
-            retained = federation.without(present)
-            target = federation.only(present)
+            retained = federation.without(request.clients)
         else:
             retained = federation.without_samples(request.samples)
-            target = federation.only_samples(request.samples)
         clients = {
             name: retained.clients.get(name, rows)
             for name, rows in state.clients.items()
@@ -117,7 +113,9 @@ class Removal:
                 f"Some rows must be retained; this request is about all "
                 f"{sum(state.clients.values())}. Forget less, or delete the run."
             )
-        return cls(state, request, clients, retained, target, server, class_labels, progress)
+        if server is not None:
+            server = replace(server, model=state.model)
+        return cls(state, request, clients, retained, server, class_labels, progress)
 
     @property
     def is_quadratic(self) -> bool:
@@ -216,7 +214,6 @@ class Removal:
             state=narrow_state(self.state, classes),
             renewed=parts,
             retained=narrow_federation(self.retained, classes),
-            target=narrow_federation(self.target, classes),
             class_labels=False,
         )
 
@@ -290,6 +287,12 @@ class Questions:
     query: Query
     times: int = 1
     clients: Sequence[str] | None = None
+
+
+def choosing_questions(removal: Removal) -> list[Questions]:
+    """What choosing the ridge again asks where no sums are kept."""
+    by_weight = isinstance(removal.state.ridge_choice.rule, InverseC)
+    return [Questions(Weight())] if by_weight and not removal.keeps_statistics else []
 
 
 Promise = Literal["minimum", "retrained", "nothing"]

@@ -15,6 +15,9 @@ from probekit.federated.training.closed_form import ClosedForm
 from probekit.linear.model import LinearModel
 from probekit.linear.ridge import Intercept, RidgeRule
 from probekit.objective import CrossEntropy, Loss, Squares
+from probekit.records import dump
+from probekit.registry import configured
+from probekit.unlearning.removal import Removal, Request, unlearn
 from tests.oracles import random_set
 
 Clients = Mapping[str, EmbeddingSet]
@@ -67,3 +70,22 @@ def without_class(clients: Clients, number: int) -> dict[str, EmbeddingSet]:
         labels = [names.index(rows.class_names[label]) for label in kept.labels]
         remaining[name] = replace(kept, labels=np.array(labels), class_names=tuple(names))
     return {name: rows for name, rows in remaining.items() if len(rows)}
+
+
+def forget(
+    state: State,
+    asked: Federation,
+    method: str = "exact",
+    *,
+    clients: Collection[str] = (),
+    samples: Mapping[str, frozenset[str]] | None = None,
+    server: Federation | None = None,
+) -> State:
+    request = Request(frozenset(clients), samples or {})
+    removal = Removal.of(state, request, asked, server=server)
+    return unlearn(configured(method), removal)
+
+
+def same(left: State, right: State) -> bool:
+    """Whether two states have the same bytes: parameters, ridge, clients, all that is kept."""
+    return dump(left) == dump(right)

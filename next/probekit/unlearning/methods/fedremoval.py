@@ -28,7 +28,7 @@ from probekit.linear.solvers import Map, conjugate_gradient
 from probekit.linear.stats import SufficientStats
 from probekit.objective import Model, Objective, Penalty
 from probekit.records import record
-from probekit.unlearning.removal import Need, Promise, Questions, Removal
+from probekit.unlearning.removal import Need, Promise, Questions, Removal, choosing_questions
 
 ENOUGH = 4.0
 """Server rows for each effective dimension from which one step may be trusted to help."""
@@ -42,11 +42,11 @@ class ServerRows:
     effective_dimension: float
 
     @classmethod
-    def of(cls, removal: Removal) -> ServerRows:
+    def of(cls, server: Federation, *, ridge: float) -> ServerRows:
         """trace(G (G + n ridge P)^-1) of the sums G of the server's n rows."""
-        stats = total_stats(_server(removal))
+        stats = total_stats(server)
         gram = stats.gram / stats.weight
-        hessian = gram + removal.ridge_choice.value * np.diagflat(removal.state.model.penalized)
+        hessian = gram + ridge * np.diagflat(server.model.penalized)
         solution = np.linalg.lstsq(hessian, gram, rcond=None)[0]
         return cls(stats.count, float(np.trace(solution)))
 
@@ -308,7 +308,8 @@ class FedRemovalPcg:
 
 
 def _gradient_questions(removal: Removal) -> list[Questions]:
-    return [] if removal.keeps_gradients else [Questions(Gradient(removal.state.params))]
+    asked = [] if removal.keeps_gradients else [Questions(Gradient(removal.state.params))]
+    return [*choosing_questions(removal), *asked]
 
 
 def _server(removal: Removal) -> Federation:

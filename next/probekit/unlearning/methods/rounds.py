@@ -13,7 +13,7 @@ from probekit.federated.queries import Gradient
 from probekit.federated.state import State
 from probekit.federated.training.lbfgs import LbfgsRounds
 from probekit.records import record
-from probekit.unlearning.removal import Need, Promise, Questions, Removal
+from probekit.unlearning.removal import Need, Promise, Questions, Removal, choosing_questions
 
 SAFETY = 0.8
 """A certificate allows for rounding, and rounds up."""
@@ -32,7 +32,8 @@ class Rounds:
         return frozenset({Need.RETAINED, Need.PENALIZED})
 
     def questions(self, removal: Removal) -> Sequence[Questions]:
-        return [Questions(Gradient(removal.state.params), times=self.rounds)]
+        gradient = Gradient(removal.state.params)
+        return [*choosing_questions(removal), Questions(gradient, times=self.rounds)]
 
     def unlearn(self, removal: Removal) -> State:
         trainer = LbfgsRounds(self.rounds, SAFETY * self.distance, keep=frozenset())
