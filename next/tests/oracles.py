@@ -84,14 +84,22 @@ def refitted_scores(
 
 
 def gcv_error(
-    rows: NDArray[np.floating], targets: Array, ridge: float, *, intercept: str = "free"
+    rows: NDArray[np.floating],
+    targets: Array,
+    ridge: float,
+    *,
+    intercept: str = "free",
+    weights: Array | None = None,
 ) -> float:
-    """(RSS / n) / (1 - tr H / n)^2 with the hat matrix of all rows, column by column."""
+    """(RSS / n) / (1 - tr H / rows)^2 with the hat matrix of all rows, column by column."""
     identity = np.eye(len(rows))
-    hat = with_ones(rows) @ ridge_by_lstsq(rows, identity, ridge, intercept=intercept)
+    weights = np.ones(len(rows)) if weights is None else weights
+    hat = with_ones(rows) @ ridge_by_lstsq(
+        rows, identity, ridge, intercept=intercept, weights=weights
+    )
     residuals = targets - hat @ targets
-    count = len(rows)
-    return float(np.square(residuals).sum() / count / (1 - np.trace(hat) / count) ** 2)
+    mean = float((weights[:, None] * np.square(residuals)).sum() / weights.sum())
+    return mean / (1 - float(np.trace(hat)) / len(rows)) ** 2
 
 
 def cosine(left: NDArray[np.floating], right: NDArray[np.floating]) -> float:

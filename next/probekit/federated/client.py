@@ -11,7 +11,7 @@ from probekit.embeddings import EmbeddingSet
 from probekit.errors import InputError
 from probekit.linear.model import LinearModel, StatsObjective
 from probekit.linear.stats import SufficientStats, check_training_rows
-from probekit.objective import Model, Objective, RowsObjective
+from probekit.objective import Model, Objective, RowsObjective, Squares
 
 LocalData = EmbeddingSet | SufficientStats
 
@@ -125,6 +125,11 @@ class StatisticsClient:
 
     @cached_property
     def objective(self) -> Objective:
+        if not isinstance(self.model.loss, Squares):
+            raise InputError(
+                f"Statistics give the gradients of squares; this model has "
+                f"{type(self.model.loss).__name__}. Bring client {self.name} online."
+            )
         return StatsObjective(self.statistics)
 
 

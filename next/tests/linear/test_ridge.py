@@ -13,13 +13,18 @@ from sklearn.linear_model import Ridge
 from probekit.errors import InputError
 from probekit.linear.ridge import (
     INTERCEPTS,
+    Gcv,
     Intercept,
+    InverseC,
+    RidgeChoice,
     RidgePath,
     check_ridge,
     ridge_grid,
     solve_ridge,
+    solve_shifted,
 )
-from probekit.linear.stats import SufficientStats
+from probekit.linear.stats import SufficientStats, sum_stats
+from probekit.records import dump, parse
 from tests.oracles import gcv_error, one_hot, random_set, relative_error, ridge_by_lstsq
 
 
@@ -122,6 +127,75 @@ def test_gcv_is_that_of_the_hat_matrix(intercept: Intercept, count: int) -> None
     Y = one_hot(embeddings.labels, 3)
     expected = [gcv_error(embeddings.rows, Y, ridge, intercept=intercept) for ridge in ridges]
     assert np.allclose(path.gcv_errors(ridges), expected, rtol=1e-7)
+
+
+@pytest.mark.parametrize("count", [14, 50], ids=["few rows", "many rows"])
+@pytest.mark.parametrize("intercept", INTERCEPTS)
+def test_gcv_with_weights_is_that_of_the_hat_matrix(intercept: Intercept, count: int) -> None:
+    weights = np.random.default_rng(5).uniform(0.1, 4, count)
+    embeddings = replace(random_set(count, 30, 3, seed=6), weights=weights)
+    ridges = tuple(np.geomspace(1e-2, 100, 9).tolist())
+    Y = one_hot(embeddings.labels, 3)
+    expected = [
+        gcv_error(embeddings.rows, Y, ridge, intercept=intercept, weights=weights)
+        for ridge in ridges
+    ]
+    stats = SufficientStats.from_rows(embeddings)
+    found = RidgePath.of(stats, intercept).gcv_errors(np.array(ridges))
+    assert np.allclose(found, expected, rtol=1e-7)
+    assert Gcv(ridges).choose(stats, intercept) == ridges[int(np.argmin(expected))]
+
+
+@given(parts=st.lists(st.integers(1, 20), min_size=1, max_size=6), seed=st.integers(0, 99))
+def test_gcv_chooses_from_the_sums_of_any_partition(parts: list[int], seed: int) -> None:
+    embeddings = random_set(sum(parts) + 5, 6, 3, seed=seed)
+    stops = np.cumsum([5, *parts])[:-1]
+    stats = sum_stats(
+        SufficientStats.from_rows(embeddings.take(part))
+        for part in np.split(np.arange(len(embeddings)), stops)
+    )
+    grid = RidgePath.of(SufficientStats.from_rows(embeddings)).grid()
+    Y = one_hot(embeddings.labels, 3)
+    errors = [gcv_error(embeddings.rows, Y, float(ridge)) for ridge in grid]
+    chosen = Gcv().choose(stats, "free")
+    np.testing.assert_allclose(errors[int(np.argmin(abs(grid - chosen)))], min(errors), rtol=1e-6)
+
+
+def test_c_is_one_over_rows_times_ridge() -> None:
+    stats = SufficientStats.from_rows(random_set(40, 5, 2))
+    assert InverseC(2.0).choose(stats, "penalized") == pytest.approx(1 / 80)
+    for C in (0.0, -1.0, float("inf"), float("nan")):
+        with pytest.raises(InputError):
+            InverseC(C)
+
+
+def test_a_choice_says_how_to_repeat_it() -> None:
+    assert RidgeChoice(0.1).setting == 0.1
+    choice = RidgeChoice(0.1, Gcv((0.1, 1.0)))
+    assert choice.setting == Gcv((0.1, 1.0))
+    assert parse(dump(choice), RidgeChoice, max_bytes=1 << 12) == choice
+
+
+@pytest.mark.parametrize("count", [4, 50], ids=["root", "sums"])
+@pytest.mark.parametrize("intercept", INTERCEPTS)
+def test_a_newton_step_ends_at_the_minimum(intercept: Intercept, count: int) -> None:
+    embeddings = random_set(count, 8, 3)
+    stats = SufficientStats.from_rows(embeddings)
+    start = np.random.default_rng(7).standard_normal((9, 3))
+    penalized = np.ones((9, 1))
+    penalized[-1] = intercept == "penalized"
+    gradient = (stats.gram @ start - stats.moment) / stats.weight + 0.1 * penalized * start
+    step = solve_shifted(stats, gradient, ridge=0.1, intercept=intercept)
+    Y = one_hot(embeddings.labels, 3)
+    expected = ridge_by_lstsq(embeddings.rows, Y, 0.1, intercept=intercept)
+    assert relative_error(start - step, expected) < 1e-9
+    assert step.flags.c_contiguous
+
+
+def test_a_newton_step_needs_curvature() -> None:
+    stats = SufficientStats.from_rows(random_set(4, 8, 3))
+    with pytest.raises(InputError):
+        solve_shifted(stats, stats.moment, ridge=0.0, intercept="penalized")
 
 
 def test_gcv_of_rows_that_are_fitted_exactly_is_no_rounding_noise() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Literal, Self, TypeVar
+from typing import Literal, Self, TypeVar, get_args
 
 import numpy as np
 
@@ -61,6 +61,8 @@ class FedAvg:
         check_keep(self.keep, ("statistics", "gradients", "history"), "fedavg")
         if self.rounds < 1:
             raise InputError(f"rounds (--rounds) must be 1 or more; found {self.rounds}.")
+        if self.start not in get_args(Start):
+            raise InputError(f"start must be 'model' or 'random'; found {self.start!r}.")
         shares = {"participation": self.participation, "at_least": self.at_least}
         for name, share in shares.items():
             if not 0 < share <= 1:
@@ -223,7 +225,7 @@ def largest_curvature(federation: Federation, *, of_rows: bool, at_least: float 
     def read(answer: Answer) -> tuple[str, float, float]:
         curvature = float(answer.arrays["curvature"][0])
         trace = float(answer.arrays["trace"][0])
-        least = trace / min(answer.rows, columns)
+        least = max(1.0, trace / min(answer.rows, columns))  # of the ones in z alone it is 1
         most = trace * answer.rows if of_rows else trace
         if not (1 - ROUNDING) * least <= curvature <= (1 + ROUNDING) * most:
             raise InputError(
@@ -234,7 +236,7 @@ def largest_curvature(federation: Federation, *, of_rows: bool, at_least: float 
 
     expected = len(federation.clients)
     reports = enough(read_each(federation.ask(Curvature(of_rows)), read), expected, at_least)
-    median = float(np.median([trace for _, _, trace in reports]))
+    median = sorted(trace for _, _, trace in reports)[(len(reports) - 1) // 2]
     strange = {
         name: Failure("garbage", f"a mean square of {trace:.3g}, the median is {median:.3g}")
         for name, _, trace in reports

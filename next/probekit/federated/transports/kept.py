@@ -9,16 +9,14 @@ from itertools import groupby
 
 from probekit.federated.client import Holding
 from probekit.federated.federation import Ask, InProcess, Outcome, Transport
-from probekit.federated.queries import Gradient, Product, Statistics
+from probekit.federated.queries import Gradient, Product, Query, Statistics, Weight
 from probekit.linear.stats import SufficientStats
-from probekit.objective import Model
-
-FROM_STATISTICS = (Statistics, Gradient, Product)
+from probekit.objective import Model, Squares
 
 
 @dataclass(frozen=True, eq=False)
 class KeptFirst:
-    """Clients of a ridge head, by kept statistics or `live`; who has both need not be online."""
+    """Clients of a head, by kept statistics or `live`; who has the former need not be online."""
 
     parts: Mapping[str, SufficientStats]
     live: Transport
@@ -32,9 +30,20 @@ class KeptFirst:
 
     def exchange(self, model: Model, asks: Iterable[Ask]) -> Iterator[Outcome]:
         """Neighbors in the order asked go out together, so that the order stays."""
-        for from_kept, group in groupby(asks, key=self._is_kept):
+        online = self.live.describe().keys()
+
+        def is_kept(ask: Ask) -> bool:
+            if ask.client not in online:
+                return True
+            return ask.client in self.parts and follows_from_statistics(model, ask.query)
+
+        for from_kept, group in groupby(asks, key=is_kept):
             transport = self.kept if from_kept else self.live
             yield from transport.exchange(model, group)
 
-    def _is_kept(self, ask: Ask) -> bool:
-        return ask.client in self.parts and isinstance(ask.query, FROM_STATISTICS)
+
+def follows_from_statistics(model: Model, query: Query) -> bool:
+    """Whether sums answer a query; gradients do so for squares only."""
+    if isinstance(query, Gradient | Product):
+        return isinstance(model.loss, Squares)
+    return isinstance(query, Statistics | Weight)

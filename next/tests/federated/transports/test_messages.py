@@ -1,0 +1,135 @@
+"""Bytes that are no question end no client; bytes that are no reply are their client's failure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from probekit.errors import Failure, MissingClients
+from probekit.federated.client import Holding, Limits
+from probekit.federated.federation import Ask, Outcome, arrived
+from probekit.federated.local import LocalPlan, TrainingLoss
+from probekit.federated.queries import Gradient, LocalFit, Restricted, Statistics
+from probekit.federated.training.closed_form import ClosedForm
+from probekit.federated.transports.loopback import Loopback
+from probekit.federated.transports.messages import Question, Reply, read_reply, respond
+from probekit.linear.model import LinearModel
+from probekit.objective import Model
+from probekit.records import dump
+from tests.federated.examples import divided, federation
+
+CLIENTS = divided()
+MODEL = LinearModel(6, 3)
+GRADIENT = Gradient(np.zeros((7, 3)))
+SHAPES = GRADIENT.shapes(MODEL, 40)
+IDS = frozenset(row.tobytes().hex() for row in CLIENTS["a"].ids[:5])
+
+
+def answered(question: bytes, limits: Limits | None = None) -> object:
+    return read_reply(respond(question, "a", CLIENTS["a"], limits), SHAPES)
+
+
+@dataclass
+class Corrupted:
+    """Loopback, but the replies of some clients are changed on the way."""
+
+    inner: Loopback
+    replies: Mapping[str, bytes]
+
+    def describe(self) -> Mapping[str, Holding]:
+        return self.inner.describe()
+
+    def exchange(self, model: Model, asks: Iterable[Ask]) -> Iterator[Outcome]:
+        for ask, outcome in self.inner.exchange(model, asks):
+            reply = self.replies.get(ask.client)
+            yield ask, outcome if reply is None else read_reply(reply, ask.shapes)
+
+
+def reply_of(change: float) -> bytes:
+    gradient = np.full((7, 3), change)
+    return dump(Reply({"gradient": gradient, "value": np.ones(1), "weight": np.ones(1)}))
+
+
+GARBAGE = {
+    "64 zeros": bytes(64),
+    "64 random bytes": np.random.default_rng(0).bytes(64),
+    "nothing": b"",
+    "a huge header": (1 << 62).to_bytes(8, "little") + bytes(56),
+    "another record": dump(MODEL),
+    "cut": reply_of(0.0)[:-1],
+    "NaN": reply_of(0.0).replace(bytes(8), np.array([np.nan]).tobytes(), 1),
+    "1e300": reply_of(1e300),
+    "other shapes": dump(Reply({"gradient": np.zeros((3, 7))})),
+    "too large": dump(Reply({"gradient": np.zeros((700, 300))})),
+}
+
+
+@pytest.mark.parametrize("name", GARBAGE)
+def test_a_bad_reply_is_the_failure_of_its_client(name: str) -> None:
+    asked = federation(
+        CLIENTS, transport=lambda data: Corrupted(Loopback(data), {"b": GARBAGE[name]})
+    )
+    answers, missing = arrived(asked.ask(GRADIENT))
+    assert [answer.client for answer in answers] == ["a", "c", "d"]
+    assert missing is not None
+    reasons = {client: failure.reason for client, failure in missing.reasons.items()}
+    assert reasons == {"b": "garbage"}
+
+
+@given(st.binary(max_size=300))
+def test_a_client_survives_any_bytes(data: bytes) -> None:
+    outcome = answered(data)
+    assert isinstance(outcome, Failure)
+    assert outcome.reason == "refused"
+
+
+@settings(max_examples=200)
+@given(st.data())
+def test_a_client_survives_any_change_of_a_question(data: st.DataObject) -> None:
+    question = bytearray(dump(Question(MODEL, Restricted(GRADIENT, IDS, keep=True))))
+    for _ in range(data.draw(st.integers(1, 4))):
+        place = data.draw(st.integers(0, len(question) - 1))
+        question[place] = data.draw(st.integers(0, 255))
+    outcome = answered(bytes(question))
+    assert isinstance(outcome, dict | Failure)
+
+
+@pytest.mark.parametrize(
+    "question",
+    [
+        Question(LinearModel(10**12, 3), Statistics()),
+        Question(MODEL, Gradient(np.zeros((2, 2)))),
+        Question(MODEL, replace(GRADIENT, params=np.zeros(5))),
+        Question(
+            MODEL,
+            LocalFit(np.zeros((7, 3)), LocalPlan(0.1, steps=10**15), TrainingLoss(0.1)),
+        ),
+        Question(MODEL, Restricted(Statistics(), frozenset({"zz"}), keep=True)),
+    ],
+    ids=["a huge model", "a small point", "a flat point", "too much work", "no id"],
+)
+def test_questions_that_do_not_fit_are_refused(question: Question) -> None:
+    outcome = answered(dump(question))
+    assert isinstance(outcome, Failure)
+    assert outcome.reason == "refused"
+
+
+def test_an_allow_list_sees_inside_a_query() -> None:
+    limits = Limits(allowed=frozenset({"query/restricted", "query/statistics"}))
+    inside = answered(dump(Question(MODEL, Restricted(GRADIENT, IDS, keep=False))), limits)
+    assert isinstance(inside, Failure)
+    allowed = answered(dump(Question(MODEL, Restricted(Statistics(), IDS, keep=False))), limits)
+    assert isinstance(allowed, dict)
+
+
+def test_limits_hold_over_bytes() -> None:
+    asked = federation(CLIENTS, transport=lambda data: Loopback(data, Limits(min_rows=30)))
+    with pytest.raises(MissingClients) as caught:
+        ClosedForm().train(asked, ridge=0.1)
+    assert caught.value.reasons.keys() == {"b"}
+    assert caught.value.reasons["b"].reason == "refused"
