@@ -20,12 +20,18 @@ from probekit import __version__
 from probekit.errors import ProbekitError
 
 PROBE = "Probe"
+FEDERATE = "Federate and unlearn"
 MORE = "More"
 COMMANDS = {
     "probe": ("probekit.cli.probe:probe", PROBE, "Compare backbones and heads on a dataset."),
     "predict": ("probekit.cli.predict:predict", PROBE, "Predict with a saved head."),
     "extract": ("probekit.cli.extract:extract", PROBE, "Encode a dataset once with a backbone."),
     "import": ("probekit.cli.import_:import_", PROBE, "Keep vectors that exist already."),
+    "train": ("probekit.cli.train:train", FEDERATE, "Train a head across clients."),
+    "unlearn": ("probekit.cli.unlearn:unlearn", FEDERATE, "Forget clients or samples."),
+    "preset": ("probekit.cli.preset:app", MORE, "Show published settings."),
+    "evaluate": ("probekit.cli.evaluate:evaluate", FEDERATE, "Compare a run's heads."),
+    "report": ("probekit.cli.report:report", FEDERATE, "Write a page about runs."),
     "cache": ("probekit.cli.cache:app", MORE, "List, check and clean cached embeddings."),
     "backbone": ("probekit.cli.backbone:app", MORE, "List backbones and check one."),
     "dataset": ("probekit.cli.dataset:app", MORE, "List datasets and install well-known ones."),

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from probekit.heads import load_head as load_head
     from probekit.probing import ProbeResult as ProbeResult
     from probekit.probing.probe import probe as probe
+    from probekit.runs.run import Run as Run
+    from probekit.runs.train import train as train
 
 _HOMES = {
     "Cache": "probekit.cache",
@@ -34,12 +36,14 @@ _HOMES = {
     "KNNProbe": "probekit.estimators",
     "ProbeResult": "probekit.probing",
     "ProbekitError": "probekit.errors",
+    "Run": "probekit.runs.run",
     "RidgeProbe": "probekit.estimators",
     "extract": "probekit.extraction.extract",
     "load_backbone": "probekit.backbones",
     "load_head": "probekit.heads",
     "probe": "probekit.probing",
     "read_dataset": "probekit.data",
+    "train": "probekit.runs.train",
 }
 __all__ = ["__version__", *sorted(_HOMES)]
 

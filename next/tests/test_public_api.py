@@ -15,7 +15,7 @@ from probekit import errors
 PUBLIC = {
     *("Cache", "DataOptions", "EmbeddingSet", "Encoding", "ExtractOptions", "Head", "KNNProbe"),
     *("ProbeResult", "ProbekitError", "RidgeProbe", "extract", "load_backbone", "load_head"),
-    *("probe", "read_dataset", "__version__"),
+    *("Run", "probe", "read_dataset", "train", "__version__"),
 }
 EXIT_CODES = {
     "ProbekitError": 1,

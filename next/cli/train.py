@@ -1,0 +1,111 @@
+"""`probekit train`: a head across clients, written to a run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from probekit.cli.options import (
+    DRY_RUN,
+    RowFlags,
+    argument,
+    common_flag,
+    expand_flags,
+    flag,
+    keywords,
+)
+from probekit.cli.output import CacheOutput
+from probekit.cli.probe import parse_ridge
+
+
+def parse_clients(text: str) -> int | str:
+    return int(text) if text.isdecimal() else text
+
+
+@dataclass
+class TrainFlags:
+    """Whose rows are trained on, and how."""
+
+    clients: Any = flag(
+        "How many clients, or the column that names each row's client.",
+        default="1",
+        metavar="N|COLUMN",
+        parser=parse_clients,
+    )
+    partition: str | None = flag("How N clients get rows: iid, dirichlet:0.5, shards:2.")
+    head: str = flag("ridge or logistic.", default="ridge")
+    ridge: Any = flag(
+        "auto (cross-validation from the clients' sums) or a number.",
+        default="auto",
+        metavar="RIDGE",
+        parser=parse_ridge,
+    )
+    C: float | None = flag("C of a logistic head, as in scikit-learn.", "--c")
+    intercept: str | None = flag("free (default for ridge) or penalized (for logistic).")
+    normalize: str = flag("Rows: none (as they are), l2.", default="none")
+    method: str | None = flag("closed-form, lbfgs, fedavg:rounds=20,epochs=1,rate=0.1.")
+    preset: str | None = flag("A published setting: f2l2-paper, f2l2-code.")
+    server_share: float = flag("Share of the rows that only the server has.", default=0.0)
+    keep: str = flag(
+        "What the server keeps: statistics, gradients, history, nothing.", default="statistics"
+    )
+    at_least: int | None = flag("Go on when this many clients answer (default: all).", min=1)
+    tolerance: float = flag("How near to the minimum verify wants the head.", default=1e-6)
+    poison: str | None = flag("For trials: client=3,trigger=square,target=0 plants a backdoor.")
+    test: str | None = flag("Test rows, instead of DATA's own test split.")
+    seed: int = common_flag("Random seed.", default=0, min=0)
+
+
+@expand_flags
+def train(
+    data: str = argument("A cached set, a path, a name with a scheme."),
+    run: Path = flag("Folder of the run.", "--run", default=...),
+    backbone: str | None = flag("Encode with this.", "--backbone", "-b"),
+    dry_run: bool = DRY_RUN,
+    *,
+    training: TrainFlags,
+    reading: RowFlags,
+    output: CacheOutput,
+) -> None:
+    """Train a head across clients, in one process, and write a run."""
+    from probekit.runs.train import plan_training
+
+    plan = plan_training(
+        data,
+        run=run,
+        backbone=backbone,
+        cache=output.open_cache(),
+        progress=output.progress,
+        **keywords(training, reading),
+    )
+    if dry_run:
+        output.warn(*plan.notes)
+        output.fields(plan.to_dict())
+        output.result(plan.to_dict())
+        return
+    trained = plan.write(output.progress)
+    output.warn(*trained.notes)
+    document = {**trained.to_dict(), "accuracy": trained.accuracy()}
+    options = trained.options
+    noun = "targets" if trained.head.task != "classes" else "classes"
+    output.print(
+        f"{run}: {options.head} head, {document['rows']:,} rows of {len(document['clients']):,} "
+        f"clients, {len(document['classes'])} {noun}; keeps {options.keep}"
+    )
+    print_state(output, document)
+    client = next(iter(document["clients"]))
+    output.print(f"next: probekit unlearn {run} --client {client}")
+    output.result(document)
+
+
+def print_state(output: CacheOutput, document: dict[str, Any]) -> None:
+    """What train and unlearn say of the newest state."""
+    if document["accuracy"] is not None:
+        output.print(f"accuracy: {document['accuracy']:.4f} on {document['test_rows']:,} test rows")
+    output.print(f"ridge: {document['ridge']:.4g}")
+    if document["certificate"] is not None:
+        for statement in document["certificate"]["statements"]:
+            output.print(statement)
+    output.print(f"fingerprint of the run: {document['fingerprint']}")
+    output.print(f"fingerprint of this state: {document['state_fingerprint']}")

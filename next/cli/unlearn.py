@@ -1,0 +1,80 @@
+"""`probekit unlearn`: the head of a run without clients, samples, or rows by a column."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from probekit.cli.options import DRY_RUN, argument, expand_flags, flag
+from probekit.cli.output import CacheOutput
+from probekit.cli.train import print_state
+
+MAX_LIST_BYTES = 1 << 28
+
+
+@expand_flags
+def unlearn(
+    run: Path = argument("Folder of a run."),
+    client: list[str] | None = flag("Forget this client; may be repeated."),
+    sample: list[str] | None = flag(
+        "Forget the sample of this id (or its first 8 digits), or those listed in @FILE."
+    ),
+    where: str | None = flag("Forget the rows that have this value.", metavar="COLUMN=VALUE"),
+    method: str = flag(
+        "auto, exact, retrain, rounds, fedremoval:solver=sgd, fedremoval-line, fedremoval-pcg.",
+        default="auto",
+    ),
+    dry_run: bool = DRY_RUN,
+    *,
+    output: CacheOutput,
+) -> None:
+    """Forget clients or samples: the next state of a run, certified."""
+    from probekit.runs.run import Run
+
+    opened = Run(run, cache=output.open_cache())
+    done = opened.unlearn(
+        client=client or (),
+        sample=[name for text in sample or () for name in _listed(text)],
+        where=where,
+        method=method,
+        dry_run=dry_run,
+        progress=output.progress,
+    )
+    output.warn(*done.notes)
+    document = {**done.to_dict(), "accuracy": opened.accuracy()}
+    if done.plans:
+        headers = ("method", "ends at", "rounds", "bytes", "needs")
+        rows = [
+            (item.name, item.promise, item.rounds, f"{item.bytes:,}", ", ".join(item.missing))
+            for item in done.plans
+        ]
+        output.table(headers, rows)
+        output.warn(*(f"{item.name}: {item.warning}" for item in done.plans if item.warning))
+    if done.method:
+        verb = "Forgot" if done.changed else "Would forget"
+        output.print(f"{verb} {done.rows:,} rows by {done.method}. {done.reason}")
+    if done.facts is not None:
+        facts = done.facts
+        output.print(f"retained loss: {facts.loss_before:.6g} before, {facts.loss_after:.6g} after")
+        if facts.server_rows:
+            output.print(
+                f"server rows: {facts.server_rows:,}, effective dimension "
+                f"{facts.effective_dimension:.1f}"
+            )
+        output.warn(*facts.warnings)
+    if not dry_run:
+        print_state(output, document)
+        output.print(f"next: probekit verify {run}")
+    output.result(document)
+
+
+def _listed(text: str) -> list[str]:
+    """The ids in @FILE, one a line; any other text as it is."""
+    if not text.startswith("@"):
+        return [text]
+    from probekit.errors import NotFoundError
+    from probekit.files import read_limited
+
+    path = Path(text[1:]).expanduser()
+    if not path.is_file():
+        raise NotFoundError(f"No file {path} with ids of samples. Check the path.")
+    return read_limited(path, MAX_LIST_BYTES).decode(errors="replace").split()

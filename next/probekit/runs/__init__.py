@@ -1,0 +1,1 @@
+"""Runs: federated training and unlearning, written to a folder."""

@@ -1,0 +1,192 @@
+"""The verb: how good the heads of a run are, beside retraining and the minimum."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from probekit.data import DataOptions, read_dataset
+from probekit.data.splits import choose_split
+from probekit.data.triggers import Poison, TriggeredDataset, parse_trigger
+from probekit.embeddings import EmbeddingSet
+from probekit.errors import InputError, NotFoundError, OfflineError
+from probekit.evaluation.intervals import Sampling
+from probekit.evaluation.unlearning import (
+    AFTER,
+    BEFORE,
+    MINIMUM,
+    RETRAINED,
+    UnlearningEvaluation,
+    UnlearningRows,
+    evaluate_unlearning,
+)
+from probekit.extraction import ExtractOptions
+from probekit.extraction.extract import extract_dataset, open_backbone, set_name
+from probekit.extraction.sources import read_rows
+from probekit.extraction.vectors import is_vector_file
+from probekit.federated.training.closed_form import ClosedForm
+from probekit.federated.training.lbfgs import LbfgsRounds
+from probekit.heads import Head
+from probekit.objective import Squares
+from probekit.progress import Progress, silent
+from probekit.runs import layout
+from probekit.runs.layout import Trained
+from probekit.runs.rows import TRAINING
+from probekit.runs.run import Run, RunData, single_thread
+
+OWN_TEST = "test"
+
+
+@dataclass(frozen=True, eq=False)
+class RunEvaluation:
+    """The heads of a run, on its own rows and on test rows (`evaluated_on`)."""
+
+    run: Run
+    evaluated_on: str
+    test_rows: int
+    poison: Poison | None
+    unlearning: UnlearningEvaluation
+    notes: tuple[str, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "run": str(self.run.folder),
+            "state": self.run.newest.number,
+            "evaluated_on": self.evaluated_on,
+            "test_rows": self.test_rows,
+            "poison": None if self.poison is None else vars(self.poison),
+            **self.unlearning.to_dict(),
+        }
+
+
+def evaluate_run(
+    run: Run,
+    data: object = OWN_TEST,
+    *,
+    confidence: float = 0.95,
+    reading: Mapping[str, Any] | None = None,
+    progress: Progress = silent,
+) -> RunEvaluation:
+    """The head before (of the oldest state), after, retrained and at the minimum.
+
+    data: rows as `probe` takes them, or "test", the run's own.
+    reading: DataOptions (data), ExtractOptions (options) and VectorOptions (vectors).
+    """
+    reading = reading or {}
+    newest = run.newest
+    partition = RunData.of(newest.all_rows, newest.description, run.cache)
+    training = partition.rows.role_set(
+        partition.matrix, partition.encoding, partition.classes, TRAINING
+    )
+    if training is None:
+        raise NotFoundError(
+            f"No training row of {run.folder} is in {run.cache.root}. Pass the run's cache "
+            "(--cache), or extract the rows again."
+        )
+    notes: list[str] = []
+    with single_thread():
+        heads = run_heads(run, notes, progress)
+        test = partition.test if data == OWN_TEST else _read_test(run, data, reading, progress)
+        poison, triggered = _read_triggered(run, reading, notes, progress)
+        count = len(training)
+        held = np.split(
+            np.arange(count),
+            np.searchsorted(
+                partition.rows.holders[:count], np.arange(1, len(partition.rows.clients))
+            ),
+        )
+        rows = UnlearningRows(
+            training,
+            dict(zip(partition.rows.clients, held, strict=True)),
+            layout.forgotten(partition.rows, newest.events)[:count],
+            test,
+            triggered,
+            "" if poison is None else poison.target,
+        )
+        model = run.options.model(newest.description.width, len(partition.classes))
+        unlearning = evaluate_unlearning(
+            heads, rows, loss=model.loss, sampling=Sampling(confidence)
+        )
+    if test is None:
+        notes.append("This run has no test rows. Pass some: probekit evaluate RUN DATA.")
+    evaluated_on = "the run's test rows" if data == OWN_TEST else str(data)
+    test_rows = 0 if test is None else len(test)
+    return RunEvaluation(run, evaluated_on, test_rows, poison, unlearning, tuple(notes))
+
+
+def run_heads(run: Run, notes: list[str], progress: Progress = silent) -> dict[str, Head]:
+    """The heads of a run by the names of HEADS, as far as its states and rows are here."""
+    newest = run.newest
+    heads: dict[str, Head] = {}
+    numbers = layout.state_numbers(run.folder)
+    if numbers[0] < newest.number:
+        heads[BEFORE] = replace(newest, number=numbers[0]).head
+    was_changed = any(not isinstance(event, Trained) for event in newest.events)
+    heads[AFTER if was_changed else BEFORE] = newest.head
+    data = RunData.of(newest.rows, newest.description, run.cache)
+    if data.rows.counts() != newest.rows.counts():
+        notes.append(
+            "Some retained rows are not in the cache, so there is no retrained head and no minimum "
+            "beside this one. Extract them again."
+        )
+        return heads
+    options = run.options
+    model = options.model(newest.description.width, len(data.classes))
+    federation = data.federation(model)
+    if was_changed:
+        trained = options.trainer().train(federation, ridge=options.setting(), progress=progress)
+        heads[RETRAINED] = data.head(trained)
+    solver = ClosedForm() if isinstance(model.loss, Squares) else LbfgsRounds(keep=frozenset())
+    minimum = solver.train(federation, ridge=newest.state.ridge, progress=progress)
+    heads[MINIMUM] = data.head(minimum)
+    return heads
+
+
+def _read_test(
+    run: Run, data: object, reading: Mapping[str, Any], progress: Progress
+) -> EmbeddingSet:
+    """The test split of data, or all of it where it has one split."""
+    backbone = None
+    if isinstance(data, str | Path) and str(data) not in run.cache:
+        path = Path(data).expanduser()
+        if not (path.exists() and is_vector_file(path)):
+            backbone = run.newest.description.read_encoding().backbone
+    parts = read_rows(data, cache=run.cache, backbone=backbone, progress=progress, **reading)
+    return (parts[0].test or parts[0].train).labeled()
+
+
+def _read_triggered(
+    run: Run, reading: Mapping[str, Any], notes: list[str], progress: Progress
+) -> tuple[Poison | None, EmbeddingSet | None]:
+    """How the run was poisoned, and the test pictures of its data with that trigger."""
+    texts = [event.poison for event in run.newest.events if isinstance(event, Trained)]
+    if texts[0] is None:
+        return None, None
+    poison = Poison.parse(texts[0])
+    description = run.newest.description
+    data = reading.get("data") or DataOptions()
+    options = reading.get("options") or ExtractOptions(dtype=description.read_encoding().dtype)
+    try:
+        splits = read_dataset(description.source, data).by_name
+        split = choose_split(list(splits), "test")
+        dataset = TriggeredDataset(splits[split], parse_trigger(poison.trigger))
+        backbone = open_backbone(description.read_encoding().backbone, dataset.kind, options)
+    except (NotFoundError, OfflineError, InputError) as error:
+        notes.append(f"The backdoor cannot be evaluated: {error}")
+        return poison, None
+    name = set_name(f"{description.source}-{poison.trigger}", split, backbone.name)
+    extracted = extract_dataset(
+        dataset,
+        backbone,
+        name=name,
+        source=description.source,
+        cache=run.cache,
+        window=data.window,
+        options=options,
+        progress=progress,
+    )
+    return poison, next(iter(extracted.sets.values()))

@@ -1,0 +1,169 @@
+"""How a run is trained: one value, checked once, written to run.json and never changed."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import msgspec
+
+from probekit.errors import InputError
+from probekit.federated.local import Adam, LocalPlan, Sgd
+from probekit.federated.presets import preset
+from probekit.federated.state import KEEP, Trainer
+from probekit.federated.training.closed_form import ClosedForm
+from probekit.federated.training.fedavg import FedAvg
+from probekit.federated.training.lbfgs import LbfgsRounds
+from probekit.linear.model import LinearModel
+from probekit.linear.ridge import INTERCEPTS, Gcv, Intercept, InverseC, RidgeRule, check_ridge
+from probekit.objective import CrossEntropy, Squares
+from probekit.registry import TRAINERS, configured, nearest
+
+HeadKind = Literal["ridge", "logistic"]
+HEADS = ("ridge", "logistic")
+INTERCEPT_OF: dict[str, Intercept] = {"ridge": "free", "logistic": "penalized"}
+AUTO = ("auto", "auto:gcv")
+LBFGS_SHARE = 0.1
+"""L-BFGS rounds end well within the tolerance of `verify`."""
+
+
+class FedAvgSettings(msgspec.Struct, forbid_unknown_fields=True):
+    """What may stand behind `fedavg:`, as text."""
+
+    rounds: int = 20
+    steps: int | None = None
+    epochs: int | None = None
+    batch_size: int | None = None
+    drop_last: bool = False
+    rate: float | None = None
+    optimizer: Literal["sgd", "adam"] = "sgd"
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+    uniform: bool = False
+    participation: float = 1.0
+    at_least: float = 1.0
+    start: Literal["model", "random"] = "model"
+
+    def trainer(self, keep: frozenset[str], seed: int) -> FedAvg:
+        optimizer = Sgd(self.momentum)
+        plan = LocalPlan(
+            rate=self.rate,
+            steps=self.steps,
+            epochs=self.epochs if self.epochs or self.steps else 1,
+            batch_size=self.batch_size,
+            drop_last=self.drop_last,
+            optimizer=Adam(weight_decay=self.weight_decay)
+            if self.optimizer == "adam"
+            else optimizer,
+            seed=seed,
+        )
+        return FedAvg(
+            self.rounds, plan, self.uniform, self.participation, self.at_least, self.start, keep
+        )
+
+
+@dataclass(frozen=True)
+class TrainOptions:
+    """Whose rows are trained on, and how.
+
+    clients: a number, or the column that names each row's client; partition: how a number of
+        clients gets its rows ("iid", "dirichlet:0.5", "shards:2").
+    ridge: a number, or "auto": generalized cross-validation from the clients' sums.
+    C: of a logistic head, whose ridge is 1 / (C n).
+    intercept: None is "free" for ridge and "penalized" for logistic heads.
+    method: a trainer with its options, "fedavg:rounds=20,epochs=1"; None is the closed form for
+        ridge and L-BFGS rounds for logistic heads.
+    keep: what the server keeps for later removals: "statistics,gradients", "history" or "nothing".
+    server_share: the share of the rows that the server has for itself.
+    at_least: how many clients must answer; None: all of them.
+    tolerance: `verify` accepts a head within this share of its own norm from the minimum.
+    preset: a published setting, "f2l2-paper"; method, ridge and intercept come before it.
+    """
+
+    head: HeadKind = "ridge"
+    ridge: float | str = "auto"
+    C: float | None = None
+    intercept: Intercept | None = None
+    normalize: str = "none"
+    method: str | None = None
+    clients: int | str = 1
+    partition: str | None = None
+    server_share: float = 0.0
+    keep: str = "statistics"
+    at_least: int | None = None
+    tolerance: float = 1e-6
+    preset: str | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_choice("--head", self.head, HEADS)
+        check_choice("--intercept", self.intercept or "free", INTERCEPTS)
+        check_choice("--normalize", self.normalize, ("none", "l2"))
+        for name in self.keep.split(","):
+            check_choice("--keep", name, (*KEEP, "nothing"))
+        chosen = self.C is not None or self.preset is not None
+        if self.head == "logistic" and self.ridge in AUTO and not chosen:
+            raise InputError("A logistic head needs a C; found none. Pass --c 1, or a --ridge.")
+        if self.C is not None and (self.head != "logistic" or self.ridge not in AUTO):
+            raise InputError(
+                f"C is of a logistic head without a ridge; found head {self.head!r} and ridge "
+                f"{self.ridge}. Pass one of --c and --ridge."
+            )
+        if self.ridge not in AUTO:
+            check_ridge(self.ridge)
+        for name in ("ridge", "C", "server_share", "tolerance"):
+            if isinstance(value := getattr(self, name), int | float):  # as JSON reads it
+                object.__setattr__(self, name, float(value))
+        if not 0 < self.tolerance < math.inf:
+            raise InputError(f"--tolerance must be above 0; found {self.tolerance!r}.")
+        if self.at_least is not None and self.at_least < 1:
+            raise InputError(f"--at-least must be 1 or more; found {self.at_least}.")
+        self.setting()
+        self.trainer()
+
+    def setting(self) -> float | RidgeRule:
+        """The ridge, or the rule that chooses it."""
+        if self.C is not None:
+            return InverseC(self.C)
+        if self.preset is not None and self.ridge in AUTO:
+            return preset(self.preset).ridge
+        return Gcv() if isinstance(self.ridge, str) else self.ridge
+
+    def model(self, dimension: int, outputs: int) -> LinearModel:
+        loss = CrossEntropy() if self.head == "logistic" else Squares()
+        intercept = INTERCEPT_OF[self.head]
+        if self.preset is not None:
+            intercept = preset(self.preset).intercept
+        return LinearModel(dimension, outputs, loss, self.intercept or intercept)
+
+    def trainer(self) -> Trainer:
+        keep = frozenset(self.keep.split(",")) - {"nothing"}
+        if self.method is None:
+            if self.preset is not None:
+                trainer = preset(self.preset).trainer
+                return replace(trainer, keep=keep, plan=replace(trainer.plan, seed=self.seed))
+            if self.head == "ridge":
+                return ClosedForm(keep)
+            return LbfgsRounds(tolerance=LBFGS_SHARE * self.tolerance, keep=keep)
+        name, _, settings = self.method.partition(":")
+        if name == "fedavg":
+            pairs = dict(pair.partition("=")[::2] for pair in settings.split(",") if pair)
+            try:
+                chosen = msgspec.convert(pairs, FedAvgSettings, strict=False)
+            except msgspec.ValidationError as error:
+                raise InputError(
+                    f"fedavg takes {', '.join(FedAvgSettings.__struct_fields__)}; found "
+                    f"{settings!r}: {error}. Write --method fedavg:rounds=20,epochs=1."
+                ) from error
+            return chosen.trainer(keep, self.seed)
+        configured_trainer: Trainer = configured(self.method, TRAINERS)
+        return replace(configured_trainer, keep=keep)  # type: ignore[type-var]
+
+
+def check_choice(flag: str, value: str, allowed: tuple[str, ...]) -> None:
+    if value not in allowed:
+        raise InputError(
+            f"{flag} must be one of {', '.join(allowed)}; found {value!r}. "
+            f"{nearest(value, list(allowed))}"
+        )

@@ -1,0 +1,317 @@
+"""Run: a trained head in a folder, its history, and the rows that it is about."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+from threadpoolctl import threadpool_limits
+
+from probekit.arrays import Ids
+from probekit.cache import Cache
+from probekit.certificates.certificate import Certificate, certify
+from probekit.embeddings import EmbeddingSet, Encoding, Rows
+from probekit.errors import CorruptError, InputError, SolverError
+from probekit.federated.federation import Federation, InProcess
+from probekit.federated.state import KeptStatistics, State
+from probekit.federated.transports.kept import KeptFirst
+from probekit.files import write_bytes
+from probekit.heads import Head, load_head
+from probekit.linear.stats import normalized
+from probekit.objective import Model, Squares
+from probekit.progress import Progress, silent
+from probekit.records import dump, record_name
+from probekit.runs import layout
+from probekit.runs.layout import AnyEvent, Commitment, Description
+from probekit.runs.rows import (
+    SERVER,
+    TEST,
+    TRAINING,
+    Mask,
+    RunRows,
+    fingerprint_of,
+    state_fingerprint,
+)
+
+if TYPE_CHECKING:
+    from probekit.runs.unlearn import Unlearning
+
+SERVER_NAME = "server"
+
+
+@contextmanager
+def single_thread() -> Iterator[None]:
+    """One BLAS thread: several would add in another order, and give other bits."""
+    import scipy.linalg  # noqa: F401  # so that its library is limited too
+
+    with threadpool_limits(1, user_api="blas"):
+        yield
+
+
+@dataclass(frozen=True, eq=False)
+class StoredState:
+    """A state of a run on the disk; its files are read when they are asked for."""
+
+    run: Path
+    number: int
+    description: Description
+    fingerprint: str
+    commitment: Ids
+
+    @classmethod
+    def newest(cls, run: Path) -> Self:
+        description, content = layout.read_description(run)
+        commitment = layout.read_record(run / layout.COMMITMENT, Commitment).leaves
+        fingerprint = fingerprint_of(content, commitment)
+        return cls(run, layout.state_numbers(run)[-1], description, fingerprint, commitment)
+
+    @property
+    def folder(self) -> Path:
+        return layout.state_folder(self.run, self.number)
+
+    @cached_property
+    def events(self) -> tuple[AnyEvent, ...]:
+        return layout.read_events(self.folder)
+
+    @cached_property
+    def all_rows(self) -> RunRows:
+        """The rows of the partition: the retained, and the forgotten that were not erased."""
+        rows = layout.read_record(self.run / layout.ROWS, RunRows)
+        if rows.leaves.max(initial=-1) >= len(self.commitment):
+            raise CorruptError(
+                f"{self.run / layout.ROWS} names leaves that the run does not have. "
+                f"{layout.RESTORE}"
+            )
+        return rows
+
+    @cached_property
+    def rows(self) -> RunRows:
+        """The retained rows."""
+        return self.all_rows.take(~self.forgotten)
+
+    @cached_property
+    def forgotten(self) -> Mask:
+        """Which of all rows are forgotten."""
+        return layout.forgotten(self.all_rows, self.events)
+
+    @cached_property
+    def state(self) -> State:
+        return layout.read_record(self.folder / layout.KEPT, State)
+
+    @cached_property
+    def head(self) -> Head:
+        return load_head(self.folder / layout.HEAD)
+
+    @cached_property
+    def certificate(self) -> Certificate | None:
+        return layout.read_certificate(self.folder)
+
+    @cached_property
+    def state_fingerprint(self) -> str:
+        """S: of exactly the rows that this state retains."""
+        return state_fingerprint(self.fingerprint, self.commitment[np.sort(self.rows.leaves)])
+
+
+@dataclass(frozen=True, eq=False)
+class RunData:
+    """The rows of a run that are in the cache, as clients, test rows and the server's.
+
+    A client is here with all of its rows or not at all. classes: of all rows, here or not.
+    """
+
+    rows: RunRows
+    classes: tuple[str, ...]
+    description: Description
+    encoding: Encoding
+    matrix: Rows
+
+    @classmethod
+    def of(cls, rows: RunRows, description: Description, cache: Cache) -> Self:
+        encoding = description.read_encoding()
+        entry = cache.entry(encoding)
+        here = entry.known().holds(rows.ids)
+        training = rows.roles == TRAINING
+        incomplete = np.unique(rows.holders[training & ~here])
+        here &= ~(training & np.isin(rows.holders, incomplete))
+        present = rows.take(here)
+        matrix = entry.rows(present.ids, description.width)
+        return cls(present, rows.classes, description, encoding, matrix)
+
+    def federation(self, model: Model, kept: KeptStatistics | None = None) -> Federation:
+        """The clients; of a ridge head, kept statistics answer for them where they can."""
+        sets = self.rows.client_sets(self.matrix, self.encoding, self.classes)
+        normalize = self.description.options.normalize
+        live = InProcess({name: normalized(rows, normalize) for name, rows in sets.items()})
+        if kept is None or not isinstance(model.loss, Squares):
+            return Federation.of(live, model)
+        return Federation.of(KeptFirst(kept.parts, live), model)
+
+    def server(self, model: Model) -> Federation | None:
+        """The server's rows, as a federation of one."""
+        rows = self._of_role(SERVER)
+        if rows is None or not len(rows.labeled()):
+            return None
+        return Federation.of(InProcess({SERVER_NAME: rows.labeled()}), model)
+
+    @property
+    def test(self) -> EmbeddingSet | None:
+        return self._of_role(TEST)
+
+    @property
+    def is_classes(self) -> bool:
+        return self.rows.targets is None
+
+    def _of_role(self, role: int) -> EmbeddingSet | None:
+        """As heads see them."""
+        rows = self.rows.role_set(self.matrix, self.encoding, self.classes, role)
+        return None if rows is None else normalized(rows, self.description.options.normalize)
+
+    def head(self, state: State) -> Head:
+        options = self.description.options
+        rule = state.ridge_choice.rule
+        return Head.from_params(
+            state.params,
+            self.rows.embedding_set(self.matrix, self.encoding, self.classes),
+            normalize=options.normalize,
+            temperature=1.0 if options.head == "logistic" else None,
+            fit={
+                "head": options.head,
+                "ridge": state.ridge,
+                "ridge_choice": "manual" if rule is None else record_name(rule),
+            },
+        )
+
+
+def certify_state(data: RunData, state: State) -> tuple[Certificate | None, tuple[str, ...]]:
+    """What is proven about a state and its retained rows; a note where that is nothing."""
+    try:
+        certificate = certify(
+            state,
+            data.federation(state.model),
+            test=data.test,
+            class_labels=data.is_classes,
+        )
+    except (InputError, SolverError) as error:
+        return None, (f"This head has no certificate. {error}",)
+    return certificate, ()
+
+
+def write_state(
+    folder: Path,
+    data: RunData,
+    state: State,
+    certificate: Certificate | None,
+    events: Sequence[AnyEvent],
+) -> None:
+    """Write a state of these retained rows into a new folder."""
+    data.head(state).save(folder / layout.HEAD)
+    write_bytes(folder / layout.KEPT, dump(state))
+    write_bytes(folder / layout.CERTIFICATE, layout.dump_certificate(certificate))
+    write_bytes(folder / layout.HISTORY, layout.dump_events(events))
+
+
+class Run:
+    """A folder that `train` wrote. Its newest state counts."""
+
+    def __init__(
+        self,
+        folder: Path | str,
+        *,
+        cache: Cache | Path | str | None = None,
+        notes: tuple[str, ...] = (),
+    ) -> None:
+        """Open a run. notes: of the training that made it."""
+        self.folder = layout.find_run(Path(folder))
+        self.options = layout.read_description(self.folder)[0].options
+        self.cache = cache if isinstance(cache, Cache) else Cache(cache)
+        self.notes = notes
+        self._newest: StoredState | None = None
+
+    def __repr__(self) -> str:
+        newest = self.newest
+        return f"Run({str(self.folder)!r}, state {newest.number}, {len(newest.rows):,} rows)"
+
+    @property
+    def newest(self) -> StoredState:
+        """The newest state."""
+        number = layout.state_numbers(self.folder)[-1]
+        if self._newest is None or self._newest.number != number:
+            self._newest = StoredState.newest(self.folder)
+        return self._newest
+
+    @property
+    def head(self) -> Head:
+        return self.newest.head
+
+    @property
+    def certificate(self) -> Certificate | None:
+        return self.newest.certificate
+
+    @property
+    def fingerprint(self) -> str:
+        """F: of the options and of all rows that were committed."""
+        return self.newest.fingerprint
+
+    @property
+    def state_fingerprint(self) -> str:
+        """S: of exactly the rows that the newest state retains."""
+        return self.newest.state_fingerprint
+
+    def rows_of(self, role: int) -> EmbeddingSet | None:
+        """The retained rows of a role (TRAINING, TEST or SERVER) that are in the cache."""
+        data = RunData.of(self.newest.rows, self.newest.description, self.cache)
+        return data.rows.role_set(data.matrix, data.encoding, data.classes, role)
+
+    def accuracy(self) -> float | None:
+        """The share of the test rows that the head gets right; None without classes or rows."""
+        rows = self.rows_of(TEST)
+        if rows is None or rows.labels is None:
+            return None
+        return float((self.head.predict(rows) == rows.labels).mean())
+
+    def unlearn(
+        self,
+        *,
+        client: str | Collection[str] = (),
+        sample: str | Collection[str] = (),
+        where: str | None = None,
+        method: str = "auto",
+        dry_run: bool = False,
+        progress: Progress = silent,
+    ) -> Unlearning:
+        """Forget clients, samples (ids, or their first digits) or rows where COLUMN=VALUE."""
+        from probekit.runs.unlearn import unlearn_rows
+
+        return unlearn_rows(
+            self,
+            clients=[client] if isinstance(client, str) else client,
+            samples=[sample] if isinstance(sample, str) else sample,
+            where=where,
+            method=method,
+            dry_run=dry_run,
+            progress=progress,
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        newest = self.newest
+        certificate = newest.certificate
+        return {
+            "run": str(self.folder),
+            "id": newest.description.id,
+            "state": newest.number,
+            "clients": newest.rows.counts(),
+            "rows": int((newest.rows.roles == TRAINING).sum()),
+            "test_rows": int((newest.rows.roles == TEST).sum()),
+            "server_rows": int((newest.rows.roles == SERVER).sum()),
+            "classes": list(newest.rows.classes),
+            "ridge": newest.state.ridge,
+            "fingerprint": newest.fingerprint,
+            "state_fingerprint": newest.state_fingerprint,
+            "head": newest.head.digest,
+            "certificate": None if certificate is None else certificate.to_dict(),
+        }

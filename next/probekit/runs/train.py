@@ -1,0 +1,366 @@
+"""The verb: rows, divided among clients, to a run in a folder."""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from inspect import signature
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from probekit.arrays import TEXT, Texts
+from probekit.cache import Cache
+from probekit.cache.runs import note_run, noted_runs
+from probekit.data import DataOptions, read_dataset
+from probekit.data.partition import Scheme, partition
+from probekit.data.triggers import Poison, TriggeredDataset, parse_trigger
+from probekit.embeddings import UNLABELED, EmbeddingSet
+from probekit.errors import InputError, MismatchError, MissingClients
+from probekit.extraction import ExtractOptions
+from probekit.extraction.extract import extract_dataset, open_backbone, set_name
+from probekit.extraction.sources import RowSplits, read_rows
+from probekit.extraction.vectors import VectorOptions
+from probekit.federated.federation import Federation
+from probekit.federated.state import State
+from probekit.files import ASIDE, new_folder, remove_folder, restore_folder, write_bytes
+from probekit.progress import Progress, silent
+from probekit.records import dump
+from probekit.registry import nearest
+from probekit.runs import layout
+from probekit.runs.layout import Commitment, Cost, Description, Trained
+from probekit.runs.options import TrainOptions
+from probekit.runs.rows import (
+    SERVER,
+    TEST,
+    TRAINING,
+    Bytes,
+    RunRows,
+    commit,
+    fingerprint_of,
+    part_of,
+)
+from probekit.runs.run import Run, RunData, certify_state, single_thread, write_state
+
+Reading = Mapping[str, Any]
+"""DataOptions (data), ExtractOptions (options) and VectorOptions (vectors) of `read_rows`."""
+
+
+def train(data: object, *, progress: Progress = silent, **options: Any) -> Run:
+    """Train a head across clients and write a run; the same call again finds it done.
+
+    options: those of `plan_training`.
+    """
+    return plan_training(data, progress=progress, **options).write(progress)
+
+
+@dataclass(frozen=True, eq=False)
+class TrainingPlan:
+    """Who would train on what, and where the run would be written."""
+
+    folder: Path
+    cache: Cache
+    description: Description
+    rows: RunRows
+    poison: str | None
+    notes: tuple[str, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        roles = np.bincount(self.rows.roles, minlength=3).tolist()
+        return {
+            "run": str(self.folder),
+            "exists": self.folder.exists(),
+            "clients": self.rows.counts(),
+            "rows": roles[TRAINING],
+            "test_rows": roles[TEST],
+            "server_rows": roles[SERVER],
+            "classes": list(self.rows.classes),
+            "trainer": type(self.description.options.trainer()).__name__,
+        }
+
+    def write(self, progress: Progress = silent) -> Run:
+        """Train and write, unless it was done."""
+        restore_folder(self.folder)
+        if os.path.lexists(self.folder):
+            return self._existing()
+        started = time.monotonic()
+        with single_thread():
+            rows, federation, state, missing = self._fit(progress)
+            data = RunData.of(rows, self.description, self.cache)
+            committed, leaves = commit(rows, data.matrix)
+            data = replace(data, rows=committed)
+            certificate, refused = certify_state(data, state)
+            content = self.description.dump()
+            event = Trained(
+                layout.now(),
+                fingerprint_of(content, leaves),
+                Cost.of(federation, started),
+                self.poison,
+            )
+            with self.cache.changing():
+                if os.path.lexists(self.folder):
+                    return self._existing()
+                self._sweep()
+                note_run(self.cache, self.description.id, self.folder, done=False)
+                with new_folder(self.folder) as aside:
+                    write_bytes(aside / layout.DESCRIPTION, content)
+                    write_bytes(aside / layout.COMMITMENT, dump(Commitment(leaves)))
+                    write_bytes(aside / layout.ROWS, dump(committed))
+                    write_state(layout.state_folder(aside, 1), data, state, certificate, [event])
+                note_run(self.cache, self.description.id, self.folder, done=True)
+        return Run(self.folder, cache=self.cache, notes=(*self.notes, *missing, *refused))
+
+    def _fit(self, progress: Progress) -> tuple[RunRows, Federation, State, tuple[str, ...]]:
+        """The state, and the rows of those who answered."""
+        options = self.description.options
+        rows = self.rows
+        notes: list[str] = []
+        while True:
+            data = RunData.of(rows, self.description, self.cache)
+            federation = data.federation(options.model(self.description.width, len(data.classes)))
+            try:
+                state = options.trainer().train(
+                    federation, ridge=options.setting(), progress=progress
+                )
+            except MissingClients as missing:
+                rows = rows.take(~rows.held_by(missing.reasons))
+                if options.at_least is None or len(rows.counts()) < options.at_least:
+                    raise
+                notes += [f"Without {name}: {why}." for name, why in missing.reasons.items()]
+            else:
+                return rows, federation, state, tuple(notes)
+
+    def _existing(self) -> Run:
+        """The run that is here already, if it is this one."""
+        notes = (*self.notes, "This run was trained before; nothing was changed.")
+        run = Run(self.folder, cache=self.cache, notes=notes)
+        newest = run.newest
+        theirs = newest.description
+        ours = replace(self.description, id=theirs.id, versions=theirs.versions)
+        if ours.dump() != theirs.dump() or not self.rows.same_rows(newest.all_rows):
+            raise InputError(
+                f"{self.folder} is a run already, with other options or rows. Choose another --run."
+            )
+        return run
+
+    def _sweep(self) -> None:
+        """Remove what a killed training of this run left beside it."""
+        if not self.folder.parent.is_dir():
+            return
+        pattern = re.compile(re.escape(f"{ASIDE}{self.folder.name}") + r"-\d+-[0-9a-f]{8}")
+        for path in self.folder.parent.iterdir():
+            if pattern.fullmatch(path.name):
+                remove_folder(path)
+
+
+def plan_training(
+    data: object,
+    *,
+    run: Path | str,
+    backbone: object = None,
+    test: object = None,
+    poison: str | None = None,
+    cache: Cache | Path | str | None = None,
+    progress: Progress = silent,
+    **options: Any,
+) -> TrainingPlan:
+    """Read the rows, encode what is not encoded yet, and divide them among clients.
+
+    data, backbone, test: as in `probe`. Test rows are certified, never trained on; a validation
+        split joins the training rows.
+    run: the folder to write.
+    poison: `client=3,trigger=square,target=0` puts a backdoor on a client's pictures, for trials.
+    options: the fields of TrainOptions, DataOptions, ExtractOptions and VectorOptions.
+    """
+    settings, reading = _sorted_options(options)
+    store = cache if isinstance(cache, Cache) else Cache(cache)
+    parts = read_rows(data, cache=store, backbone=backbone, test=test, progress=progress, **reading)
+    if len(parts) != 1:
+        raise InputError(f"A run is about one view; {backbone} has {len(parts)}. Name one (#VIEW).")
+    splits = parts[0]
+    folder = Path(run).expanduser().resolve()
+    run_id = _run_id(folder, store)
+    rows, roles, notes = _joined(splits, run_id, store)
+    owners, roles = _divided(rows, roles, settings)
+    if poison is not None:
+        own = owners[: len(splits.train.labeled())] == Poison.parse(poison).client
+        keys = frozenset(_column(rows, "key")[: len(own)][own].tolist())
+        poisoned = _poisoned(data, backbone, poison, keys, splits.train, store, reading, progress)
+        rows, _, _ = _joined(replace(splits, train=poisoned), run_id, store)
+    held = RunRows.of(rows, clients=owners, roles=roles)
+    if held.labels is not None and len(held.classes) < 2:
+        raise InputError(
+            f"A head needs training rows of two classes; those of {rows.source} are all "
+            f"{held.classes[0]!r}. Check the labels (--label-column)."
+        )
+    encoding = splits.train.encoding
+    description = Description.of(run_id, settings, encoding, width=rows.width, source=rows.source)
+    return TrainingPlan(folder, store, description, held, poison, (*splits.notes, *notes))
+
+
+def _joined(
+    splits: RowSplits, run_id: str, cache: Cache
+) -> tuple[EmbeddingSet, Bytes, tuple[str, ...]]:
+    """Training, validation and test rows as one set, kept in the cache; which are test rows."""
+    named = {"train": splits.train, "validation": splits.validation, "test": splits.test}
+    sets = {name: rows for name, rows in named.items() if rows is not None}
+    first = splits.train
+    entry = cache.entry(first.encoding)
+    notes = []
+    if splits.validation is not None:
+        notes.append(f"{len(splits.validation):,} validation rows joined the training rows.")
+    labeled = {}
+    for name, rows in sets.items():
+        _check_alike(first, rows)
+        if not entry.known().holds(rows.ids).all():
+            cache.save(f"run-{run_id[:12]}-{name}", rows)
+        labeled[name] = rows.labeled()
+        if len(labeled[name]) < len(rows):
+            dropped = len(rows) - len(labeled[name])
+            notes.append(f"{dropped:,} {name} rows without a label were left out.")
+    parts = list(labeled.values())
+    if not len(parts[0]):
+        raise InputError(f"{first.source} has no row with a label. Pass labels (--labels FILE).")
+    names = tuple(dict.fromkeys(name for part in parts for name in part.class_names))
+    trained = [part for name, part in labeled.items() if name != "test"]
+    shared = set(first.columns).intersection(*(part.columns for part in trained))
+    ids = np.concatenate([part.ids for part in parts])
+    targets = [part.targets for part in parts if part.targets is not None]
+    roles = [
+        np.full(len(part), TEST if name == "test" else TRAINING) for name, part in labeled.items()
+    ]
+    joined = EmbeddingSet(
+        rows=entry.rows(ids, first.width),
+        ids=ids,
+        encoding=first.encoding,
+        labels=None if targets else np.concatenate([_numbers(part, names) for part in parts]),
+        class_names=() if targets else names,
+        targets=np.concatenate(targets) if targets else None,
+        target_names=first.target_names,
+        columns={name: np.concatenate([_column(p, name) for p in parts]) for name in shared},
+        source=first.source,
+    )
+    return joined, np.concatenate(roles).astype(np.uint8), tuple(notes)
+
+
+def _check_alike(first: EmbeddingSet, rows: EmbeddingSet) -> None:
+    if rows.labels is None and rows.targets is None:
+        raise InputError(f"{rows.source} has no labels. Pass labels (--labels FILE).")
+    if rows.weights is not None:
+        raise InputError(f"Rows of a run have no weights; those of {rows.source} do. Drop them.")
+    if rows.encoding.digest != first.encoding.digest or rows.target_names != first.target_names:
+        raise MismatchError(
+            f"All rows of a run have one encoding and the same targets; {first.source} is by "
+            f"{first.encoding.backbone} as {first.encoding.dtype}, {rows.source} by "
+            f"{rows.encoding.backbone} as {rows.encoding.dtype}. Extract both alike."
+        )
+
+
+def _numbers(rows: EmbeddingSet, names: Sequence[str]) -> np.ndarray:
+    """Labels as numbers of these class names."""
+    number = {name: position for position, name in enumerate(names)}
+    table = np.array([*(number[name] for name in rows.class_names), UNLABELED], np.int64)
+    assert rows.labels is not None
+    return np.asarray(table[rows.labels])
+
+
+def _column(rows: EmbeddingSet, name: str) -> Texts:
+    """A column; texts that are empty where there is none."""
+    return rows.columns[name] if name in rows.columns else np.full(len(rows), "", TEXT)
+
+
+def _divided(rows: EmbeddingSet, roles: Bytes, options: TrainOptions) -> tuple[Texts, Bytes]:
+    """The client and the role of every row."""
+    count = int((roles == TRAINING).sum())  # they come first
+    scheme = None if options.partition is None else Scheme.parse(options.partition)
+    grouped = "group" in rows.columns and isinstance(options.clients, int) and scheme is None
+    division = partition(
+        part_of(rows, 0, count),
+        options.clients,
+        scheme=scheme,
+        groups="group" if grouped else None,
+        server_share=options.server_share,
+        seed=options.seed,
+    )
+    owners = np.full(len(rows), "", TEXT)
+    for client, held in division.clients.items():
+        owners[held] = client
+    owners[division.server] = division.server_origin
+    roles = roles.copy()
+    roles[division.server] = SERVER
+    return owners, roles
+
+
+def _poisoned(
+    source: object,
+    backbone: object,
+    poison: str,
+    keys: frozenset[str],
+    clean: EmbeddingSet,
+    cache: Cache,
+    reading: Reading,
+    progress: Progress,
+) -> EmbeddingSet:
+    """The training split with a trigger on these pictures, which are encoded anew."""
+    attack = Poison.parse(poison)
+    if backbone is None:
+        raise InputError(
+            "A trigger goes on pictures before they are encoded; found vectors. Pass the pictures "
+            "and a backbone (-b)."
+        )
+    if not keys:
+        raise InputError(f"Client {attack.client!r} has no rows to poison. Name another one.")
+    data = reading["data"]
+    options = reading["options"]
+    split, dataset = read_dataset(source, data).choose(data.split)
+    target = attack.target_class(dataset.class_names)
+    triggered = TriggeredDataset(dataset, parse_trigger(attack.trigger), keys, target)
+    encoder = open_backbone(backbone, dataset.kind, options)
+    name = set_name(f"{clean.source}-poisoned", split, encoder.name)
+    extracted = extract_dataset(
+        triggered,
+        encoder,
+        name=name,
+        source=clean.source,
+        cache=cache,
+        window=data.window,
+        options=options,
+        progress=progress,
+    )
+    (poisoned,) = extracted.sets.values()
+    if len(poisoned) != len(clean):
+        raise InputError(
+            f"The trigger must leave all {len(clean)} pictures usable; found "
+            f"{len(poisoned)}. {poisoned.skipped[-1].reason}"
+        )
+    return poisoned
+
+
+def _run_id(folder: Path, cache: Cache) -> str:
+    """That of a training of this folder that was killed, else a new one."""
+    for run_id, noted in noted_runs(cache).items():
+        if not noted.done and noted.folder(cache) == folder:
+            return run_id
+    return secrets.token_hex(16)
+
+
+def _sorted_options(options: dict[str, Any]) -> tuple[TrainOptions, dict[str, Any]]:
+    """Keywords as TrainOptions, and as what `read_rows` takes; some are in several."""
+    kinds = {"data": DataOptions, "options": ExtractOptions, "vectors": VectorOptions}
+    names = {kind: {field.name for field in fields(value)} for kind, value in kinds.items()}
+    ours = {field.name for field in fields(TrainOptions)}
+    known = ours.union(*names.values())
+    for name in options:
+        if name not in known:
+            hint = nearest(name, [*signature(plan_training).parameters, *known])
+            raise InputError(f"train() has no argument {name!r}. {hint}")
+    reading = {
+        kind: value(**{name: options[name] for name in names[kind] if name in options})
+        for kind, value in kinds.items()
+    }
+    return TrainOptions(**{name: options[name] for name in ours if name in options}), reading

@@ -1,0 +1,262 @@
+"""The verb: a request to the next state of a run, from the retained rows alone."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Collection
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+
+from probekit.arrays import hex_id
+from probekit.cache import Cache
+from probekit.cache.runs import note_run, noted_runs
+from probekit.certificates.certificate import Certificate
+from probekit.errors import InputError, NotFoundError
+from probekit.federated.state import KeptStatistics, State
+from probekit.files import new_folder
+from probekit.progress import Progress, silent
+from probekit.registry import configured, nearest
+from probekit.runs import layout
+from probekit.runs.layout import Cost, Unlearned, now
+from probekit.runs.rows import TRAINING, RunRows
+from probekit.runs.run import RunData, StoredState, certify_state, single_thread, write_state
+from probekit.unlearning.choice import Choice, Facts, MethodPlan, choose, facts, plan, plan_of
+from probekit.unlearning.classes import narrow_state
+from probekit.unlearning.removal import Removal, Request, unlearn
+
+if TYPE_CHECKING:
+    from probekit.runs.run import Run
+
+SAMPLE = re.compile(r"[0-9a-f]{8,64}", re.ASCII)
+"""An id, or at least its first eight digits."""
+
+
+@dataclass(frozen=True, eq=False)
+class Unlearning:
+    """What a request did, or would do; `changed` is False then, and where nothing was left to do.
+
+    rows: how many it forgets, test rows and the server's included.
+    plans: what each method would need, ask and promise, in a dry run.
+    """
+
+    run: Run
+    clients: tuple[str, ...] = ()
+    samples: tuple[str, ...] = ()
+    rows: int = 0
+    changed: bool = False
+    method: str = ""
+    reason: str = ""
+    facts: Facts | None = None
+    plans: tuple[MethodPlan, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def certificate(self) -> Certificate | None:
+        """Of the run's newest state."""
+        return self.run.certificate
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "changed": self.changed,
+            "clients_forgotten": list(self.clients),
+            "samples_forgotten": list(self.samples),
+            "rows_forgotten": self.rows,
+            "method": self.method,
+            "reason": self.reason,
+            "facts": None if self.facts is None else asdict(self.facts),
+            "plans": [asdict(item) for item in self.plans],
+            **self.run.to_dict(),
+        }
+
+
+def unlearn_rows(
+    run: Run,
+    *,
+    clients: Collection[str] = (),
+    samples: Collection[str] = (),
+    where: str | None = None,
+    method: str = "auto",
+    dry_run: bool = False,
+    progress: Progress = silent,
+) -> Unlearning:
+    """Forget clients, samples, or the rows where a column has a value: one of the three."""
+    if sum(map(bool, (clients, samples, where))) != 1:
+        raise InputError(
+            "A request is about clients, samples, or rows by a column; found "
+            f"{len(clients)} clients, {len(samples)} samples and {where or 'no'} column. Pass one "
+            "of --client, --sample and --where."
+        )
+    with layout.working(run.folder, progress), single_thread():
+        stored = run.newest
+        rows = stored.all_rows
+        _check_clients(clients, stored)
+        if where is not None:
+            samples = find_samples(where, stored, run.cache)
+        elif samples:
+            samples = full_ids(samples, rows)
+        asked = (rows.held_by(clients) | rows.with_ids(samples)) & ~stored.forgotten
+        if not asked.any():
+            note = "All of this was forgotten before; nothing was changed."
+            return Unlearning(run, notes=(note,))
+        forgotten = rows.take(asked)
+        request = Unlearning(
+            run,
+            clients=tuple(name for name in forgotten.clients if name in clients),
+            samples=tuple(sorted({hex_id(row) for row in forgotten.ids})) if samples else (),
+            rows=len(forgotten),
+        )
+        return _carry_out(request, forgotten, method, dry_run=dry_run, progress=progress)
+
+
+def _carry_out(
+    request: Unlearning, forgotten: RunRows, method: str, *, dry_run: bool, progress: Progress
+) -> Unlearning:
+    """Write the state without these rows, or say what each method would need for it."""
+    started = time.monotonic()
+    run = request.run
+    stored = run.newest
+    event = Unlearned(now(), request.clients, request.samples, request.rows, "none", Cost())
+    events = [*stored.events, event]
+    data = RunData.of(layout.retained(stored.all_rows, events), stored.description, run.cache)
+    if data.is_classes and len(data.classes) < 2:
+        raise InputError(
+            f"A head needs rows of two classes; this request would leave {len(data.classes)}. "
+            "Forget less, or delete the run."
+        )
+    state = stored.state
+    done = replace(request, method="none", reason="None of these rows was trained on.")
+    if (forgotten.roles == TRAINING).any():
+        removal = _removal(request, forgotten, data, progress)
+        if dry_run:
+            return _planned(request, removal, method)
+        choice = _choice(removal, method)
+        state = unlearn(choice.method, removal)
+        event = msgspec.structs.replace(
+            event, method=choice.name, cost=Cost.of(removal.retained, started)
+        )
+        done = replace(
+            request, method=choice.name, reason=choice.reason, facts=facts(removal, state)
+        )
+        state = _of_classes(state, stored.rows.classes, data.classes)
+    if dry_run:
+        return done
+    certificate, notes = certify_state(data, state)
+    _note_place(run)
+    with new_folder(layout.state_folder(run.folder, stored.number + 1)) as aside:
+        write_state(aside, data, state, certificate, [*stored.events, event])
+    return replace(done, changed=True, notes=notes)
+
+
+def _removal(
+    request: Unlearning, forgotten: RunRows, after: RunData, progress: Progress
+) -> Removal:
+    """The request as methods see it, numbering classes as the state before does."""
+    stored = request.run.newest
+    state = stored.state
+    before = RunData.of(stored.rows, stored.description, request.run.cache)
+    leaving = forgotten.take(forgotten.roles == TRAINING)
+    clients = frozenset(leaving.clients) if request.clients else frozenset()
+    samples = {}
+    if request.samples:
+        samples = {
+            name: frozenset(hex_id(row) for row in leaving.ids[leaving.held_by([name])])
+            for name in leaving.clients
+        }
+    return Removal.of(
+        state,
+        Request(clients, samples),
+        before.federation(state.model, state.get(KeptStatistics)),
+        server=replace(after, classes=before.classes).server(state.model),
+        class_labels=before.is_classes,
+        progress=progress,
+    )
+
+
+def _choice(removal: Removal, method: str) -> Choice:
+    if method == "auto":
+        return choose(removal)
+    return Choice(method, configured(method), "Asked for.")
+
+
+def _planned(request: Unlearning, removal: Removal, method: str) -> Unlearning:
+    choice = _choice(removal, method)
+    plans = plan(removal)
+    if method not in ("auto", *(item.name for item in plans)):
+        plans = (plan_of(method, choice.method, removal), *plans)
+    return replace(request, method=choice.name, reason=choice.reason, plans=plans)
+
+
+def _of_classes(state: State, before: tuple[str, ...], after: tuple[str, ...]) -> State:
+    """The state for the classes that are left, where a method could not drop the others."""
+    if state.model.classes == len(after):
+        return state
+    return narrow_state(state, np.array([before.index(name) for name in after]))
+
+
+def _check_clients(clients: Collection[str], stored: StoredState) -> None:
+    requests = [event for event in stored.events if isinstance(event, Unlearned)]
+    before = {name for event in requests for name in event.clients}
+    known = {*stored.all_rows.clients, *before} - {""}
+    for name in clients:
+        if name not in known:
+            remaining = sorted(stored.rows.counts())
+            raise InputError(
+                f"Cannot forget client {name!r}: it is none of the {len(remaining)} clients of "
+                f"this run. {nearest(name, remaining)}"
+            )
+
+
+def full_ids(samples: Collection[str], rows: RunRows) -> list[str]:
+    """The whole ids of samples that are named by the first digits of theirs."""
+    known = sorted({hex_id(row) for row in rows.ids})
+    found = []
+    for sample in samples:
+        matches = []
+        if SAMPLE.fullmatch(sample):
+            start = int(np.searchsorted(known, sample))
+            matches = [name for name in known[start : start + 2] if name.startswith(sample)]
+        if len(matches) != 1:
+            raise InputError(
+                f"A sample is an id of this run, or its first 8 digits or more; {sample!r} fits "
+                f"{len(matches)} samples. Find ids with probekit predict --csv."
+            )
+        found += matches
+    return found
+
+
+def find_samples(where: str, stored: StoredState, cache: Cache) -> list[str]:
+    """The ids of the run's rows where COLUMN=VALUE, by the cached sets of its encoding."""
+    column, equals, value = where.partition("=")
+    if not column or not equals:
+        raise InputError(f"Rows are chosen by COLUMN=VALUE; found {where!r}. Write patient=P7.")
+    digest = stored.description.read_encoding().digest
+    columns: set[str] = set()
+    samples: set[str] = set()
+    for name in cache.names():
+        if cache.describe(name).encoding.digest != digest:
+            continue
+        embeddings = cache.open(name)
+        columns |= embeddings.columns.keys()
+        if column in embeddings.columns:
+            rows = embeddings.ids[embeddings.columns[column] == value]
+            samples |= {hex_id(row) for row in rows}
+    if column not in columns:
+        raise NotFoundError(
+            f"No cached set of this run's rows has a column {column!r}. "
+            f"{nearest(column, sorted(columns))} Extract again with --keep-column {column}."
+        )
+    samples &= {hex_id(row) for row in stored.all_rows.ids}
+    if not samples:
+        raise InputError(f"No row of this run has {where}. Check the value.")
+    return sorted(samples)
+
+
+def _note_place(run: Run) -> None:
+    """Tell the cache where the run is now; it may have been moved."""
+    noted = noted_runs(run.cache).get(run.newest.description.id)
+    if noted is None or not noted.done or noted.folder(run.cache) != run.folder:
+        note_run(run.cache, run.newest.description.id, run.folder, done=True)
