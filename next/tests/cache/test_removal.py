@@ -44,6 +44,14 @@ def test_removing_a_set_removes_the_rows_that_only_it_used(cache: Cache) -> None
     assert verify(cache).damages == ()
 
 
+def test_removing_a_set_leaves_what_an_interrupted_extraction_saved(cache: Cache) -> None:
+    cache.save("one", embedding_set(1, 2))
+    save_in_pieces(cache, 7)
+    assert remove(cache, "one").rows == 2
+    known = cache.entry(encoding()).known()
+    assert known.holds(ids(1, 2, 7)).tolist() == [False, False, True]
+
+
 def test_columns_that_another_name_shares_stay(cache: Cache) -> None:
     cache.save("one", embedding_set(1, 2, source="a"))
     cache.save("two", embedding_set(1, 2, source="b"))

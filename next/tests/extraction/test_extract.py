@@ -243,6 +243,12 @@ def test_too_little_disk_is_seen_before_the_work(
     with pytest.raises(StorageError, match="float16"):
         run(cache, backbone, range(20))
     assert backbone.encoded <= CANARIES
+    monkeypatch.undo()
+    run(cache, backbone, range(20))
+    monkeypatch.setattr(
+        "probekit.extraction.extract.shutil.disk_usage", lambda folder: usage._replace(free=100)
+    )
+    assert run(cache, backbone, range(20)).reused == 20  # which needs no room
 
 
 @pytest.mark.parametrize(
