@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from probekit.arrays import Ids, Indices, id_keys
-from probekit.cache.rows import IdIndex, RowFile, StoredRows, as_slice
+from probekit.cache.rows import IdIndex, RowFile, StoredRows, as_slice, map_rows
 from probekit.cache.tensors import REPAIR, SUFFIX, write_tensors
 from probekit.embeddings import Encoding, Rows
 from probekit.errors import CorruptError, MismatchError
@@ -119,6 +119,7 @@ class Entry:
                     if len(retained):
                         self._write(file.path.parent.name, file.ids, file.rows(), retained)
                     remove_files([file.path])
+            map_rows.cache_clear()  # what is mapped is not gone
 
     def is_busy(self) -> bool:
         """Whether an extraction is at work here; none begins while the cache's lock is held."""

@@ -74,11 +74,11 @@ class RowFile:
         return cls(path, np.array(tensors["ids"]), width, dtype, str(metadata.get("encoding")))
 
     def rows(self) -> NDArray[Any]:
-        return _map_rows(self.path)
+        return map_rows(self.path)
 
 
 @lru_cache(maxsize=MAPPED_FILES)
-def _map_rows(path: Path) -> NDArray[Any]:
+def map_rows(path: Path) -> NDArray[Any]:
     return map_tensors(path)[0]["rows"]
 
 

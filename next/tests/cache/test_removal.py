@@ -42,6 +42,8 @@ def test_removing_a_set_removes_the_rows_that_only_it_used(cache: Cache) -> None
     for content in (rows(1).tobytes(), ids(1).tobytes()):
         assert not holds(cache.root, content)
     assert verify(cache).damages == ()
+    mapped = Path("/proc/self/maps").read_text().splitlines()
+    assert not [line for line in mapped if str(cache.root) in line and "(deleted)" in line]
 
 
 def test_removing_a_set_leaves_what_an_interrupted_extraction_saved(cache: Cache) -> None:
