@@ -6,7 +6,6 @@ Any model that AutoModel loads and that takes pictures; its views are found by r
 from __future__ import annotations
 
 import re
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,23 +19,10 @@ from PIL import Image
 from torch import Tensor, nn
 
 from probekit.arrays import Json
+from probekit.backbones import views
 from probekit.backbones.hub import fetch_snapshot, hub_errors, translate
-from probekit.backbones.module import (
-    Options,
-    Preprocessing,
-    TorchBackbone,
-    plain_json,
-    stack_batch,
-)
-from probekit.backbones.views import (
-    Encoder,
-    Vectors,
-    check_samples,
-    has_class_token,
-    near,
-    read_tokens,
-    vision_backbone,
-)
+from probekit.backbones.module import Options, Preprocessing, TorchBackbone, plain_json
+from probekit.backbones.views import Encoder, Vectors, near
 from probekit.data.pictures import to_rgb
 from probekit.errors import InputError, NotFoundError
 from probekit.registry import Name
@@ -76,7 +62,7 @@ def load(name: Name, **options: Unpack[Options]) -> TorchBackbone:
         folder = local or fetch_snapshot(name.name, name.revision)
         native = _native_preprocessing(name, folder)
         encoder = _load_encoder(name, folder, native)
-        return vision_backbone(
+        return views.vision_backbone(
             name,
             encoder,
             native,
@@ -95,9 +81,7 @@ def _quiet() -> Iterator[None]:
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
+        yield
     finally:
         logging.set_verbosity(verbosity)
         if bars:
@@ -186,14 +170,9 @@ def _native_preprocessing(name: Name, folder: Path) -> Preprocessing:
 
 
 def _essential(fields: Mapping[str, Any]) -> dict[str, Json]:
-    """A configuration without incidental fields and those that are not set."""
-    return plain_json(
-        {
-            name: value
-            for name, value in fields.items()
-            if value is not None and not INCIDENTAL.fullmatch(name)
-        }
-    )
+    """A configuration without incidental fields."""
+    values = plain_json(fields)
+    return {name: value for name, value in values.items() if not INCIDENTAL.fullmatch(name)}
 
 
 @dataclass(frozen=True)
@@ -230,19 +209,10 @@ class VisionEncoder(Encoder):
     layout: Layout = Layout()
 
     def keep(self, names: set[str]) -> Mapping[str, Tensor]:
-        """Without projection, Q-Former and pooler where none of these vectors needs them."""
-        parts = {"tower"}
-        projected = bool(names & {"proj", "pre"})
-        if projected:
-            parts |= {"projection"}
-        if projected or any(name.startswith("qformer") for name in names):
-            parts |= {"qformer", "queries"}
-        for part in self.model.keys() - parts:
-            del self.model[part]
-        pooled = "pooled" in names or (projected and "qformer" not in self.model)
-        unused: tuple[str, ...] = ()
-        if not pooled and not self.layout.norm.startswith(POOLERS):
-            unused = tuple(f"tower.{pooler}." for pooler in POOLERS)
+        """Without what stands behind the tower where no vector needs it, and a random pooler."""
+        if not any(name.startswith(("proj", "pre", "qformer")) for name in names):
+            self.model = nn.ModuleDict({"tower": self.model["tower"]})
+        unused = () if self.layout.pooled else ("tower.pooler.", "tower.head.")
         tensors = self.model.state_dict()
         return {name: tensor for name, tensor in tensors.items() if not name.startswith(unused)}
 
@@ -285,7 +255,7 @@ class VisionEncoder(Encoder):
         if "pixel_attention_mask" in inputs:
             mask = inputs["pixel_attention_mask"][..., None]
             return {"mean": (state * mask).sum(dim=1) / mask.sum(dim=1)}
-        return read_tokens(state, prefix=self.layout.prefix, has_class=self.layout.has_class)
+        return views.read_tokens(state, prefix=self.layout.prefix, has_class=self.layout.has_class)
 
 
 def _load_encoder(name: Name, folder: Path, native: Preprocessing) -> VisionEncoder:
@@ -320,7 +290,7 @@ def _load_encoder(name: Name, folder: Path, native: Preprocessing) -> VisionEnco
     for part, configuration in configurations.items():
         identity[part] = _essential(configuration.to_dict())
     encoder = VisionEncoder(nn.ModuleDict(parts), identity)
-    batch = stack_batch(check_samples(native))
+    batch = views.sample_batch(native)
     encoder.layout = find_layout(tower, batch, pooler_loaded=not absent)
     if encoder.layout.pooled_is_cls:  # DINO
         encoder.default_views = ("qformer.0", "proj", "cls")
@@ -386,7 +356,7 @@ def find_layout(tower: Any, batch: Tensor, *, pooler_loaded: bool) -> Layout:
         patches = _count_patches(tower, outputs, batch)
         prefix = None if patches is None else last.shape[1] - patches
     pooled_is_cls = prefix != 0 and pooler is not None and near(pooler, last[:, 0])
-    has_class = prefix != 0 and (pooled_is_cls or has_class_token(tower))
+    has_class = prefix != 0 and (pooled_is_cls or views.has_class_token(tower))
     norm = ""
     if hidden and not near(hidden[-1], last):
         norm = _find_norm(tower, hidden[-1], last)

@@ -97,9 +97,9 @@ def tensor_digest(tensors: Mapping[str, Tensor]) -> str:
 
 
 def plain_json(fields: Mapping[str, Any]) -> dict[str, Json]:
-    """A library's configuration as JSON."""
-    plain: dict[str, Json] = json.loads(json.dumps(fields, default=str))
-    return plain
+    """A library's configuration as JSON, without what is not set."""
+    values: dict[str, Json] = json.loads(json.dumps(fields, default=str))
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def stack_batch(batch: Sequence[Any]) -> Any:

@@ -54,11 +54,7 @@ def load(name: Name, **options: Unpack[Options]) -> TorchBackbone:
             plain_json({"library": "open_clip", **settings, "size": size}),
             (3, *size),
         )
-        identity: dict[str, Json] = {
-            "library": "open_clip",
-            "configuration": _configuration(config),
-        }
-        encoder = OpenClipEncoder(tower, identity, default_views=("proj",))
+        encoder = OpenClipEncoder(tower, _identity(config), default_views=("proj",))
         return vision_backbone(name, encoder, native, **options)
 
 
@@ -105,7 +101,7 @@ def check_tag(architecture: str, tag: str, config: Settings) -> None:
 def find_weights(architecture: str, text: str, config: Settings) -> Path:
     """The weights file of a name, if nothing known about it contradicts how it would be used."""
     tags = open_clip.list_pretrained_tags_by_model(architecture)
-    if "/" not in text and Path(text).suffix not in hub.SUFFIXES and not Path(text).is_file():
+    if not Path(text).suffix:
         raise NotFoundError(
             f"open_clip has no weights {text!r} for {architecture}. {nearest(text, tags)} Write "
             f"open_clip:{architecture}/TAG, /FILE, or /{hub.RANDOM} for random ones."
@@ -116,21 +112,15 @@ def find_weights(architecture: str, text: str, config: Settings) -> Path:
             f"{file.parent / CONFIG_FILE} says how {file.name} is to be used, and a bare file "
             f"loses it. Write open_clip:local-dir:{file.parent}."
         )
-    bare = _bare_use(config)
-    words = str(file).lower().replace("_", "-")
-    if bare.get("quick_gelu") is False and ("quickgelu" in words or "openai" in words):
-        raise InputError(
-            f"{file} says QuickGELU or OpenAI in its name; {architecture} computes GELU. Write "
-            f"open_clip:{architecture}{QUICK}/{file}, or rename it."
-        )
-    published = [open_clip.get_pretrained_cfg(architecture, tag) for tag in tags]
-    differences = [_difference(needed, bare) for needed in published]
+    named = [tag for tag in tags if tag in str(file)]
+    published = [open_clip.get_pretrained_cfg(architecture, tag) for tag in named or tags]
+    differences = [_difference(needed, _bare_use(config)) for needed in published]
     if differences and all(differences):
         quick = f"{architecture}{QUICK}"
         other = f", or open_clip:{quick}/{file}" if quick in open_clip.list_models() else ""
         raise InputError(
-            f"All published weights of {architecture} are used otherwise than a bare file would "
-            f"be: {differences[0]}. Put {file.name} into a folder with an {CONFIG_FILE} and write "
+            f"Published weights of {architecture} are used otherwise than {file.name} would be: "
+            f"{differences[0]}. Put it into a folder with an {CONFIG_FILE} and write "
             f"open_clip:local-dir:FOLDER{other}."
         )
     return file
@@ -156,12 +146,12 @@ def _difference(published: Settings, bare: Settings) -> str:
     return "; ".join(differences)
 
 
-def _configuration(config: Settings) -> dict[str, Json]:
+def _identity(config: Settings) -> dict[str, Json]:
     """What the tensors do not say: heads, activation, pooling; with all defaults filled in."""
     vision: dict[str, Any] = asdict(open_clip.CLIPVisionCfg(**config["vision_cfg"]))
     vision.pop("timm_model_pretrained")
     quick_gelu = bool(config.get("quick_gelu")) and not vision["timm_model_name"]
-    return {"embed_dim": config["embed_dim"], "quick_gelu": quick_gelu, "vision": vision}
+    return {"library": "open_clip", "quick_gelu": quick_gelu, "vision": plain_json(vision)}
 
 
 class OpenClipEncoder(Encoder):

@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Unpack
 
 import torch
 from torch import Tensor
 
-from probekit.arrays import digest
+from probekit.arrays import Json, digest
 from probekit.backbones import hub
 from probekit.backbones.module import Options, Preprocessing, TorchBackbone, Transform, plain_json
 from probekit.backbones.views import Encoder, Vectors, has_class_token, read_tokens, vision_backbone
@@ -34,7 +34,15 @@ from timm.data.transforms_factory import create_transform
 
 def load(name: Name, **options: Unpack[Options]) -> TorchBackbone:
     with hub.hub_errors(name):
-        model, configuration = _create(name.name)
+        path = Path(name.name).expanduser()
+        folder = path if path.is_dir() else hub.library_folder(name.name)
+        if folder is None:
+            architecture = name.name.partition("/")[0].partition(".")[0]
+            config = {"architecture": architecture}
+            model = _create(name.name)
+        else:
+            config = read_json(folder / "config.json")
+            model = timm.create_model(f"{hub.FOLDER}{folder}", pretrained=True)
         # weights were loaded with their classes, so that timm did so strictly
         model.reset_classifier(0)
         resolve: Any = resolve_model_data_config
@@ -44,28 +52,16 @@ def load(name: Name, **options: Unpack[Options]) -> TorchBackbone:
             plain_json({"library": "timm", "use_test_size": False, **data}),
             tuple(data["input_size"]),
         )
-        identity = {
-            "library": "timm",
-            **plain_json(configuration),
-            "structure": digest(repr(model)),
-        }
+        identity: dict[str, Json] = {"library": "timm", "structure": digest(repr(model))}
+        identity["architecture"] = config["architecture"]
+        identity["arguments"] = config.get("model_args") or {}
         return vision_backbone(name, TimmEncoder(model, identity), native, **options)
 
 
-def _create(name: str) -> tuple[Any, Mapping[str, Any]]:
-    """A model, its architecture, and the arguments it was saved with."""
-    path = Path(name).expanduser()
-    folder = path if path.is_dir() else hub.library_folder(name)
-    if folder is not None:
-        config = read_json(folder / "config.json")
-        saved = {
-            "architecture": config["architecture"],
-            "arguments": config.get("model_args") or {},
-        }
-        return timm.create_model(f"{hub.FOLDER}{folder}", pretrained=True), saved
+def _create(name: str) -> Any:
+    """A model by its name in timm, with published weights, those of a file, or random ones."""
     architecture, _, weights = name.partition("/")
     plain, _, tag = architecture.partition(".")
-    configuration = {"architecture": plain, "arguments": {}}
     if not timm.is_model(plain):
         raise NotFoundError(
             f"timm has no model {plain!r}. {nearest(plain, timm.list_models())} A folder of "
@@ -74,18 +70,16 @@ def _create(name: str) -> tuple[Any, Mapping[str, Any]]:
     if weights == hub.RANDOM:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(hub.RANDOM_SEED)
-            return timm.create_model(architecture, num_classes=0), configuration
+            return timm.create_model(architecture, num_classes=0)
     if weights:
-        return _with_weights(
-            plain, hub.weights_file(weights, f"timm:{architecture}/")
-        ), configuration
+        return _with_weights(plain, hub.weights_file(weights, f"timm:{architecture}/"))
     published = timm.list_pretrained(f"{plain}.*") or timm.list_pretrained(plain)
     if not published or (tag and architecture not in published):
         raise NotFoundError(
             f"timm publishes no weights {architecture!r}. {nearest(architecture, published)} "
             f"Or write timm:{plain}/FILE, timm:{plain}/{hub.RANDOM}."
         )
-    return timm.create_model(architecture, pretrained=True), configuration
+    return timm.create_model(architecture, pretrained=True)
 
 
 def _with_weights(architecture: str, file: Path) -> Any:
@@ -108,7 +102,9 @@ class TimmEncoder(Encoder):
         pooled = self.model.forward_head(features).flatten(1)
         return {"pooled": pooled, **self.tokens(features, batch)}
 
-    def tokens(self, features: Tensor, batch: Tensor) -> Vectors:
+    def tokens(self, features: object, batch: Tensor) -> Vectors:
+        if not isinstance(features, Tensor):  # CrossViT has two branches
+            return {}
         if features.dim() == 4 and str(getattr(self.model, "output_fmt", "")).endswith("NHWC"):
             features = features.permute(0, 3, 1, 2)
         prefix = self._prefix(features, batch) if features.dim() == 3 else 0
@@ -119,10 +115,10 @@ class TimmEncoder(Encoder):
         """The tokens before the grid. Where timm does not state them they are counted: CaiT and
         XCiT have a class token all the same."""
         count: int | None = getattr(self.model, "num_prefix_tokens", None)
-        levels = getattr(self.model, "feature_info", None)
-        if count is not None or not levels:
+        levels = getattr(self.model, "feature_info", None) or [{"reduction": 0}]
+        stride: int = levels[-1]["reduction"]
+        if count is not None or not stride:
             return count
-        stride = levels[-1]["reduction"]
         height, width = batch.shape[-2:]
         prefix = features.shape[1] - math.ceil(height / stride) * math.ceil(width / stride)
         return prefix if prefix in (0, 1, 2) else None

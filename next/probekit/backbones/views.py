@@ -179,8 +179,8 @@ def vision_backbone(
 ) -> TorchBackbone:
     """An encoder with the view that a name asks for, checked on two pictures."""
     preprocessing = native.choose(options["preprocessing"])
-    samples = check_samples(preprocessing)
-    views = find_views(encoder, stack_batch(samples))
+    batch = sample_batch(preprocessing)
+    views = find_views(encoder, batch)
     defaults = [view for view in encoder.default_views if (None, view) in views.parts]
     selection = views.select(name.view or defaults[0], name)
     names = {vector for parts in selection.parts.values() for _, vector in parts}
@@ -198,13 +198,15 @@ def vision_backbone(
         commit=commit,
         description=views.describe(selection),
     )
-    check_rows(backbone, samples, options["precision"])
+    check_rows(backbone, list(batch), options["precision"])
     return backbone
 
 
-def check_samples(preprocessing: Preprocessing) -> list[object]:
+def sample_batch(preprocessing: Preprocessing) -> Tensor:
     """Two pictures of different sizes, prepared."""
-    return [preprocessing.prepare(picture) for picture in canary_samples("image")[1:3]]
+    pictures = canary_samples("image")[1:3]
+    batch: Tensor = stack_batch([preprocessing.prepare(picture) for picture in pictures])
+    return batch
 
 
 @torch.inference_mode()

@@ -210,6 +210,18 @@ def test_a_class_token_that_timm_does_not_state_is_counted(saved: Saved) -> None
     assert_close(encode(f"timm:{folder}#mean"), tokens[:, 1:].mean(1))
 
 
+@pytest.mark.parametrize("name", ["crossvit_9_240", "convit_tiny"])
+def test_tokens_that_cannot_be_told_apart_are_no_views(name: str) -> None:
+    backbone = load(f"timm:{name}/random")
+    rows = backbone.encode([backbone.prepare(picture) for picture in PICTURES])
+    assert list(backbone.views) == ["pooled"]
+    batch = torch.stack([torch.as_tensor(backbone.prepare(picture)) for picture in PICTURES])
+    with torch.no_grad():
+        assert_close(rows, backbone.model(batch))
+    with pytest.raises(NotFoundError):
+        load(f"timm:{name}/random#mean")
+
+
 @pytest.mark.parametrize(
     ("name", "view", "answer"),
     [
