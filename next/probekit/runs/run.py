@@ -14,6 +14,7 @@ from threadpoolctl import threadpool_limits
 
 from probekit.arrays import Ids
 from probekit.cache import Cache
+from probekit.cache.runs import note_run, noted_runs
 from probekit.certificates.certificate import Certificate, certify
 from probekit.embeddings import EmbeddingSet, Encoding, Rows
 from probekit.errors import CorruptError, InputError, SolverError
@@ -273,6 +274,13 @@ class Run:
         if rows is None or rows.labels is None:
             return None
         return float((self.head.predict(rows) == rows.labels).mean())
+
+    def note_place(self) -> None:
+        """Tell the cache where the run is; it may have been moved, or its training killed."""
+        run_id = self.newest.description.id
+        noted = noted_runs(self.cache).get(run_id)
+        if noted is None or not noted.done or noted.folder(self.cache) != self.folder:
+            note_run(self.cache, run_id, self.folder, done=True)
 
     def unlearn(
         self,

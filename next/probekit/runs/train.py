@@ -146,6 +146,7 @@ class TrainingPlan:
             raise InputError(
                 f"{self.folder} is a run already, with other options or rows. Choose another --run."
             )
+        run.note_place()
         return run
 
     def _sweep(self) -> None:

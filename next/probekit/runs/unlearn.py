@@ -13,7 +13,6 @@ import numpy as np
 
 from probekit.arrays import hex_id
 from probekit.cache import Cache
-from probekit.cache.runs import note_run, noted_runs
 from probekit.certificates.certificate import Certificate
 from probekit.errors import InputError, NotFoundError
 from probekit.federated.state import KeptStatistics, State
@@ -145,7 +144,7 @@ def _carry_out(
     if dry_run:
         return done
     certificate, notes = certify_state(data, state)
-    _note_place(run)
+    run.note_place()
     with new_folder(layout.state_folder(run.folder, stored.number + 1)) as aside:
         write_state(aside, data, state, certificate, [*stored.events, event])
     return replace(done, changed=True, notes=notes)
@@ -253,10 +252,3 @@ def find_samples(where: str, stored: StoredState, cache: Cache) -> list[str]:
     if not samples:
         raise InputError(f"No row of this run has {where}. Check the value.")
     return sorted(samples)
-
-
-def _note_place(run: Run) -> None:
-    """Tell the cache where the run is now; it may have been moved."""
-    noted = noted_runs(run.cache).get(run.newest.description.id)
-    if noted is None or not noted.done or noted.folder(run.cache) != run.folder:
-        note_run(run.cache, run.newest.description.id, run.folder, done=True)

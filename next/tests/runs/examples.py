@@ -35,7 +35,8 @@ def make_run(folder: Path, rows: EmbeddingSet | None = None, **options: Any) -> 
     """A ridge run with test rows, a client for each hospital."""
     settings: dict[str, Any] = {"clients": "hospital", "test": embeddings(40, seed=1), **options}
     rows = embeddings() if rows is None else rows
-    return train(rows, run=folder, cache=folder.parent / "cache", **settings)
+    settings.setdefault("cache", folder.parent / "cache")
+    return train(rows, run=folder, **settings)
 
 
 def without(rows: EmbeddingSet, column: str, *values: str) -> EmbeddingSet:
