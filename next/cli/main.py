@@ -35,6 +35,7 @@ COMMANDS = {
     "cache": ("probekit.cli.cache:app", MORE, "List, check and clean cached embeddings."),
     "backbone": ("probekit.cli.backbone:app", MORE, "List backbones and check one."),
     "dataset": ("probekit.cli.dataset:app", MORE, "List datasets and install well-known ones."),
+    "demo": ("probekit.cli.demo:demo", MORE, "Plant a backdoor in digits, and forget it."),
     "doctor": ("probekit.cli.doctor:doctor", MORE, "Check the installation."),
 }
 """Where each command stands, its panel, and its line in the list of commands."""

@@ -152,7 +152,7 @@ except SystemExit:
 COMMANDS = (
     *([], ["probe"], ["predict"], ["extract"], ["import"], ["doctor"]),
     *(["cache"], ["cache", "ls"], ["backbone"], ["backbone", "check"]),
-    *(["dataset"], ["dataset", "show"]),
+    *(["dataset"], ["dataset", "show"], ["evaluate"], ["report"], ["demo"]),
 )
 
 
