@@ -319,13 +319,3 @@ def collect_stats(
 def total_stats(federation: Federation, *, progress: Progress = silent) -> SufficientStats:
     """The sum of all clients' statistics, none of which is kept."""
     return sum_stats(stats for _, stats in each_stats(federation, progress=progress))
-
-
-def arrived(answers: Iterable[R]) -> tuple[list[R], MissingClients | None]:
-    """The answers that came, for whoever can go on without the missing ones."""
-    present: list[R] = []
-    try:
-        present.extend(answers)
-    except MissingClients as missing:
-        return present, missing
-    return present, None

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from probekit.embeddings import EmbeddingSet
-from probekit.errors import Failure
+from probekit.errors import Failure, MissingClients
 from probekit.federated.client import Holding, LocalData
-from probekit.federated.federation import Ask, Federation, InProcess, Outcome, Transport
+from probekit.federated.federation import Answer, Ask, Federation, InProcess, Outcome, Transport
 from probekit.federated.queries import Arrays
 from probekit.linear.model import LinearModel
 from probekit.linear.ridge import Intercept
@@ -74,3 +74,13 @@ class Meddling:
             change = self.answers[ask.client]
             if change is not None:
                 yield ask, change(outcome)
+
+
+def arrived(answers: Iterator[Answer]) -> tuple[list[str], dict[str, str]]:
+    """Who answered, and the reasons of those who did not."""
+    present: list[str] = []
+    try:
+        present.extend(answer.client for answer in answers)
+    except MissingClients as missing:
+        return present, {name: failure.reason for name, failure in missing.reasons.items()}
+    return present, {}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal, Self, TypeVar, get_args
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from probekit.arrays import Array
 from probekit.errors import Failure, InputError, MissingClients
-from probekit.federated.federation import Answer, Federation, arrived, collect_stats, read_each
+from probekit.federated.federation import Answer, Federation, collect_stats, read_each
 from probekit.federated.local import LocalPlan, LossRecipe, Sgd, TrainingLoss
 from probekit.federated.queries import Curvature, LocalFit, Weight
 from probekit.federated.state import (
@@ -83,7 +83,8 @@ class FedAvg:
             drawn = trainer.draw(federation, number)
             uploads = trainer.uploads(federation, params, number, ridge=choice.value, clients=drawn)
             if "history" in self.keep:
-                rounds.append(Round(params, uploads))
+                rounds.append(Round(params, dict(uploads)))
+                uploads = iter(rounds[-1].uploads.items())
             params = trainer.step(params, uploads, weights)
             progress(Step("rounds", number + 1, self.rounds))
         kept = trainer._kept(federation, params, rounds)
@@ -151,43 +152,39 @@ class FedAvg:
         ridge: float,
         recipe: LossRecipe | None = None,
         clients: Collection[str] | None = None,
-    ) -> dict[str, Upload]:
+    ) -> Iterator[tuple[str, Upload]]:
         """What clients send back in round `number`, from their training loss or a recipe's."""
         query = LocalFit(params, replace(self.plan, round=number), recipe or TrainingLoss(ridge))
         expected = len(federation.clients if clients is None else clients)
-        answers = enough(federation.ask(query, clients), expected, self.at_least)
-        return {
-            answer.client: Upload(answer.arrays["params"], float(answer.arrays["weight"][0]))
-            for answer in answers
-        }
+        for answer in enough(federation.ask(query, clients), expected, self.at_least):
+            weight = float(answer.arrays["weight"][0])
+            yield answer.client, Upload(answer.arrays["params"], weight)
 
     def step(
-        self, params: Array, uploads: Mapping[str, Upload], weights: Mapping[str, float] | None
+        self,
+        params: Array,
+        uploads: Iterable[tuple[str, Upload]],
+        weights: Mapping[str, float] | None = None,
     ) -> Array:
-        """The average of all clients; of a sample, params + C/m sum p_c (upload_c - params).
+        """params + sum p_c (upload_c - params) with p_c = n_c / n, or 1 / C where `uniform`.
 
-        The mean of the latter over all samples of m of the C clients is the former.
+        n is the weight of those who answered: this is their mean. Of a sample of m clients
+        (`weights`: of all C) it is that of all clients, and the sum is scaled by C / m: then the
+        mean over all samples is the mean of all clients.
         """
-        if weights is None:
-            return self.average(uploads)
-        total = sum(weights.values())
-        scale = len(weights) / len(uploads)
         moved = np.zeros_like(params)
-        for name, upload in uploads.items():
-            moved += scale * weights[name] / total * (upload.params - params)
-        return params + moved
-
-    def average(self, uploads: Mapping[str, Upload]) -> Array:
-        """The weighted mean of those who answered."""
-        shares = self.shares(uploads)
-        return np.asarray(sum(share * uploads[name].params for name, share in shares.items()))
-
-    def shares(self, uploads: Mapping[str, Upload]) -> dict[str, float]:
-        """p_c = n_c / n with n_c the weight of a client's rows; 1 / C where `uniform`."""
-        if self.uniform:
-            return {name: 1 / len(uploads) for name in uploads}
-        weight = sum(upload.weight for upload in uploads.values())
-        return {name: upload.weight / weight for name, upload in uploads.items()}
+        total = 0.0
+        count = 0
+        for name, upload in uploads:
+            weight = 1.0 if self.uniform else upload.weight
+            if weights is not None:
+                weight = weights[name]
+            moved += weight * (upload.params - params)
+            total += weight
+            count += 1
+        if weights is not None:
+            return params + len(weights) / count * moved / sum(weights.values())
+        return params + moved / total
 
     def _kept(self, federation: Federation, params: Array, rounds: list[Round]) -> tuple[Kept, ...]:
         kept: list[Kept] = []
@@ -210,12 +207,16 @@ class FedAvg:
             )
 
 
-def enough(answers: Iterable[R], expected: int, at_least: float) -> list[R]:
-    """The answers that came, if they are this share of the expected ones."""
-    present, missing = arrived(answers)
-    if missing is not None and len(present) < max(1, at_least * expected):
-        raise missing
-    return present
+def enough(answers: Iterable[R], expected: int, at_least: float) -> Iterator[R]:
+    """The answers that come; MissingClients where they are less than this share of the expected."""
+    present = 0
+    try:
+        for answer in answers:
+            present += 1
+            yield answer
+    except MissingClients:
+        if present < max(1, at_least * expected):
+            raise
 
 
 def largest_curvature(federation: Federation, *, of_rows: bool, at_least: float = 1.0) -> float:
@@ -235,7 +236,8 @@ def largest_curvature(federation: Federation, *, of_rows: bool, at_least: float 
         return answer.client, curvature, trace
 
     expected = len(federation.clients)
-    reports = enough(read_each(federation.ask(Curvature(of_rows)), read), expected, at_least)
+    answers = read_each(federation.ask(Curvature(of_rows)), read)
+    reports = list(enough(answers, expected, at_least))
     median = sorted(trace for _, _, trace in reports)[(len(reports) - 1) // 2]
     strange = {
         name: Failure("garbage", f"a mean square of {trace:.3g}, the median is {median:.3g}")

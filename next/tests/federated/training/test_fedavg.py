@@ -156,6 +156,11 @@ def test_divergence_names_client_and_rate() -> None:
     assert all("31.5" in failure.detail for failure in caught.value.reasons.values())
 
 
+def mean_of(uploads: Mapping[str, Upload], *, uniform: bool) -> Array:
+    weights = [1.0 if uniform else upload.weight for upload in uploads.values()]
+    return np.average([upload.params for upload in uploads.values()], axis=0, weights=weights)
+
+
 @given(clients=st.integers(2, 6), seed=st.integers(0, 1000), uniform=st.booleans())
 def test_a_sample_of_clients_is_right_on_average(clients: int, seed: int, uniform: bool) -> None:
     generator = np.random.default_rng(seed)
@@ -165,11 +170,12 @@ def test_a_sample_of_clients_is_right_on_average(clients: int, seed: int, unifor
         for name in range(clients)
     }
     trainer = FedAvg(1, FULL, uniform=uniform)
-    everyone = trainer.average(uploads)
+    everyone = trainer.step(start, uploads.items())
+    np.testing.assert_allclose(everyone, mean_of(uploads, uniform=uniform), rtol=0, atol=1e-12)
     weights = {name: 1.0 if uniform else upload.weight for name, upload in uploads.items()}
     for size in range(1, clients + 1):
         samples = [
-            trainer.step(start, {name: uploads[name] for name in names}, weights)
+            trainer.step(start, [(name, uploads[name]) for name in names], weights)
             for names in combinations(uploads, size)
         ]
         np.testing.assert_allclose(np.mean(samples, axis=0), everyone, rtol=0, atol=1e-12)
@@ -195,10 +201,11 @@ def test_every_client_is_drawn_as_often_as_any_other() -> None:
 def test_weights_of_rows_are_weights_of_clients() -> None:
     clients = divided((30, 30))
     heavy = {**clients, "b": replace(clients["b"], weights=np.full(30, 9.0))}
-    uploads = FedAvg(1, LocalPlan(0.01, steps=1)).uploads(
-        federation(heavy), np.zeros((7, 3)), 0, ridge=RIDGE
-    )
-    assert FedAvg(1, FULL).shares(uploads) == {"a": 0.1, "b": 0.9}
+    trainer = FedAvg(1, LocalPlan(0.01, steps=1))
+    start = np.zeros((7, 3))
+    uploads = dict(trainer.uploads(federation(heavy), start, 0, ridge=RIDGE))
+    mean = 0.1 * uploads["a"].params + 0.9 * uploads["b"].params
+    np.testing.assert_allclose(trainer.step(start, uploads.items()), mean, atol=1e-15)
     sampled = FedAvg(1, FULL, participation=0.5)
     assert sampled.weights(federation(heavy)) == {"a": 30.0, "b": 270.0}
 
@@ -241,7 +248,7 @@ def test_the_history_replays_the_training() -> None:
         ]
         np.testing.assert_allclose(played.start + 4 / 2 * sum(changes), following, atol=1e-13)
         np.testing.assert_array_equal(
-            trainer.step(played.start, played.uploads, weights), following
+            trainer.step(played.start, played.uploads.items(), weights), following
         )
     np.testing.assert_array_equal(history.end, state.params)
     assert history.without({"a"}) is None
