@@ -15,6 +15,7 @@ from probekit.certificates.bounds import (
     bounds_from_statistics,
     gamma,
     least_curvature,
+    self_concordant,
     summing_error,
 )
 from probekit.embeddings import EmbeddingSet
@@ -42,6 +43,17 @@ def test_a_known_hessian_bounds_the_distance_tightly(shift: float) -> None:
     assert distance <= found.distance <= 1.1 * distance
     plain = found.residual / found.curvature
     assert found.distance < plain
+
+
+def test_self_concordance_holds_near_the_minimum_only() -> None:
+    plain = replace(bounds_at(0.0)[0], curvature=0.01, drift=9.0, distance=9.0, excess_loss=9.0)
+    assert self_concordant(plain, decrement=0.1, longest_row=1.0) == plain
+    near = self_concordant(plain, decrement=0.01, longest_row=1.0)
+    growth = np.sqrt(2 / 0.01)
+    length = -np.log(1 - growth * 0.01) / growth
+    assert length / np.sqrt(0.01) <= near.distance <= 1.2 * length / np.sqrt(0.01)
+    assert 0.01 * length <= near.excess_loss <= 1.2 * 0.01 * length
+    assert near.drift == near.distance
 
 
 def test_rows_that_change_their_class_are_not_certified() -> None:

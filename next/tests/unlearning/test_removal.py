@@ -94,6 +94,16 @@ def test_what_is_kept_forgets() -> None:
     assert list(after.get(KeptStatistics).parts) == ["0", "1", "2", "4"]
 
 
+def test_gradients_at_other_parameters_are_not_used() -> None:
+    before = trained(ASKED, ClosedForm(keep=frozenset({"gradients"})))
+    request = Request(frozenset({"3"}))
+    assert Removal.of(before, request, ASKED).keeps_gradients
+    elsewhere = replace(before, params=before.params + 1)
+    assert not Removal.of(elsewhere, request, ASKED).keeps_gradients
+    samples = Request(samples={"3": sample_ids(CLIENTS["3"], [0])})
+    assert not Removal.of(before, samples, ASKED).keeps_gradients
+
+
 def test_a_chosen_ridge_is_stale_where_no_sums_are_kept() -> None:
     for keep, stale in ((frozenset({"statistics"}), False), (frozenset(), True)):
         before = trained(ASKED, ClosedForm(keep=keep), Gcv())
@@ -121,4 +131,3 @@ def test_the_server_is_seen_by_the_runs_own_model() -> None:
     removal = Removal.of(trained(penalized), Request(frozenset({"0"})), penalized, server=server)
     assert removal.server is not None
     assert removal.server.model == penalized.model
-    assert replace(removal.server, model=server.model) == server or server.model != penalized.model
