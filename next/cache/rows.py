@@ -167,16 +167,21 @@ def as_slice(positions: Indices) -> Indices | slice:
 
 def _locate(files: Sequence[RowFile], ids: Ids) -> Indices:
     """The position of each id in all files, -1 where it is absent."""
-    stored = concatenate_ids(file.ids for file in files)
     starts = np.cumsum([0, *(len(file.ids) for file in files)])
     first = {file.ids[:1].tobytes(): number for number, file in enumerate(files)}
     spans = [np.zeros(0, np.int64)]
     count = 0
     while count < len(ids) and (number := first.get(ids[count].tobytes())) is not None:
-        length = min(len(files[number].ids), len(ids) - count)
-        spans.append(starts[number] + np.arange(length))
-        count += length
-    positions = np.concatenate(spans)
-    if np.array_equal(stored[positions], ids):  # files one after the other: no need to sort
-        return positions
-    return IdIndex([stored]).locate(ids)
+        stored = files[number].ids[: len(ids) - count]
+        if not _are_equal(stored, ids[count : count + len(stored)]):
+            break
+        spans.append(starts[number] + np.arange(len(stored)))
+        count += len(stored)
+    if count == len(ids):  # files one after the other: no need to sort
+        return np.concatenate(spans)
+    return IdIndex(file.ids for file in files).locate(ids)
+
+
+def _are_equal(ids: Ids, others: Ids) -> bool:
+    """Eight bytes at a time."""
+    return np.array_equal(*(np.ascontiguousarray(part).view(np.uint64) for part in (ids, others)))

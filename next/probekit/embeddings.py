@@ -127,8 +127,11 @@ class EmbeddingSet:
         if len(self.rows.shape) != 2:
             raise InputError(f"Embeddings must have shape (n, d); found {self.rows.shape}.")
         count = len(self.rows)
-        lengths = {"ids": self.ids, "labels": self.labels, "targets": self.targets}
-        for name, column in {**lengths, "weights": self.weights, **self.columns}.items():
+        arrays: dict[str, Any] = {"ids": self.ids, "labels": self.labels, "targets": self.targets}
+        arrays["weights"] = self.weights
+        if isinstance(self.columns, dict):  # those of the cache are read when they are asked for
+            arrays |= self.columns
+        for name, column in arrays.items():
             if column is not None and len(column) != count:
                 raise InputError(f"{count} rows need {count} {name}; found {len(column)}.")
         if self.labels is not None and self.targets is not None:
