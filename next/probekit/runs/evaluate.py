@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from probekit.arrays import Array
 from probekit.data import DataOptions, read_dataset
 from probekit.data.splits import choose_split
 from probekit.data.triggers import Poison, TriggeredDataset, parse_trigger
@@ -28,9 +30,13 @@ from probekit.extraction import ExtractOptions
 from probekit.extraction.extract import extract_dataset, open_backbone, set_name
 from probekit.extraction.sources import read_rows
 from probekit.extraction.vectors import is_vector_file
+from probekit.federated.federation import Federation
+from probekit.federated.loss import MeanLoss
+from probekit.federated.state import State
 from probekit.federated.training.closed_form import ClosedForm
 from probekit.federated.training.lbfgs import LbfgsRounds
 from probekit.heads import Head
+from probekit.linear.solvers import conjugate_gradient
 from probekit.objective import Squares
 from probekit.progress import Progress, silent
 from probekit.runs import layout
@@ -39,6 +45,9 @@ from probekit.runs.rows import TRAINING
 from probekit.runs.run import Run, RunData, single_thread
 
 OWN_TEST = "test"
+NEWTON_STEPS = 2
+NEWTON_TOLERANCE = 1e-4
+PRODUCTS = 300
 
 
 @dataclass(frozen=True, eq=False)
@@ -140,10 +149,32 @@ def run_heads(run: Run, notes: list[str], progress: Progress = silent) -> dict[s
     if was_changed:
         trained = options.trainer().train(federation, ridge=options.setting(), progress=progress)
         heads[RETRAINED] = data.head(trained)
-    solver = ClosedForm() if isinstance(model.loss, Squares) else LbfgsRounds(keep=frozenset())
-    minimum = solver.train(federation, ridge=newest.state.ridge, progress=progress)
-    heads[MINIMUM] = data.head(minimum)
+    heads[MINIMUM] = data.head(_minimum(federation, newest.state.ridge, progress))
     return heads
+
+
+def _minimum(federation: Federation, ridge: float, progress: Progress) -> State:
+    """The minimum over these rows; of a logistic head to rounding, by Newton steps at the end."""
+    if isinstance(federation.model.loss, Squares):
+        return ClosedForm(keep=frozenset()).train(federation, ridge=ridge, progress=progress)
+    state = LbfgsRounds(keep=frozenset()).train(federation, ridge=ridge, progress=progress)
+    loss = MeanLoss(federation, ridge)
+    params = state.params
+    shape = params.shape
+    for _ in range(NEWTON_STEPS):
+        step = conjugate_gradient(
+            partial(_curvature, loss, params),
+            loss.gradient(params).reshape(-1, 1),
+            steps=PRODUCTS,
+            tolerance=NEWTON_TOLERANCE,
+        )
+        params = params - step.value.reshape(shape)
+    return replace(state, params=params)
+
+
+def _curvature(loss: MeanLoss, params: Array, vector: Array) -> Array:
+    """Softmax couples the classes, so that all parameters are one column."""
+    return loss.product(params, vector.reshape(params.shape)).reshape(-1, 1)
 
 
 def _read_test(
