@@ -118,11 +118,9 @@ def _try(backbone: Backbone, samples: Sequence[Any], precision: str) -> None:
     except InputError:
         raise
     except Exception as error:  # whatever a user's function does with such samples
-        shapes = " and ".join(str(np.shape(sample)) for sample in samples)
         raise InputError(
-            f"{backbone.name} must turn 2 samples (shapes {shapes}) into an array of shape "
-            f"(2, d); it raised {type(error).__name__}: {error}. Resize inside it, or give "
-            "prepare=, which makes arrays of one shape."
+            f"{backbone.name} must turn 2 samples of different sizes into an array of shape (2, d);"
+            f" it raised {type(error).__name__}: {error}. Resize inside it, or give prepare=."
         ) from error
 
 

@@ -26,8 +26,7 @@ UNREACHABLE = (
     "(and without HF_HUB_OFFLINE), or copy the files here and name their folder."
 )
 GATED = "access is on request. Accept its terms on the hub, then run `hf auth login`."
-NO_REVISION = "the hub has no such revision. Check the spelling after @."
-NO_REPOSITORY = "the hub has no such repository. Check the spelling, or run `hf auth login`."
+ABSENT = "the hub has no such repository or revision. Check the spelling, or run `hf auth login`."
 NO_FILE = "the repository lacks a file ({cause}). Use one that has it, or another scheme."
 CODE = "the file holds more than tensors, and no code is run. Save its state_dict as safetensors."
 NETWORK = ("ConnectError", "ConnectTimeout", "ReadTimeout", "ProxyError", "ConnectionError")
@@ -35,8 +34,8 @@ REASONS: dict[str, tuple[type[ProbekitError], str]] = {
     **dict.fromkeys((*NETWORK, "URLError", "TimeoutError"), (OfflineError, UNREACHABLE)),
     "LocalEntryNotFoundError": (OfflineError, UNREACHABLE),
     "GatedRepoError": (NotFoundError, GATED),
-    "RevisionNotFoundError": (NotFoundError, NO_REVISION),
-    "RepositoryNotFoundError": (NotFoundError, NO_REPOSITORY),
+    "RevisionNotFoundError": (NotFoundError, ABSENT),
+    "RepositoryNotFoundError": (NotFoundError, ABSENT),
     "EntryNotFoundError": (NotFoundError, NO_FILE),
     "UnpicklingError": (InputError, CODE),
 }

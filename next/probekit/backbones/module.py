@@ -70,18 +70,16 @@ declare_operators()
 
 def choose_device(device: str) -> str:
     """The fastest device for "auto"; else this one, if the machine has it."""
-    devices = ["cpu"]
-    if torch.backends.mps.is_available():
-        devices.append("mps")
-    if torch.cuda.is_available():
-        devices += [f"cuda:{number}" for number in range(torch.cuda.device_count())] + ["cuda"]
     if device == "auto":
-        return devices[-1]
-    if device not in devices:
+        available = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+        return next((kind for kind, usable in available.items() if usable), "cpu")
+    try:
+        torch.zeros(1, device=device).cpu()
+    except (RuntimeError, AssertionError) as error:
         raise InputError(
-            f"device (--device) must be auto or one of {', '.join(devices)} on this machine; "
+            f"device (--device) must be auto or one that this machine has, as cpu or cuda:0; "
             f"found {device!r}."
-        )
+        ) from error
     return device
 
 

@@ -217,7 +217,7 @@ def test_workers_receive_the_preparation_alone() -> None:
 def test_unknown_places_are_refused_with_those_that_exist() -> None:
     with pytest.raises(InputError):
         wrap(small(), precision="float8")
-    for device in ("tpu", "cuda:99", "cpu:1"):
+    for device in ("tpu", "cuda:99", "meta"):
         with pytest.raises(InputError):
             wrap(small(), device=device)
 
@@ -229,9 +229,8 @@ def test_auto_takes_the_fastest_device(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
     assert choose_device("auto") == "mps"
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     assert choose_device("auto") == "cuda"
-    assert choose_device("cuda:1") == "cuda:1"
+    assert choose_device("cpu") == "cpu"
 
 
 def test_unknown_names_are_refused() -> None:
