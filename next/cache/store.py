@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 
 import numpy as np
@@ -43,6 +43,8 @@ LAYOUT = 1
 """Raised when files of a cache mean something else than before."""
 MARKER = "cache.json"
 OLD_MARKER = "probekit.json"
+INTENT = "erase.json"
+"""What an erasure will remove; here until it is done."""
 TAG = b"Signature: 8a477f597d28d172789f06886806bc55\n# This folder is a cache of probekit.\n"
 SILENT_SECONDS = 5.0
 
@@ -81,15 +83,29 @@ def check_layout(root: Path) -> None:
 
 
 class Cache:
-    """A folder of embeddings. notify: called with a sentence when another process is waited for."""
+    """A folder of embeddings; refused while an erasure is unfinished (but not `during_erasure`).
 
-    def __init__(self, root: Path | str | None = None, *, notify: Notify = ignore) -> None:
+    notify: called with a sentence when another process is waited for.
+    """
+
+    def __init__(
+        self,
+        root: Path | str | None = None,
+        *,
+        notify: Notify = ignore,
+        during_erasure: bool = False,
+    ) -> None:
         self.root = default_root() if root is None else Path(root).expanduser()
+        self._during_erasure = during_erasure
         check_layout(self.root)
-        self.memo = Memo(self)
+        self._check_erasure()
         self._notify = notify
         self._lock = FileLock(self.root.absolute() / ".lock", is_singleton=True)
         self._swept = False
+
+    @cached_property
+    def memo(self) -> Memo:
+        return Memo(self)
 
     def __repr__(self) -> str:
         return f"Cache({str(self.root)!r})"
@@ -108,6 +124,7 @@ class Cache:
             make_folder(self.root)
             acquire(self._lock, partial(self._notify, notice), patience=SILENT_SECONDS)
             try:
+                self._check_erasure()
                 if not self._swept:
                     sweep(self.root)
                     self._swept = True
@@ -117,6 +134,17 @@ class Cache:
                 yield
             finally:
                 self._lock.release()
+
+    def is_erasing(self) -> bool:
+        """Whether an erasure has begun and is not finished."""
+        return os.path.lexists(self.root / INTENT)
+
+    def _check_erasure(self) -> None:
+        if self.is_erasing() and not self._during_erasure:
+            raise CacheError(
+                f"An erasure in {self.root} is not finished. Run the same `probekit erase` command "
+                "again."
+            )
 
     def entry(self, encoding: Encoding) -> Entry:
         return Entry(self, encoding.digest, encoding)

@@ -30,6 +30,7 @@ COMMANDS = {
     "train": ("probekit.cli.train:train", FEDERATE, "Train a head across clients."),
     "unlearn": ("probekit.cli.unlearn:unlearn", FEDERATE, "Forget clients or samples."),
     "preset": ("probekit.cli.preset:app", MORE, "Show published settings."),
+    "verify": ("probekit.cli.verify:verify", FEDERATE, "Check a run against its rows."),
     "evaluate": ("probekit.cli.evaluate:evaluate", FEDERATE, "Compare a run's heads."),
     "report": ("probekit.cli.report:report", FEDERATE, "Write a page about runs."),
     "cache": ("probekit.cli.cache:app", MORE, "List, check and clean cached embeddings."),
@@ -97,7 +98,8 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,
     epilog="Exit codes: 0 done, 1 unexpected error, 2 usage, 3 not found or offline, "
-    "4 cache damaged or mismatched, 5 done but samples were skipped, 130 interrupted.",
+    "4 cache damaged or mismatched, 5 done but samples were skipped, 6 verification failed, "
+    "7 not all is shown, 130 interrupted.",
 )
 
 

@@ -116,10 +116,10 @@ class CacheOutput(Output):
 
     cache: Path | None = common_flag("Cache folder (default: PROBEKIT_CACHE, else your own).")
 
-    def open_cache(self) -> Cache:
+    def open_cache(self, *, during_erasure: bool = False) -> Cache:
         from probekit.cache import Cache
 
-        return Cache(self.cache, notify=self.warn)
+        return Cache(self.cache, notify=self.warn, during_erasure=during_erasure)
 
     def describe_set(self, name: str, rows: EmbeddingSet) -> dict[str, Any]:
         """Print a line about a set; returns what --json says of it."""

@@ -13,6 +13,8 @@ ProbekitError                1
 ├── MissingClients           1   clients without a usable answer, with a reason each
 └── SolverError              1   no answer that is good enough
 
+`verify` raises no error for what it finds in a run: 6 is something false, 7 something not shown.
+
 Every message says what was expected, what was found and what to do.
 """
 

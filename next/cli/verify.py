@@ -1,0 +1,44 @@
+"""`probekit verify`: what a run says, computed again from its rows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from probekit.cli.options import argument, expand_flags, flag
+from probekit.cli.output import CacheOutput
+
+
+@expand_flags
+def verify(
+    run: Path = argument("Folder of a run."),
+    fingerprint: str | None = flag("Fingerprint of the run or of the state, as you noted it."),
+    forgot: list[str] | None = flag(
+        "What you asked to be forgotten; may be repeated.", metavar="client=X|sample=ID"
+    ),
+    within: float | None = flag("Accept a head so far from the minimum."),
+    *,
+    output: CacheOutput,
+) -> None:
+    """Check a run against its rows: exit code 6 if anything is false, 7 if not all is shown."""
+    from probekit.runs.verify import NOT_ATTESTED, WORDS, verify_run
+
+    found = verify_run(
+        run,
+        cache=output.open_cache(during_erasure=True),
+        fingerprint=fingerprint,
+        forgot=forgot or (),
+        within=within,
+        progress=output.progress,
+    )
+    output.table(("verdict", "claim"), [(WORDS[item.holds], item.claim) for item in found.findings])
+    output.warn(*found.notes)
+    output.print(found.conclusion)
+    output.print(NOT_ATTESTED)
+    output.fields(
+        {
+            "digest of the head": found.head,
+            "fingerprint of the run": found.fingerprint,
+            "fingerprint of this state": found.state_fingerprint,
+        }
+    )
+    output.result(found.to_dict(), exit_code=found.exit_code)

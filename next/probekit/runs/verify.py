@@ -1,0 +1,500 @@
+"""The verb: what a run says, computed again from the rows in the cache and from nothing else.
+
+Whoever noted the run's fingerprint F from a verification of their own without closed leaves knows
+which rows and options a later head is about; with the request, whose rows must be gone.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from probekit.arrays import hex_id, id_keys
+from probekit.cache import Cache
+from probekit.certificates.certificate import STALE_RIDGE, Certificate, rounded_up
+from probekit.certificates.verify import (
+    Enclosure,
+    Minimum,
+    RowSums,
+    Totals,
+    is_best_ridge,
+    is_gradient,
+    is_sum,
+)
+from probekit.embeddings import EmbeddingSet
+from probekit.errors import InputError, NotFoundError, ProbekitError
+from probekit.federated.state import KeptGradients, KeptStatistics, State, Trainer
+from probekit.federated.training.fedavg import FedAvg
+from probekit.linear.model import LinearModel
+from probekit.linear.ridge import Gcv, InverseC
+from probekit.linear.stats import normalized
+from probekit.progress import Progress, Step, silent
+from probekit.runs import layout
+from probekit.runs.layout import Erased, Joined, Trained, Unlearned
+from probekit.runs.rows import Mask, RunRows, leaves_of
+from probekit.runs.run import RunData, StoredState, single_thread
+
+FALSE = 6
+NOT_SHOWN = 7
+WORDS = {True: "true", False: "false", None: "not shown"}
+NOT_ATTESTED = (
+    "Never attested: dates and the order of events; copies of rows or heads elsewhere; which head "
+    "is deployed (compare its digest)."
+)
+FILES = frozenset({layout.DESCRIPTION, layout.COMMITMENT, layout.ROWS, layout.STATES, layout.LOCK})
+STATE_FILES = frozenset({layout.HEAD, layout.KEPT, layout.CERTIFICATE, layout.HISTORY})
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A claim, and whether it holds: None where that is not shown."""
+
+    claim: str
+    holds: bool | None
+
+
+@dataclass(frozen=True)
+class Forgot:
+    """What was asked to be forgotten, as the reader knows it; samples by digits of their ids."""
+
+    clients: frozenset[str] = frozenset()
+    samples: frozenset[str] = frozenset()
+
+    @classmethod
+    def parse(cls, texts: Collection[str]) -> Forgot:
+        """Of client=X and sample=ID."""
+        pairs = [text.partition("=") for text in texts]
+        for text, (kind, _, value) in zip(texts, pairs, strict=True):
+            is_sample = kind == "sample" and re.fullmatch(r"[0-9a-f]{8,64}", value, re.ASCII)
+            if not value or not (kind == "client" or is_sample):
+                raise InputError(
+                    "What was forgotten is client=NAME or sample=ID, with 8 digits or more of the "
+                    f"id; found {text!r}. Write --forgot client=3."
+                )
+        return cls(
+            frozenset(value for kind, _, value in pairs if kind == "client"),
+            frozenset(value for kind, _, value in pairs if kind == "sample"),
+        )
+
+    def __str__(self) -> str:
+        names = [f"client {name!r}" for name in sorted(self.clients)]
+        return ", ".join([*names, *(f"sample {name}" for name in sorted(self.samples))])
+
+    def rows(self, rows: RunRows) -> tuple[Mask, Forgot]:
+        """Which of these rows were asked for, and what of the request has none."""
+        ids = [hex_id(row) for row in rows.ids] if self.samples else []
+        mask = rows.held_by(self.clients)
+        absent = set(self.samples)
+        for sample in self.samples:
+            matches = np.array([name.startswith(sample) for name in ids], bool)
+            mask |= matches
+            if matches.any():
+                absent.discard(sample)
+        return mask, Forgot(self.clients - set(rows.clients), frozenset(absent))
+
+
+@dataclass(frozen=True)
+class VerifyResult:
+    """What was found; `exit_code` 0 where all is true, 6 where anything is false, else 7.
+
+    distance: at least the head's distance from the minimum, by this verification.
+    """
+
+    run: str
+    findings: tuple[Finding, ...]
+    notes: tuple[str, ...]
+    conclusion: str
+    fingerprint: str = ""
+    state_fingerprint: str = ""
+    head: str = ""
+    distance: float = math.inf
+
+    @property
+    def exit_code(self) -> int:
+        return exit_code(self.findings)
+
+    @property
+    def ok(self) -> bool:
+        return self.exit_code == 0
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "run": self.run,
+            "ok": self.ok,
+            "conclusion": self.conclusion,
+            "findings": [
+                {"claim": finding.claim, "verdict": WORDS[finding.holds]}
+                for finding in self.findings
+            ],
+            "notes": list(self.notes),
+            "not_attested": NOT_ATTESTED,
+            "fingerprint": self.fingerprint,
+            "state_fingerprint": self.state_fingerprint,
+            "head": self.head,
+            "distance": self.distance if math.isfinite(self.distance) else None,
+        }
+
+
+def exit_code(findings: Collection[Finding]) -> int:
+    verdicts = {finding.holds for finding in findings}
+    if False in verdicts:
+        return FALSE
+    return NOT_SHOWN if None in verdicts or not verdicts else 0
+
+
+def verify_run(
+    folder: Path | str,
+    *,
+    cache: Cache | Path | str | None = None,
+    fingerprint: str | None = None,
+    forgot: str | Collection[str] = (),
+    within: float | None = None,
+    progress: Progress = silent,
+) -> VerifyResult:
+    """Check a run against its rows; whatever is wrong with its files is a finding, not an error.
+
+    fingerprint: the run's or the state's, as the reader noted it.
+    forgot: the request as the reader knows it, "client=X" or "sample=ID".
+    within: accept a head so far from the minimum, whatever the run's tolerance.
+    """
+    path = Path(folder).expanduser()
+    if not any(os.path.lexists(path / name) for name in (layout.DESCRIPTION, layout.STATES)):
+        raise NotFoundError(f"{folder} is no run. Pass a folder that train wrote.")
+    if fingerprint is not None and not re.fullmatch(r"[0-9a-f]{64}", fingerprint, re.ASCII):
+        raise InputError(
+            f"A fingerprint has 64 hexadecimal digits; found {fingerprint!r}. Copy it whole."
+        )
+    if within is not None and not within >= 0:
+        raise InputError(f"--within must be 0 or more; found {within:g}.")
+    request = Forgot.parse([forgot] if isinstance(forgot, str) else forgot)
+    store = cache if isinstance(cache, Cache) else Cache(cache, during_erasure=True)
+    inspection = _Inspection(path, store, fingerprint, request, within, progress)
+    with single_thread():
+        return inspection.result()
+
+
+class _Inspection:
+    """Findings about a run, one after the other; reading stops at the first unreadable file."""
+
+    def __init__(
+        self,
+        folder: Path,
+        cache: Cache,
+        noted: str | None,
+        request: Forgot,
+        within: float | None,
+        progress: Progress,
+    ) -> None:
+        self.folder = folder
+        self.cache = cache
+        self.noted = noted
+        self.request = request
+        self.within = within
+        self.progress = progress
+        self.notes: list[str] = []
+        self.stored: StoredState | None = None
+        self.state_fingerprint = ""
+        self.head = ""
+        self.distance = math.inf
+
+    def result(self) -> VerifyResult:
+        findings: list[Finding] = []
+        try:
+            findings.extend(self._findings())
+        except ProbekitError as error:
+            findings.append(Finding(str(error), False))
+        code = exit_code(findings)
+        return VerifyResult(
+            run=str(self.folder),
+            findings=tuple(findings),
+            notes=tuple(self.notes),
+            conclusion=self._conclusion(code),
+            fingerprint=self.stored.fingerprint if self.stored else "",
+            state_fingerprint=self.state_fingerprint,
+            head=self.head,
+            distance=self.distance,
+        )
+
+    def _findings(self) -> Iterator[Finding]:
+        if self.cache.is_erasing():
+            yield Finding("No erasure is under way. Run the same `probekit erase` again.", None)
+            return
+        stored = StoredState.newest(layout.find_run(self.folder))
+        self.stored = stored
+        self.state_fingerprint = stored.state_fingerprint
+        self.head = stored.head.digest
+        yield from self._history(stored)
+        yield from self._leaves(stored)
+        yield from self._fingerprint(stored)
+        yield from self._request(stored)
+        self._note_files(stored)
+        retained = stored.rows
+        data = RunData.of(retained, stored.description, self.cache)
+        missing = len(retained) - len(data.rows)
+        if missing:
+            yield Finding(f"All retained rows are in the cache ({missing:,} are not).", None)
+            return
+        yield from self._head(stored, data)
+
+    def _history(self, stored: StoredState) -> Iterator[Finding]:
+        """Each event is about rows, as many as it says."""
+        rows = stored.all_rows
+        events = stored.events
+        is_numbered = stored.number == len(events)
+        yield Finding("The state's number is that of its events.", is_numbered)
+        noted = [event for event in events if isinstance(event, Trained | Joined)][-1].fingerprint
+        yield Finding("Options and leaves give the fingerprint.", noted == stored.fingerprint)
+        erasures = [number for number, event in enumerate(events) if isinstance(event, Erased)]
+        erased = sum(event.rows for event in events if isinstance(event, Erased))
+        closed = len(stored.commitment) - len(rows)
+        yield Finding(
+            f"{closed:,} leaves stay closed, as many as {erased:,} erased rows.", closed == erased
+        )
+        if erased:
+            self.notes.append(f"{erased:,} rows were erased: whose can no longer be shown.")
+        known = {*rows.clients, *(hex_id(row) for row in rows.ids)} - {""}
+        before = 0
+        for number, event in enumerate(events):
+            is_right = True
+            if isinstance(event, Unlearned):
+                after = int(layout.forgotten(rows, events[: number + 1]).sum())
+                is_right = event.rows == after - before
+                is_right &= known.issuperset((*event.clients, *event.samples))
+                before = after
+            later_erasure = bool(erasures) and erasures[-1] > number
+            is_void = isinstance(event, Unlearned) and not event.rows and not later_erasure
+            is_void |= isinstance(event, Erased | Joined) and event.rows < 1
+            if not is_right or is_void:
+                yield Finding(f"Event {number + 1} is about the rows that it names.", False)
+
+    def _leaves(self, stored: StoredState) -> Iterator[Finding]:
+        """Every row that is here, forgotten ones included, opens its leaf."""
+        keys = id_keys(stored.commitment)
+        is_sorted = bool((keys[:-1] < keys[1:]).all())
+        yield Finding("The leaves are in order, none twice.", is_sorted)
+        rows = stored.all_rows
+        entry = self.cache.entry(stored.description.read_encoding())
+        here = entry.known().holds(rows.ids)
+        present = rows.take(here)
+        wrong = 0
+        if len(present):
+            self.progress(Step("opening leaves", 0, len(present)))
+            leaves = leaves_of(present, entry.rows(present.ids, stored.description.width))
+            wrong = int((leaves != stored.commitment[present.leaves]).any(axis=1).sum())
+        yield Finding(f"Every row opens a leaf of its own ({wrong:,} do not).", not wrong)
+        absent = int((stored.forgotten & ~here).sum())
+        if absent:
+            yield Finding(f"Forgotten rows open their leaves ({absent:,} are not here).", None)
+
+    def _fingerprint(self, stored: StoredState) -> Iterator[Finding]:
+        if self.noted is None:
+            self.notes.append("No fingerprint was given: the run is consistent with itself.")
+        elif self.noted == stored.state_fingerprint:
+            yield Finding("Options and exactly these retained rows are those noted.", True)
+        else:
+            is_same = self.noted == stored.fingerprint
+            yield Finding("Options and committed rows are those noted.", is_same)
+
+    def _request(self, stored: StoredState) -> Iterator[Finding]:
+        """Nothing that was asked for is retained, and nothing else is forgotten."""
+        rows = stored.all_rows
+        forgotten = stored.forgotten
+        if not self.request.clients and not self.request.samples:
+            if forgotten.any():
+                names = ", ".join(rows.take(forgotten).clients)
+                self.notes.append(
+                    f"{int(forgotten.sum()):,} rows are forgotten, of clients {names}. Say what "
+                    "you asked for (--forgot)."
+                )
+            return
+        asked, absent = self.request.rows(rows)
+        kept = int((asked & ~forgotten).sum())
+        others = int((forgotten & ~asked).sum())
+        yield Finding(f"Nothing of {self.request} is retained ({kept:,} rows are).", not kept)
+        yield Finding(f"Nothing else was forgotten ({others:,} rows were).", not others)
+        if absent.clients or absent.samples:
+            if len(rows) == len(stored.commitment):
+                yield Finding(f"The run has rows of {absent}.", False)
+            else:
+                self.notes.append(f"No row of {absent} is here: erased, or never in this run.")
+
+    def _note_files(self, stored: StoredState) -> None:
+        folders = {stored.run: FILES, stored.folder: STATE_FILES}
+        strange = sorted(
+            str(path.relative_to(stored.run))
+            for folder, known in folders.items()
+            for path in folder.iterdir()
+            if path.name not in known
+        )
+        if strange:
+            self.notes.append(f"No part of a run, not looked at: {', '.join(strange)}.")
+        if len(layout.state_numbers(stored.run)) > 1 and stored.forgotten.any():
+            self.notes.append("Older states hold what was forgotten; probekit erase removes them.")
+
+    def _head(self, stored: StoredState, data: RunData) -> Iterator[Finding]:
+        """The head is that of the options for these rows, and as near to the minimum as it says."""
+        options = stored.description.options
+        state = stored.state
+        classes = data.classes
+        counts = data.rows.counts()
+        has_classes = stored.head.names == classes and (len(classes) > 1 or not data.is_classes)
+        yield Finding("The head has the classes of the retained rows.", has_classes)
+        model = options.model(stored.description.width, len(classes))
+        is_model = state.model == model and state.params.shape == model.shape
+        is_model &= bool(np.isfinite(state.params).all())
+        is_trainer = _same_trainer(state.trainer, options.trainer())
+        yield Finding("Model and training are those of the options.", is_model and is_trainer)
+        yield Finding(
+            "The head is of the retained clients and rows.", dict(state.clients) == counts
+        )
+        if not has_classes or not is_model or dict(state.clients) != counts:
+            return
+        again = data.head(state)
+        is_same = again.digest == stored.head.digest and again.fit == stored.head.fit
+        is_same &= (again.dataset, again.metrics) == (stored.head.dataset, stored.head.metrics)
+        yield Finding("The head is the state's.", is_same)
+        sets = {
+            name: normalized(rows, options.normalize)
+            for name, rows in data.rows.client_sets(data.matrix, data.encoding, classes).items()
+        }
+        totals = Totals(model)
+        yield from self._kept(state, model, sets, totals)
+        sums = totals.sums
+        yield from _ridge(stored, state, model, sets, sums)
+        enclosure = Minimum(sets, model, state.ridge).enclose(state.params, sums)
+        self.distance = enclosure.distance.most
+        yield from _certificate(stored.certificate, state, enclosure, data.test)
+        limit = self.within
+        if limit is None:
+            limit = options.tolerance * float(np.linalg.norm(state.params))
+        is_near = True if self.distance <= limit else None
+        yield Finding(f"The head is within {limit:.2g} of the minimum.", is_near)
+
+    def _kept(
+        self, state: State, model: LinearModel, sets: dict[str, EmbeddingSet], totals: Totals
+    ) -> Iterator[Finding]:
+        """Add up the rows; what the server keeps must be such sums."""
+        statistics = state.get(KeptStatistics)
+        gradients = state.get(KeptGradients)
+        are_sums = statistics is None or statistics.parts.keys() == sets.keys()
+        are_gradients = gradients is None or (
+            gradients.gradients.keys() == gradients.weights.keys() == sets.keys()
+            and np.array_equal(gradients.params, state.params)
+        )
+        for done, (name, rows) in enumerate(sets.items(), start=1):
+            part = RowSums.of(rows, state.params, model)
+            totals.add(part)
+            if statistics is not None and are_sums:
+                are_sums = is_sum(statistics.parts[name], part)
+            if gradients is not None and are_gradients:
+                gradient = gradients.gradients[name]
+                are_gradients = gradients.weights[name] == len(rows)
+                are_gradients &= is_gradient(gradient, part, state.params)
+            self.progress(Step("adding up rows", done, len(sets)))
+        if statistics is not None:
+            yield Finding("The kept statistics are sums of the retained rows.", are_sums)
+        if gradients is not None:
+            yield Finding("The kept gradients are those of the retained rows.", are_gradients)
+        known = (KeptStatistics, KeptGradients)
+        if not all(isinstance(item, known) for item in state.kept):
+            yield Finding("What else is kept follows from the retained rows.", None)
+
+    def _conclusion(self, code: int) -> str:
+        """What exit code 0 means, for what the reader knew."""
+        if code:
+            verb = "is false" if code == FALSE else "is not shown, nothing is false"
+            return f"Something {verb}."
+        assert self.stored is not None
+        head = f"The head is within {rounded_up(self.distance)} of the minimum over"
+        if self.noted == self.state_fingerprint:
+            return f"{head} exactly the rows noted."
+        if self.noted is None:
+            return f"{head} its {len(self.stored.rows):,} retained rows, as the run states them."
+        without = ""
+        if self.request.clients or self.request.samples:
+            without = f", none of them of {self.request}"
+        return f"{head} rows committed at training{without}, under the options of training."
+
+
+def _same_trainer(trainer: Trainer, expected: Trainer) -> bool:
+    """A rate that was left open is filled in by training."""
+    if isinstance(trainer, FedAvg) and isinstance(expected, FedAvg) and expected.plan.rate is None:
+        trainer = replace(trainer, plan=replace(trainer.plan, rate=None))
+    return trainer == expected
+
+
+def _ridge(
+    stored: StoredState,
+    state: State,
+    model: LinearModel,
+    sets: dict[str, EmbeddingSet],
+    sums: RowSums,
+) -> Iterator[Finding]:
+    """The ridge is the one of the options, or chosen from the retained rows."""
+    choice = state.ridge_choice
+    setting = stored.description.options.setting()
+    claim = "The ridge is the one of the options."
+    if isinstance(setting, float | int):
+        yield Finding(claim, choice.setting == setting and not choice.stale)
+        return
+    claim = "The ridge is chosen from the retained rows by the rule of the options."
+    if choice.rule != setting:
+        yield Finding(claim, False)
+    elif choice.stale:
+        yield Finding(f"{claim} {STALE_RIDGE}", None)
+    elif isinstance(setting, InverseC):
+        yield Finding(claim, choice.value == setting.of(sums.count))
+    elif isinstance(setting, Gcv):
+        yield Finding(claim, is_best_ridge(choice.value, setting, sets, model, sums))
+    else:
+        yield Finding(claim, None)
+
+
+def _certificate(
+    stated: Certificate | None, state: State, enclosure: Enclosure, test: EmbeddingSet | None
+) -> Iterator[Finding]:
+    """Every number of the certificate."""
+    if stated is None:
+        yield Finding("The head has a certificate.", None)
+        return
+    facts = {
+        "rows": sum(state.clients.values()),
+        "clients": len(state.clients),
+        "ridge": state.ridge,
+        "test_rows": 0 if test is None else len(test),
+        "stale_ridge": state.ridge_choice.stale,
+        "stale_classes": False,
+    }
+    is_about = all(getattr(stated, name) == value for name, value in facts.items())
+    is_about &= stated.allowance <= stated.residual
+    yield Finding("The certificate is about this head and these rows.", is_about)
+    most = enclosure.distance.most
+    yield Finding(
+        f"The minimum is at most {rounded_up(stated.distance)} away (here: {most:.2g}).",
+        enclosure.distance.allows(stated.distance),
+    )
+    most = enclosure.excess_loss.most
+    yield Finding(
+        f"The loss is at most {rounded_up(stated.excess_loss)} above it (here: {most:.2g}).",
+        enclosure.excess_loss.allows(stated.excess_loss),
+    )
+    yield Finding(
+        f"The gradient's norm is at most {rounded_up(stated.residual)}.",
+        enclosure.residual.allows(stated.residual),
+    )
+    yield Finding(
+        f"The least curvature is {stated.curvature:.2g} or more.",
+        enclosure.curvature.reaches(stated.curvature),
+    )
+    certified = 0 if test is None else enclosure.certified_rows(test)
+    is_reached = True if certified >= stated.certified_rows else None
+    yield Finding(
+        f"{stated.certified_rows:,} test rows keep their class (here: {certified:,}).", is_reached
+    )
