@@ -36,7 +36,7 @@ def noted_runs(cache: Cache) -> dict[str, NotedRun]:
         return {}
     try:
         return msgspec.json.decode(read_limited(path, MAX_JSON_BYTES), type=dict[str, NotedRun])
-    except msgspec.DecodeError as error:
+    except ValueError as error:
         raise CorruptError(f"{path} is damaged: {error}. Restore it from a copy.") from error
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,11 +17,14 @@ from probekit.cli.options import (
     keywords,
 )
 from probekit.cli.output import CacheOutput
-from probekit.cli.probe import parse_ridge
 
 
-def parse_clients(text: str) -> int | str:
-    return int(text) if text.isdecimal() else text
+def parse_number(text: str) -> float | str:
+    """A number where it is one."""
+    for kind in (int, float):
+        with suppress(ValueError):
+            return kind(text)
+    return text
 
 
 @dataclass
@@ -31,7 +35,7 @@ class TrainFlags:
         "How many clients, or the column that names each row's client.",
         default="1",
         metavar="N|COLUMN",
-        parser=parse_clients,
+        parser=parse_number,
     )
     partition: str | None = flag("How N clients get rows: iid, dirichlet:0.5, shards:2.")
     head: str = flag("ridge or logistic.", default="ridge")
@@ -39,7 +43,7 @@ class TrainFlags:
         "auto (cross-validation from the clients' sums) or a number.",
         default="auto",
         metavar="RIDGE",
-        parser=parse_ridge,
+        parser=parse_number,
     )
     C: float | None = flag("C of a logistic head, as in scikit-learn.", "--c")
     intercept: str | None = flag("free (default for ridge) or penalized (for logistic).")
@@ -86,26 +90,14 @@ def train(
         return
     trained = plan.write(output.progress)
     output.warn(*trained.notes)
-    document = {**trained.to_dict(), "accuracy": trained.accuracy()}
+    document = trained.to_dict()
     options = trained.options
     noun = "targets" if trained.head.task != "classes" else "classes"
     output.print(
         f"{run}: {options.head} head, {document['rows']:,} rows of {len(document['clients']):,} "
         f"clients, {len(document['classes'])} {noun}; keeps {options.keep}"
     )
-    print_state(output, document)
+    output.print("\n".join(trained.summary()))
     client = next(iter(document["clients"]))
     output.print(f"next: probekit unlearn {run} --client {client}")
     output.result(document)
-
-
-def print_state(output: CacheOutput, document: dict[str, Any]) -> None:
-    """What train and unlearn say of the newest state."""
-    if document["accuracy"] is not None:
-        output.print(f"accuracy: {document['accuracy']:.4f} on {document['test_rows']:,} test rows")
-    output.print(f"ridge: {document['ridge']:.4g}")
-    if document["certificate"] is not None:
-        for statement in document["certificate"]["statements"]:
-            output.print(statement)
-    output.print(f"fingerprint of the run: {document['fingerprint']}")
-    output.print(f"fingerprint of this state: {document['state_fingerprint']}")

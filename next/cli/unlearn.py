@@ -6,7 +6,6 @@ from pathlib import Path
 
 from probekit.cli.options import DRY_RUN, argument, expand_flags, flag
 from probekit.cli.output import CacheOutput
-from probekit.cli.train import print_state
 
 MAX_LIST_BYTES = 1 << 28
 
@@ -40,7 +39,6 @@ def unlearn(
         progress=output.progress,
     )
     output.warn(*done.notes)
-    document = {**done.to_dict(), "accuracy": opened.accuracy()}
     if done.plans:
         headers = ("method", "ends at", "rounds", "bytes", "needs")
         rows = [
@@ -62,9 +60,9 @@ def unlearn(
             )
         output.warn(*facts.warnings)
     if not dry_run:
-        print_state(output, document)
+        output.print("\n".join(opened.summary()))
         output.print(f"next: probekit verify {run}")
-    output.result(document)
+    output.result(done.to_dict())
 
 
 def _listed(text: str) -> list[str]:

@@ -48,6 +48,8 @@ HISTORY = "history.jsonl"
 LOCK = ".lock"
 MAX_BYTES = 1 << 36
 NUMBER = re.compile(r"\d{4,9}", re.ASCII)
+RUN_ID = re.compile(r"[0-9a-f]{32}")
+SAMPLE_ID = re.compile(r"[0-9a-f]{64}")
 RESTORE = "Restore the run from a copy, or train again."
 
 T = TypeVar("T")
@@ -204,8 +206,13 @@ def read_description(run: Path) -> tuple[Description, bytes]:
             f"{run} is a run of another version of probekit (format {version!r}); this one reads "
             f"format {FORMAT}. Use the version that wrote it, or train again."
         )
-    description = decode(path, content, Description)
-    if description.dump() != content or not re.fullmatch(r"[0-9a-f]{32}", description.id):
+    description: Description = decode(path, content, Description)
+    try:
+        description.read_encoding()
+        is_ours = description.dump() == content and RUN_ID.fullmatch(description.id)
+    except (KeyError, TypeError, ValueError):
+        is_ours = None
+    if not is_ours or description.width < 1:
         raise CorruptError(f"{path} is not as probekit wrote it. {RESTORE}")
     return description, content
 
@@ -220,9 +227,7 @@ def read_events(folder: Path) -> tuple[AnyEvent, ...]:
     firsts = [number for number, event in enumerate(events) if isinstance(event, Trained)]
     requests = [event for event in events if isinstance(event, Unlearned)]
     names = [listed for event in requests for listed in (event.clients, event.samples)]
-    is_hex = all(
-        re.fullmatch(r"[0-9a-f]{64}", sample) for event in requests for sample in event.samples
-    )
+    is_hex = all(SAMPLE_ID.fullmatch(sample) for event in requests for sample in event.samples)
     if firsts != [0] or not is_hex or any(list(part) != sorted(set(part)) for part in names):
         raise CorruptError(f"{path} has events of no run. {RESTORE}")
     return events
@@ -259,7 +264,7 @@ def decode(path: Path, content: bytes, kind: Any) -> Any:
     """JSON of this type."""
     try:
         return msgspec.json.decode(content, type=kind)
-    except (msgspec.DecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         raise CorruptError(f"{path} is damaged: {error}. {RESTORE}") from error
 
 

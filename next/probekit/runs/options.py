@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
 from probekit.errors import InputError
 from probekit.federated.local import Adam, LocalPlan, Sgd
-from probekit.federated.presets import preset
 from probekit.federated.state import KEEP, Trainer
 from probekit.federated.training.closed_form import ClosedForm
 from probekit.federated.training.fedavg import FedAvg
@@ -19,6 +18,9 @@ from probekit.linear.model import LinearModel
 from probekit.linear.ridge import INTERCEPTS, Gcv, Intercept, InverseC, RidgeRule, check_ridge
 from probekit.objective import CrossEntropy, Squares
 from probekit.registry import TRAINERS, configured, nearest
+
+if TYPE_CHECKING:
+    from probekit.federated.presets import Preset
 
 HeadKind = Literal["ridge", "logistic"]
 HEADS = ("ridge", "logistic")
@@ -117,31 +119,41 @@ class TrainOptions:
                 object.__setattr__(self, name, float(value))
         if not 0 < self.tolerance < math.inf:
             raise InputError(f"--tolerance must be above 0; found {self.tolerance!r}.")
+        if not isinstance(self.clients, int | str):
+            raise InputError(f"--clients is a number or a column; found {self.clients!r}.")
         if self.at_least is not None and self.at_least < 1:
             raise InputError(f"--at-least must be 1 or more; found {self.at_least}.")
         self.setting()
         self.trainer()
 
+    @property
+    def published(self) -> Preset | None:
+        if self.preset is None:
+            return None
+        from probekit.federated.presets import preset
+
+        return preset(self.preset)
+
     def setting(self) -> float | RidgeRule:
         """The ridge, or the rule that chooses it."""
         if self.C is not None:
             return InverseC(self.C)
-        if self.preset is not None and self.ridge in AUTO:
-            return preset(self.preset).ridge
+        if self.published is not None and self.ridge in AUTO:
+            return self.published.ridge
         return Gcv() if isinstance(self.ridge, str) else self.ridge
 
     def model(self, dimension: int, outputs: int) -> LinearModel:
         loss = CrossEntropy() if self.head == "logistic" else Squares()
         intercept = INTERCEPT_OF[self.head]
-        if self.preset is not None:
-            intercept = preset(self.preset).intercept
+        if self.published is not None:
+            intercept = self.published.intercept
         return LinearModel(dimension, outputs, loss, self.intercept or intercept)
 
     def trainer(self) -> Trainer:
         keep = frozenset(self.keep.split(",")) - {"nothing"}
         if self.method is None:
-            if self.preset is not None:
-                trainer = preset(self.preset).trainer
+            if self.published is not None:
+                trainer = self.published.trainer
                 return replace(trainer, keep=keep, plan=replace(trainer.plan, seed=self.seed))
             if self.head == "ridge":
                 return ClosedForm(keep)

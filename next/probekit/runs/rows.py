@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from probekit.arrays import Array, Ids, Indices, Texts, id_keys, stack_ids
 from probekit.embeddings import BLOCK, EmbeddingSet, Encoding, Rows
 from probekit.errors import InputError
+from probekit.heads import Task
 from probekit.records import record
 
 TRAINING, TEST, SERVER = range(3)
@@ -185,6 +186,14 @@ class RunRows:
             return self.outputs
         present = np.unique(self.labels[self.roles == TRAINING])
         return tuple(self.outputs[number] for number in present.tolist())
+
+    @property
+    def task(self) -> Task:
+        """What a head of these rows predicts."""
+        if self.targets is None:
+            return "classes"
+        is_binary = np.isin(self.targets[self.roles == TRAINING], (0.0, 1.0)).all()
+        return "labels" if is_binary else "numbers"
 
     def counts(self) -> dict[str, int]:
         """How many rows each client trains on."""

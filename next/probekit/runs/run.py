@@ -41,6 +41,7 @@ from probekit.runs.rows import (
 
 if TYPE_CHECKING:
     from probekit.runs.unlearn import Unlearning
+    from probekit.runs.verify import VerifyResult
 
 SERVER_NAME = "server"
 
@@ -102,6 +103,7 @@ class StoredState:
 
     @cached_property
     def state(self) -> State:
+        self.description.options.trainer()  # whose module knows the records of a plugin
         return layout.read_record(self.folder / layout.KEPT, State)
 
     @cached_property
@@ -133,6 +135,7 @@ class RunData:
 
     @classmethod
     def of(cls, rows: RunRows, description: Description, cache: Cache) -> Self:
+        """Which rows are here is looked up; they are read when they are used."""
         encoding = description.read_encoding()
         entry = cache.entry(encoding)
         here = entry.known().holds(rows.ids)
@@ -173,44 +176,50 @@ class RunData:
         return None if rows is None else normalized(rows, self.description.options.normalize)
 
     def head(self, state: State) -> Head:
-        options = self.description.options
-        rule = state.ridge_choice.rule
-        return Head.from_params(
-            state.params,
-            self.rows.embedding_set(self.matrix, self.encoding, self.classes),
-            normalize=options.normalize,
-            temperature=1.0 if options.head == "logistic" else None,
-            fit={
-                "head": options.head,
-                "ridge": state.ridge,
-                "ridge_choice": "manual" if rule is None else record_name(rule),
-            },
-        )
+        return head_of(state, self.rows, self.description)
 
 
-def certify_state(data: RunData, state: State) -> tuple[Certificate | None, tuple[str, ...]]:
+def certify_state(
+    state: State, retained: Federation, *, test: EmbeddingSet | None, class_labels: bool
+) -> tuple[Certificate | None, tuple[str, ...]]:
     """What is proven about a state and its retained rows; a note where that is nothing."""
     try:
-        certificate = certify(
-            state,
-            data.federation(state.model),
-            test=data.test,
-            class_labels=data.is_classes,
-        )
+        return certify(state, retained, test=test, class_labels=class_labels), ()
     except (InputError, SolverError) as error:
         return None, (f"This head has no certificate. {error}",)
-    return certificate, ()
+
+
+def head_of(state: State, rows: RunRows, description: Description) -> Head:
+    """What predicts, of a state that retains these rows."""
+    rule = state.ridge_choice.rule
+    options = description.options
+    return Head(
+        weights=np.ascontiguousarray(state.params[:-1]),
+        intercept=np.ascontiguousarray(state.params[-1]),
+        names=rows.classes,
+        task=rows.task,
+        normalize=options.normalize,
+        temperature=1.0 if options.head == "logistic" else None,
+        encoding=description.read_encoding(),
+        fit={
+            "head": options.head,
+            "ridge": state.ridge,
+            "ridge_choice": "manual" if rule is None else record_name(rule),
+        },
+        dataset=description.source,
+    )
 
 
 def write_state(
     folder: Path,
-    data: RunData,
+    rows: RunRows,
     state: State,
     certificate: Certificate | None,
     events: Sequence[AnyEvent],
+    description: Description,
 ) -> None:
     """Write a state of these retained rows into a new folder."""
-    data.head(state).save(folder / layout.HEAD)
+    head_of(state, rows, description).save(folder / layout.HEAD)
     write_bytes(folder / layout.KEPT, dump(state))
     write_bytes(folder / layout.CERTIFICATE, layout.dump_certificate(certificate))
     write_bytes(folder / layout.HISTORY, layout.dump_events(events))
@@ -229,8 +238,8 @@ class Run:
         """Open a run. notes: of the training that made it."""
         self.folder = layout.find_run(Path(folder))
         self.options = layout.read_description(self.folder)[0].options
-        self.cache = cache if isinstance(cache, Cache) else Cache(cache)
         self.notes = notes
+        self.cache = cache if isinstance(cache, Cache) else Cache(cache)
         self._newest: StoredState | None = None
 
     def __repr__(self) -> str:
@@ -265,8 +274,12 @@ class Run:
 
     def rows_of(self, role: int) -> EmbeddingSet | None:
         """The retained rows of a role (TRAINING, TEST or SERVER) that are in the cache."""
-        data = RunData.of(self.newest.rows, self.newest.description, self.cache)
-        return data.rows.role_set(data.matrix, data.encoding, data.classes, role)
+        rows = self.newest.rows
+        wanted = rows.take(rows.roles == role)
+        if not len(wanted):
+            return None
+        data = RunData.of(wanted, self.newest.description, self.cache)
+        return data.rows.role_set(data.matrix, data.encoding, rows.classes, role)
 
     def accuracy(self) -> float | None:
         """The share of the test rows that the head gets right; None without classes or rows."""
@@ -305,6 +318,41 @@ class Run:
             progress=progress,
         )
 
+    def summary(self) -> list[str]:
+        """The newest state in a few lines."""
+        newest = self.newest
+        accuracy = self.accuracy()
+        lines = [f"ridge: {newest.state.ridge:.4g}"]
+        if accuracy is not None:
+            lines.append(f"accuracy: {accuracy:.4f} on the test rows")
+        if newest.certificate is not None:
+            lines += newest.certificate.statements
+        return [
+            *lines,
+            f"fingerprint of the run: {newest.fingerprint}",
+            f"fingerprint of this state: {newest.state_fingerprint}",
+        ]
+
+    def verify(
+        self,
+        *,
+        fingerprint: str | None = None,
+        forgot: str | Collection[str] = (),
+        within: float | None = None,
+        progress: Progress = silent,
+    ) -> VerifyResult:
+        """Check everything that the run says against its rows; `verify_run` says how."""
+        from probekit.runs.verify import verify_run
+
+        return verify_run(
+            self.folder,
+            cache=self.cache,
+            fingerprint=fingerprint,
+            forgot=forgot,
+            within=within,
+            progress=progress,
+        )
+
     def to_dict(self) -> dict[str, Any]:
         newest = self.newest
         certificate = newest.certificate
@@ -321,5 +369,6 @@ class Run:
             "fingerprint": newest.fingerprint,
             "state_fingerprint": newest.state_fingerprint,
             "head": newest.head.digest,
+            "accuracy": self.accuracy(),
             "certificate": None if certificate is None else certificate.to_dict(),
         }

@@ -90,18 +90,15 @@ class TrainingPlan:
             return self._existing()
         started = time.monotonic()
         with single_thread():
-            rows, federation, state, missing = self._fit(progress)
-            data = RunData.of(rows, self.description, self.cache)
-            committed, leaves = commit(rows, data.matrix)
-            data = replace(data, rows=committed)
-            certificate, refused = certify_state(data, state)
-            content = self.description.dump()
-            event = Trained(
-                layout.now(),
-                fingerprint_of(content, leaves),
-                Cost.of(federation, started),
-                self.poison,
+            data, federation, state, missing = self._fit(progress)
+            rows, leaves = commit(data.rows, data.matrix)
+            certificate, refused = certify_state(
+                state, federation, test=data.test, class_labels=rows.targets is None
             )
+            content = self.description.dump()
+            fingerprint = fingerprint_of(content, leaves)
+            cost = Cost.of(federation, started)
+            event = Trained(layout.now(), fingerprint, cost, self.poison)
             with self.cache.changing():
                 if os.path.lexists(self.folder):
                     return self._existing()
@@ -110,13 +107,14 @@ class TrainingPlan:
                 with new_folder(self.folder) as aside:
                     write_bytes(aside / layout.DESCRIPTION, content)
                     write_bytes(aside / layout.COMMITMENT, dump(Commitment(leaves)))
-                    write_bytes(aside / layout.ROWS, dump(committed))
-                    write_state(layout.state_folder(aside, 1), data, state, certificate, [event])
+                    write_bytes(aside / layout.ROWS, dump(rows))
+                    first = layout.state_folder(aside, 1)
+                    write_state(first, rows, state, certificate, [event], self.description)
                 note_run(self.cache, self.description.id, self.folder, done=True)
         return Run(self.folder, cache=self.cache, notes=(*self.notes, *missing, *refused))
 
-    def _fit(self, progress: Progress) -> tuple[RunRows, Federation, State, tuple[str, ...]]:
-        """The state, and the rows of those who answered."""
+    def _fit(self, progress: Progress) -> tuple[RunData, Federation, State, tuple[str, ...]]:
+        """The state, and the data of those who answered."""
         options = self.description.options
         rows = self.rows
         notes: list[str] = []
@@ -133,7 +131,7 @@ class TrainingPlan:
                     raise
                 notes += [f"Without {name}: {why}." for name, why in missing.reasons.items()]
             else:
-                return rows, federation, state, tuple(notes)
+                return data, federation, state, tuple(notes)
 
     def _existing(self) -> Run:
         """The run that is here already, if it is this one."""
@@ -316,8 +314,8 @@ def _poisoned(
         )
     if not keys:
         raise InputError(f"Client {attack.client!r} has no rows to poison. Name another one.")
-    data = reading["data"]
-    options = reading["options"]
+    data: DataOptions = reading.get("data") or DataOptions()
+    options: ExtractOptions = reading.get("options") or ExtractOptions()
     split, dataset = read_dataset(source, data).choose(data.split)
     target = attack.target_class(dataset.class_names)
     triggered = TriggeredDataset(dataset, parse_trigger(attack.trigger), keys, target)
@@ -360,8 +358,8 @@ def _sorted_options(options: dict[str, Any]) -> tuple[TrainOptions, dict[str, An
         if name not in known:
             hint = nearest(name, [*signature(plan_training).parameters, *known])
             raise InputError(f"train() has no argument {name!r}. {hint}")
-    reading = {
-        kind: value(**{name: options[name] for name in names[kind] if name in options})
-        for kind, value in kinds.items()
-    }
+    reading: dict[str, Any] = {}
+    for kind, value in kinds.items():
+        if chosen := {name: options[name] for name in names[kind] if name in options}:
+            reading[kind] = value(**chosen)
     return TrainOptions(**{name: options[name] for name in ours if name in options}), reading

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -15,13 +15,16 @@ from probekit.arrays import hex_id
 from probekit.cache import Cache
 from probekit.certificates.certificate import Certificate
 from probekit.errors import InputError, NotFoundError
+from probekit.federated.federation import Federation, InProcess
 from probekit.federated.state import KeptStatistics, State
 from probekit.files import new_folder
+from probekit.linear.stats import SufficientStats
+from probekit.objective import Squares
 from probekit.progress import Progress, silent
 from probekit.registry import configured, nearest
 from probekit.runs import layout
-from probekit.runs.layout import Cost, Unlearned, now
-from probekit.runs.rows import TRAINING, RunRows
+from probekit.runs.layout import Cost, Unlearned
+from probekit.runs.rows import TEST, TRAINING, RunRows
 from probekit.runs.run import RunData, StoredState, certify_state, single_thread, write_state
 from probekit.unlearning.choice import Choice, Facts, MethodPlan, choose, facts, plan, plan_of
 from probekit.unlearning.classes import narrow_state
@@ -39,6 +42,7 @@ class Unlearning:
     """What a request did, or would do; `changed` is False then, and where nothing was left to do.
 
     rows: how many it forgets, test rows and the server's included.
+    facts: what a method that promises no minimum did to the retained loss.
     plans: what each method would need, ask and promise, in a dry run.
     """
 
@@ -118,61 +122,97 @@ def _carry_out(
     started = time.monotonic()
     run = request.run
     stored = run.newest
-    event = Unlearned(now(), request.clients, request.samples, request.rows, "none", Cost())
-    events = [*stored.events, event]
-    data = RunData.of(layout.retained(stored.all_rows, events), stored.description, run.cache)
-    if data.is_classes and len(data.classes) < 2:
+    event = Unlearned(layout.now(), request.clients, request.samples, request.rows, "none", Cost())
+    retained = layout.retained(stored.all_rows, [*stored.events, event])
+    is_classes = retained.targets is None
+    if is_classes and len(retained.classes) < 2:
         raise InputError(
-            f"A head needs rows of two classes; this request would leave {len(data.classes)}. "
+            f"A head needs rows of two classes; this request would leave {len(retained.classes)}. "
             "Forget less, or delete the run."
         )
     state = stored.state
+    by_sums = not dry_run and _needs_sums_only(request, state, method)
+    wanted = retained.take(retained.roles == TEST) if by_sums else retained
+    data = None
+    if len(wanted):
+        data = RunData.of(wanted, stored.description, run.cache)
+        data = replace(data, classes=retained.classes)
     done = replace(request, method="none", reason="None of these rows was trained on.")
     if (forgotten.roles == TRAINING).any():
-        removal = _removal(request, forgotten, data, progress)
+        removal = _removal(request, forgotten, None if by_sums else data, progress)
         if dry_run:
             return _planned(request, removal, method)
         choice = _choice(removal, method)
         state = unlearn(choice.method, removal)
-        event = msgspec.structs.replace(
-            event, method=choice.name, cost=Cost.of(removal.retained, started)
-        )
-        done = replace(
-            request, method=choice.name, reason=choice.reason, facts=facts(removal, state)
-        )
-        state = _of_classes(state, stored.rows.classes, data.classes)
+        cost = Cost.of(removal.retained, started)
+        event = msgspec.structs.replace(event, method=choice.name, cost=cost)
+        done = replace(request, method=choice.name, reason=choice.reason)
+        if choice.method.promise == "nothing":
+            done = replace(done, facts=facts(removal, state))
+        state = _of_classes(state, stored.rows.classes, retained.classes)
     if dry_run:
         return done
-    certificate, notes = certify_state(data, state)
-    run.note_place()
+    if by_sums or data is None:
+        federation = Federation.of(InProcess(sums_of(state)), state.model)
+    else:
+        federation = data.federation(state.model)
+    test = None if data is None else data.test
+    certificate, notes = certify_state(state, federation, test=test, class_labels=is_classes)
+    events = [*stored.events, event]
     with new_folder(layout.state_folder(run.folder, stored.number + 1)) as aside:
-        write_state(aside, data, state, certificate, [*stored.events, event])
+        write_state(aside, retained, state, certificate, events, stored.description)
     return replace(done, changed=True, notes=notes)
 
 
+def _needs_sums_only(request: Unlearning, state: State, method: str) -> bool:
+    """Whether kept statistics suffice, so that no row is looked for."""
+    kept = state.get(KeptStatistics)
+    return (
+        bool(request.clients)
+        and method in ("auto", "exact")
+        and isinstance(state.model.loss, Squares)
+        and kept is not None
+        and kept.parts.keys() == state.clients.keys()
+    )
+
+
 def _removal(
-    request: Unlearning, forgotten: RunRows, after: RunData, progress: Progress
+    request: Unlearning, forgotten: RunRows, after: RunData | None, progress: Progress
 ) -> Removal:
-    """The request as methods see it, numbering classes as the state before does."""
+    """The request as methods see it, numbering classes as the state before does.
+
+    after: the retained rows that are here; None: sums suffice.
+    """
     stored = request.run.newest
     state = stored.state
-    before = RunData.of(stored.rows, stored.description, request.run.cache)
     leaving = forgotten.take(forgotten.roles == TRAINING)
-    clients = frozenset(leaving.clients) if request.clients else frozenset()
     samples = {}
     if request.samples:
         samples = {
             name: frozenset(hex_id(row) for row in leaving.ids[leaving.held_by([name])])
             for name in leaving.clients
         }
+    server = None
+    if after is None:
+        federation = Federation.of(InProcess(sums_of(state)), state.model)
+    else:
+        before = RunData.of(stored.rows, stored.description, request.run.cache)
+        federation = before.federation(state.model, state.get(KeptStatistics))
+        server = replace(after, classes=before.classes).server(state.model)
     return Removal.of(
         state,
-        Request(clients, samples),
-        before.federation(state.model, state.get(KeptStatistics)),
-        server=replace(after, classes=before.classes).server(state.model),
-        class_labels=before.is_classes,
+        Request(frozenset() if samples else frozenset(leaving.clients), samples),
+        federation,
+        server=server,
+        class_labels=stored.rows.targets is None,
         progress=progress,
     )
+
+
+def sums_of(state: State) -> Mapping[str, SufficientStats]:
+    """Each client's kept statistics."""
+    kept = state.get(KeptStatistics)
+    return {} if kept is None else kept.parts
 
 
 def _choice(removal: Removal, method: str) -> Choice:

@@ -228,17 +228,6 @@ def test_kept_statistics_need_no_rows(tmp_path: Path) -> None:
     assert run.newest.number == 2
 
 
-def test_a_moved_run_is_noted_where_it_is(tmp_path: Path) -> None:
-    from probekit.cache.runs import noted_runs
-
-    run = make_run(tmp_path / "run")
-    moved = run.folder.rename(tmp_path / "elsewhere")
-    run = Run(moved, cache=run.cache)
-    run.unlearn(client="north")
-    (noted,) = noted_runs(run.cache).values()
-    assert noted.folder(run.cache) == moved
-
-
 @pytest.mark.parametrize(
     "request_",
     [
