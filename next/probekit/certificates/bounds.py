@@ -47,17 +47,20 @@ def summing_error(parts: Collection[SufficientStats]) -> float:
 
     A root has that of its Householder reflections (Higham, Accuracy and Stability, Lemma 19.3).
     """
-    operations = 0.0
+    products = 0.0
+    additions = 0.0
     reflections = 0
     for part in parts:
         if part.root is None:
             block = block_rows(part.columns - 1)
-            operations = max(operations, min(part.count, block) + part.count / block)
+            products = max(products, min(part.count, block) + part.count / block)
+            additions += 1
         else:
-            operations = max(operations, STACK_ROWS)
+            products = max(products, STACK_ROWS, len(part.root))
+            additions += 2 * len(part.root) / STACK_ROWS  # two neighbors are more than a full stack
             reflections = max(reflections, len(part.root))
     rooted = 3 * reflections * gamma(10 * reflections)
-    return gamma(operations + len(parts) + 16) + rooted
+    return gamma(products + additions + 16) + rooted
 
 
 @dataclass(frozen=True, eq=False)
