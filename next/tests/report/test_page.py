@@ -82,6 +82,7 @@ def test_names_are_text(data: ReportData) -> None:
     assert "<script" not in page
     assert "<b>&" in elements.text
     assert "<script>$x$" in " ".join(elements.text)
+    assert "&lt;script&gt;$x$" in draw(data, "run-1")["clients"]  # and no formula
 
 
 def test_figures_follow_the_theme_of_the_page(data: ReportData) -> None:
