@@ -122,6 +122,14 @@ def test_garbage_is_the_failure_of_its_client(change: Callable[[Arrays], Arrays]
     assert reasons == {"b": "garbage", "d": "gone"}
 
 
+def test_answers_are_in_c_order_whatever_the_client_sent() -> None:
+    def in_fortran_order(arrays: Arrays) -> Arrays:
+        return {name: np.asfortranarray(array) for name, array in arrays.items()}
+
+    for answer in meddled(b=in_fortran_order).ask(Gradient(PARAMS)):
+        assert answer.arrays["gradient"].flags.c_contiguous
+
+
 def test_a_client_of_which_nothing_is_heard_is_gone() -> None:
     with pytest.raises(MissingClients) as caught:
         list(meddled(c=None).ask(Weight()))
@@ -165,6 +173,14 @@ def negative(arrays: Arrays) -> Arrays:
     return arrays | {"gram": gram}
 
 
+def negative_squares(arrays: Arrays) -> Arrays:
+    moment = arrays["moment"].copy()
+    moment[:, 0] = 0
+    squares = arrays["target_squares"].copy()
+    squares[0] = -1
+    return arrays | {"moment": moment, "target_squares": squares}
+
+
 def miscounted(arrays: Arrays) -> Arrays:
     return arrays | {"weight": arrays["weight"] + 1}
 
@@ -174,7 +190,7 @@ def too_many_targets(arrays: Arrays) -> Arrays:
 
 
 @pytest.mark.parametrize(
-    "change", [asymmetric, uncorrelated, negative, miscounted, too_many_targets]
+    "change", [asymmetric, uncorrelated, negative, negative_squares, miscounted, too_many_targets]
 )
 def test_sums_that_no_rows_have_are_refused_by_name(change: Callable[[Arrays], Arrays]) -> None:
     with pytest.raises(MissingClients) as caught:

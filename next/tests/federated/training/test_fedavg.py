@@ -83,6 +83,25 @@ def test_one_step_of_all_rows_is_gradient_descent() -> None:
     assert state.rounds == 30
 
 
+def test_every_round_and_client_draws_batches_of_its_own() -> None:
+    clients = divided()
+    plan = LocalPlan(0.02, epochs=2, batch_size=8, seed=4)
+    W = np.zeros((7, 3))
+    for number in range(3):
+        ends = []
+        for name, rows in clients.items():
+            Z, Y = design({name: rows})
+            end = W
+            for batch in replace(plan, round=number).batches(len(Z), name):
+                residuals = Z[batch] @ end - Y[batch]
+                slope = Z[batch].T @ residuals / len(residuals) + penalty(7, "free") @ end
+                end = end - 0.02 * slope
+            ends.append(len(Z) / 130 * end)
+        W = np.sum(ends, axis=0)
+    state = FedAvg(3, plan).train(federation(clients), ridge=RIDGE)
+    np.testing.assert_allclose(state.params, W, rtol=0, atol=1e-13)
+
+
 def test_rounds_go_on_where_they_stopped() -> None:
     asked = federation(divided())
     plan = LocalPlan(0.02, epochs=1, batch_size=8)

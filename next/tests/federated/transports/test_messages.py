@@ -77,6 +77,11 @@ def test_a_bad_reply_is_the_failure_of_its_client(name: str) -> None:
     assert arrived(asked.ask(GRADIENT)) == (["a", "c", "d"], {"b": "garbage"})
 
 
+def test_nothing_larger_than_asked_for_is_read() -> None:
+    assert isinstance(read_reply(reply_of(0.0), SHAPES), dict)
+    assert isinstance(read_reply(GARBAGE["too large"], SHAPES), Failure)
+
+
 @given(st.binary(max_size=300))
 def test_a_client_survives_any_bytes(data: bytes) -> None:
     outcome = answered(data)
