@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from itertools import accumulate
 from typing import Any, Self
 
@@ -84,8 +83,9 @@ class SufficientStats:
             start += len(block)
         return cls(count, embeddings.weight, columns, *sums)
 
-    @cached_property
+    @property
     def _sums(self) -> Sums:
+        """A root keeps its own size: 10,000 of them are much less than 10,000 Grams."""
         if self.root is not None:
             return _products(self.root, self.columns)
         return self.gram_sum, self.moment_sum, self.target_squares_sum  # type: ignore[return-value]
@@ -103,6 +103,8 @@ class SufficientStats:
     @property
     def target_squares(self) -> Array:
         """sum v y^2, (k,)."""
+        if self.root is not None:
+            return np.asarray(np.square(self.root[:, self.columns :]).sum(axis=0))
         return self._sums[2]
 
     @property

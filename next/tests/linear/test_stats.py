@@ -43,6 +43,13 @@ def test_sums_are_those_of_the_explicit_matrices(
     assert (stats.count, stats.columns, stats.targets) == (count, 13, 4)
 
 
+def test_asking_a_root_for_its_sums_leaves_it_as_small_as_it_was() -> None:
+    stats = SufficientStats.from_rows(random_set(5, 12, 4))
+    assert stats.gram.shape == (13, 13)
+    assert stats.moment.shape == (13, 4)
+    assert [name for name, value in vars(stats).items() if np.ndim(value)] == ["root"]
+
+
 def test_real_targets_go_through_the_same_sums() -> None:
     rows = np.asarray(random_set(100, 6, 3).rows)
     targets = np.random.default_rng(2).normal(size=(100, 2))
