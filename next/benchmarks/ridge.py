@@ -16,7 +16,7 @@ import numpy as np
 from sklearn.linear_model import RidgeClassifierCV
 
 from probekit.embeddings import EmbeddingSet
-from probekit.linear.leave_one_out import choose_ridge
+from probekit.linear.leave_one_out import search_ridge
 from probekit.linear.ridge import RidgePath, solve_ridge
 from probekit.linear.stats import SufficientStats
 
@@ -35,7 +35,7 @@ def make_rows(count: int, width: int, classes: int) -> EmbeddingSet:
 def fit_ours(embeddings: EmbeddingSet) -> float:
     stats = SufficientStats.from_rows(embeddings)
     path = RidgePath.of(stats)
-    ridge = choose_ridge(path, embeddings).value
+    ridge = search_ridge(path, embeddings).value
     solve_ridge(stats, ridge)
     return ridge
 

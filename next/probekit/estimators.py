@@ -17,7 +17,7 @@ from probekit.errors import InputError
 from probekit.heads import Head, task_of
 from probekit.linear.calibration import left_out_temperature
 from probekit.linear.knn import Weighting, knn_votes
-from probekit.linear.leave_one_out import RidgeChoice, choose_ridge, left_out_scores
+from probekit.linear.leave_one_out import RidgeSearch, left_out_scores, search_ridge
 from probekit.linear.ridge import Intercept, RidgePath, solve_ridge
 from probekit.linear.stats import SufficientStats, normalized
 
@@ -33,7 +33,7 @@ def fit_ridge(
     intercept: Intercept = "free",
     normalize: str = "none",
     groups: ArrayLike | None = None,
-) -> tuple[Head, RidgeChoice]:
+) -> tuple[Head, RidgeSearch]:
     """A ridge head, and how its ridge was chosen.
 
     groups: rows of one group are left out together, for the ridge and for the temperature of
@@ -52,9 +52,9 @@ def fit_ridge(
     path = RidgePath.of(stats, intercept)
     if train.labels is not None and np.bincount(train.labels).max() == 1 and ridge in AUTO:
         # of no left-out row do the others know the class
-        choice = RidgeChoice(path.mean_square, "mean square", np.zeros(0), np.zeros(0))
+        choice = RidgeSearch(path.mean_square, "mean square", np.zeros(0), np.zeros(0))
     else:
-        choice = choose_ridge(path, train, ridge, groups=groups)
+        choice = search_ridge(path, train, ridge, groups=groups)
     temperature = None
     if task != "numbers":
         try:

@@ -28,8 +28,8 @@ SAMPLE_STREAM = 31
 
 
 @dataclass(frozen=True, eq=False)
-class RidgeChoice:
-    """A ridge and how it was chosen: "manual", "leave-one-out", "leave-groups-out" or "gcv".
+class RidgeSearch:
+    """A ridge and how it was found: "manual", "leave-one-out", "leave-groups-out" or "gcv".
 
     ridges, errors: what it was chosen from; both empty where it was set by hand.
     """
@@ -40,7 +40,7 @@ class RidgeChoice:
     errors: Array
 
     @classmethod
-    def best(cls, how: str, ridges: Array, errors: Array) -> RidgeChoice:
+    def best(cls, how: str, ridges: Array, errors: Array) -> RidgeSearch:
         """The ridge of the least error; of equals, the first."""
         return cls(float(ridges[int(np.argmin(errors))]), how, ridges, errors)
 
@@ -49,13 +49,13 @@ class RidgeChoice:
         return len(self.ridges) > 1 and self.value in (self.ridges[0], self.ridges[-1])
 
 
-def choose_ridge(
+def search_ridge(
     path: RidgePath,
     embeddings: EmbeddingSet,
     ridge: float | str = "auto",
     *,
     groups: ArrayLike | None = None,
-) -> RidgeChoice:
+) -> RidgeSearch:
     """A ridge for the path of these embeddings.
 
     ridge: "auto" or "auto:loo", the least squared error on rows left out in turn; "auto:gcv", the
@@ -64,13 +64,13 @@ def choose_ridge(
     """
     if ridge == "auto:gcv":
         ridges = path.grid()
-        return RidgeChoice.best("gcv", ridges, path.gcv_errors(ridges))
+        return RidgeSearch.best("gcv", ridges, path.gcv_errors(ridges))
     if ridge not in ("auto", "auto:loo"):
-        return RidgeChoice(check_ridge(ridge), "manual", np.zeros(0), np.zeros(0))
+        return RidgeSearch(check_ridge(ridge), "manual", np.zeros(0), np.zeros(0))
     ridges = path.grid()
     how = "leave-one-out" if groups is None else "leave-groups-out"
     errors = left_out_errors(path, embeddings, ridges, groups=groups)
-    return RidgeChoice.best(how, ridges, errors)
+    return RidgeSearch.best(how, ridges, errors)
 
 
 def left_out_scores(

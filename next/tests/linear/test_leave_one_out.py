@@ -14,10 +14,10 @@ from probekit.embeddings import EmbeddingSet
 from probekit.errors import InputError
 from probekit.linear import leave_one_out as module
 from probekit.linear.leave_one_out import (
-    RidgeChoice,
-    choose_ridge,
+    RidgeSearch,
     left_out_errors,
     left_out_scores,
+    search_ridge,
 )
 from probekit.linear.ridge import INTERCEPTS, Intercept, RidgePath
 from probekit.linear.stats import SufficientStats
@@ -102,7 +102,7 @@ def test_real_targets_are_left_out_alike() -> None:
     assert errors[0] == pytest.approx(np.square(expected - targets).mean(), rel=1e-9)
     alphas = path.grid() * 59  # the left-out heads have 59 rows
     model = RidgeCV(alphas).fit(rows.astype(float), targets)
-    assert choose_ridge(path, embeddings).value * 59 == pytest.approx(model.alpha_)
+    assert search_ridge(path, embeddings).value * 59 == pytest.approx(model.alpha_)
 
 
 @pytest.mark.parametrize("classes", [2, 6])
@@ -110,7 +110,7 @@ def test_real_targets_are_left_out_alike() -> None:
 def test_the_choice_is_that_of_ridge_classifier_cv(classes: int, seed: int) -> None:
     embeddings = random_set(300, 20, classes, seed=seed)
     path = path_of(embeddings)
-    choice = choose_ridge(path, embeddings)
+    choice = search_ridge(path, embeddings)
     model = RidgeClassifierCV(299 * choice.ridges).fit(
         np.asarray(embeddings.rows, float), embeddings.labels
     )
@@ -149,9 +149,9 @@ def test_a_choice_at_the_edge_of_the_grid_says_so() -> None:
     embeddings = random_set(100, 8, 3)
     path = path_of(embeddings)
     for errors, at_edge in (([2, 1, 2], False), ([1, 2, 4], True), ([4, 2, 1], True)):
-        choice = RidgeChoice.best("gcv", RIDGES, np.array(errors))
+        choice = RidgeSearch.best("gcv", RIDGES, np.array(errors))
         assert (choice.value, choice.at_grid_edge) == (RIDGES[np.argmin(errors)], at_edge)
-    manual = choose_ridge(path, embeddings, 0.5)
+    manual = search_ridge(path, embeddings, 0.5)
     assert (manual.value, manual.how, manual.at_grid_edge) == (0.5, "manual", False)
 
 
@@ -170,8 +170,8 @@ def test_small_ridges_of_few_rows_are_exact_too(count: int) -> None:
 def test_gcv_chooses_the_ridge_of_leave_one_out_or_a_neighbor(seed: int) -> None:
     embeddings = random_set(400, 15, 4, seed=seed)
     path = path_of(embeddings)
-    by_gcv = choose_ridge(path, embeddings, "auto:gcv")
-    by_rows = choose_ridge(path, embeddings)
+    by_gcv = search_ridge(path, embeddings, "auto:gcv")
+    by_rows = search_ridge(path, embeddings)
     assert by_gcv.how == "gcv"
     distance = np.searchsorted(path.grid(), by_gcv.value) - np.searchsorted(
         path.grid(), by_rows.value
@@ -205,4 +205,4 @@ def test_what_cannot_be_left_out_is_refused() -> None:
         left_out_scores(path, embeddings, 0.1, groups=np.zeros(30))
     alike = EmbeddingSet.from_numpy(np.full((20, 3), 0.3), np.arange(20) % 2)
     with pytest.raises(InputError, match="variance of 0"):
-        choose_ridge(path_of(alike), alike)
+        search_ridge(path_of(alike), alike)

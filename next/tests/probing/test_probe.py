@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from probekit.embeddings import EmbeddingSet
 from probekit.errors import InputError, MismatchError, NotFoundError, ProbekitError
-from probekit.linear.leave_one_out import choose_ridge
+from probekit.linear.leave_one_out import search_ridge
 from probekit.linear.ridge import RidgePath, solve_ridge
 from probekit.linear.stats import SufficientStats
 from probekit.probing import ProbeResult, probe
@@ -56,7 +56,7 @@ def test_a_test_split_is_evaluated_by_the_head_of_all_training_rows(
     result = quick(train, test=test)
     rows = EmbeddingSet.from_numpy(*train)
     stats = SufficientStats.from_rows(rows)
-    choice = choose_ridge(RidgePath.of(stats), rows)
+    choice = search_ridge(RidgePath.of(stats), rows)
     params = solve_ridge(stats, choice.value)
     predicted = (test[0] @ params[:-1] + params[-1]).argmax(axis=1)
     cell = result.cells[0]
