@@ -5,14 +5,16 @@ from __future__ import annotations
 import hashlib
 import os
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from probekit.cache.rows import IdIndex
 from probekit.errors import CorruptError, StorageError
-from probekit.files import read_limited, write_bytes
+from probekit.files import read_limited, remove_files, write_bytes
 
 if TYPE_CHECKING:
     from probekit.cache.store import Cache
@@ -62,10 +64,24 @@ class Memo:
         with suppress(StorageError), self._cache.changing():  # a read-only cache can be used
             merged = {**self._read(), **self._added}
             newest = islice(merged.items(), max(0, len(merged) - MAX_FILES), None)
-            body = b"".join(part for pair in newest for part in pair)
-            write_bytes(self._path, hashlib.sha256(body).digest() + body)
+            self._write(dict(newest))
             self._added.clear()
             self.__dict__.pop("_stored", None)
+
+    def forget(self, samples: IdIndex) -> None:
+        """Remove what was noted of files that hold these samples; or all of it, if damaged."""
+        with self._cache.changing():
+            stored = self._read()
+            retained = {key: id_ for key, id_ in stored.items() if id_ not in samples}
+            if not retained:
+                remove_files([self._path])
+            elif len(retained) < len(stored):
+                self._write(retained)
+        self.__dict__.pop("_stored", None)
+
+    def _write(self, pairs: Mapping[bytes, bytes]) -> None:
+        body = b"".join(part for pair in pairs.items() for part in pair)
+        write_bytes(self._path, hashlib.sha256(body).digest() + body)
 
     @cached_property
     def _stored(self) -> dict[bytes, bytes]:

@@ -22,7 +22,8 @@ def import_(
 
     The rows' order is taken from the file; splits are kept as NAME-train, NAME-test, and so on.
     """
-    from probekit.extraction.extract import set_name
+    from probekit.cache.erasure import without_erased
+    from probekit.extraction.extract import erased_note, set_name
     from probekit.extraction.vectors import VectorOptions, read_vectors
 
     store = output.open_cache()
@@ -32,6 +33,9 @@ def import_(
     sets = []
     for split, rows in splits.items():
         title = f"{base}-{split}" if split else base
+        rows, erased = without_erased(store, rows)
+        if erased:
+            output.warn(erased_note(erased, store))
         store.save(title, rows)
         sets.append({**output.describe_set(title, rows), "split": split})
     skipped = [item for rows in splits.values() for item in rows.skipped]

@@ -31,6 +31,7 @@ COMMANDS = {
     "unlearn": ("probekit.cli.unlearn:unlearn", FEDERATE, "Forget clients or samples."),
     "preset": ("probekit.cli.preset:app", MORE, "Show published settings."),
     "verify": ("probekit.cli.verify:verify", FEDERATE, "Check a run against its rows."),
+    "erase": ("probekit.cli.erase:erase", FEDERATE, "Remove clients or samples for good."),
     "evaluate": ("probekit.cli.evaluate:evaluate", FEDERATE, "Compare a run's heads."),
     "report": ("probekit.cli.report:report", FEDERATE, "Write a page about runs."),
     "cache": ("probekit.cli.cache:app", MORE, "List, check and clean cached embeddings."),

@@ -32,7 +32,7 @@ def unlearn(
     opened = Run(run, cache=output.open_cache())
     done = opened.unlearn(
         client=client or (),
-        sample=[name for text in sample or () for name in _listed(text)],
+        sample=[name for text in sample or () for name in listed_ids(text)],
         where=where,
         method=method,
         dry_run=dry_run,
@@ -65,7 +65,7 @@ def unlearn(
     output.result(done.to_dict())
 
 
-def _listed(text: str) -> list[str]:
+def listed_ids(text: str) -> list[str]:
     """The ids in @FILE, one a line; any other text as it is."""
     if not text.startswith("@"):
         return [text]

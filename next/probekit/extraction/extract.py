@@ -17,6 +17,7 @@ from probekit.arrays import Json, stack_ids, texts
 from probekit.backbones import load_backbone
 from probekit.backbones.backbone import Backbone
 from probekit.cache import Cache, Entry
+from probekit.cache.erasure import TOMBSTONES, Tombstones
 from probekit.data import DataOptions, read_dataset
 from probekit.data.dataset import Dataset, Sample
 from probekit.data.pictures import DECODER
@@ -177,6 +178,8 @@ def extract_dataset(
             names = {view: _slug(f"{name}-{view}") if several else name for view in sets}
             sets = {view: cache.save(names[view], rows) for view, rows in sets.items()}
     notes = []
+    if extraction.erased:
+        notes.append(erased_note(extraction.erased, cache))
     level = extraction.gray_level
     if 0 < level < SHALLOW_LEVEL:
         notes.append(
@@ -184,6 +187,13 @@ def extract_dataset(
             f"pictures. Pass --window 0,{level} to use them all."
         )
     return Extracted(sets, names, extraction.encoded, extraction.reused, tuple(notes))
+
+
+def erased_note(count: int, cache: Cache) -> str:
+    return (
+        f"{count:,} samples were erased from {cache.root} and stay out. To encode them again, "
+        f"remove {cache.root / TOMBSTONES}."
+    )
 
 
 def _encoding(
@@ -208,6 +218,7 @@ class _Extraction:
     window: tuple[float, float] | None
     encoded: int = 0
     reused: int = 0
+    erased: int = 0
     gray_level: int = 0
     samples: dict[int, Sample] = field(default_factory=dict)
     ids: dict[int, bytes] = field(default_factory=dict)
@@ -224,6 +235,7 @@ class _Extraction:
         self.batch_size = self.options.batch_size or (CPU_BATCH if on_cpu else GPU_BATCH)
         self.width = sum(self.backbone.views.values())
         self.indices = self._share()
+        self.tombstones = Tombstones.read(self.cache)
 
     def run(self, progress: Progress) -> None:
         cached = [entry.known() for entry in self.entries]
@@ -311,6 +323,9 @@ class _Extraction:
             self._refuse(prepared.index, prepared.error)
             self.errors[prepared.index] = prepared.error
             return
+        if prepared.id in self.tombstones:
+            self.erased += 1
+            return
         if memo_key is not None:
             self.cache.memo.remember(memo_key, prepared.id)
         self.gray_level = max(self.gray_level, prepared.gray_level)
@@ -391,7 +406,7 @@ class _Extraction:
             index: self.failed[id_] for index, id_ in self.ids.items() if id_ in self.failed
         }
         skipped = [Skipped(self.samples[index].key, reasons[index]) for index in sorted(reasons)]
-        usable = [index for index in self.indices if index not in reasons]
+        usable = [index for index in self.indices if index in self.ids and index not in reasons]
         if not usable and self.options.shard is None:
             first = f" First: {skipped[0].key}: {skipped[0].reason}" if skipped else ""
             raise InputError(

@@ -10,6 +10,7 @@ import numpy as np
 
 from probekit.arrays import texts
 from probekit.cache import Cache
+from probekit.cache.erasure import without_erased
 from probekit.data import DataOptions, read_dataset
 from probekit.data.packaged import NAMES
 from probekit.data.splits import choose_split, split_role
@@ -17,6 +18,7 @@ from probekit.embeddings import EmbeddingSet, as_numpy
 from probekit.errors import InputError, NotFoundError
 from probekit.extraction.extract import (
     ExtractOptions,
+    erased_note,
     extract_dataset,
     open_backbone,
     set_name,
@@ -77,6 +79,8 @@ def read_rows(
         )
     if groups is not None:
         parts = [replace(part, train=_with_group(part.train, groups)) for part in parts]
+    if rows is not None:
+        parts = [_without_erased(part, cache) for part in parts]
     if test is None:
         return parts
     test_parts = read_rows(
@@ -94,6 +98,17 @@ def read_rows(
         replace(part, test=held_out.test or held_out.train, notes=(*part.notes, *held_out.notes))
         for part, held_out in zip(parts, test_parts, strict=True)
     ]
+
+
+def _without_erased(part: RowSplits, cache: Cache) -> RowSplits:
+    """Rows that were erased from the cache stay out, wherever they come from."""
+    sets = {"train": part.train, "validation": part.validation, "test": part.test}
+    split = {name: without_erased(cache, rows) for name, rows in sets.items() if rows is not None}
+    count = sum(erased for _, erased in split.values())
+    if not count:
+        return part
+    remaining = {name: rows for name, (rows, _) in split.items()}
+    return RowSplits(notes=(*part.notes, erased_note(count, cache)), **remaining)
 
 
 def _with_group(rows: EmbeddingSet, groups: object) -> EmbeddingSet:

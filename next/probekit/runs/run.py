@@ -40,6 +40,7 @@ from probekit.runs.rows import (
 )
 
 if TYPE_CHECKING:
+    from probekit.runs.erase import Erasure
     from probekit.runs.unlearn import Unlearning
     from probekit.runs.verify import VerifyResult
 
@@ -317,6 +318,33 @@ class Run:
             dry_run=dry_run,
             progress=progress,
         )
+
+    def erase(
+        self,
+        *,
+        client: str | Collection[str] = (),
+        sample: str | Collection[str] = (),
+        where: str | None = None,
+        others: bool = False,
+        gone: Collection[str] = (),
+        progress: Progress = silent,
+    ) -> Erasure:
+        """Remove clients, samples or rows where COLUMN=VALUE from the run and the cache for good.
+
+        others: other runs that share the rows may be changed too. gone: ids of runs that are lost.
+        """
+        from probekit.runs.erase import erase_rows, plan_erasure
+
+        plan = plan_erasure(
+            self.folder,
+            cache=self.cache,
+            clients=[client] if isinstance(client, str) else client,
+            samples=[sample] if isinstance(sample, str) else sample,
+            where=where,
+            gone=gone,
+            progress=progress,
+        )
+        return erase_rows(plan, others=others, progress=progress)
 
     def summary(self) -> list[str]:
         """The newest state in a few lines."""

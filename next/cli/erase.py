@@ -1,0 +1,56 @@
+"""`probekit erase`: clients or samples out of runs and cache, for good."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import typer
+
+from probekit.cli.options import DRY_RUN, argument, expand_flags, flag
+from probekit.cli.output import CacheOutput
+from probekit.cli.unlearn import listed_ids
+
+
+@expand_flags
+def erase(
+    run: Path = argument("Folder of a run."),
+    client: list[str] | None = flag("Erase this client; may be repeated."),
+    sample: list[str] | None = flag(
+        "Erase the sample of this id (or its first 8 digits), or those listed in @FILE."
+    ),
+    where: str | None = flag("Erase the rows that have this value.", metavar="COLUMN=VALUE"),
+    gone: list[str] | None = flag("Id of a run that is lost, and need not be found."),
+    dry_run: bool = DRY_RUN,
+    yes: bool = flag("Do not ask.", "--yes", "-y", default=False),
+    *,
+    output: CacheOutput,
+) -> None:
+    """Remove clients or samples from every run that has them and from the cache, for good.
+
+    Killed at any moment, the same command finishes; other commands on this cache wait for that.
+    """
+    from probekit.runs.erase import NOT_PROMISED, erase_rows, plan_erasure
+
+    plan = plan_erasure(
+        run,
+        cache=output.open_cache(during_erasure=True),
+        clients=client or (),
+        samples=[name for text in sample or () for name in listed_ids(text)],
+        where=where,
+        gone=gone or (),
+        dry_run=dry_run,
+        progress=output.progress,
+    )
+    if not dry_run and not plan.finished:
+        if not yes and not output.json:
+            runs = ", ".join(f"{folder} ({count:,} rows)" for folder, count in plan.rows.items())
+            question = f"Erase {len(plan.samples):,} samples from the cache and from {runs}?"
+            typer.confirm(question, abort=True, err=True)
+            yes = True
+        plan = erase_rows(plan, others=yes, progress=output.progress)
+    verb = "Erased" if plan.finished else "Would erase"
+    output.print(f"{verb} {len(plan.samples):,} samples.")
+    for folder, count in plan.rows.items():
+        output.print(f"{folder}: {count:,} rows" if count else f"{folder}: finished")
+    output.print(NOT_PROMISED)
+    output.result(plan.to_dict())

@@ -1,0 +1,352 @@
+"""The verb: samples leave runs and cache, down to the bytes.
+
+First the intent is written into the cache; until it is gone, all other commands refuse. Then every
+run that shares the rows unlearns them and is written without them: a state whose history has not
+their names, the partition, no older states. Then the cache's rows, sets and memo, what killed
+commands left behind, and the intent. Every step may be repeated: the same command finishes.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import shutil
+from collections.abc import Collection
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from probekit.arrays import hex_id
+from probekit.cache import Cache
+from probekit.cache.erasure import Intent, finish, links, read_intent, remove_samples, write_intent
+from probekit.cache.runs import noted_runs, write_runs
+from probekit.data.triggers import Poison
+from probekit.errors import CacheError, CorruptError, InputError, NotFoundError, ProbekitError
+from probekit.files import new_folder, remove_folder, sync_folder, write_bytes
+from probekit.progress import Progress, silent
+from probekit.records import dump
+from probekit.runs import layout
+from probekit.runs.layout import AnyEvent, Erased, Trained, Unlearned
+from probekit.runs.rows import Mask, RunRows
+from probekit.runs.run import Run, StoredState, write_state
+from probekit.runs.unlearn import find_samples, full_ids
+
+LEFTOVER = re.compile(r"\.aside-.+-[0-9a-f]{8}", re.DOTALL)
+NOT_PROMISED = (
+    "Not erased: backups, snapshots of the file system, exports, heads that are deployed, the "
+    "source pictures."
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Erasure:
+    """What is erased, from which runs: rows by folder, the run that was named first."""
+
+    run: Path
+    cache: Cache
+    request: tuple[str, ...]
+    clients: tuple[str, ...] = ()
+    samples: tuple[str, ...] = ()
+    rows: dict[Path, int] = field(default_factory=dict)
+    gone: frozenset[str] = frozenset()
+    finished: bool = False
+
+    @property
+    def others(self) -> list[Path]:
+        """The other runs that share the rows."""
+        return [folder for folder in self.rows if folder != self.run]
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "run": str(self.run),
+            "clients": list(self.clients),
+            "samples": len(self.samples),
+            "rows": {str(folder): count for folder, count in self.rows.items()},
+            "erased": self.finished,
+            "not_promised": NOT_PROMISED,
+        }
+
+    def carry_out(self, progress: Progress = silent) -> Erasure:
+        """Erase, unless a killed command's work was this and is finished already."""
+        if self.finished:
+            return self
+        runs = {_run_id(folder): folder for folder in self.rows}
+        root = self.cache.root.resolve()
+        intent = Intent(
+            token=secrets.token_hex(16),
+            request=self.request,
+            run=_run_id(self.run) or "",
+            clients=self.clients,
+            samples=self.samples,
+            runs={name: os.path.relpath(folder, root) for name, folder in runs.items() if name},
+        )
+        with self.cache.changing():
+            sharing = {
+                _run_id(place) for place in _sharing(self.run, self.cache, intent, self.gone)
+            }
+            if not sharing <= intent.runs.keys():
+                raise CacheError(
+                    "Another run of these rows was trained meanwhile. Run the same command again."
+                )
+            write_intent(self.cache, intent)
+        _finish(intent, self.cache, self.run, self.gone, progress)
+        return replace(self, finished=True)
+
+
+def plan_erasure(
+    folder: Path | str,
+    *,
+    cache: Cache | Path | str | None = None,
+    clients: Collection[str] = (),
+    samples: Collection[str] = (),
+    where: str | None = None,
+    gone: Collection[str] = (),
+    dry_run: bool = False,
+    progress: Progress = silent,
+) -> Erasure:
+    """What would be erased: clients, samples (ids, or their first digits) or rows by a column.
+
+    An erasure that was killed is finished first, unless this is a dry run.
+    gone: ids of runs that are lost, and need not be found.
+    """
+    root = cache.root if isinstance(cache, Cache) else cache
+    store = Cache(root, during_erasure=True)
+    run = Run(folder, cache=store)
+    request = tuple(
+        [*(f"client={name}" for name in clients), *(f"sample={name}" for name in samples)]
+        + ([where] if where else [])
+    )
+    if sum(map(bool, (clients, samples, where))) != 1:
+        raise InputError(
+            "An erasure is about clients, samples, or rows by a column; found "
+            f"{len(clients)} clients, {len(samples)} samples and {where or 'no'} column. Pass one "
+            "of --client, --sample and --where."
+        )
+    _refuse_links(store)
+    intent = read_intent(store)
+    if intent is not None:
+        if dry_run:
+            raise CacheError(
+                f"An erasure in {store.root} is not finished. Run the same command without "
+                "--dry-run."
+            )
+        places = _finish(intent, store, run.folder, frozenset(gone), progress)
+        if intent.request == request:
+            counts = dict.fromkeys(places, 0)
+            done = Erasure(run.folder, store, request, intent.clients, intent.samples, counts)
+            return replace(done, finished=True)
+    return _plan(run, request, clients, samples, where, frozenset(gone), progress)
+
+
+def _plan(
+    run: Run,
+    request: tuple[str, ...],
+    clients: Collection[str],
+    samples: Collection[str],
+    where: str | None,
+    gone: frozenset[str],
+    progress: Progress,
+) -> Erasure:
+    """Every run must be able to do without the rows, before anything is changed."""
+    rows = run.newest.all_rows
+    unknown = sorted(set(clients) - set(rows.clients) | {""} & set(clients))
+    if unknown:
+        raise InputError(
+            f"Cannot erase client {unknown[0]!r}: no row of this run is theirs, or all were erased."
+        )
+    if where is not None:
+        samples = find_samples(where, run.newest, run.cache)
+    elif samples:
+        samples = full_ids(samples, rows)
+    mask = rows.held_by(clients) | rows.with_ids(samples)
+    ids = tuple(sorted({hex_id(row) for row in rows.ids[mask]}))
+    intent = Intent("", request, run.newest.description.id, tuple(sorted(clients)), ids, {})
+    counts: dict[Path, int] = {}
+    for place in [run.folder, *_sharing(run.folder, run.cache, intent, gone)]:
+        sharing = run if place == run.folder else Run(place, cache=run.cache)
+        counts[place] = int(_erased_rows(sharing.newest, intent).sum())
+        _check_remaining(sharing, intent)
+        _unlearn(sharing, intent, dry_run=True, progress=progress)
+    return Erasure(run.folder, run.cache, request, intent.clients, ids, counts, gone)
+
+
+def _check_remaining(run: Run, intent: Intent) -> None:
+    stored = run.newest
+    left = stored.all_rows.take(~_erased_rows(stored, intent))
+    remaining = layout.retained(left, _rewritten(stored.events, left))
+    if not remaining.counts() or (remaining.targets is None and len(remaining.classes) < 2):
+        raise InputError(
+            f"A head needs rows of two classes; {run.folder} would have {len(remaining)} rows of "
+            f"{len(remaining.classes)}. Erase less, or delete this run and pass --gone "
+            f"{stored.description.id}."
+        )
+
+
+def _erased_rows(stored: StoredState, intent: Intent) -> Mask:
+    """Which rows of a run an erasure is about; a client is one of the run that was named."""
+    rows = stored.all_rows
+    clients = intent.clients if stored.description.id == intent.run else ()
+    return rows.held_by(clients) | rows.with_ids(intent.samples)
+
+
+def _sharing(run: Path, cache: Cache, intent: Intent, gone: frozenset[str]) -> list[Path]:
+    """The other runs that hold these samples: those that the cache knows, and those beside."""
+    known = _known_runs(run, cache, gone)
+    others = [place for name, place in known.items() if name != intent.run]
+    return [
+        place
+        for place in others
+        if StoredState.newest(layout.find_run(place)).all_rows.with_ids(intent.samples).any()
+    ]
+
+
+def _known_runs(run: Path, cache: Cache, gone: frozenset[str]) -> dict[str, Path]:
+    """Runs by their ids. One that was written and is not where the cache knows it is asked for."""
+    noted = noted_runs(cache)
+    folders = {run.parent, *(entry.folder(cache).parent for entry in noted.values())}
+    beside = [path.parent for folder in folders for path in sorted(folder.glob("*/run.json"))]
+    found = {name: place for place in [*beside, run] if (name := _run_id(place))}
+    for name, entry in noted.items():
+        if entry.done and name not in found and name not in gone:
+            raise NotFoundError(
+                f"Every run of this cache must be here; one is not at {entry.folder(cache)}. Move "
+                f"it beside {run}, or pass --gone {name} if it is lost."
+            )
+    return found
+
+
+def _run_id(folder: Path) -> str:
+    """The id of the run in a folder, "" where there is none."""
+    try:
+        return layout.read_description(folder)[0].id
+    except (ProbekitError, OSError):
+        return ""
+
+
+def _finish(
+    intent: Intent, cache: Cache, run: Path, gone: frozenset[str], progress: Progress
+) -> list[Path]:
+    """All steps that are not done yet; the folders of the runs."""
+    known = _known_runs(run, cache, gone)
+    places = []
+    for name, path in intent.runs.items():
+        place = known.get(name, Path(os.path.normpath(cache.root.resolve() / path)))
+        if _run_id(place) == name:
+            places.append(place)
+        elif name not in gone:
+            raise NotFoundError(
+                f"A run that is being erased from is not at {place}. Move it beside {run}, or pass "
+                f"--gone {name} if it is lost."
+            )
+    for place in places:
+        _erase_from_run(Run(place, cache=cache), intent, progress)
+    remove_samples(cache, intent.ids)
+    noted = noted_runs(cache)
+    parents = {place.parent for place in (run, *places)}
+    parents |= {entry.folder(cache).parent for entry in noted.values()}
+    for folder in parents:
+        _sweep(folder)
+    if gone & noted.keys():
+        with cache.changing():
+            write_runs(cache, {name: noted[name] for name in noted if name not in gone})
+    finish(cache)
+    return places
+
+
+def _unlearn(run: Run, intent: Intent, *, dry_run: bool, progress: Progress) -> None:
+    """Forget what is not forgotten yet, by the run's own best method."""
+    stored = run.newest
+    clients = intent.clients if stored.description.id == intent.run else ()
+    retained = stored.rows
+    held = [name for name in clients if retained.held_by([name]).any()]
+    if held:
+        run.unlearn(client=held, dry_run=dry_run, progress=progress)
+        retained = retained.take(~retained.held_by(held)) if dry_run else run.newest.rows
+    mask = retained.with_ids(intent.samples)
+    samples = sorted({hex_id(row) for row in retained.ids[mask]})
+    if samples:
+        run.unlearn(sample=samples, dry_run=dry_run, progress=progress)
+
+
+def _erase_from_run(run: Run, intent: Intent, progress: Progress) -> None:
+    last = run.newest.events[-1]
+    is_written = isinstance(last, Erased) and last.token == intent.token
+    if not is_written:
+        _unlearn(run, intent, dry_run=False, progress=progress)
+    with layout.working(run.folder, progress):
+        stored = Run(run.folder, cache=run.cache).newest
+        rows = stored.all_rows
+        erased = _erased_rows(stored, intent)
+        left = rows.take(~erased)
+        if not is_written:
+            event = Erased(layout.now(), int(erased.sum()), intent.token)
+            events = [*_rewritten(stored.events, left), event]
+            retained = layout.retained(left, events)
+            with new_folder(layout.state_folder(run.folder, stored.number + 1)) as aside:
+                write_state(
+                    aside, retained, stored.state, stored.certificate, events, stored.description
+                )
+        if erased.any():
+            write_bytes(run.folder / layout.ROWS, dump(left))
+        for number in layout.state_numbers(run.folder)[:-1]:
+            remove_folder(layout.state_folder(run.folder, number))
+
+
+def _rewritten(events: Collection[AnyEvent], left: RunRows) -> list[AnyEvent]:
+    """A history without the names of clients and samples that have no rows any more."""
+    known = {hex_id(row) for row in left.ids}
+    rewritten: list[AnyEvent] = []
+    before = 0
+    for event in events:
+        changed: AnyEvent = event
+        if isinstance(event, Trained) and event.poison is not None:
+            poison = Poison.parse(event.poison)
+            if poison.client not in left.clients or poison.target not in left.outputs:
+                changed = msgspec.structs.replace(event, poison=None)
+        elif isinstance(event, Unlearned):
+            changed = msgspec.structs.replace(
+                event,
+                clients=tuple(name for name in event.clients if name in left.clients),
+                samples=tuple(sample for sample in event.samples if sample in known),
+            )
+            after = int(layout.forgotten(left, [*rewritten, changed]).sum())
+            changed = msgspec.structs.replace(changed, rows=after - before)
+            before = after
+        rewritten.append(changed)
+    return rewritten
+
+
+def _sweep(folder: Path) -> None:
+    """Remove what killed commands left beside runs."""
+    if not folder.is_dir():
+        return
+    leftovers = [path for path in folder.iterdir() if LEFTOVER.fullmatch(path.name)]
+    for path in leftovers:
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
+    if leftovers:
+        sync_folder(folder)
+
+
+def _refuse_links(cache: Cache) -> None:
+    for path in links(cache.root):
+        raise CorruptError(
+            f"A cache holds files and folders; {path} is a link or a device. Remove it, or put its "
+            "content in its place."
+        )
+
+
+def erase_rows(plan: Erasure, *, others: bool = False, progress: Progress = silent) -> Erasure:
+    """Carry out a plan; other runs that share the rows must be agreed to."""
+    if plan.others and not others:
+        listed = ", ".join(str(folder) for folder in plan.others)
+        raise InputError(
+            f"Other runs share these rows, and would be changed: {listed}. Pass --yes "
+            "(others=True), or erase fewer rows."
+        )
+    return plan.carry_out(progress)
