@@ -28,13 +28,14 @@ def demo(
     from probekit.report.page import write_page
     from probekit.report.run import describe_run
     from probekit.report.tables import format_bound, format_number
-    from probekit.runs.demo import CLIENTS, DATA, POISON, run_demo
+    from probekit.runs.demo import CLIENTS, DATA, POISON, POISONED, run_demo
 
     output.print(f"{DATA} across {CLIENTS} clients; {POISON}")
     result = run_demo(
         folder, backbone=backbone, cache=output.open_cache(), progress=output.progress
     )
-    headers = ("head", "accuracy", "backdoor", "distance to the minimum", "certified: at most")
+    distances = ("distance to the minimum", "certified: at most", "verify")
+    headers = ("head", "accuracy", "backdoor", *distances)
     rows = [
         (
             line.head,
@@ -42,6 +43,7 @@ def demo(
             f"{line.backdoor:.1%}",
             format_number(line.distance),
             format_bound(line.certified),
+            "" if line.verified is None else f"exit {line.verified}",
         )
         for line in result.lines
     ]
@@ -50,4 +52,5 @@ def demo(
         [describe_run(evaluation) for evaluation in result.evaluations], folder / PAGE
     )
     output.print(f"wrote {page}")
+    output.print(f"next: probekit verify {folder / 'exact'} --forgot client={POISONED}")
     output.result({**result.to_dict(), "page": page})

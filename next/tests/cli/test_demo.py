@@ -29,6 +29,7 @@ def test_the_story(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert few_rows["accuracy"] < trained["accuracy"] - 0.1
     for head in (exact, step, few_rows):
         assert head["distance"] <= head["certified"]
+    assert [head["verified"] for head in (exact, step, few_rows)] == [0, 7, 7]
     assert [Path(folder).name for folder in documents[0]["runs"]] == [
         "exact",
         "fedremoval",
