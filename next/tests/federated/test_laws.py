@@ -10,9 +10,11 @@ import numpy as np
 import pytest
 
 from probekit.errors import MissingClients
+from probekit.federated.client import ClientData
 from probekit.federated.federation import InProcess
 from probekit.federated.local import Adam, LocalPlan, TrainingLoss
 from probekit.federated.queries import (
+    Arrays,
     Copies,
     Curvature,
     Evaluate,
@@ -51,6 +53,7 @@ TRAININGS: dict[str, tuple[Trainer, float | RidgeRule, bool]] = {
     "fedavg": (FedAvg(4, LocalPlan(0.02, steps=3)), 0.1, False),
     "fedavg, own rate and ridge": (FedAvg(3, LocalPlan(steps=2)), Gcv(), False),
     "fedavg, some clients": (FedAvg(4, EPOCHS, participation=0.5, keep=EVERYTHING), 0.1, False),
+    "fedavg, gcv": (FedAvg(2, EPOCHS, keep=frozenset({"statistics"})), Gcv(), False),
     "fedavg, adam": (
         FedAvg(3, replace(EPOCHS, rate=0.01, optimizer=Adam()), uniform=True, start="random"),
         0.0,
@@ -151,6 +154,20 @@ def float_bytes(data: bytes) -> int:
         for name, tensor in header.items()
         if name != "__metadata__" and tensor["dtype"] == "F64"
     )
+
+
+@trainings
+def test_no_client_is_asked_twice_for_its_sums(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    answer = Statistics.answer
+
+    def counted(query: Statistics, client: ClientData) -> Arrays:
+        asked.append(client.name)
+        return answer(query, client)
+
+    monkeypatch.setattr(Statistics, "answer", counted)
+    trained(name)
+    assert len(asked) == len(set(asked))
 
 
 @trainings

@@ -21,10 +21,12 @@ from probekit.federated.state import (
     State,
     Upload,
     check_keep,
+    choose_from,
     choose_ridge,
     gradients_at,
 )
 from probekit.linear.ridge import RidgeRule
+from probekit.linear.stats import sum_stats
 from probekit.objective import Model
 from probekit.progress import Progress, Step, silent
 from probekit.records import record
@@ -74,7 +76,13 @@ class FedAvg:
         """Rounds from the start; a rate that was left open is in the state's trainer."""
         if "history" in self.keep:
             self._check_history(federation)
-        choice = choose_ridge(ridge, federation)
+        statistics = None
+        if "statistics" in self.keep:
+            statistics = KeptStatistics(collect_stats(federation, progress=progress))
+            stats = sum_stats(statistics.parts.values())
+            choice = choose_from(ridge, federation.model, stats)
+        else:
+            choice = choose_ridge(ridge, federation)
         trainer = self.with_rate(federation, ridge=choice.value)
         weights = trainer.weights(federation)
         params = trainer.start_params(federation.model)
@@ -87,10 +95,14 @@ class FedAvg:
                 uploads = iter(rounds[-1].uploads.items())
             params = trainer.step(params, uploads, weights)
             progress(Step("rounds", number + 1, self.rounds))
-        kept = trainer._kept(federation, params, rounds)
+        kept: list[Kept] = [] if statistics is None else [statistics]
+        if "gradients" in self.keep:
+            kept.append(gradients_at(federation, params))
+        if "history" in self.keep:
+            kept.append(History(tuple(rounds), params))
         model = federation.model
         clients = dict(federation.clients)
-        return State(params, model, choice, clients, trainer, self.rounds, kept)
+        return State(params, model, choice, clients, trainer, self.rounds, tuple(kept))
 
     def continued(
         self, federation: Federation, params: Array, numbers: range, *, ridge: float
@@ -185,16 +197,6 @@ class FedAvg:
         if weights is not None:
             return params + len(weights) / count * moved / sum(weights.values())
         return params + moved / total
-
-    def _kept(self, federation: Federation, params: Array, rounds: list[Round]) -> tuple[Kept, ...]:
-        kept: list[Kept] = []
-        if "statistics" in self.keep:
-            kept.append(KeptStatistics(collect_stats(federation)))
-        if "gradients" in self.keep:
-            kept.append(gradients_at(federation, params))
-        if "history" in self.keep:
-            kept.append(History(tuple(rounds), params))
-        return tuple(kept)
 
     def _check_history(self, federation: Federation) -> None:
         drawn = len(self.draw(federation, 0))

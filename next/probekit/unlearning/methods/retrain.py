@@ -51,14 +51,14 @@ def training_questions(trainer: Trainer, removal: Removal) -> list[Questions]:
     elif isinstance(trainer, FedAvg):
         recipe = TrainingLoss(removal.state.ridge)
         questions = choosing if rule else []
+        if "statistics" in trainer.keep:
+            questions = [Questions(Statistics())]
         if trainer.participation < 1 and not trainer.uniform:
             questions.append(Questions(Weight()))
         for number in range(trainer.rounds):
             fit = LocalFit(params, replace(trainer.plan, round=number), recipe)
             drawn = sorted(trainer.draw(removal.retained, number))
             questions.append(Questions(fit, clients=drawn))
-        if "statistics" in trainer.keep:
-            questions.append(Questions(Statistics()))
     else:
         return []
     if "gradients" in trainer.keep:
