@@ -113,13 +113,13 @@ def partition(
     else:
         owner = np.full(len(labels), -1)
         server = _server_rows(labels, np.arange(len(labels)), server_share, seed)
-        rest = np.setdiff1d(np.arange(len(labels)), server)
-        _check_room(clients, len(rest), "rows")
-        owner[rest] = _deal(scheme, labels[rest], clients, seed)
+        client_rows = np.setdiff1d(np.arange(len(labels)), server)
+        _check_room(clients, len(client_rows), "rows")
+        owner[client_rows] = _deal(scheme, labels[client_rows], clients, seed)
     order = np.argsort(owner, kind="stable")
     parts = np.split(order, np.searchsorted(owner[order], np.arange(clients)))
-    held = {str(number): part for number, part in enumerate(parts[1:])}
-    return Partition(held, parts[0], np.full(len(parts[0]), "", TEXT))
+    rows_of = {str(number): part for number, part in enumerate(parts[1:])}
+    return Partition(rows_of, parts[0], np.full(len(parts[0]), "", TEXT))
 
 
 def _labels(rows: EmbeddingSet) -> Indices:
@@ -137,8 +137,8 @@ def _labels(rows: EmbeddingSet) -> Indices:
 
 def _column(rows: EmbeddingSet, name: str) -> Texts:
     if name not in rows.columns:
-        known = nearest(name, sorted(rows.columns))
-        raise NotFoundError(f"{rows.source} has no column {name!r}. {known} (--keep-column)")
+        hint = nearest(name, sorted(rows.columns))
+        raise NotFoundError(f"{rows.source} has no column {name!r}. {hint} (--keep-column)")
     column = rows.columns[name]
     empty = np.flatnonzero(column == "")
     if len(empty):
@@ -168,8 +168,8 @@ def _partition_by(column: Texts, labels: Indices, share: float, seed: int) -> Pa
     reserved = order[np.unique(owner[order], return_index=True)[1]]
     eligible = np.setdiff1d(np.arange(len(owner)), reserved)
     server = _server_rows(labels, eligible, share, seed)
-    rest = np.setdiff1d(np.arange(len(owner)), server)
-    order = rest[np.argsort(owner[rest], kind="stable")]
+    client_rows = np.setdiff1d(np.arange(len(owner)), server)
+    order = client_rows[np.argsort(owner[client_rows], kind="stable")]
     parts = np.split(order, np.searchsorted(owner[order], np.arange(1, len(names))))
     return Partition(dict(zip(names.tolist(), parts, strict=True)), server, column[server])
 

@@ -160,8 +160,12 @@ def _canvas(picture: Image.Image) -> Image.Image:
     return picture.copy() if picture.mode in ("L", "RGB") else to_rgb(picture)
 
 
-TRIGGERS = {"square": Square, "picture": Sticker, "blended": Blended}
-PUBLISHED: Mapping[str, tuple[type[Patch], dict[str, Any]]] = {
+TRIGGERS: Mapping[str, type[Square | Sticker | Blended]] = {
+    "square": Square,
+    "picture": Sticker,
+    "blended": Blended,
+}
+PUBLISHED: Mapping[str, tuple[type[Square | WashedSticker], dict[str, Any]]] = {
     "mnist": (Square, {"size": "5"}),
     "fashion-mnist": (Square, {"size": "7", "value": round(255 * (0.2859 + 0.3530))}),
     "cifar10": (WashedSticker, {"size": "10", "margin": 2}),
@@ -172,20 +176,19 @@ PUBLISHED: Mapping[str, tuple[type[Patch], dict[str, Any]]] = {
 
 def parse_trigger(text: str) -> Trigger:
     """`square`, `picture`, `blended` with options, or `f2l2:DATASET[,path=FILE]`, the paper's."""
-    kind, _, rest = text.partition(":")
+    kind, _, settings = text.partition(":")
     if kind == "f2l2":
-        name, _, rest = rest.partition(",")
+        name, _, settings = settings.partition(",")
         if name not in PUBLISHED:
-            known = nearest(name, list(PUBLISHED))
-            raise NotFoundError(f"The paper has no trigger for {name!r}. {known}")
-        published, settings = PUBLISHED[name]
-        made: Trigger = published(**settings, **_options(published, rest, text))  # type: ignore[assignment]
-        return made
+            hint = nearest(name, list(PUBLISHED))
+            raise NotFoundError(f"The paper has no trigger for {name!r}. {hint}")
+        published, defaults = PUBLISHED[name]
+        options = defaults | _options(published, settings, text)
+        return published(**options)
     if kind not in TRIGGERS:
         raise NotFoundError(f"Unknown trigger {text!r}. {nearest(kind, [*TRIGGERS, 'f2l2'])}")
-    trigger: type[Any] = TRIGGERS[kind]
-    chosen: Trigger = trigger(**_options(trigger, rest, text))
-    return chosen
+    trigger = TRIGGERS[kind]
+    return trigger(**_options(trigger, settings, text))
 
 
 def _options(kind: type[Any], text: str, whole: str) -> dict[str, Any]:
@@ -241,8 +244,8 @@ class Poison:
         """The number of the target's class."""
         names = list(class_names)
         if self.target not in names:
-            known = nearest(self.target, names)
-            raise InputError(f"The target {self.target!r} is no class of these rows. {known}")
+            hint = nearest(self.target, names)
+            raise InputError(f"The target {self.target!r} is no class of these rows. {hint}")
         return names.index(self.target)
 
 

@@ -26,11 +26,11 @@ class Membership:
     """How well members and others are told apart.
 
     auc: 0.5 is not at all. Below it they are told apart too, the other way round.
-    found: at each rate of false alarms, the share of the members that is found.
+    recall: at each rate of false alarms, the share of the members that is found.
     """
 
     auc: Estimate
-    found: Mapping[float, Estimate]
+    recall: Mapping[float, Estimate]
 
     @property
     def leaks(self) -> bool:
@@ -40,24 +40,24 @@ class Membership:
         return not low <= CHANCE <= high
 
     def to_dict(self) -> dict[str, Any]:
-        found = {f"{rate:g}": estimate.to_dict() for rate, estimate in self.found.items()}
-        return {"auc": self.auc.to_dict(), "found": found, "leaks": self.leaks}
+        recall = {f"{rate:g}": estimate.to_dict() for rate, estimate in self.recall.items()}
+        return {"auc": self.auc.to_dict(), "recall": recall, "leaks": self.leaks}
 
 
-def attack(members: Array, others: Array, *, sampling: Sampling = ROWS) -> Membership:
+def attack(members: Array, nonmembers: Array, *, sampling: Sampling = ROWS) -> Membership:
     """The power of an attack from its scores: high ones are taken for members."""
-    if not len(members) or not len(others):
+    if not len(members) or not len(nonmembers):
         raise InputError(
-            f"An attack needs members and others; found {len(members)} and {len(others)} rows."
+            f"An attack needs members and others; found {len(members)} and {len(nonmembers)} rows."
         )
-    scores = np.concatenate([members, others])
+    scores = np.concatenate([members, nonmembers])
     auc = auroc(scores, np.arange(len(scores)) < len(members), sampling)
-    descending = np.sort(others)[::-1]
-    found = {
-        rate: share(members > descending[int(rate * len(others))], sampling)
+    descending = np.sort(nonmembers)[::-1]
+    recall = {
+        rate: share(members > descending[int(rate * len(nonmembers))], sampling)
         for rate in FALSE_ALARMS
     }
-    return Membership(auc, found)
+    return Membership(auc, recall)
 
 
 def loss_scores(head: Head, rows: EmbeddingSet, *, loss: Loss = SQUARES) -> Array:
@@ -76,7 +76,7 @@ def loss_scores(head: Head, rows: EmbeddingSet, *, loss: Loss = SQUARES) -> Arra
 def membership(
     head: Head,
     members: EmbeddingSet,
-    others: EmbeddingSet,
+    nonmembers: EmbeddingSet,
     *,
     loss: Loss = SQUARES,
     sampling: Sampling = ROWS,
@@ -84,6 +84,6 @@ def membership(
     """The loss attack on rows that may have been trained on, against rows that were not."""
     return attack(
         loss_scores(head, members, loss=loss),
-        loss_scores(head, others, loss=loss),
+        loss_scores(head, nonmembers, loss=loss),
         sampling=sampling,
     )

@@ -71,10 +71,12 @@ class HeadEvaluation:
     @property
     def estimates(self) -> dict[str, Estimate]:
         """What there is, by name."""
-        found = {name: value for name, value in vars(self).items() if isinstance(value, Estimate)}
+        estimates = {
+            name: value for name, value in vars(self).items() if isinstance(value, Estimate)
+        }
         if self.membership is not None:
-            found["membership_auc"] = self.membership.auc
-        return found
+            estimates["membership_auc"] = self.membership.auc
+        return estimates
 
 
 @dataclass(frozen=True)
@@ -153,10 +155,10 @@ def evaluate_unlearning(
             attacked = membership(head, members, rows.test, loss=loss, sampling=sampling)
             evaluation = replace(evaluation, membership=attacked)
         if rows.triggered is not None:
-            others, everything = backdoor_success(
+            other_classes, all_rows = backdoor_success(
                 head, rows.triggered, target=rows.target, sampling=sampling
             )
-            evaluation = replace(evaluation, backdoor=others, backdoor_all=everything)
+            evaluation = replace(evaluation, backdoor=other_classes, backdoor_all=all_rows)
         evaluations[name] = evaluation
     agreement = {}
     for name in (RETRAINED, MINIMUM):
@@ -182,13 +184,13 @@ def backdoor_success(
         )
     number = triggered.class_names.index(target)
     hits = _predict(head, triggered) == number
-    others = triggered.labels != number
-    if not others.any():
+    other_classes = triggered.labels != number
+    if not other_classes.any():
         raise InputError(
             f"Backdoor success needs rows of other classes than {target!r}; found none. Pass "
             "test pictures of all classes."
         )
-    return share(hits[others], sampling.of(others)), share(hits, sampling)
+    return share(hits[other_classes], sampling.of(other_classes)), share(hits, sampling)
 
 
 def agreement_of(
@@ -250,10 +252,10 @@ def _clients(
     return tuple(
         ClientChange(
             client,
-            len(held),
-            bool(rows.forgotten[held].all()),
-            {name: float(right[held].mean()) for name, right in hits.items()},
+            len(indices),
+            bool(rows.forgotten[indices].all()),
+            {name: float(right[indices].mean()) for name, right in hits.items()},
         )
-        for client, held in rows.clients.items()
-        if len(held)
+        for client, indices in rows.clients.items()
+        if len(indices)
     )

@@ -96,22 +96,20 @@ def heads_figure(evaluation: UnlearningEvaluation) -> Figure:
     """Bars of the measures, a group for each; the lines are confidence intervals."""
     names = [name for name in HEADS if name in evaluation.heads]
     estimates = {name: evaluation.heads[name].estimates for name in names}
-    measures = [
-        measure for measure in BARS if any(measure in found for found in estimates.values())
-    ]
+    measures = [measure for measure in BARS if any(measure in head for head in estimates.values())]
     figure = Figure(figsize=(max(5.5, 1.2 + 1.7 * len(measures)), 3.4), layout="constrained")
     axes = figure.add_subplot()
     width = 0.8 / len(names)
-    for position, name in enumerate(names):
-        found = estimates[name]
-        places = [place for place, measure in enumerate(measures) if measure in found]
-        shown = [found[measures[place]] for place in places]
-        x = np.array(places) + (position - (len(names) - 1) / 2) * width
-        heights = np.array([estimate.value for estimate in shown])
+    for number, name in enumerate(names):
+        measured = estimates[name]
+        positions = [position for position, measure in enumerate(measures) if measure in measured]
+        drawn = [measured[measures[position]] for position in positions]
+        x = np.array(positions) + (number - (len(names) - 1) / 2) * width
+        heights = np.array([estimate.value for estimate in drawn])
         look: Any = {"color": COLORS[name], "hatch": HATCHES[name], "edgecolor": "white"}
         axes.bar(x, heights, 0.92 * width, label=name, **look)
-        lows = [value.value if value.low is None else value.low for value in shown]
-        highs = [value.value if value.high is None else value.high for value in shown]
+        lows = [value.value if value.low is None else value.low for value in drawn]
+        highs = [value.value if value.high is None else value.high for value in drawn]
         reach = np.maximum([heights - lows, np.array(highs) - heights], 0)
         axes.errorbar(x, heights, yerr=reach, fmt="none", ecolor=BLACK, capsize=2, linewidth=1)
     axes.set_xticks(range(len(measures)), [BARS[measure] for measure in measures])
@@ -145,14 +143,14 @@ def bounds_figure(distances: list[tuple[str, float, str]]) -> Figure:
     positive = [value for _, value, _ in distances if 0 < value < np.inf]
     low, high = (min(positive) / 10, max(positive) * 30) if positive else (1e-16, 1.0)
     for row, (label, value, printed) in enumerate(reversed(distances)):
-        place = float(np.clip(value, low, high))
+        position = float(np.clip(value, low, high))
         is_bound = "measured" not in label
         axes.plot(
-            [low, place], [row, row], color=ORANGE if is_bound else BLUE, linewidth=1.5, zorder=1
+            [low, position], [row, row], color=ORANGE if is_bound else BLUE, linewidth=1.5, zorder=1
         )
         marker: Any = {"marker": "|", "markersize": 14} if is_bound else {"marker": "o"}
-        axes.plot(place, row, color=ORANGE if is_bound else BLUE, markeredgewidth=3, **marker)
-        axes.annotate(printed, (place, row), (8, 5), textcoords="offset points", fontsize=9)
+        axes.plot(position, row, color=ORANGE if is_bound else BLUE, markeredgewidth=3, **marker)
+        axes.annotate(printed, (position, row), (8, 5), textcoords="offset points", fontsize=9)
     axes.set_yticks(range(len(distances)), [label for label, _, _ in reversed(distances)])
     axes.set(xscale="log", xlim=(low, high), ylim=(-0.6, len(distances) - 0.4))
     axes.set_xlabel("distance to the minimum over the retained rows")

@@ -110,13 +110,15 @@ def heads_table(evaluation: UnlearningEvaluation) -> Table:
     differences = evaluation.minus_retrained(AFTER) if AFTER in names else {}
     rows = []
     for measure, title in MEASURES.items():
-        if not any(measure in found for found in estimates.values()):
+        if not any(measure in head for head in estimates.values()):
             continue
-        cells = [format_estimate(found.get(measure)) for found in estimates.values()]
+        cells = [format_estimate(head.get(measure)) for head in estimates.values()]
         if differences:
-            known = measure in differences
+            is_compared = measure in differences
             cells.append(
-                format_difference(estimates[AFTER][measure], differences[measure]) if known else ""
+                format_difference(estimates[AFTER][measure], differences[measure])
+                if is_compared
+                else ""
             )
         rows.append((title, *cells))
     for reference, distances in evaluation.distances.items():

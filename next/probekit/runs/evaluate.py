@@ -102,7 +102,7 @@ def evaluate_run(
         test = partition.test if data == OWN_TEST else _read_test(run, data, reading, progress)
         poison, triggered = _read_triggered(run, reading, notes, progress)
         count = len(training)
-        held = np.split(
+        client_rows = np.split(
             np.arange(count),
             np.searchsorted(
                 partition.rows.holders[:count], np.arange(1, len(partition.rows.clients))
@@ -110,7 +110,7 @@ def evaluate_run(
         )
         rows = UnlearningRows(
             training,
-            dict(zip(partition.rows.clients, held, strict=True)),
+            dict(zip(partition.rows.clients, client_rows, strict=True)),
             layout.forgotten(partition.rows, newest.events)[:count],
             test,
             triggered,

@@ -32,9 +32,9 @@ def test_the_area_is_the_share_of_pairs_in_the_right_order() -> None:
     assert power.auc.low is not None
     assert power.auc.high is not None
     assert power.auc.low < area < power.auc.high
-    for rate, found in power.found.items():
+    for rate, share in power.recall.items():
         thresholds = [x for x in sorted(others) if (others > x).mean() <= rate]
-        assert found.value == (members > thresholds[0]).mean()
+        assert share.value == (members > thresholds[0]).mean()
 
 
 @pytest.mark.parametrize(("shift", "leaks"), [(2.0, True), (0.0, False), (-2.0, True)])
