@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from huggingface_hub import HfApi, snapshot_download
+from huggingface_hub import HfApi, constants, get_session, snapshot_download
 
 from probekit.errors import InputError, NotFoundError, OfflineError, ProbekitError
 from probekit.registry import Name
@@ -76,6 +76,23 @@ def hub_errors(name: Name) -> Iterator[None]:
         raise translate(error, name) from error
     finally:
         logging.root.removeHandler(handler)
+
+
+@contextmanager
+def one_request() -> Iterator[None]:
+    """Ask once whether the hub is there; if not, loaders take their files from the local cache.
+
+    They would retry for a minute, for each file. huggingface_hub has no other switch for that.
+    """
+    offline = constants.HF_HUB_OFFLINE
+    try:
+        get_session().head(constants.ENDPOINT, timeout=TIMEOUT)
+    except Exception:  # of whichever library it uses
+        constants.HF_HUB_OFFLINE = True
+    try:
+        yield
+    finally:
+        constants.HF_HUB_OFFLINE = offline
 
 
 def fetch_snapshot(

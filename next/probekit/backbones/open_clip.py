@@ -78,9 +78,10 @@ def _create(name: str) -> tuple[Any, dict[str, Any]]:
         return model, config
     if open_clip.is_pretrained_cfg(architecture, weights):
         check_tag(architecture, weights, config)
-    else:
-        weights = str(find_weights(architecture, weights, config))
-    return _with_weights(architecture, pretrained=weights), config
+        with hub.one_request():
+            return _with_weights(architecture, pretrained=weights), config
+    file = find_weights(architecture, weights, config)
+    return _with_weights(architecture, pretrained=str(file)), config
 
 
 def _with_weights(source: str, **options: str) -> Any:

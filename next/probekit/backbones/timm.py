@@ -79,7 +79,8 @@ def _create(name: str) -> Any:
             f"timm publishes no weights {architecture!r}. {nearest(architecture, published)} "
             f"Or write timm:{plain}/FILE, timm:{plain}/{hub.RANDOM}."
         )
-    return timm.create_model(architecture, pretrained=True)
+    with hub.one_request():
+        return timm.create_model(architecture, pretrained=True)
 
 
 def _with_weights(architecture: str, file: Path) -> Any:

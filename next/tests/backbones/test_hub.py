@@ -12,7 +12,7 @@ from typing import Any
 
 import httpx2 as httpx
 import pytest
-from huggingface_hub import errors
+from huggingface_hub import constants, errors
 
 from probekit.backbones import hub
 from probekit.errors import InputError, NotFoundError, OfflineError, ProbekitError
@@ -80,6 +80,22 @@ def test_loaders_that_log_do_not_set_up_logging() -> None:
         assert logging.root.handlers == []
     finally:
         logging.root.handlers[:] = handlers
+
+
+@pytest.mark.parametrize("reachable", [True, False])
+def test_loaders_do_not_retry_where_the_hub_is_not_there(
+    reachable: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Session:
+        def head(self, url: str, *, timeout: float) -> None:
+            if not reachable:
+                raise httpx.ConnectError("no route")
+
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(hub, "get_session", Session)
+    with hub.one_request():
+        assert constants.HF_HUB_OFFLINE is not reachable
+    assert constants.HF_HUB_OFFLINE is False
 
 
 def test_an_unreachable_hub_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
