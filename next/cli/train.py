@@ -66,6 +66,9 @@ def train(
     data: str = argument("A cached set, a path, a name with a scheme."),
     run: Path = flag("Folder of the run.", "--run", default=...),
     backbone: str | None = flag("Encode with this.", "--backbone", "-b"),
+    add: bool = flag(
+        "Let the clients of DATA (by a column) join the run that is there.", "--add", default=False
+    ),
     dry_run: bool = DRY_RUN,
     *,
     training: TrainFlags,
@@ -88,7 +91,7 @@ def train(
         output.fields(plan.to_dict())
         output.result(plan.to_dict())
         return
-    trained = plan.write(output.progress)
+    trained = plan.add(output.progress) if add else plan.write(output.progress)
     output.warn(*trained.notes)
     document = trained.to_dict()
     options = trained.options

@@ -17,7 +17,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from probekit.arrays import Array, Ids, Indices, Texts, id_keys, stack_ids
+from probekit.arrays import TEXT, Array, Ids, Indices, Texts, id_keys, stack_ids
 from probekit.embeddings import BLOCK, EmbeddingSet, Encoding, Rows
 from probekit.errors import InputError
 from probekit.heads import Task
@@ -143,10 +143,45 @@ class RunRows:
 
     def same_rows(self, other: RunRows) -> bool:
         """Whether the same clients hold the same rows, whatever the salts."""
-        columns = ("holders", "roles", "ids", "labels", "targets")
-        return (self.clients, self.outputs) == (other.clients, other.outputs) and all(
-            np.array_equal(getattr(self, name), getattr(other, name)) for name in columns
+        return (
+            self.clients == other.clients
+            and (self.targets is None) == (other.targets is None)
+            and all(
+                np.array_equal(getattr(self, name), getattr(other, name))
+                for name in ("holders", "roles", "ids")
+            )
+            and np.array_equal(self.answers, other.answers)
         )
+
+    @property
+    def answers(self) -> Texts | Array:
+        """The class's name of each row, or its targets."""
+        if self.targets is not None:
+            return self.targets
+        assert self.labels is not None
+        return np.array(self.outputs, TEXT)[self.labels]
+
+    def joined(self, other: RunRows) -> RunRows:
+        """These rows and others, of other clients."""
+        clients = tuple(sorted({*self.clients, *other.clients}))
+        outputs = tuple(dict.fromkeys((*self.outputs, *other.outputs)))
+        parts = (self, other)
+        holders = np.concatenate([_renumbered(p.holders, p.clients, clients) for p in parts])
+        columns = {
+            name: np.concatenate([getattr(part, name) for part in parts])
+            for name in ("roles", "ids", "salts", "leaves", "targets")
+            if getattr(self, name) is not None
+        }
+        if self.labels is not None:
+            labels = [
+                _renumbered(part.labels, part.outputs, outputs)
+                for part in parts
+                if part.labels is not None
+            ]
+            columns["labels"] = np.concatenate(labels)
+        order = np.lexsort((holders, columns["roles"]))
+        ordered = {name: column[order] for name, column in columns.items()}
+        return replace(self, clients=clients, outputs=outputs, holders=holders[order], **ordered)
 
     def take(self, rows: Indices | Mask) -> Self:
         """These rows, in their order; without the clients and classes that have none of them."""
@@ -248,6 +283,12 @@ def commit(rows: RunRows, matrix: Rows) -> tuple[RunRows, Ids]:
 
 def _are_numbers(column: NDArray[Any], names: Sequence[object]) -> bool:
     return not len(column) or bool(column.min() >= 0 and column.max() < len(names))
+
+
+def _renumbered(numbers: Indices, old: Sequence[str], new: Sequence[str]) -> Indices:
+    """Numbers of some names as numbers of others."""
+    places = {name: place for place, name in enumerate(new)}
+    return np.array([places[name] for name in old], np.int64)[numbers]
 
 
 def _is_sorted(names: Sequence[str]) -> bool:

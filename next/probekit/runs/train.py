@@ -51,12 +51,13 @@ Reading = Mapping[str, Any]
 """DataOptions (data), ExtractOptions (options) and VectorOptions (vectors) of `read_rows`."""
 
 
-def train(data: object, *, progress: Progress = silent, **options: Any) -> Run:
+def train(data: object, *, add: bool = False, progress: Progress = silent, **options: Any) -> Run:
     """Train a head across clients and write a run; the same call again finds it done.
 
-    options: those of `plan_training`.
+    add: the clients of these data join the run that is there. options: those of `plan_training`.
     """
-    return plan_training(data, progress=progress, **options).write(progress)
+    plan = plan_training(data, progress=progress, **options)
+    return plan.add(progress) if add else plan.write(progress)
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,6 +89,12 @@ class TrainingPlan:
         restore_folder(self.folder)
         if os.path.lexists(self.folder):
             return self._existing()
+        if self.rows.labels is not None and len(self.rows.classes) < 2:
+            raise InputError(
+                "A head needs training rows of two classes; those of "
+                f"{self.description.source} are all {self.rows.classes[0]!r}. Check the labels "
+                "(--label-column)."
+            )
         started = time.monotonic()
         with single_thread():
             data, federation, state, missing = self._fit(progress)
@@ -102,7 +109,7 @@ class TrainingPlan:
             with self.cache.changing():
                 if os.path.lexists(self.folder):
                     return self._existing()
-                self._sweep()
+                self.sweep()
                 note_run(self.cache, self.description.id, self.folder, done=False)
                 with new_folder(self.folder) as aside:
                     write_bytes(aside / layout.DESCRIPTION, content)
@@ -112,6 +119,12 @@ class TrainingPlan:
                     write_state(first, rows, state, certificate, [event], self.description)
                 note_run(self.cache, self.description.id, self.folder, done=True)
         return Run(self.folder, cache=self.cache, notes=(*self.notes, *missing, *refused))
+
+    def add(self, progress: Progress = silent) -> Run:
+        """Let these clients join the run that is there."""
+        from probekit.runs.join import join
+
+        return join(self, progress)
 
     def _fit(self, progress: Progress) -> tuple[RunData, Federation, State, tuple[str, ...]]:
         """The state, and the data of those who answered."""
@@ -147,7 +160,7 @@ class TrainingPlan:
         run.note_place()
         return run
 
-    def _sweep(self) -> None:
+    def sweep(self) -> None:
         """Remove what a killed training of this run left beside it."""
         if not self.folder.parent.is_dir():
             return
@@ -192,11 +205,6 @@ def plan_training(
         poisoned = _poisoned(data, backbone, poison, keys, splits.train, store, reading, progress)
         rows, _, _ = _joined(replace(splits, train=poisoned), run_id, store)
     held = RunRows.of(rows, clients=owners, roles=roles)
-    if held.labels is not None and len(held.classes) < 2:
-        raise InputError(
-            f"A head needs training rows of two classes; those of {rows.source} are all "
-            f"{held.classes[0]!r}. Check the labels (--label-column)."
-        )
     encoding = splits.train.encoding
     description = Description.of(run_id, settings, encoding, width=rows.width, source=rows.source)
     return TrainingPlan(folder, store, description, held, poison, (*splits.notes, *notes))

@@ -21,9 +21,9 @@ KINDS: dict[str, dict[str, Any]] = {"ridge": {}, "logistic": {"head": "logistic"
 MAX_STEPS = 400
 
 
-def train_run(root: Path, **options: Any) -> Run:
+def train_run(root: Path, source: object = "rows", **options: Any) -> Run:
     cache = root / "cache"
-    return train("rows", run=root / "runs" / "a", clients="hospital", cache=cache, **options)
+    return train(source, run=root / "runs" / "a", clients="hospital", cache=cache, **options)
 
 
 def with_rows(root: Path) -> Path:
@@ -121,6 +121,27 @@ def test_killed_removals_are_finished(tmp_path: Path, kind: str, every: int) -> 
 
     steps = range(0, MAX_STEPS, every)
     assert kill_and_finish(tmp_path, unlearn_north, check, steps=steps, template=template) > 5
+
+
+@pytest.mark.parametrize("every", [3, pytest.param(1, marks=pytest.mark.slow)])
+def test_killed_joins_are_finished(tmp_path: Path, every: int) -> None:
+    template = with_rows(tmp_path / "template")
+    Cache(template / "cache").save("early", without(embeddings(40), "hospital", "north"))
+    train_run(template, source="early")
+    together = train_run(with_rows(tmp_path / "together"))
+
+    def join_north(root: Path) -> Run:
+        late = without(embeddings(40), "hospital", "east", "south", "west")
+        return train_run(root, source=late, add=True)
+
+    def check(root: Path) -> None:
+        run = Run(root / "runs" / "a", cache=root / "cache")
+        assert run.head.digest == together.head.digest
+        assert run.newest.number == 2
+        assert leftovers(root) == []
+
+    steps = range(0, MAX_STEPS, every)
+    assert kill_and_finish(tmp_path, join_north, check, steps=steps, template=template) > 10
 
 
 @pytest.mark.parametrize("ahead", [False, True])

@@ -20,8 +20,9 @@ from probekit.errors import InputError, MismatchError, MissingClients, NotFoundE
 from probekit.extraction.sources import RowSplits
 from probekit.federated.state import History, KeptGradients, KeptStatistics
 from probekit.linear.ridge import InverseC
+from probekit.runs.layout import Joined
 from probekit.runs.rows import SERVER, TEST, TRAINING
-from tests.runs.examples import CLASSES, HOSPITALS, embeddings, make_run
+from tests.runs.examples import CLASSES, HOSPITALS, embeddings, make_run, without
 
 FILES = {
     *("run.json", "commitment.safetensors", "partition.safetensors"),
@@ -239,6 +240,56 @@ def test_clients_that_refuse_are_named_and_may_be_left_out(tmp_path: Path) -> No
     assert run.newest.rows.clients == ("b", "c")
     assert len(run.newest.commitment) == 20
     assert any("a" in note for note in run.notes)
+
+
+@pytest.mark.parametrize("options", [{}, {"head": "logistic", "C": 1.0}, {"keep": "nothing"}])
+def test_clients_that_join_give_the_head_of_training_with_them(
+    tmp_path: Path, options: dict[str, Any]
+) -> None:
+    rows = embeddings()
+    early = without(rows, "hospital", "north", "south")
+    late = rows.take(np.flatnonzero(np.isin(rows.columns["hospital"], ["north", "south"])))
+    run = make_run(tmp_path / "run", early, **options)
+    first = run.fingerprint
+    for _ in range(2):  # the second time, it is done
+        joined = make_run(tmp_path / "run", late, test=None, add=True)
+        together = make_run(tmp_path / "together", rows, **options)
+        np.testing.assert_array_equal(weights_of(joined), weights_of(together))
+        assert joined.certificate == together.certificate
+        assert joined.newest.number == 2
+        assert joined.fingerprint != first
+    assert isinstance(joined.newest.events[-1], Joined)
+    assert sorted(joined.newest.all_rows.leaves) == list(range(len(joined.newest.commitment)))
+    joined.unlearn(client=["north", "south"])
+    np.testing.assert_array_equal(
+        weights_of(joined), weights_of(make_run(tmp_path / "e", early, **options))
+    )
+    with pytest.raises(InputError):
+        make_run(tmp_path / "run", late, test=None, add=True)
+
+
+def test_who_joins_may_bring_a_class(tmp_path: Path) -> None:
+    rows = embeddings()
+    cats_and_dogs = without(rows, "patient", "14")
+    owls = without(embeddings(60, seed=5, ward=["owlery"] * 60), "patient", "0", "7")
+    run = make_run(tmp_path / "run", cats_and_dogs)
+    assert run.head.names == ("cat", "dog")
+    joined = make_run(tmp_path / "run", owls, clients="ward", test=None, add=True)
+    assert joined.head.names == CLASSES
+    assert joined.certificate is not None
+    joined.unlearn(client="owlery")
+    np.testing.assert_array_equal(weights_of(joined), weights_of(run))
+
+
+def test_rows_of_another_kind_do_not_join(tmp_path: Path) -> None:
+    make_run(tmp_path / "run")
+    other = EmbeddingSet.from_numpy(np.eye(9), [0, 1, 2] * 3, columns={"hospital": ["x"] * 9})
+    with pytest.raises(MismatchError):
+        make_run(tmp_path / "run", other, test=None, add=True)
+    with pytest.raises(InputError):  # north is there, with other rows
+        make_run(tmp_path / "run", embeddings(seed=7), test=None, add=True)
+    with pytest.raises(NotFoundError):
+        make_run(tmp_path / "none", embeddings(seed=7), test=None, add=True)
 
 
 def one_class() -> EmbeddingSet:
