@@ -89,7 +89,9 @@ class Coordinates:
         if not self.is_free:
             return stats.gram, stats.moment
         n = stats.weight
-        gram = stats.gram[:-1, :-1] - n * np.outer(self.center, self.center)
+        gram = np.outer(self.center, self.center)
+        gram *= -n
+        gram += stats.gram[:-1, :-1]
         moment = stats.moment[:-1] - n * np.outer(self.center, self.target_mean)
         return gram, moment
 
@@ -111,7 +113,7 @@ def solve_ridge(stats: SufficientStats, ridge: float, intercept: Intercept = "fr
         _check_rank(np.asarray(np.linalg.eigvalsh(gram), np.float64), len(gram))
     system = gram + penalty * np.eye(len(gram))
     try:
-        factor = cho_factor(system, lower=True)
+        factor = cho_factor(system.T, lower=True)  # LAPACK wants columns; it is symmetric
     except LinAlgError as error:
         raise InputError(
             f"The sums of {stats.count} rows are singular at ridge {ridge:g}. Raise it (--ridge)."
