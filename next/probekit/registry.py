@@ -122,6 +122,18 @@ SOLVERS = Registry(
 )
 
 
+TRIGGERS = Registry(
+    "probekit.triggers",
+    "trigger",
+    {
+        "square": "probekit.data.triggers:Square",
+        "picture": "probekit.data.triggers:Sticker",
+        "blended": "probekit.data.triggers:Blended",
+        "f2l2": "probekit.data.triggers:Published",
+    },
+)
+
+
 def configured(text: str, registry: Registry = METHODS) -> Any:
     """The record that `name`, `name:VALUE` or `name:key=value,...` stands for.
 
