@@ -126,10 +126,16 @@ def test_a_class_leaves_with_its_last_row(tmp_path: Path) -> None:
     rows = embeddings()
     ward = np.where(rows.columns["patient"] == "14", "owls", rows.columns["hospital"]).tolist()
     rows = embeddings(ward=ward)
-    for number, options in enumerate([{}, {"head": "logistic", "C": 1.0}, {"server_share": 0.2}]):
+    kinds: list[dict[str, Any]] = [
+        {},
+        {"head": "logistic", "C": 1.0},
+        {"server_share": 0.2},
+        {"server_share": 0.2, "keep": "gradients", "intercept": "penalized"},
+    ]
+    for number, options in enumerate(kinds):
         folder = tmp_path / str(number)
         run = make_run(folder / "run", rows, clients="ward", **options)
-        run.unlearn(client="owls", method="fedremoval" if number == 2 else "auto")
+        run.unlearn(client="owls", method="fedremoval" if number >= 2 else "auto")
         assert run.head.names == ("cat", "dog")
         assert run.newest.state.model.classes == 2
         assert run.certificate is not None

@@ -8,18 +8,20 @@ import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from probekit import Cache, Run
+from probekit.arrays import id_keys
 from probekit.errors import InputError, NotFoundError
-from probekit.linear.ridge import RidgeChoice
 from probekit.runs import layout
 from probekit.runs.layout import Cost, Erased, Unlearned
-from probekit.runs.rows import TEST, TRAINING, fingerprint_of
+from probekit.runs.rows import TEST, TRAINING, fingerprint_of, leaves_of
+from probekit.runs.verify import verify_run
 from tests.runs.conftest import Story
-from tests.runs.examples import make_run
+from tests.runs.examples import embeddings, make_run
 from tests.runs.forging import Forgery, options_changed, swap
 
 Copy = Callable[[str], Story]
@@ -71,7 +73,7 @@ def one_sample_left(forgery: Forgery) -> Forgery:
     holders = forgery.rows.holders.copy()
     holders[numbers] = forgery.rows.clients.index("east")
     rows = replace(forgery.rows, holders=holders, leaves=forgery.rows.leaves)
-    order = np.lexsort((np.arange(len(rows)), rows.holders, rows.roles))
+    order = np.lexsort((rows.holders, rows.roles))
     forged = forgery.trained(rows.take(order[mask[order]]))
     return replace(forged, state=replace(forged.state, clients=forgery.state.clients)).claiming(
         rows=sum(forgery.state.clients.values())
@@ -131,13 +133,11 @@ def certificate_of_another_state(forgery: Forgery) -> Forgery:
     return replace(forgery, certificate=old(forgery).certificate)
 
 
-def stale_ridge_denied(forgery: Forgery) -> Forgery:
-    return replace(
-        forgery,
-        state=replace(
-            forgery.state, ridge_choice=replace(forgery.state.ridge_choice, stale=True)
-        ),
-    )
+def ridge_called_stale(forgery: Forgery) -> Forgery:
+    """So that nobody asks how it was chosen."""
+    choice = replace(forgery.state.ridge_choice, stale=True)
+    forged = replace(forgery, state=replace(forgery.state, ridge_choice=choice))
+    return forged.claiming(stale_ridge=True)
 
 
 # Attacks on rows and history.
@@ -252,8 +252,12 @@ def one_row_more_forgotten(forgery: Forgery) -> Forgery:
     return replace(forgery, events=(*forgery.events, event), number=3).trained()
 
 
-ATTACKS: list[tuple[Attack, tuple[int, int, int]]] = [
-    (lambda forgery: forgery, (0, 0, 0)),
+def untouched(forgery: Forgery) -> Forgery:
+    return forgery
+
+
+HEADS: list[tuple[Attack, tuple[int, int, int]]] = [
+    (untouched, (0, 0, 0)),
     (nothing_done_old_certificate, (6, 6, 6)),
     (old_head_swapped_back, (6, 6, 6)),
     (old_head_true_certificate, (7, 7, 7)),
@@ -264,6 +268,8 @@ ATTACKS: list[tuple[Attack, tuple[int, int, int]]] = [
     (row_counted_twice, (6, 6, 6)),
     (more_rows_certified, (6, 6, 6)),
     (certificate_of_another_state, (6, 6, 6)),
+]
+ROWS: list[tuple[Attack, tuple[int, int, int]]] = [
     (rows_moved, (6, 6, 6)),
     (forgotten_row_under_a_retained_id, (6, 6, 6)),
     (names_exchanged, (6, 6, 6)),
@@ -282,29 +288,274 @@ ATTACKS: list[tuple[Attack, tuple[int, int, int]]] = [
 ]
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(("attack", "codes"), ATTACKS, ids=lambda value: getattr(value, "__name__", ""))
-def test_attacks(story: Copy, kind: str, attack: Attack, codes: tuple[int, int, int]) -> None:
-    told = story(kind)
-    attack(told.forgery()).write()
-    assert told.codes() == codes
+def anew(attack: Attack) -> Attack:
+    """The attack with everything committed, trained and certified anew."""
+
+    def committed(forgery: Forgery) -> Forgery:
+        forged = attack(forgery).anew()
+        rows = int(layout.forgotten(forged.rows, forged.events).sum())
+        return forged.with_event(1, rows=rows).trained()
+
+    committed.__name__ = f"anew_{attack.__name__}"
+    return committed
 
 
-SUMS: list[tuple[str, Attack, int]] = [
-    ("ridge", one_sample_left_in_kept_sums, 6),
-    ("auto", one_sample_left_in_kept_sums, 6),
-    ("ridge", kept_exchanged, 6),
-    ("auto", ridge_not_chosen_again, 6),
-    ("auto", ridge_by_hand, 6),
-    ("ridge", ridge_by_hand, 6),
-    ("ridge", stale_ridge_denied, 6),
-    ("ridge", leaf_opened_twice, 6),
+def other_options(**options: Any) -> Attack:
+    def change(forgery: Forgery) -> Forgery:
+        return options_changed(forgery, **options)
+
+    change.__name__ = f"other_{next(iter(options))}"
+    return change
+
+
+def encoding_renamed(forgery: Forgery) -> Forgery:
+    encoding = {**forgery.description.encoding, "backbone": "another"}
+    return replace(forgery, description=replace(forgery.description, encoding=encoding))
+
+
+COMMITTED = [
+    rows_moved,
+    names_exchanged,
+    labels_changed,
+    trained_on_a_test_row,
+    salts_exchanged,
+    encoding_renamed,
+    other_options(ridge=0.5),
+    other_options(head="logistic", C=2.0, ridge="auto"),
+    other_options(tolerance=1.0),
+]
+"""Only who noted the fingerprint sees that all is another run's."""
+ATTACKS = [
+    *((kind, *row) for row in HEADS for kind in KINDS),
+    *(("ridge", *row) for row in ROWS),
+    *(("ridge", anew(attack), (6, 6, 0)) for attack in COMMITTED),
+    ("ridge", one_sample_left_in_kept_sums, (6, 6, 6)),
+    ("auto", one_sample_left_in_kept_sums, (6, 6, 6)),
+    ("ridge", kept_exchanged, (6, 6, 6)),
+    ("ridge", ridge_by_hand, (6, 6, 6)),
+    ("auto", ridge_by_hand, (6, 6, 6)),
+    ("auto", ridge_not_chosen_again, (6, 6, 6)),
+    ("auto", ridge_called_stale, (7, 7, 7)),
+    ("ridge", leaf_opened_twice, (6, 6, 6)),
 ]
 
 
-@pytest.mark.parametrize(("kind", "attack", "code"), SUMS)
-def test_attacks_on_some_runs(story: Copy, kind: str, attack: Attack, code: int) -> None:
-    told = story(kind)
-    forged = attack(told.forgery())
+@pytest.mark.parametrize(
+    ("kind", "attack", "codes"), ATTACKS, ids=lambda value: getattr(value, "__name__", None)
+)
+def test_attacks(story: Copy, kind: str, attack: Attack, codes: tuple[int, int, int]) -> None:
+    known = story(kind)
+    attack(known.forgery()).write()
+    assert known.codes() == codes
+
+
+def test_a_run_whose_head_names_other_classes(story: Copy) -> None:
+    known = story("ridge")
+    head = known.run().head
+    shutil.rmtree(known.folder / "states/0002/head")
+    replace(head, names=("dog", "cat", "owl")).save(known.folder / "states/0002/head")
+    assert known.codes() == (6, 6, 6)
+
+
+def test_a_state_of_another_run(story: Copy, tmp_path: Path) -> None:
+    known = story("ridge")
+    other = make_run(known.root / "runs/b", embeddings(seed=5), cache=known.cache, ridge=0.1)
+    other.unlearn(client="north")
+    for name in ("states/0002", "states/0002/head"):
+        for path in (other.folder / name).iterdir():
+            if path.is_file():
+                shutil.copy(path, known.folder / name / path.name)
+    assert known.codes() == (6, 6, 6)
+
+
+def test_the_fingerprint_of_a_state_sees_more(story: Copy) -> None:
+    known = story("ridge")
+    noted = known.run().state_fingerprint
+    state = replace(known, fingerprint=noted)
+    assert state.codes() == (0, 0, 0)
+    forged = one_row_more_forgotten(known.forgery())
     forged.write()
-    assert told.codes() == (code, code, code)
+    assert state.codes() == (6, 6, 6)
+    shutil.rmtree(layout.state_folder(known.folder, 3))
+    assert state.codes() == (0, 0, 0)
+    rolled_back(known.forgery()).write()
+    assert state.codes() == (6, 6, 6)
+
+
+def test_a_request_nobody_could_have_made(story: Copy) -> None:
+    known = replace(story("ridge"), request=("client=north", "client=nroth"))
+    assert known.codes() == (6, 0, 6)
+
+
+def test_a_sample_is_asked_for_by_its_first_digits(story: Copy) -> None:
+    known = story("ridge")
+    asked = [f"sample={row.tobytes().hex()[:12]}" for row in known.run().newest.all_rows.ids]
+    forgotten = known.run().newest.forgotten
+    samples = [text for text, gone in zip(asked, forgotten, strict=True) if gone]
+    assert known.verify(forgot=samples).exit_code == 0
+    assert known.verify(forgot=samples[1:]).exit_code == 6
+    assert known.verify(forgot=[*samples, asked[0]]).exit_code == 6
+
+
+def test_leaves_that_stay_closed_at_training_are_seen(story: Copy) -> None:
+    """Whoever notes a fingerprint blind can be shown a copy of the forgotten rows later."""
+    known = story("ridge")
+    forgery = old(known.forgery())
+    copies = forgery.rows.take(forgery.rows.held_by(["north"]))
+    entry = forgery.cache.entry(forgery.description.read_encoding())
+    names = list(forgery.rows.clients)
+    planted = replace(copies, clients=("east",), salts=copies.salts + np.uint8(1))
+    extra = leaves_of(planted, entry.rows(planted.ids, forgery.description.width))
+    leaves = np.concatenate([forgery.leaves, extra])
+    order = np.argsort(id_keys(leaves))
+    places = np.empty(len(leaves), np.int64)
+    places[order] = np.arange(len(leaves))
+    forged = replace(forgery, leaves=leaves[order], number=1).with_rows(
+        leaves=places[forgery.rows.leaves]
+    )
+    blind = fingerprint_of(forgery.description.dump(), forged.leaves)
+    shutil.rmtree(layout.state_folder(known.folder, 2))
+    forged = forged.with_event(0, fingerprint=blind)
+    forged.write()
+    assert known.verify(fingerprint=blind, asked=False).exit_code == 6
+    later = [
+        names.index("east") if names[holder] == "north" else int(holder)
+        for holder in forgery.rows.holders
+    ]
+    is_north = forgery.rows.held_by(["north"])
+    salts = forged.rows.salts + is_north[:, None].astype(np.uint8)
+    opened = forged.rows.leaves.copy()
+    opened[is_north] = places[len(forgery.leaves) :]
+    order = np.lexsort((later, forged.rows.roles))
+    taken = forged.with_rows(salts=salts).in_order(
+        order, holders=np.array(later), places=opened[order]
+    )
+    event = Unlearned(DATE, (), (), 0, "exact", Cost())
+    erased = Erased(DATE, int(is_north.sum()), "0")
+    done = replace(taken, events=(*forged.events, event, erased), number=3)
+    done = replace(done, rows=done.rows.take(np.arange(len(done.rows)))).trained()
+    done.write()
+    assert known.verify(fingerprint=blind).exit_code == 0
+
+
+FILES = (
+    "run.json",
+    "commitment.safetensors",
+    "partition.safetensors",
+    "states/0002/head/config.json",
+    "states/0002/head/model.safetensors",
+    "states/0002/kept.safetensors",
+    "states/0002/certificate.json",
+    "states/0002/history.jsonl",
+)
+
+
+def as_fifo(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def as_link(path: Path) -> None:
+    path.symlink_to("/dev/zero")
+
+
+def as_folder(path: Path) -> None:
+    path.mkdir()
+
+
+def as_oversized(path: Path) -> None:
+    with path.open("wb") as file:
+        file.truncate((1 << 36) + 1)
+
+
+def as_nothing(path: Path) -> None:
+    pass
+
+
+@pytest.mark.parametrize("damage", [as_fifo, as_link, as_folder, as_oversized, as_nothing])
+@pytest.mark.parametrize("name", FILES)
+def test_what_is_no_file_of_a_run(story: Copy, name: str, damage: Callable[[Path], None]) -> None:
+    known = story("ridge")
+    path = known.folder / name
+    path.unlink()
+    damage(path)
+    assert known.verify().exit_code == 6
+
+
+def test_states_that_are_no_folder(story: Copy) -> None:
+    known = story("ridge")
+    shutil.rmtree(known.folder / "states")
+    (known.folder / "states").write_text("")
+    assert known.verify().exit_code == 6
+
+
+def test_rows_that_are_gone_are_not_shown(story: Copy) -> None:
+    known = story("ridge")
+    shutil.rmtree(known.cache / "encodings")
+    assert known.codes() == (7, 7, 7)
+
+
+def test_rows_that_were_changed_are_false(story: Copy) -> None:
+    """The cache is the owner's too."""
+    known = story("ridge")
+    cache = Cache(known.cache)
+    (entry,) = cache.entries()
+    (_, *_), shards = cache.names(), entry.shards()
+    for shard in shards:
+        content = bytearray(shard.path.read_bytes())
+        content[-20_000] ^= 1
+        shard.path.write_bytes(content)
+    changed = [shard for shard in shards if shard.path.exists()]
+    assert changed
+    assert known.verify().exit_code == 6
+
+
+def test_a_stray_file_is_noted(story: Copy) -> None:
+    known = story("ridge")
+    (known.folder / "states/0002/notes.txt").write_text("north")
+    (known.folder / "more").mkdir()
+    found = known.verify()
+    assert found.exit_code == 0
+    assert sum("notes.txt" in note and "more" in note for note in found.notes) == 1
+
+
+def test_what_is_within_a_distance_of_the_readers(story: Copy) -> None:
+    known = story("ridge")
+    old_head_true_certificate(known.forgery()).write()
+    distance = known.verify().distance
+    assert known.verify(within=distance / 2).exit_code == 7
+    assert known.verify(within=distance).exit_code == 0
+
+
+def test_results_say_what_they_are_about(story: Copy) -> None:
+    known = story("logistic")
+    run = known.run()
+    found = run.verify(fingerprint=run.fingerprint, forgot="client=north")
+    document = json.loads(json.dumps(found.to_dict()))
+    assert found.ok
+    assert document["fingerprint"] == run.fingerprint
+    assert document["state_fingerprint"] == run.state_fingerprint
+    assert document["head"] == run.head.digest
+    assert run.certificate is not None
+    assert 0 < document["distance"] <= run.certificate.distance
+    assert {finding["verdict"] for finding in document["findings"]} == {"true"}
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"fingerprint": "abc"},
+        {"forgot": "north"},
+        {"forgot": "client="},
+        {"forgot": "sample=xyz"},
+        {"within": -1.0},
+        {"within": float("nan")},
+    ],
+)
+def test_impossible_arguments_are_refused(story: Copy, arguments: dict[str, Any]) -> None:
+    with pytest.raises(InputError):
+        story("ridge").verify(noted=False, asked=False, **arguments)
+
+
+def test_a_folder_that_is_no_run_is_not_found(tmp_path: Path) -> None:
+    with pytest.raises(NotFoundError):
+        verify_run(tmp_path)
