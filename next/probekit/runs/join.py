@@ -37,8 +37,8 @@ def join(plan: TrainingPlan, progress: Progress = silent) -> Run:
 def _join(plan: TrainingPlan, run: Run, progress: Progress) -> Run:
     started = time.monotonic()
     stored = run.newest
-    known = stored.rows.take(stored.rows.held_by(plan.rows.clients))
-    if known.same_rows(plan.rows):
+    joined = stored.rows.take(stored.rows.held_by(plan.rows.clients))
+    if joined.same_rows(plan.rows):
         note = "These clients joined before; nothing was changed."
         return Run(run.folder, cache=run.cache, notes=(*plan.notes, note))
     requests = [event for event in stored.events if isinstance(event, Unlearned)]

@@ -91,10 +91,10 @@ class RunRows:
             "salts": (count, SALT_BYTES),
             "leaves": (count,),
         }
-        found = {name: getattr(self, name) for name in expected}
+        columns = {name: getattr(self, name) for name in expected}
         wrong = [
             name
-            for name, column in found.items()
+            for name, column in columns.items()
             if column is not None and column.shape != expected[name]
         ]
         if wrong or (self.labels is None) == (self.targets is None):
@@ -206,13 +206,13 @@ class RunRows:
 
     def held_by(self, clients: Collection[str]) -> Mask:
         """Which rows these clients hold."""
-        named = np.array([name in clients for name in self.clients], bool)
-        return np.asarray(named[self.holders])
+        are_these = np.array([name in clients for name in self.clients], bool)
+        return np.asarray(are_these[self.holders])
 
     def with_ids(self, samples: Collection[str]) -> Mask:
         """Which rows are of these samples (hex ids)."""
-        wanted = id_keys(stack_ids(bytes.fromhex(sample) for sample in samples))
-        return np.isin(id_keys(self.ids), wanted)
+        keys = id_keys(stack_ids(bytes.fromhex(sample) for sample in samples))
+        return np.isin(id_keys(self.ids), keys)
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -233,8 +233,8 @@ class RunRows:
     def counts(self) -> dict[str, int]:
         """How many rows each client trains on."""
         counts = np.bincount(self.holders[self.roles == TRAINING], minlength=len(self.clients))
-        held = zip(self.clients, counts.tolist(), strict=True)
-        return {client: count for client, count in held if count}
+        pairs = zip(self.clients, counts.tolist(), strict=True)
+        return {client: count for client, count in pairs if count}
 
     def client_sets(
         self, matrix: Rows, encoding: Encoding, classes: tuple[str, ...]

@@ -132,10 +132,10 @@ def _carry_out(
         )
     state = stored.state
     by_sums = not dry_run and _needs_sums_only(request, state, method)
-    wanted = retained.take(retained.roles == TEST) if by_sums else retained
+    needed = retained.take(retained.roles == TEST) if by_sums else retained
     data = None
-    if len(wanted):
-        data = RunData.of(wanted, stored.description, run.cache)
+    if len(needed):
+        data = RunData.of(needed, stored.description, run.cache)
         data = replace(data, classes=retained.classes)
     done = replace(request, method="none", reason="None of these rows was trained on.")
     if (forgotten.roles == TRAINING).any():
@@ -239,9 +239,9 @@ def _of_classes(state: State, before: tuple[str, ...], after: tuple[str, ...]) -
 def _check_clients(clients: Collection[str], stored: StoredState) -> None:
     requests = [event for event in stored.events if isinstance(event, Unlearned)]
     before = {name for event in requests for name in event.clients}
-    known = {*stored.all_rows.clients, *before} - {""}
+    names = {*stored.all_rows.clients, *before} - {""}
     for name in clients:
-        if name not in known:
+        if name not in names:
             remaining = sorted(stored.rows.counts())
             raise InputError(
                 f"Cannot forget client {name!r}: it is none of the {len(remaining)} clients of "
@@ -251,20 +251,20 @@ def _check_clients(clients: Collection[str], stored: StoredState) -> None:
 
 def full_ids(samples: Collection[str], rows: RunRows) -> list[str]:
     """The whole ids of samples that are named by the first digits of theirs."""
-    known = sorted({hex_id(row) for row in rows.ids})
-    found = []
+    ids = sorted({hex_id(row) for row in rows.ids})
+    full = []
     for sample in samples:
         matches = []
         if SAMPLE.fullmatch(sample):
-            start = int(np.searchsorted(known, sample))
-            matches = [name for name in known[start : start + 2] if name.startswith(sample)]
+            start = int(np.searchsorted(ids, sample))
+            matches = [name for name in ids[start : start + 2] if name.startswith(sample)]
         if len(matches) != 1:
             raise InputError(
                 f"A sample is an id of this run, or its first 8 digits or more; {sample!r} fits "
                 f"{len(matches)} samples. Find ids with probekit predict --csv."
             )
-        found += matches
-    return found
+        full += matches
+    return full
 
 
 def find_samples(where: str, stored: StoredState, cache: Cache) -> list[str]:
