@@ -97,8 +97,8 @@ def train(
     options = trained.options
     noun = "targets" if trained.head.task != "classes" else "classes"
     output.print(
-        f"{run}: {options.head} head, {document['rows']:,} rows of {len(document['clients']):,} "
-        f"clients, {len(document['classes'])} {noun}; keeps {options.keep}"
+        f"{run}: {options.head} head, rows: {document['rows']:,}, clients: "
+        f"{len(document['clients']):,}, {noun}: {len(document['classes'])}, keeps {options.keep}"
     )
     output.print("\n".join(trained.summary()))
     client = next(iter(document["clients"]))

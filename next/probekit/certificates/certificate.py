@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from decimal import ROUND_CEILING, Context, Decimal
+from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
 from typing import Literal
 
 import numpy as np
@@ -91,14 +91,18 @@ class Certificate:
     @property
     def statements(self) -> tuple[str, ...]:
         """What the numbers say, and what nothing is said about."""
-        stale = [STALE_RIDGE] * self.stale_ridge + [STALE_CLASSES] * self.stale_classes
+        kept = f"{self.certified_rows:,} of {self.test_rows:,} test rows provably keep their class."
+        optional = {
+            kept: self.test_rows > 0,
+            TRUSTED[self.evidence]: True,
+            STALE_RIDGE: self.stale_ridge,
+            STALE_CLASSES: self.stale_classes,
+        }
         return (
             f"The head is within {rounded_up(self.distance)} of the minimum over {self.rows:,} "
             f"retained rows, its loss at most {rounded_up(self.excess_loss)} above.",
-            f"{self.certified_rows:,} of {self.test_rows:,} test rows provably keep their class.",
-            TRUSTED[self.evidence],
-            *stale,
-            f"Computed from {self.rows:,} retained rows of {self.clients:,} clients.",
+            *(sentence for sentence, applies in optional.items() if applies),
+            f"Computed from {self.rows:,} retained rows (clients: {self.clients:,}).",
             "This is a deterministic bound, not (epsilon, delta) removal.",
             "Nothing is said about the encoder, earlier heads, copies, or whether these were all "
             "the rows.",
@@ -143,6 +147,11 @@ def _leak(noise: float, epsilon: float) -> float:
 def rounded_up(value: float, digits: int = 2) -> str:
     """An upper bound in a few digits, never below it."""
     return f"{Context(prec=digits, rounding=ROUND_CEILING).plus(Decimal(value)):.{digits}g}"
+
+
+def rounded_down(value: float, digits: int = 2) -> str:
+    """A lower bound in a few digits, never above it."""
+    return f"{Context(prec=digits, rounding=ROUND_FLOOR).plus(Decimal(value)):.{digits}g}"
 
 
 @record("query/row-scale")

@@ -349,7 +349,7 @@ def finish_splits(
         names = [choose_split(names, options.split)]
     elif len(names) > 1 or split_role(names[0]) in (VALIDATION, TEST):
         counts = ", ".join(f"{name} ({len(by_name[name]):,} rows)" for name in names)
-        notes.append(f"{source} has the splits {counts}. Choose one with --split.")
+        notes.append(f"{source} has the splits {counts}; --split takes one alone.")
     chosen: dict[str, Dataset] = {}
     for name in names:
         dataset = by_name[name]

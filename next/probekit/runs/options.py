@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
+from probekit.data.partition import Scheme
 from probekit.errors import InputError
 from probekit.federated.local import Adam, LocalPlan, Sgd
 from probekit.federated.state import KEEP, Trainer
@@ -119,12 +120,21 @@ class TrainOptions:
                 object.__setattr__(self, name, float(value))
         if not 0 < self.tolerance < math.inf:
             raise InputError(f"--tolerance must be above 0; found {self.tolerance!r}.")
-        if not isinstance(self.clients, int | str):
-            raise InputError(f"--clients is a number or a column; found {self.clients!r}.")
-        if self.at_least is not None and self.at_least < 1:
-            raise InputError(f"--at-least must be 1 or more; found {self.at_least}.")
+        self._check_division()
         self.setting()
         self.trainer()
+
+    def _check_division(self) -> None:
+        is_number = isinstance(self.clients, int) and self.clients > 0
+        if not is_number and not isinstance(self.clients, str):
+            raise InputError(
+                f"--clients is a number above 0 or a column; found {self.clients!r}. "
+                "Pass --clients 5."
+            )
+        if self.at_least is not None and self.at_least < 1:
+            raise InputError(f"--at-least must be 1 or more; found {self.at_least}.")
+        if self.partition is not None:
+            Scheme.parse(self.partition)
 
     @property
     def published(self) -> Preset | None:
@@ -142,12 +152,15 @@ class TrainOptions:
             return self.published.ridge
         return Gcv() if isinstance(self.ridge, str) else self.ridge
 
+    @property
+    def chosen_intercept(self) -> Intercept:
+        if self.intercept is not None:
+            return self.intercept
+        return INTERCEPT_OF[self.head] if self.published is None else self.published.intercept
+
     def model(self, dimension: int, outputs: int) -> LinearModel:
         loss = CrossEntropy() if self.head == "logistic" else Squares()
-        intercept = INTERCEPT_OF[self.head]
-        if self.published is not None:
-            intercept = self.published.intercept
-        return LinearModel(dimension, outputs, loss, self.intercept or intercept)
+        return LinearModel(dimension, outputs, loss, self.chosen_intercept)
 
     def trainer(self) -> Trainer:
         keep = frozenset(self.keep.split(",")) - {"nothing"}

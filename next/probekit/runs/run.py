@@ -28,7 +28,7 @@ from probekit.objective import Model, Squares
 from probekit.progress import Progress, silent
 from probekit.records import dump, record_name
 from probekit.runs import layout
-from probekit.runs.layout import AnyEvent, Commitment, Description
+from probekit.runs.layout import AnyEvent, Commitment, Description, Erased
 from probekit.runs.rows import (
     SERVER,
     TEST,
@@ -350,7 +350,16 @@ class Run:
         """The newest state in a few lines."""
         newest = self.newest
         accuracy = self.accuracy()
-        lines = [f"ridge: {newest.state.ridge:.4g}"]
+        choice = newest.state.ridge_choice
+        how = "as given" if choice.rule is None else record_name(choice.rule)
+        lines = [f"ridge: {choice.value:.4g} ({how}), intercept {self.options.chosen_intercept}"]
+        event = newest.events[-1]
+        if not isinstance(event, Erased):
+            cost = event.cost
+            lines.append(
+                f"asked clients in {cost.rounds:,} rounds: {cost.sent:,} bytes to them, "
+                f"{cost.received:,} back"
+            )
         if accuracy is not None:
             lines.append(f"accuracy: {accuracy:.4f} on the test rows")
         if newest.certificate is not None:

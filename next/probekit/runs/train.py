@@ -47,6 +47,8 @@ from probekit.runs.rows import (
 )
 from probekit.runs.run import Run, RunData, certify_state, single_thread, write_state
 
+MADE_COLUMNS = ("key", "client", "group")
+"""Columns that readers make; others are kept where they are asked for."""
 Reading = Mapping[str, Any]
 """DataOptions (data), ExtractOptions (options) and VectorOptions (vectors) of `read_rows`."""
 
@@ -149,6 +151,8 @@ class TrainingPlan:
     def _existing(self) -> Run:
         """The run that is here already, if it is this one."""
         notes = (*self.notes, "This run was trained before; nothing was changed.")
+        if not (self.folder / layout.DESCRIPTION).is_file():
+            raise InputError(f"{self.folder} is there, and is no run. Choose another --run.")
         run = Run(self.folder, cache=self.cache, notes=notes)
         newest = run.newest
         theirs = newest.description
@@ -190,6 +194,7 @@ def plan_training(
     options: the fields of TrainOptions, DataOptions, ExtractOptions and VectorOptions.
     """
     settings, reading = _sorted_options(options)
+    attack = None if poison is None else Poison.parse(poison)
     store = cache if isinstance(cache, Cache) else Cache(cache)
     parts = read_rows(data, cache=store, backbone=backbone, test=test, progress=progress, **reading)
     if len(parts) != 1:
@@ -199,12 +204,18 @@ def plan_training(
     run_id = _run_id(folder, store)
     rows, roles, notes = _joined(splits, run_id, store)
     owners, roles = _divided(rows, roles, settings)
-    if poison is not None:
-        own = owners[: len(splits.train.labeled())] == Poison.parse(poison).client
+    if attack is not None:
+        own = owners[: len(splits.train.labeled())] == attack.client
         keys = frozenset(_column(rows, "key")[: len(own)][own].tolist())
-        poisoned = _poisoned(data, backbone, poison, keys, splits.train, store, reading, progress)
+        poisoned = _poisoned(data, backbone, attack, keys, splits.train, store, reading, progress)
         rows, _, _ = _joined(replace(splits, train=poisoned), run_id, store)
     held = RunRows.of(rows, clients=owners, roles=roles)
+    clients = len(held.counts())
+    if settings.at_least is not None and settings.at_least > clients:
+        raise InputError(
+            f"--at-least must be {clients} or less, the number of clients; found "
+            f"{settings.at_least}."
+        )
     encoding = splits.train.encoding
     description = Description.of(run_id, settings, encoding, width=rows.width, source=rows.source)
     return TrainingPlan(folder, store, description, held, poison, (*splits.notes, *notes))
@@ -306,7 +317,7 @@ def _divided(rows: EmbeddingSet, roles: Bytes, options: TrainOptions) -> tuple[T
 def _poisoned(
     source: object,
     backbone: object,
-    poison: str,
+    attack: Poison,
     keys: frozenset[str],
     clean: EmbeddingSet,
     cache: Cache,
@@ -314,7 +325,6 @@ def _poisoned(
     progress: Progress,
 ) -> EmbeddingSet:
     """The training split with a trigger on these pictures, which are encoded anew."""
-    attack = Poison.parse(poison)
     if backbone is None:
         raise InputError(
             "A trigger goes on pictures before they are encoded; found vectors. Pass the pictures "
@@ -366,6 +376,9 @@ def _sorted_options(options: dict[str, Any]) -> tuple[TrainOptions, dict[str, An
         if name not in known:
             hint = nearest(name, [*signature(plan_training).parameters, *known])
             raise InputError(f"train() has no argument {name!r}. {hint}")
+    clients = options.get("clients")
+    if isinstance(clients, str) and clients not in (*MADE_COLUMNS, options.get("client_column")):
+        options = {**options, "keep_columns": (*options.get("keep_columns", ()), clients)}
     reading: dict[str, Any] = {}
     for kind, value in kinds.items():
         if chosen := {name: options[name] for name in names[kind] if name in options}:

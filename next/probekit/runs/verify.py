@@ -18,7 +18,12 @@ import numpy as np
 
 from probekit.arrays import hex_id, id_keys
 from probekit.cache import Cache
-from probekit.certificates.certificate import STALE_RIDGE, Certificate, rounded_up
+from probekit.certificates.certificate import (
+    STALE_RIDGE,
+    Certificate,
+    rounded_down,
+    rounded_up,
+)
 from probekit.certificates.verify import (
     Enclosure,
     Minimum,
@@ -375,7 +380,7 @@ class _Inspection:
         if limit is None:
             limit = options.tolerance * float(np.linalg.norm(state.params))
         is_near = True if self.distance <= limit else None
-        yield Finding(f"The head is within {limit:.2g} of the minimum.", is_near)
+        yield Finding(f"The head is within {rounded_up(limit)} of the minimum.", is_near)
 
     def _kept(
         self, state: State, model: LinearModel, sets: dict[str, EmbeddingSet], totals: Totals
@@ -416,7 +421,8 @@ class _Inspection:
         if self.noted == self.state_fingerprint:
             return f"{head} exactly the rows noted."
         if self.noted is None:
-            return f"{head} its {len(self.stored.rows):,} retained rows, as the run states them."
+            count = sum(self.stored.rows.counts().values())
+            return f"{head} its {count:,} retained rows, as the run states them."
         without = ""
         if self.request.clients or self.request.samples:
             without = f", none of them of {self.request}"
@@ -475,14 +481,14 @@ def _certificate(
     is_about = all(getattr(stated, name) == value for name, value in facts.items())
     is_about &= stated.allowance <= stated.residual
     yield Finding("The certificate is about this head and these rows.", is_about)
-    most = enclosure.distance.most
+    most = rounded_up(enclosure.distance.most)
     yield Finding(
-        f"The minimum is at most {rounded_up(stated.distance)} away (here: {most:.2g}).",
+        f"The minimum is at most {rounded_up(stated.distance)} away (here: {most}).",
         enclosure.distance.allows(stated.distance),
     )
-    most = enclosure.excess_loss.most
+    most = rounded_up(enclosure.excess_loss.most)
     yield Finding(
-        f"The loss is at most {rounded_up(stated.excess_loss)} above it (here: {most:.2g}).",
+        f"The loss is at most {rounded_up(stated.excess_loss)} above it (here: {most}).",
         enclosure.excess_loss.allows(stated.excess_loss),
     )
     yield Finding(
@@ -490,7 +496,7 @@ def _certificate(
         enclosure.residual.allows(stated.residual),
     )
     yield Finding(
-        f"The least curvature is {stated.curvature:.2g} or more.",
+        f"The least curvature is {rounded_down(stated.curvature)} or more.",
         enclosure.curvature.reaches(stated.curvature),
     )
     certified = 0 if test is None else enclosure.certified_rows(test)

@@ -37,7 +37,7 @@ class LbfgsRounds:
     takes the clients' Grams as a first guess of the curvature, in one round before.
     """
 
-    rounds: int = 300
+    rounds: int = 2000
     tolerance: float = 1e-6
     whiten: bool = True
     keep: frozenset[str] = frozenset({"statistics"})
@@ -64,6 +64,8 @@ class LbfgsRounds:
             choice = choose_from(ridge, model, sum_stats(parts.values()))
         else:
             choice = choose_ridge(ridge, federation)
+        if not choice.value:
+            raise InputError("Gradient rounds need a ridge above 0; found 0. Pass --ridge or --c.")
         solution = self.minimize(
             federation, model.start(), ridge=choice.value, parts=parts, progress=progress
         )
@@ -95,7 +97,8 @@ class LbfgsRounds:
         if residual > solver.goal:
             raise SolverError(
                 f"A gradient of norm {solver.goal:.2g} was expected after {solution.steps} rounds; "
-                f"found {residual:.2g}. Raise the rounds, the tolerance or the ridge."
+                f"found {residual:.2g}. Raise the ridge (lower --c), or the rounds (--method "
+                f"lbfgs:rounds={2 * self.rounds})."
             )
         return solution
 
