@@ -40,7 +40,7 @@ from probekit.errors import (
     OfflineError,
     StorageError,
 )
-from probekit.files import new_folder, read_json, write_bytes, write_json
+from probekit.files import new_folder, read_json, read_limited, write_bytes, write_json
 
 Task = Literal["classes", "labels", "numbers"]
 TASKS: tuple[Task, ...] = get_args(Task)
@@ -48,6 +48,7 @@ FORMAT = 1
 CONFIG = "config.json"
 WEIGHTS = "model.safetensors"
 CARD = "README.md"
+MAX_BYTES = 1 << 36
 LISTED_NAMES = 20
 PLAIN_FIELDS = ("task", "normalize", "temperature", "fit", "dataset", "metrics")
 """As they stand in the configuration."""
@@ -271,7 +272,7 @@ def load_head(folder: str | Path) -> Head:
         )
     try:
         encoding = config["encoding"]
-        tensors: dict[str, Any] = load_tensors((folder / WEIGHTS).read_bytes())
+        tensors: dict[str, Any] = load_tensors(read_limited(folder / WEIGHTS, MAX_BYTES))
         head = Head(
             names=tuple(config["names"]),
             encoding=None if encoding is None else Encoding.from_dict(encoding),

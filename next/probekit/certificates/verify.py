@@ -221,7 +221,7 @@ class Minimum:
         norm = float(np.linalg.norm(gradient))
         allowance = gamma(operations) * products + TINY
         allowance += gamma(8) * (float(np.linalg.norm(penalty)) + norm)
-        residual = Interval(max(norm - ROUND_UP * allowance, 0.0), norm + ROUND_UP * allowance)
+        residual = Interval(max(0.0, norm - ROUND_UP * allowance), norm + ROUND_UP * allowance)
         start = Enclosure(params, np.zeros_like(params), residual=residual)
         if isinstance(self.model.loss, Squares):
             return self._of_squares(start, gradient, sums)
@@ -257,19 +257,19 @@ class Minimum:
         drift = ROUND_UP * remainder / least
         energy = float((step * moved).sum())
         energy += (error + gamma(step.size + p + 8) * size) * length * length
-        root = math.sqrt(max(energy, 0.0)) + remainder / math.sqrt(least)
-        return replace(
+        root = math.sqrt(max(0.0, energy)) + remainder / math.sqrt(least)
+        return replace(  # max and min keep the first number where the second is NaN
             start,
             step=step,
             drift=drift,
             curvature=Interval(least, ROUND_UP * first / (1 - skew)),
             distance=Interval(
-                ROUND_DOWN * max(length - drift, residual.least / largest, 0.0),
-                ROUND_UP * min(length + drift, residual.most / least),
+                ROUND_DOWN * max(residual.least / largest, length - drift),
+                ROUND_UP * min(residual.most / least, length + drift),
             ),
             excess_loss=Interval(
                 ROUND_DOWN * residual.least * residual.least / (2 * largest),
-                ROUND_UP * min(root * root, residual.most * residual.most / least) / 2,
+                ROUND_UP * min(residual.most * residual.most / least, root * root) / 2,
             ),
         )
 
@@ -299,7 +299,7 @@ class Minimum:
             remainder = float(np.linalg.norm(gradient - moved)) + slack
             square = float((step * (2 * gradient - moved)).sum()) + 2 * slack * length
             square += gamma(2 * step.size) * length * 2 * (residual.most + largest * length)
-            decrement = ROUND_UP * math.sqrt(max(square + remainder * remainder / least, 0.0))
+            decrement = ROUND_UP * math.sqrt(max(0.0, square + remainder * remainder / least))
             slope = sums.longest * math.sqrt(2 / least)
             if slope * decrement < 1:
                 reach = -math.log1p(-slope * decrement) / slope
