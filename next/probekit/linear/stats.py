@@ -212,7 +212,10 @@ def check_training_rows(embeddings: EmbeddingSet) -> None:
 
 def with_ones(rows: NDArray[Any]) -> Array:
     """[x 1] in float64."""
-    return np.hstack([np.asarray(rows, np.float64), np.ones((len(rows), 1))])
+    Z = np.empty((len(rows), rows.shape[1] + 1))
+    Z[:, :-1] = rows
+    Z[:, -1] = 1.0
+    return Z
 
 
 @dataclass(frozen=True)
@@ -271,35 +274,29 @@ def _root_of(embeddings: EmbeddingSet) -> Array:
 
 def _block_sums(block: EmbeddingSet, start: int) -> Sums:
     """Gram, moment and target squares; labels are summed by class, never one-hot."""
-    X = np.asarray(block.rows, np.float64)
-    v = block.row_weights
-    width = X.shape[1]
-    scaled = X if block.weights is None else np.sqrt(v)[:, None] * X
-    gram = np.empty((width + 1, width + 1))
+    rows = np.asarray(block.rows)
+    scale = np.sqrt(block.row_weights)
+    Z = with_ones(rows)
+    if block.weights is not None:
+        Z *= scale[:, None]
     with np.errstate(over="ignore", invalid="ignore"):
-        gram[:-1, :-1] = scaled.T @ scaled  # NumPy sees one matrix and does half of the work (SYRK)
-        gram[:-1, -1] = gram[-1, :-1] = v @ X
-    gram[-1, -1] = v.sum()
-    _check_squares(np.trace(gram), X, start)
-    moment = np.empty((width + 1, block.outputs))
+        gram = Z.T @ Z  # NumPy sees one matrix and does half of the work (SYRK)
+    _check_squares(np.trace(gram), rows, start)
     if block.targets is None:
         assert block.labels is not None
-        moment[:-1] = _class_sums(X, block.labels, v, block.outputs)
-        moment[-1] = np.bincount(block.labels, v, minlength=block.outputs)
+        moment = _class_sums(Z, block.labels, scale, block.outputs)
         return gram, moment, moment[-1].copy()
-    weighted = v[:, None] * block.targets
-    moment[:-1] = X.T @ weighted
-    moment[-1] = weighted.sum(axis=0)
-    return gram, moment, (weighted * block.targets).sum(axis=0)
+    targets = scale[:, None] * block.targets
+    return gram, Z.T @ targets, np.square(targets).sum(axis=0)
 
 
-def _class_sums(X: Array, labels: Indices, weights: Array, classes: int) -> Array:
-    """The weighted sum of the rows of each class, (d, k)."""
+def _class_sums(Z: Array, labels: Indices, weights: Array, classes: int) -> Array:
+    """The weighted sum of the rows of each class, (p, k)."""
     from scipy.sparse import csr_array
 
     shape = (len(labels), classes)
     indicator = csr_array((weights, labels, np.arange(len(labels) + 1)), shape=shape)
-    return np.asarray(indicator.T @ X).T
+    return np.asarray(indicator.T @ Z).T
 
 
 def _check_squares(total: float, rows: NDArray[Any], start: int) -> None:
