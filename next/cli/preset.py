@@ -26,4 +26,7 @@ def show(
         output.print(topic)
         for item in presets:
             output.print(f"  {item.name}: {item.facts.get(topic, '')}")
+    output.print("unlearn --method")
+    for item in presets:
+        output.print(f"  {item.name}: {item.unlearner}")
     output.result({item.name: item for item in presets})

@@ -14,7 +14,10 @@ from probekit.registry import nearest
 
 @dataclass(frozen=True)
 class Preset:
-    """How a head is trained and a client removed; `facts` say by topic what distinguishes it."""
+    """How a head is trained and a client removed; `facts` say by topic what distinguishes it.
+
+    unlearner: the method as `unlearn` takes it.
+    """
 
     name: str
     trainer: FedAvg
@@ -52,7 +55,7 @@ CODE = Preset(
     ),
     ridge=0.0,
     intercept="penalized",
-    unlearner="fedremoval:adam",
+    unlearner="fedremoval:adam,weight_decay=0.01",
     facts={
         "optimizer": "Adam at 1e-4, created anew every round, so that its schedule never decays",
         "batches": "32 rows; the last short batch of an epoch is dropped",

@@ -351,14 +351,15 @@ class Run:
         newest = self.newest
         accuracy = self.accuracy()
         choice = newest.state.ridge_choice
-        how = "as given" if choice.rule is None else record_name(choice.rule)
+        rule = "as given" if choice.rule is None else record_name(choice.rule)
+        how = rule.removeprefix("ridge/")
         lines = [f"ridge: {choice.value:.4g} ({how}), intercept {self.options.chosen_intercept}"]
         event = newest.events[-1]
         if not isinstance(event, Erased):
             cost = event.cost
             lines.append(
-                f"asked clients in {cost.rounds:,} rounds: {cost.sent:,} bytes to them, "
-                f"{cost.received:,} back"
+                f"rounds: {cost.rounds:,}, bytes to clients: {cost.sent:,}, from clients: "
+                f"{cost.received:,}"
             )
         if accuracy is not None:
             lines.append(f"accuracy: {accuracy:.4f} on the test rows")

@@ -11,6 +11,7 @@ import os
 import re
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -380,7 +381,7 @@ class _Inspection:
         if limit is None:
             limit = options.tolerance * float(np.linalg.norm(state.params))
         is_near = True if self.distance <= limit else None
-        yield Finding(f"The head is within {rounded_up(limit)} of the minimum.", is_near)
+        yield Finding(f"The head is within {Decimal(limit):.2g} of the minimum.", is_near)
 
     def _kept(
         self, state: State, model: LinearModel, sets: dict[str, EmbeddingSet], totals: Totals

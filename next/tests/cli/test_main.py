@@ -11,8 +11,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
 import click
+import numpy as np
 import pytest
 from numpy.typing import NDArray
 from PIL import Image

@@ -8,6 +8,8 @@ import pytest
 from probekit.errors import NotFoundError
 from probekit.federated.local import Adam, Sgd
 from probekit.federated.presets import PRESETS, preset
+from probekit.registry import configured
+from probekit.unlearning.methods.fedremoval import FedRemoval
 from tests.federated.examples import divided, federation
 
 
@@ -48,3 +50,8 @@ def test_the_code_has_a_schedule_for_each_dataset() -> None:
 def test_an_unknown_preset_is_not_found() -> None:
     with pytest.raises(NotFoundError):
         preset("f2l2")
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_the_removal_of_a_preset_is_a_method(name: str) -> None:
+    assert isinstance(configured(preset(name).unlearner), FedRemoval)
