@@ -70,7 +70,7 @@ class SufficientStats:
 
     @classmethod
     def from_rows(cls, embeddings: EmbeddingSet) -> Self:
-        """The statistics of these rows: a root if it is less than half of the Gram, else sums."""
+        """The statistics of these rows: a root if it is less than a quarter of the Gram, else sums."""
         check_training_rows(embeddings)
         columns = embeddings.width + 1
         count = len(embeddings)
@@ -124,8 +124,11 @@ def block_rows(width: int) -> int:
 
 
 def is_few(rows: int, columns: int) -> bool:
-    """Whether so many rows keep a root: it is less than half of the Gram."""
-    return 2 * rows < columns
+    """Whether so many rows keep a root: it is less than a quarter of the Gram.
+
+    A root's rounding grows with the square of its rows, and certificates with it.
+    """
+    return 4 * rows < columns
 
 
 def sum_stats(parts: Iterable[SufficientStats]) -> SufficientStats:

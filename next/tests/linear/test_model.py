@@ -61,7 +61,7 @@ def test_many_rows_are_read_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     np.testing.assert_array_equal(gradient, expected[1])
 
 
-@pytest.mark.parametrize("count", [3, 40], ids=["root", "sums"])
+@pytest.mark.parametrize("count", [2, 40], ids=["root", "sums"])
 def test_sums_have_the_loss_of_their_rows(count: int) -> None:
     rows = random_set(count, 8, 3)
     model = LinearModel(8, 3)

@@ -22,7 +22,7 @@ from tests.oracles import one_hot, random_set, relative_error, with_ones
 
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
 @pytest.mark.parametrize("weighted", [False, True])
-@pytest.mark.parametrize("count", [300, 5])
+@pytest.mark.parametrize("count", [300, 3])
 def test_sums_are_those_of_the_explicit_matrices(
     dtype: str, weighted: bool, count: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -35,7 +35,7 @@ def test_sums_are_those_of_the_explicit_matrices(
     stats = SufficientStats.from_rows(embeddings)
     Z = with_ones(embeddings.rows)
     Y = one_hot(embeddings.labels, 4)
-    assert (stats.root is not None) == (count == 5)
+    assert (stats.root is not None) == (count == 3)
     assert np.allclose(stats.gram, Z.T @ (weights[:, None] * Z), rtol=1e-12)
     assert np.allclose(stats.moment, Z.T @ (weights[:, None] * Y), rtol=1e-12, atol=1e-12)
     assert np.allclose(stats.target_squares, weights @ Y, rtol=1e-12)
@@ -44,7 +44,7 @@ def test_sums_are_those_of_the_explicit_matrices(
 
 
 def test_asking_a_root_for_its_sums_leaves_it_as_small_as_it_was() -> None:
-    stats = SufficientStats.from_rows(random_set(5, 12, 4))
+    stats = SufficientStats.from_rows(random_set(3, 12, 4))
     assert stats.gram.shape == (13, 13)
     assert stats.moment.shape == (13, 4)
     assert [name for name, value in vars(stats).items() if np.ndim(value)] == ["root"]
@@ -121,7 +121,7 @@ def test_normalized_rows_have_norm_one_and_zeros_stay() -> None:
         normalized(embeddings, "L1")
 
 
-@pytest.mark.parametrize("count", [300, 5])
+@pytest.mark.parametrize("count", [300, 3])
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 def test_rows_that_are_not_finite_are_named(
     count: int, value: float, monkeypatch: pytest.MonkeyPatch
@@ -134,7 +134,7 @@ def test_rows_that_are_not_finite_are_named(
         SufficientStats.from_rows(replace(embeddings, rows=rows))
 
 
-@pytest.mark.parametrize("count", [300, 5])
+@pytest.mark.parametrize("count", [300, 3])
 def test_squares_that_overflow_are_refused(count: int) -> None:
     embeddings = random_set(count, 12, 4)
     huge = replace(embeddings, rows=np.asarray(embeddings.rows, float) * 1e200)
