@@ -121,7 +121,7 @@ class LocalPlan:
                 f"Seed and round must be 0 or more; found {self.seed} and {self.round}. Raise them."
             )
         if self.rate is not None and not math.isfinite(self.rate):
-            raise InputError(f"rate (--rate) must be a finite number; found {self.rate}.")
+            raise InputError(f"rate (fedavg:rate=1e-3) must be a finite number; found {self.rate}.")
 
     def shortened(self, ratio: float) -> Self:
         """A share of the steps or epochs, rounded up."""
@@ -219,7 +219,7 @@ class TrainingLoss:
 def train_locally(loss: LocalLoss, start: Array, plan: LocalPlan, client: str) -> Array:
     """The parameters after a plan's steps; refuses to return a diverged result."""
     if plan.rate is None:
-        raise InputError("Local training needs a rate; found none. Pass one (--rate).")
+        raise InputError("Local training needs a rate; found none. Pass one (fedavg:rate=1e-3).")
     params = start
     stepper = plan.optimizer.fresh()
     with np.errstate(over="ignore", invalid="ignore"):  # divergence is refused below
@@ -235,7 +235,7 @@ def train_locally(loss: LocalLoss, start: Array, plan: LocalPlan, client: str) -
     if not (np.abs(params) < DIVERGED).all():
         raise InputError(
             f"Local training must end with finite parameters; that of client {client} diverged at "
-            f"rate {plan.rate:g}. Lower it (--rate)."
+            f"rate {plan.rate:g}. Lower it (fedavg:rate=1e-3)."
         )
     return params
 

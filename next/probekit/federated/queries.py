@@ -153,7 +153,7 @@ class Curvature:
         if not isinstance(client.model, LinearModel):
             raise InputError(
                 f"The curvature of a {type(client.model).__name__} is not known beforehand. "
-                "Pass a rate (--rate)."
+                "Pass a rate (fedavg:rate=1e-3)."
             )
         stats = client.statistics
         trace = _trace(stats) / stats.weight

@@ -62,7 +62,7 @@ class FedAvg:
     def __post_init__(self) -> None:
         check_keep(self.keep, ("statistics", "gradients", "history"), "fedavg")
         if self.rounds < 1:
-            raise InputError(f"rounds (--rounds) must be 1 or more; found {self.rounds}.")
+            raise InputError(f"rounds (fedavg:rounds=20) must be 1 or more; found {self.rounds}.")
         if self.start not in get_args(Start):
             raise InputError(f"start must be 'model' or 'random'; found {self.start!r}.")
         shares = {"participation": self.participation, "at_least": self.at_least}
@@ -121,7 +121,7 @@ class FedAvg:
             return self
         if not isinstance(self.plan.optimizer, Sgd):
             name = type(self.plan.optimizer).__name__
-            raise InputError(f"{name} needs a rate; found none. Pass one (--rate 1e-3).")
+            raise InputError(f"{name} needs a rate; found none. Pass one (fedavg:rate=1e-3).")
         of_rows = self.plan.batch_size is not None
         bound = largest_curvature(federation, of_rows=of_rows, at_least=self.at_least)
         curvature = bound * federation.model.loss.largest_curvature + ridge
