@@ -27,6 +27,7 @@ from probekit.errors import CorruptError, StorageError
 T = TypeVar("T")
 
 ASIDE = ".aside-"
+REPLACED = ".old-"
 MAX_JSON_BYTES = 1 << 26
 
 _FULL = (
@@ -122,7 +123,7 @@ def restore_folder(target: Path) -> None:
 
 
 def _replaced(target: Path) -> Path:
-    return target.parent / f".old-{target.name}"
+    return target.parent / f"{REPLACED}{target.name}"
 
 
 def remove_files(paths: Iterable[Path]) -> None:

@@ -25,7 +25,14 @@ from probekit.cache.erasure import Intent, finish, links, read_intent, remove_sa
 from probekit.cache.runs import noted_runs, write_runs
 from probekit.data.triggers import Poison
 from probekit.errors import CacheError, CorruptError, InputError, NotFoundError, ProbekitError
-from probekit.files import new_folder, remove_folder, sync_folder, write_bytes
+from probekit.files import (
+    REPLACED,
+    new_folder,
+    remove_folder,
+    restore_folder,
+    sync_folder,
+    write_bytes,
+)
 from probekit.progress import Progress, silent
 from probekit.records import dump
 from probekit.runs import layout
@@ -114,6 +121,7 @@ def plan_erasure(
     """
     root = cache.root if isinstance(cache, Cache) else cache
     store = Cache(root, during_erasure=True)
+    restore_folder(Path(folder).expanduser())
     run = Run(folder, cache=store)
     request = tuple(
         [*(f"client={name}" for name in clients), *(f"sample={name}" for name in samples)]
@@ -207,7 +215,7 @@ def _known_runs(run: Path, cache: Cache, gone: frozenset[str]) -> dict[str, Path
     """Runs by their ids. One that was written and is not where the cache knows it is asked for."""
     noted = noted_runs(cache)
     folders = {run.parent, *(entry.folder(cache).parent for entry in noted.values())}
-    beside = [path.parent for folder in folders for path in sorted(folder.glob("*/run.json"))]
+    beside = [path.parent for folder in folders for path in sorted(folder.glob("[!.]*/run.json"))]
     found = {name: place for place in [*beside, run] if (name := _run_id(place))}
     for name, entry in noted.items():
         if entry.done and name not in found and name not in gone:
@@ -323,6 +331,8 @@ def _sweep(folder: Path) -> None:
     """Remove what killed commands left beside runs."""
     if not folder.is_dir():
         return
+    for path in folder.glob(f"{REPLACED}*"):
+        restore_folder(folder / path.name.removeprefix(REPLACED))
     leftovers = [path for path in folder.iterdir() if LEFTOVER.fullmatch(path.name)]
     for path in leftovers:
         if path.is_dir() and not path.is_symlink():

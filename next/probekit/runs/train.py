@@ -16,12 +16,13 @@ import numpy as np
 
 from probekit.arrays import TEXT, Texts
 from probekit.cache import Cache
+from probekit.cache.erasure import Tombstones
 from probekit.cache.runs import note_run, noted_runs
 from probekit.data import DataOptions, read_dataset
 from probekit.data.partition import Scheme, partition
 from probekit.data.triggers import Poison, TriggeredDataset, parse_trigger
 from probekit.embeddings import UNLABELED, EmbeddingSet
-from probekit.errors import InputError, MismatchError, MissingClients
+from probekit.errors import CacheError, InputError, MismatchError, MissingClients
 from probekit.extraction import ExtractOptions
 from probekit.extraction.extract import extract_dataset, open_backbone, set_name
 from probekit.extraction.sources import RowSplits, read_rows
@@ -111,6 +112,7 @@ class TrainingPlan:
             with self.cache.changing():
                 if os.path.lexists(self.folder):
                     return self._existing()
+                self._check_erased()
                 self.sweep()
                 note_run(self.cache, self.description.id, self.folder, done=False)
                 with new_folder(self.folder) as aside:
@@ -147,6 +149,15 @@ class TrainingPlan:
                 notes += [f"Without {name}: {why}." for name, why in missing.reasons.items()]
             else:
                 return data, federation, state, tuple(notes)
+
+    def _check_erased(self) -> None:
+        """Rows may have been erased since they were read."""
+        erased = int(Tombstones.read(self.cache).holds(self.rows.ids).sum())
+        if erased:
+            raise CacheError(
+                f"Rows of a run must be in the cache; {erased:,} were erased from it meanwhile. "
+                "Run the same command again."
+            )
 
     def _existing(self) -> Run:
         """The run that is here already, if it is this one."""
