@@ -184,4 +184,5 @@ def _locate(files: Sequence[RowFile], ids: Ids) -> Indices:
 
 def _are_equal(ids: Ids, others: Ids) -> bool:
     """Eight bytes at a time."""
-    return np.array_equal(*(np.ascontiguousarray(part).view(np.uint64) for part in (ids, others)))
+    words = np.ascontiguousarray(ids).view(np.uint64)
+    return np.array_equal(words, np.ascontiguousarray(others).view(np.uint64))
