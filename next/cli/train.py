@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import shlex
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,10 +22,11 @@ from probekit.cli.output import CacheOutput
 
 
 def parse_number(text: str) -> float | str:
-    """A number where it is one."""
+    """A finite number where it is one; else the text, so that an error can show it."""
     for kind in (int, float):
         with suppress(ValueError):
-            return kind(text)
+            number: float = kind(text)
+            return number if math.isfinite(number) else text
     return text
 
 
@@ -102,5 +105,5 @@ def train(
     )
     output.print("\n".join(trained.summary()))
     client = next(iter(document["clients"]))
-    output.print(f"next: probekit unlearn {run} --client {client}")
+    output.print(shlex.join(["next:", "probekit", "unlearn", str(run), f"--client={client}"]))
     output.result(document)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 from probekit.cli.options import DRY_RUN, argument, expand_flags, flag
@@ -61,7 +62,7 @@ def unlearn(
         output.warn(*facts.warnings)
     if not dry_run:
         output.print("\n".join(opened.summary()))
-        output.print(f"next: probekit verify {run}")
+        output.print(shlex.join(["next:", "probekit", "verify", str(run)]))
     output.result(done.to_dict())
 
 
