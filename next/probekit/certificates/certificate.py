@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
 from typing import Literal
@@ -31,7 +30,6 @@ from probekit.federated.state import KeptStatistics, State
 from probekit.federated.training.lbfgs import identity, whitener
 from probekit.linear.model import LinearModel
 from probekit.linear.solvers import Map, conjugate_gradient
-from probekit.linear.stats import SufficientStats, sum_stats
 from probekit.objective import Model, Squares
 from probekit.records import record
 
@@ -203,7 +201,7 @@ def certify(
     kept = state.get(KeptStatistics)
     squares = isinstance(model.loss, Squares)
     if squares and kept is not None:
-        return certify_by_statistics(state, kept.parts, test=test, class_labels=class_labels)
+        return certify_by_statistics(state, kept, test=test, class_labels=class_labels)
     if dict(retained.clients) != dict(state.clients) or retained.model != model:
         raise InputError(
             f"A certificate asks the state's {len(state.clients)} clients about their "
@@ -214,35 +212,34 @@ def certify(
     penalized = bool((model.penalized == 1).all()) and state.ridge > 0
     if not squares or (penalized and retained.has_rows):
         return _certify_by_gradients(state, model, retained, test, class_labels=class_labels)
-    parts = collect_stats(retained)
-    return certify_by_statistics(state, parts, test=test, class_labels=class_labels)
+    collected = KeptStatistics(collect_stats(retained))
+    return certify_by_statistics(state, collected, test=test, class_labels=class_labels)
 
 
 def certify_by_statistics(
     state: State,
-    parts: Mapping[str, SufficientStats],
+    kept: KeptStatistics,
     *,
     test: EmbeddingSet | None = None,
     class_labels: bool = True,
 ) -> Certificate:
     """For squares, from the sums of the retained clients."""
     model = state.model
-    counts = {name: part.count for name, part in parts.items()}
+    counts = {name: part.count for name, part in kept.parts.items()}
     if not isinstance(model, LinearModel) or counts != dict(state.clients):
         raise InputError(
             f"Statistics of a linear model's {len(state.clients)} retained clients and "
             f"{sum(state.clients.values())} rows are needed; found those of {len(counts)} and "
             f"{sum(counts.values())}. Unlearn by a method that renews them."
         )
-    stats = sum_stats(parts.values())
     bounds = bounds_from_statistics(
-        stats,
+        kept.total,
         state.params,
         model=model,
         ridge=state.ridge,
-        summing=summing_error(parts.values()),
+        summing=summing_error(kept.parts.values()),
     )
-    stale = class_labels and bool((stats.target_squares == 0).any())
+    stale = class_labels and bool((kept.total.target_squares == 0).any())
     return _certificate(state, bounds, "statistics", test, stale_classes=stale)
 
 
@@ -352,7 +349,7 @@ class _Rounds:
         kept = self.state.get(KeptStatistics)
         inverse: Map = identity
         if kept is not None:
-            inverse = whitener(self.model, sum_stats(kept.parts.values()), self.state.ridge)
+            inverse = whitener(self.model, kept.total, self.state.ridge)
         solution = conjugate_gradient(
             lambda vector: self.loss.product(params, vector.reshape(params.shape)).reshape(shape),
             gradient.reshape(shape),

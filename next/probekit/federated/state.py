@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Protocol, Self, TypeVar
 
 from probekit.arrays import Array
@@ -12,7 +13,7 @@ from probekit.federated.federation import Federation, total, total_stats
 from probekit.federated.queries import Gradient, Weight
 from probekit.linear.model import LinearModel
 from probekit.linear.ridge import Gcv, InverseC, RidgeChoice, RidgeRule, check_ridge
-from probekit.linear.stats import SufficientStats
+from probekit.linear.stats import SufficientStats, sum_stats
 from probekit.objective import Model, Squares
 from probekit.progress import Progress, silent
 from probekit.records import record
@@ -69,6 +70,11 @@ class KeptStatistics:
     """Each client's statistics."""
 
     parts: Mapping[str, SufficientStats]
+
+    @cached_property
+    def total(self) -> SufficientStats:
+        """Their sum; training and its certificate use the same."""
+        return sum_stats(self.parts.values())
 
     def without(self, clients: Collection[str]) -> Self:
         return type(self)(drop(self.parts, clients))

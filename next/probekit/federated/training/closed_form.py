@@ -17,7 +17,7 @@ from probekit.federated.state import (
 )
 from probekit.linear.model import LinearModel
 from probekit.linear.ridge import RidgeRule, solve_ridge
-from probekit.linear.stats import SufficientStats, sum_stats
+from probekit.linear.stats import SufficientStats
 from probekit.objective import Squares
 from probekit.progress import Progress, silent
 from probekit.records import record
@@ -57,9 +57,8 @@ class ClosedForm:
                 f"Statistics of {len(federation.clients)} clients are needed; those of "
                 f"{min(absent)} are not here. Collect them first."
             )
-        ordered = {name: parts[name] for name in federation.clients}
-        stats = sum_stats(ordered.values())
-        return self._state(federation, stats, KeptStatistics(ordered), ridge=ridge)
+        kept = KeptStatistics({name: parts[name] for name in federation.clients})
+        return self._state(federation, kept.total, kept, ridge=ridge)
 
     def _state(
         self,
