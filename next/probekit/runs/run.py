@@ -47,6 +47,7 @@ if TYPE_CHECKING:
 SERVER_NAME = "server"
 
 
+MANUAL = "manual"
 @contextmanager
 def single_thread() -> Iterator[None]:
     """One BLAS thread: several would add in another order, and give other bits."""
@@ -205,7 +206,7 @@ def head_of(state: State, rows: RunRows, description: Description) -> Head:
         fit={
             "head": options.head,
             "ridge": state.ridge,
-            "ridge_choice": "manual" if rule is None else record_name(rule),
+            "ridge_choice": MANUAL if rule is None else record_name(rule),
         },
         dataset=description.source,
     )
@@ -350,10 +351,10 @@ class Run:
         """The newest state in a few lines."""
         newest = self.newest
         accuracy = self.accuracy()
-        choice = newest.state.ridge_choice
-        rule = "as given" if choice.rule is None else record_name(choice.rule)
-        how = rule.removeprefix("ridge/")
-        lines = [f"ridge: {choice.value:.4g} ({how}), intercept {self.options.chosen_intercept}"]
+        fit = newest.head.fit
+        how = str(fit["ridge_choice"]).removeprefix("ridge/")
+        how = "as given" if how == MANUAL else how
+        lines = [f"ridge: {fit['ridge']:.4g} ({how}), intercept {self.options.chosen_intercept}"]
         event = newest.events[-1]
         if not isinstance(event, Erased):
             cost = event.cost
@@ -403,7 +404,7 @@ class Run:
             "test_rows": int((newest.rows.roles == TEST).sum()),
             "server_rows": int((newest.rows.roles == SERVER).sum()),
             "classes": list(newest.rows.classes),
-            "ridge": newest.state.ridge,
+            "ridge": newest.head.fit["ridge"],
             "fingerprint": newest.fingerprint,
             "state_fingerprint": newest.state_fingerprint,
             "head": newest.head.digest,
