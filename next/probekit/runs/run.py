@@ -34,6 +34,7 @@ from probekit.runs.rows import (
     TEST,
     TRAINING,
     Mask,
+    RunFiles,
     RunRows,
     fingerprint_of,
     state_fingerprint,
@@ -41,13 +42,14 @@ from probekit.runs.rows import (
 
 if TYPE_CHECKING:
     from probekit.runs.erase import Erasure
+    from probekit.runs.evaluate import RunEvaluation
     from probekit.runs.unlearn import Unlearning
     from probekit.runs.verify import VerifyResult
 
 SERVER_NAME = "server"
-
-
 MANUAL = "manual"
+
+
 @contextmanager
 def single_thread() -> Iterator[None]:
     """One BLAS thread: several would add in another order, and give other bits."""
@@ -139,6 +141,8 @@ class RunData:
     def of(cls, rows: RunRows, description: Description, cache: Cache) -> Self:
         """Which rows are here is looked up; they are read when they are used."""
         encoding = description.read_encoding()
+        if isinstance(rows, RunFiles):
+            return cls(rows, rows.classes, description, encoding, rows.ids)
         entry = cache.entry(encoding)
         here = entry.known().holds(rows.ids)
         training = rows.roles == TRAINING
@@ -179,6 +183,13 @@ class RunData:
 
     def head(self, state: State) -> Head:
         return head_of(state, self.rows, self.description)
+
+
+def matrix_of(rows: RunRows, description: Description, cache: Cache) -> Rows:
+    """The embeddings of rows that are in the cache; of files the digests of their sums."""
+    if isinstance(rows, RunFiles):
+        return rows.ids
+    return cache.entry(description.read_encoding()).rows(rows.ids, description.width)
 
 
 def certify_state(
@@ -246,7 +257,7 @@ class Run:
 
     def __repr__(self) -> str:
         newest = self.newest
-        return f"Run({str(self.folder)!r}, state {newest.number}, {len(newest.rows):,} rows)"
+        return f"Run({str(self.folder)!r}, state {newest.number}, {newest.rows.size:,} rows)"
 
     @property
     def newest(self) -> StoredState:
@@ -392,6 +403,32 @@ class Run:
             progress=progress,
         )
 
+    def evaluate(
+        self, data: object = "test", *, progress: Progress = silent, **reading: Any
+    ) -> RunEvaluation:
+        """The heads before, after, retrained and at the minimum, on the run's test rows or others.
+
+        reading: how `data` are read, as in `probe`.
+        """
+        from probekit.probing.probe import reading_options
+        from probekit.runs.evaluate import evaluate_run
+
+        return evaluate_run(self, data, reading=reading_options(reading), progress=progress)
+
+    def report(
+        self,
+        path: Path | str = "report.html",
+        *,
+        data: object = "test",
+        progress: Progress = silent,
+    ) -> Path:
+        """Evaluate, and write a page about it."""
+        from probekit.report.page import write_page
+        from probekit.report.run import describe_run
+
+        evaluation = self.evaluate(data, progress=progress)
+        return write_page([describe_run(evaluation)], Path(path))
+
     def to_dict(self) -> dict[str, Any]:
         newest = self.newest
         certificate = newest.certificate
@@ -400,7 +437,7 @@ class Run:
             "id": newest.description.id,
             "state": newest.number,
             "clients": newest.rows.counts(),
-            "rows": int((newest.rows.roles == TRAINING).sum()),
+            "rows": sum(newest.rows.counts().values()),
             "test_rows": int((newest.rows.roles == TEST).sum()),
             "server_rows": int((newest.rows.roles == SERVER).sum()),
             "classes": list(newest.rows.classes),

@@ -10,7 +10,7 @@ from sklearn.linear_model import LogisticRegression
 
 from probekit.cache import Cache
 from probekit.embeddings import EmbeddingSet
-from probekit.errors import NotFoundError
+from probekit.errors import InputError, NotFoundError
 from probekit.runs.evaluate import evaluate_run, run_heads
 from probekit.runs.run import Run
 from probekit.runs.train import train
@@ -108,3 +108,15 @@ def test_without_all_retained_rows_there_is_no_reference(tmp_path: Path) -> None
     assert list(evaluation.unlearning.heads) == ["before", "after"]
     assert [client.client for client in evaluation.unlearning.clients] == ["0"]
     assert any("cache" in note for note in evaluation.notes)
+
+
+def test_a_run_evaluates_itself_and_draws_its_page(tmp_path: Path) -> None:
+    rows = make_rows()
+    run = train(rows, run=tmp_path / "run", clients=3)
+    run.unlearn(client="1")
+    test = rows.take(np.arange(30, 60))
+    assert run.evaluate(test).to_dict() == evaluate_run(run, test).to_dict()
+    page = run.report(tmp_path / "page.html", data=test)
+    assert "retrained" in page.read_text()
+    with pytest.raises(InputError, match="nosuch"):
+        run.evaluate(test, nosuch=1)
