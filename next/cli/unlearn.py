@@ -41,7 +41,7 @@ def unlearn(
     )
     output.warn(*done.notes)
     if done.plans:
-        headers = ("method", "ends at", "rounds at most", "bytes at most", "needs")
+        headers = ("method", "promises", "rounds at most", "bytes at most", "needs")
         rows = [
             (item.name, item.promise, item.rounds, f"{item.bytes:,}", ", ".join(item.missing))
             for item in done.plans
