@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, get_args, get_type_hints
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from probekit.errors import InputError, NotFoundError
 
@@ -95,6 +95,7 @@ TRAINERS = Registry(
     {
         "closed-form": "probekit.federated.training.closed_form:ClosedForm",
         "fedavg": "probekit.federated.training.fedavg:FedAvg",
+        "knot": "probekit.federated.training.knot:KnotTraining",
         "lbfgs": "probekit.federated.training.lbfgs:LbfgsRounds",
     },
 )
@@ -108,6 +109,17 @@ METHODS = Registry(
         "fedremoval": "probekit.unlearning.methods.fedremoval:FedRemoval",
         "fedremoval-line": "probekit.unlearning.methods.fedremoval:FedRemovalLine",
         "fedremoval-pcg": "probekit.unlearning.methods.fedremoval:FedRemovalPcg",
+        "cf": "probekit.unlearning.methods.cf:ContinuedTraining",
+        "flipping": "probekit.unlearning.methods.flipping:Flipping",
+        "sga": "probekit.unlearning.methods.ascent:GradientAscent",
+        "ew-sga": "probekit.unlearning.methods.ascent:ElasticAscent",
+        "pga": "probekit.unlearning.methods.ascent:ProjectedAscent",
+        "knot": "probekit.unlearning.methods.knot:Knot",
+        "federaser": "probekit.unlearning.methods.federaser:FedEraser",
+        "fedrecovery": "probekit.unlearning.methods.fedrecovery:FedRecovery",
+        "starfish": "probekit.unlearning.methods.starfish:Starfish",
+        "fused": "probekit.unlearning.methods.fused:Fused",
+        "ferrari": "probekit.unlearning.methods.ferrari:Ferrari",
     },
 )
 SOLVERS = Registry(
@@ -137,11 +149,18 @@ TRIGGERS = Registry(
 def configured(text: str, registry: Registry = METHODS) -> Any:
     """The record that `name`, `name:VALUE` or `name:key=value,...` stands for.
 
+    A method may also be an own class, `py:module:Class` with the same options behind it.
     A bare value is that of the first option. A solver is named by `solver=` (or bare), and options
     that the method does not have are the solver's: `fedremoval:sgd,steps=1000`.
     """
     name, _, options = text.partition(":")
-    factory = registry.get(name)
+    if name == "py" and registry is METHODS:  # the others are read from runs of other people
+        module, _, options = options.partition(":")
+        attribute, _, options = options.partition(":")
+        name = f"py:{module}:{attribute}"
+        factory = import_object(name)
+    else:
+        factory = registry.get(name)
     known = _options(factory)
     values: dict[str, str] = {}
     for position, part in enumerate(filter(None, options.split(","))):
@@ -169,8 +188,12 @@ def _options(factory: Factory) -> dict[str, Any]:
 
 
 def _converted(key: str, value: str, kind: Any) -> Any:
-    """An option's text as a number, where its type is one."""
+    """An option's text as its type says: a number, one of several texts, or none."""
     kinds = [kind, *get_args(kind)]
+    if value == "none" and type(None) in kinds:
+        return None
+    if get_origin(kind) is Literal and value not in kinds:
+        raise InputError(f"{key} must be one of {', '.join(get_args(kind))}; found {value!r}.")
     for number in (int, float):
         if number in kinds:
             try:

@@ -14,6 +14,7 @@ from probekit.federated.local import Adam, LocalPlan, Sgd
 from probekit.federated.state import KEEP, Trainer
 from probekit.federated.training.closed_form import ClosedForm
 from probekit.federated.training.fedavg import FedAvg
+from probekit.federated.training.knot import KnotTraining
 from probekit.federated.training.lbfgs import LbfgsRounds
 from probekit.linear.model import LinearModel
 from probekit.linear.ridge import INTERCEPTS, Gcv, Intercept, InverseC, RidgeRule, check_ridge
@@ -48,7 +49,10 @@ class FedAvgSettings(msgspec.Struct, forbid_unknown_fields=True):
     at_least: float = 1.0
     start: Literal["model", "random"] = "model"
 
-    def trainer(self, keep: frozenset[str], seed: int) -> FedAvg:
+    def trainer(self, keep: frozenset[str], seed: int) -> Trainer:
+        return self.fedavg(keep, seed)
+
+    def fedavg(self, keep: frozenset[str], seed: int) -> FedAvg:
         optimizer = Sgd(self.momentum)
         plan = LocalPlan(
             rate=self.rate,
@@ -64,6 +68,18 @@ class FedAvgSettings(msgspec.Struct, forbid_unknown_fields=True):
         return FedAvg(
             self.rounds, plan, self.uniform, self.participation, self.at_least, self.start, keep
         )
+
+
+class KnotSettings(FedAvgSettings):
+    """What may stand behind `knot:`."""
+
+    clusters: int = 2
+
+    def trainer(self, keep: frozenset[str], seed: int) -> Trainer:
+        return KnotTraining(self.clusters, self.fedavg(frozenset(), seed), keep)
+
+
+SETTINGS: dict[str, type[FedAvgSettings]] = {"fedavg": FedAvgSettings, "knot": KnotSettings}
 
 
 @dataclass(frozen=True)
@@ -172,14 +188,15 @@ class TrainOptions:
                 return ClosedForm(keep)
             return LbfgsRounds(tolerance=LBFGS_SHARE * self.tolerance, keep=keep)
         name, _, settings = self.method.partition(":")
-        if name == "fedavg":
+        if name in SETTINGS:
+            kind = SETTINGS[name]
             pairs = dict(pair.partition("=")[::2] for pair in settings.split(",") if pair)
             try:
-                chosen = msgspec.convert(pairs, FedAvgSettings, strict=False)
+                chosen = msgspec.convert(pairs, kind, strict=False)
             except msgspec.ValidationError as error:
                 raise InputError(
-                    f"fedavg takes {', '.join(FedAvgSettings.__struct_fields__)}; found "
-                    f"{settings!r}: {error}. Write --method fedavg:rounds=20,epochs=1."
+                    f"{name} takes {', '.join(kind.__struct_fields__)}; found "
+                    f"{settings!r}: {error}. Write --method {name}:rounds=20,epochs=1."
                 ) from error
             return chosen.trainer(keep, self.seed)
         configured_trainer: Trainer = configured(self.method, TRAINERS)

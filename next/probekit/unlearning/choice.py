@@ -129,7 +129,7 @@ def plan_of(name: str, method: Unlearner, removal: Removal) -> MethodPlan:
     if removal.server is not None and isinstance(method, FedRemoval):
         warning = ServerRows.of(removal.server, ridge=removal.state.ridge).warning
     rounds = sum(question.times for question in questions)
-    size = sum(question.times * _bytes(question, removal.retained) for question in questions)
+    size = sum(question.times * _bytes(question, removal) for question in questions)
     return MethodPlan(name, method.promise, tuple(lacking), rounds, size, warning)
 
 
@@ -142,8 +142,9 @@ def _preparing(method: Unlearner, removal: Removal) -> list[Questions]:
     return []
 
 
-def _bytes(question: Questions, federation: Federation) -> int:
+def _bytes(question: Questions, removal: Removal) -> int:
     """What one round sends and receives."""
+    federation = removal.target if question.target else removal.retained
     names = federation.clients if question.clients is None else question.clients
     query = question.query
     answers = sum(

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import cached_property
-from typing import ClassVar, Literal, Protocol
+from typing import ClassVar, Literal, Protocol, TypeVar
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from probekit.federated.federation import Federation, collect_stats
 from probekit.federated.loss import MeanLoss
 from probekit.federated.queries import Query, Weight
 from probekit.federated.state import (
+    History,
     Kept,
     KeptGradients,
     KeptStatistics,
@@ -23,6 +24,7 @@ from probekit.federated.state import (
     choose_from,
     choose_ridge,
 )
+from probekit.federated.training.knot import Clusters
 from probekit.linear.model import LinearModel
 from probekit.linear.ridge import InverseC, RidgeChoice
 from probekit.linear.stats import SufficientStats, sum_stats
@@ -37,13 +39,20 @@ from probekit.unlearning.classes import (
 
 SHOWN_CLIENTS = 9
 
+K = TypeVar("K")
+
 
 class Need(Enum):
     """What a method may need; the value says how to have it."""
 
+    TARGET = "the forgotten clients with their rows (bring them online)"
     RETAINED = "the retained clients (bring them online)"
     RETAINED_ROWS = "retained clients with rows (statistics cannot train locally)"
     SERVER_ROWS = "rows on the server (train with --server-share)"
+    WHOLE_CLIENTS = "a request about whole clients (forget samples by exact or retrain)"
+    HISTORY = "the rounds of the training (train --method fedavg --keep history)"
+    CLUSTERS = "a head trained in clusters (train --method knot)"
+    DIRECTIONS = "what to be blind to (ferrari:columns=0:9, or ferrari:directions=FILE.npy)"
     QUADRATIC = "a head trained on squares (a ridge head)"
     PENALIZED = "a ridge above 0 on every parameter (--ridge, --intercept penalized)"
 
@@ -73,6 +82,7 @@ class Removal:
     """What a method works from. The rows on the server are a federation of one.
 
     clients: all retained clients with their rows. retained: those of them that can be asked.
+    target: the forgotten clients, or the forgotten samples of clients, that can be asked.
     class_labels: outputs are classes, which leave the head with their last row.
     renewed: the retained clients' sums, where they were collected before.
     """
@@ -81,6 +91,7 @@ class Removal:
     request: Request
     clients: Mapping[str, int]
     retained: Federation
+    target: Federation
     server: Federation | None = None
     class_labels: bool = True
     progress: Progress = silent
@@ -101,8 +112,10 @@ class Removal:
         _check_clients(state, request, federation)
         if request.clients:
             retained = federation.without(request.clients)
+            target = federation.only(request.clients & federation.clients.keys())
         else:
             retained = federation.without_samples(request.samples)
+            target = _forgotten_samples(request, federation, retained)
         clients = {
             name: retained.clients.get(name, rows)
             for name, rows in state.clients.items()
@@ -115,7 +128,7 @@ class Removal:
             )
         if server is not None:
             server = replace(server, model=state.model)
-        return cls(state, request, clients, retained, server, class_labels, progress)
+        return cls(state, request, clients, retained, target, server, class_labels, progress)
 
     @property
     def is_quadratic(self) -> bool:
@@ -125,6 +138,22 @@ class Removal:
     def absent(self) -> list[str]:
         """The retained clients that cannot be asked."""
         return [name for name in self.clients if name not in self.retained.clients]
+
+    @property
+    def round(self) -> int:
+        """The number of the next round, which no batch has been drawn under."""
+        return self.state.rounds
+
+    def kept(self, kind: type[K]) -> K:
+        """What the server keeps of this kind; a method that calls this declares the need."""
+        item = self.state.get(kind)
+        if item is None:
+            raise InputError(
+                f"This run must keep {kind.__name__}; it keeps "
+                f"{', '.join(type(item).__name__ for item in self.state.kept) or 'nothing'}. "
+                "Use another method, or train anew."
+            )
+        return item
 
     @property
     def loss(self) -> MeanLoss:
@@ -217,6 +246,11 @@ class Removal:
             class_labels=False,
         )
 
+    def narrowed_state(self, after: State) -> State:
+        """A state of all classes, for the remaining ones."""
+        classes = self.remaining_classes
+        return after if len(classes) == after.model.classes else narrow_state(after, classes)
+
     def seen_by(self, after: State) -> Removal:
         """The removal in the classes of the state that a method made of it."""
         return self if after.model.classes == self.state.model.classes else self.narrowed()
@@ -271,6 +305,22 @@ def _check_clients(state: State, request: Request, federation: Federation) -> No
             )
 
 
+def _forgotten_samples(
+    request: Request, federation: Federation, retained: Federation
+) -> Federation:
+    """The samples alone, as they were counted when the retained rows were."""
+    samples = {
+        name: ids - federation.samples.get(name, frozenset())
+        for name, ids in request.samples.items()
+    }
+    counts = {
+        name: rows - retained.clients.get(name, 0)
+        for name, rows in federation.clients.items()
+        if name in samples
+    }
+    return replace(federation, clients=counts, samples=samples, keep=True)
+
+
 def _listed(clients: Iterable[str]) -> str:
     """`clients 0 to 4`, or their names."""
     names = list(clients)
@@ -282,11 +332,15 @@ def _listed(clients: Iterable[str]) -> str:
 
 @dataclass(frozen=True, eq=False)
 class Questions:
-    """A query that a method asks so many times, of all its clients or of some."""
+    """A query that a method asks so many times, of all its clients or of some.
+
+    target: it is asked of the forgotten clients, not of the retained ones.
+    """
 
     query: Query
     times: int = 1
     clients: Sequence[str] | None = None
+    target: bool = False
 
 
 def choosing_questions(removal: Removal) -> list[Questions]:
@@ -309,7 +363,7 @@ class Unlearner(Protocol):
 
     def needs(self, removal: Removal) -> frozenset[Need]: ...
     def questions(self, removal: Removal) -> Sequence[Questions]:
-        """What it would ask the retained clients, at most."""
+        """What it would ask clients, at most."""
 
     def unlearn(self, removal: Removal) -> State: ...
 
@@ -318,9 +372,15 @@ def missing(method: Unlearner, removal: Removal) -> list[str]:
     """What a method needs that is not here."""
     state = removal.state
     present = {
+        Need.TARGET: removal.target.clients.keys() == removal.request.touched
+        and removal.target.has_rows,
         Need.RETAINED: not removal.absent,
         Need.RETAINED_ROWS: not removal.absent and removal.retained.has_rows,
         Need.SERVER_ROWS: removal.server is not None,
+        Need.WHOLE_CLIENTS: bool(removal.request.clients),
+        Need.HISTORY: state.get(History) is not None,
+        Need.CLUSTERS: state.get(Clusters) is not None,
+        Need.DIRECTIONS: False,  # a method that has them does not declare the need
         Need.QUADRATIC: removal.is_quadratic,
         Need.PENALIZED: state.ridge > 0 and bool((state.model.penalized == 1).all()),
     }
@@ -332,6 +392,10 @@ def finds_classes(method: Unlearner, removal: Removal) -> bool:
     return removal.keeps_statistics or Need.RETAINED in method.needs(removal)
 
 
+WIDE = {Need.TARGET, Need.HISTORY, Need.CLUSTERS}
+"""Forgotten rows and kept rounds have classes that may leave: these methods work with all."""
+
+
 def unlearn(method: Unlearner, removal: Removal) -> State:
     """Check what the method needs, drop classes that are gone, then let it work."""
     lacking = missing(method, removal)
@@ -341,4 +405,8 @@ def unlearn(method: Unlearner, removal: Removal) -> State:
             f"{type(method).__name__} needs {' and '.join(lacking)}{absent}. "
             "Provide it, or use another method (--dry-run shows which are possible)."
         )
-    return method.unlearn(removal.narrowed() if finds_classes(method, removal) else removal)
+    if not finds_classes(method, removal):
+        return method.unlearn(removal)
+    if method.needs(removal) & WIDE:
+        return removal.narrowed_state(method.unlearn(removal))
+    return method.unlearn(removal.narrowed())

@@ -10,6 +10,7 @@ from probekit.federated.federation import Federation
 from probekit.federated.state import State
 from probekit.federated.training.closed_form import ClosedForm
 from probekit.federated.training.fedavg import FedAvg, LocalPlan
+from probekit.federated.training.knot import KnotTraining
 from probekit.federated.training.lbfgs import LbfgsRounds
 from probekit.federated.transports.loopback import Loopback
 from probekit.linear.ridge import Gcv, InverseC
@@ -101,7 +102,21 @@ TRAINERS = {
     "fedavg": FEDAVG,
     "half of the clients": FedAvg(3, LocalPlan(0.01, steps=2), participation=0.5),
     "fedavg that keeps": keeping("statistics", "gradients"),
+    "fedavg that keeps its rounds": keeping("history"),
+    "half of them, kept": FedAvg(
+        4, LocalPlan(0.01, steps=2), participation=0.5, keep=frozenset({"history"})
+    ),
+    "clusters": KnotTraining(2, FEDAVG),
+    "clusters that keep": KnotTraining(2, FEDAVG, frozenset({"statistics"})),
 }
+VARIANTS = [
+    *METHODS.names(),
+    "ferrari:columns=0:2",
+    "pga:post=0",
+    "fused:rank=2,layers=1",
+    "ew-sga:importance=target",
+    "ew-sga:importance=server",
+]
 
 
 @pytest.mark.parametrize("request_number", [0, 1])
@@ -111,10 +126,13 @@ def test_a_plan_foresees_what_passes(name: str, ridge: float | Gcv, request_numb
     """For every method: as many rounds and bytes, or at most as many where it may stop early."""
     asked = federation(CLIENTS, intercept="penalized")
     state = trained(asked, TRAINERS[name], ridge)
-    for method in METHODS.names():
+    for method in VARIANTS:
         removal = Removal.of(state, requests()[request_number], asked, server=SERVER)
         planned = plan_of(method, configured(method), removal)
-        assert planned.possible
+        if not planned.possible:
+            with pytest.raises(InputError):
+                unlearn(configured(method), removal)
+            continue
         traffic = asked.traffic
         start = (traffic.rounds, traffic.sent + traffic.received)
         unlearn(configured(method), removal)
@@ -143,15 +161,19 @@ def test_a_plan_says_what_each_method_needs_and_promises() -> None:
     plans = {entry.name: entry for entry in plan(removal_of(federation(CLIENTS), FEDAVG))}
     assert list(plans) == METHODS.names()
     possible = {name for name, entry in plans.items() if entry.possible}
-    assert possible == {"exact", "retrain"}
+    local = {"cf", "flipping", "sga", "ew-sga", "fused"}
+    assert possible == {"exact", "retrain", *local}
+    assert any("--keep history" in need for need in plans["federaser"].missing)
+    assert any("--method knot" in need for need in plans["knot"].missing)
+    assert any("ferrari:columns" in need for need in plans["ferrari"].missing)
     assert any("--server-share" in need for need in plans["fedremoval"].missing)
-    assert {name: entry.promise for name, entry in plans.items()} == {
+    promised = {name: entry.promise for name, entry in plans.items() if entry.promise != "nothing"}
+    assert promised == {
         "exact": "minimum",
+        "fedremoval-pcg": "minimum",
+        "knot": "retrained",
         "retrain": "retrained",
         "rounds": "minimum",
-        "fedremoval": "nothing",
-        "fedremoval-line": "nothing",
-        "fedremoval-pcg": "minimum",
     }
 
 

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
-from probekit.federated.local import TrainingLoss
-from probekit.federated.queries import Gradient, LocalFit, Statistics, Weight
+import numpy as np
+
+from probekit.federated.queries import Gradient, Statistics, Weight
 from probekit.federated.state import State, Trainer
 from probekit.federated.training.closed_form import ClosedForm
 from probekit.federated.training.fedavg import FedAvg
+from probekit.federated.training.knot import KnotTraining
 from probekit.federated.training.lbfgs import LbfgsRounds
 from probekit.linear.ridge import InverseC
 from probekit.records import record
+from probekit.unlearning.local import continued_questions, fit_questions
 from probekit.unlearning.removal import Need, Promise, Questions, Removal
 
 
@@ -49,16 +52,16 @@ def training_questions(trainer: Trainer, removal: Removal) -> list[Questions]:
         questions = [Questions(Statistics())] if summed else choosing if rule else []
         questions.append(Questions(Gradient(params), times=2 * trainer.rounds))
     elif isinstance(trainer, FedAvg):
-        recipe = TrainingLoss(removal.state.ridge)
         questions = choosing if rule else []
         if "statistics" in trainer.keep:
             questions = [Questions(Statistics())]
-        if trainer.participation < 1 and not trainer.uniform:
-            questions.append(Questions(Weight()))
-        for number in range(trainer.rounds):
-            fit = LocalFit(params, replace(trainer.plan, round=number), recipe)
-            drawn = sorted(trainer.draw(removal.retained, number))
-            questions.append(Questions(fit, clients=drawn))
+        questions += continued_questions(trainer, removal, range(trainer.rounds))
+    elif isinstance(trainer, KnotTraining):
+        questions = [Questions(Statistics())] if trainer.keep else choosing if rule else []
+        questions.append(fit_questions(params))
+        for group in np.array_split(list(removal.retained.clients), trainer.clusters):
+            questions.append(fit_questions(params, times=trainer.fedavg.rounds, clients=group))
+        return questions
     else:
         return []
     if "gradients" in trainer.keep:

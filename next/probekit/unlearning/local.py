@@ -1,0 +1,93 @@
+"""Local training in a removal: the run's own plan and rate, in rounds after those that are done."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+
+from probekit.arrays import Array
+from probekit.errors import InputError
+from probekit.federated.federation import Federation
+from probekit.federated.local import LocalPlan, LossRecipe, TrainingLoss
+from probekit.federated.queries import Curvature, LocalFit, Weight
+from probekit.federated.state import Trainer
+from probekit.federated.training.fedavg import FedAvg
+from probekit.federated.training.knot import KnotTraining
+from probekit.unlearning.removal import Questions, Removal
+
+STEPS = 5
+"""Full-batch steps of a local round, for heads that were not trained by FedAvg."""
+
+
+def own_fedavg(trainer: Trainer) -> FedAvg | None:
+    """The run's FedAvg, whose rate is known; None where it was trained otherwise."""
+    if isinstance(trainer, KnotTraining):
+        return trainer.fedavg
+    return replace(trainer, keep=frozenset()) if isinstance(trainer, FedAvg) else None
+
+
+def local_training(removal: Removal, asked: Federation) -> FedAvg:
+    """The run's FedAvg; else full-batch steps at a rate that suits the clients that are asked."""
+    own = own_fedavg(removal.state.trainer)
+    if own is not None:
+        return own
+    fedavg = FedAvg(1, LocalPlan(steps=STEPS))
+    return fedavg.with_rate(asked, ridge=removal.ridge_choice.value)
+
+
+def rate_questions(removal: Removal, *, target: bool = False) -> list[Questions]:
+    """What `local_training` asks."""
+    known = own_fedavg(removal.state.trainer) is not None
+    return [] if known else [Questions(Curvature(), target=target)]
+
+
+def fit_questions(
+    params: Array,
+    recipe: LossRecipe | None = None,
+    *,
+    times: int = 1,
+    clients: Collection[str] | None = None,
+    target: bool = False,
+) -> Questions:
+    """Rounds of local training from parameters of this shape."""
+    fit = LocalFit(params, LocalPlan(steps=1), recipe or TrainingLoss(0.0))
+    names = None if clients is None else sorted(clients)
+    return Questions(fit, times, names, target)
+
+
+def continued_questions(
+    fedavg: FedAvg | None, removal: Removal, numbers: Sequence[int]
+) -> list[Questions]:
+    """What FedAvg asks the retained clients in the rounds of these numbers."""
+    params = removal.state.params
+    if not numbers:
+        return []
+    if fedavg is None or fedavg.participation == 1:
+        return [fit_questions(params, times=len(numbers))]
+    rounds = [
+        fit_questions(params, clients=fedavg.draw(removal.retained, number)) for number in numbers
+    ]
+    return rounds if fedavg.uniform else [Questions(Weight()), *rounds]
+
+
+def target_round(
+    removal: Removal,
+    fedavg: FedAvg,
+    start: Array,
+    plan: LocalPlan,
+    recipe: LossRecipe | None = None,
+) -> Array:
+    """The mean of the forgotten clients' parameters after one round by this plan."""
+    ridge = removal.ridge_choice.value
+    trained = replace(fedavg, plan=plan).uploads(
+        removal.target, start, removal.round, ridge=ridge, recipe=recipe
+    )
+    return fedavg.step(start, trained)
+
+
+def check_positive(method: object, *options: str) -> None:
+    """Refuse options that must be above 0 and are not."""
+    for name in options:
+        value = getattr(method, name)
+        if value is not None and not value > 0:
+            raise InputError(f"{name} must be above 0; found {value}. Write {name}=NUMBER.")

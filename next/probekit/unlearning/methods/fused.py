@@ -1,0 +1,192 @@
+"""FUSED (Zhong et al., CVPR 2025): retained clients train an adapter on the critical tensors.
+
+Everything else is frozen. The head without the adapter is that of the run's state before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar, Protocol
+
+import numpy as np
+
+from probekit.arrays import Array, Indices
+from probekit.errors import InputError
+from probekit.federated.client import ClientData
+from probekit.federated.local import LocalLoss, LocalPlan, TrainingLoss
+from probekit.federated.state import State
+from probekit.federated.training.fedavg import FedAvg
+from probekit.objective import Place
+from probekit.records import record
+from probekit.unlearning.local import (
+    check_positive,
+    fit_questions,
+    local_training,
+    rate_questions,
+)
+from probekit.unlearning.removal import Need, Promise, Questions, Removal, choosing_questions
+
+ADAPTER_STREAM = 26
+
+
+class Adapter(Protocol):
+    """How the parameters follow from a few that are trained."""
+
+    @property
+    def ridge(self) -> float: ...
+    def start(self) -> Array: ...
+    def applied(self, adapter: Array) -> Array:
+        """The parameters with the adapter."""
+
+    def pull(self, adapter: Array, gradient: Array) -> Array:
+        """The adapter's gradient, from that of the parameters."""
+
+
+@record("recipe/sparse-adapter")
+@dataclass(frozen=True, eq=False)
+class SparseAdapter:
+    """The model's loss as a function of what is added to `entries` of `base`."""
+
+    ridge: float
+    base: Array
+    entries: Indices
+
+    def local_loss(self, client: ClientData, plan: LocalPlan) -> AdapterLoss:
+        return AdapterLoss(self, TrainingLoss(self.ridge).local_loss(client, plan))
+
+    def start(self) -> Array:
+        return np.zeros(len(self.entries))
+
+    def applied(self, adapter: Array) -> Array:
+        params = self.base.copy()
+        params.flat[self.entries] += adapter
+        return params
+
+    def pull(self, adapter: Array, gradient: Array) -> Array:
+        return gradient.ravel()[self.entries]
+
+
+@record("recipe/low-rank-adapter")
+@dataclass(frozen=True, eq=False)
+class LowRankAdapter:
+    """The model's loss as a function of A and B, with A B^T added to rows of `base`.
+
+    down: the A that training starts from, of orthonormal columns; B starts from 0.
+    """
+
+    ridge: float
+    base: Array
+    first: int
+    down: Array
+
+    def local_loss(self, client: ClientData, plan: LocalPlan) -> AdapterLoss:
+        return AdapterLoss(self, TrainingLoss(self.ridge).local_loss(client, plan))
+
+    def start(self) -> Array:
+        columns = self.base.shape[1]
+        return np.concatenate([self.down, np.zeros((columns, self.down.shape[1]))])
+
+    def applied(self, adapter: Array) -> Array:
+        rows = len(self.down)
+        params = self.base.copy()
+        params[self.first : self.first + rows] += adapter[:rows] @ adapter[rows:].T
+        return params
+
+    def pull(self, adapter: Array, gradient: Array) -> Array:
+        rows = len(self.down)
+        part = gradient[self.first : self.first + rows]
+        return np.concatenate([part @ adapter[rows:], part.T @ adapter[:rows]])
+
+
+@dataclass(frozen=True, eq=False)
+class AdapterLoss:
+    """A training loss at the parameters with the adapter."""
+
+    adapter: Adapter
+    training: LocalLoss
+
+    @property
+    def count(self) -> int:
+        return self.training.count
+
+    def gradient(self, params: Array) -> Array:
+        gradient = self.training.gradient(self.adapter.applied(params))
+        return self.adapter.pull(params, gradient)
+
+    def batch(self, indices: Indices) -> AdapterLoss:
+        return replace(self, training=self.training.batch(indices))
+
+
+@record("method/fused")
+@dataclass(frozen=True)
+class Fused:
+    """`rounds` of an adapter on the `layers` tensors that a round of the retained changes most.
+
+    density: the share of their entries that are trained, drawn at random.
+    rank: in place of entries, an adapter A B^T of this rank on the most changed matrix; at most
+        the smaller of its sides. 0 is none.
+    """
+
+    promise: ClassVar[Promise] = "nothing"
+    rounds: int = 20
+    layers: int = 2
+    density: float = 0.5
+    rank: int = 0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_positive(self, "rounds", "layers", "density")
+        if self.density > 1 or self.rank < 0:
+            raise InputError(
+                f"density is at most 1 and rank 0 or more; found {self.density:g} and {self.rank}."
+            )
+
+    def needs(self, removal: Removal) -> frozenset[Need]:
+        return frozenset({Need.RETAINED, Need.RETAINED_ROWS})
+
+    def questions(self, removal: Removal) -> Sequence[Questions]:
+        params = removal.state.params
+        recipe = self._adapter(removal, 0.0, params)
+        fit = fit_questions(recipe.start(), recipe, times=self.rounds)
+        return [
+            *choosing_questions(removal),
+            *rate_questions(removal),
+            fit_questions(params),
+            fit,
+        ]
+
+    def unlearn(self, removal: Removal) -> State:
+        fedavg = local_training(removal, removal.retained)
+        ridge = removal.ridge_choice.value
+        recipe = self._adapter(removal, ridge, self._changes(removal, fedavg))
+        adapter = recipe.start()
+        for number in range(removal.round, removal.round + self.rounds):
+            uploads = fedavg.uploads(removal.retained, adapter, number, ridge=ridge, recipe=recipe)
+            adapter = fedavg.step(adapter, uploads)
+        return removal.finish(recipe.applied(adapter), rounds=self.rounds)
+
+    def _changes(self, removal: Removal, fedavg: FedAvg) -> Array:
+        """How far a round of the retained clients moves each parameter, in the mean."""
+        base = removal.state.params
+        ridge = removal.ridge_choice.value
+        uploads = fedavg.uploads(removal.retained, base, removal.round, ridge=ridge)
+        return np.asarray(np.mean([np.abs(upload.params - base) for _, upload in uploads], axis=0))
+
+    def _adapter(
+        self, removal: Removal, ridge: float, changes: Array
+    ) -> SparseAdapter | LowRankAdapter:
+        base = removal.state.params
+        generator = np.random.Generator(np.random.PCG64([self.seed, ADAPTER_STREAM]))
+        places: list[Place] = list(removal.state.model.tensors.values())
+        places.sort(key=lambda place: -float(changes[place[0]].mean()))
+        if self.rank:
+            span, shape = next(place for place in places if place[1][0] > 1)
+            rank = min(self.rank, *shape)
+            down = np.linalg.qr(generator.normal(size=(shape[0], rank)))[0]
+            return LowRankAdapter(ridge, base, span.start, np.ascontiguousarray(down))
+        numbers = np.arange(base.size).reshape(base.shape)
+        candidates = np.concatenate([numbers[span].ravel() for span, _ in places[: self.layers]])
+        size = max(1, round(self.density * len(candidates)))
+        entries = np.sort(generator.choice(candidates, size, replace=False))
+        return SparseAdapter(ridge, base, entries)
