@@ -28,6 +28,7 @@ COMMANDS = {
     "extract": ("probekit.cli.extract:extract", PROBE, "Encode a dataset once with a backbone."),
     "import": ("probekit.cli.import_:import_", PROBE, "Keep vectors that exist already."),
     "train": ("probekit.cli.train:train", FEDERATE, "Train a head across clients."),
+    "summarize": ("probekit.cli.summarize:summarize", FEDERATE, "Write sums in place of rows."),
     "unlearn": ("probekit.cli.unlearn:unlearn", FEDERATE, "Forget clients or samples."),
     "preset": ("probekit.cli.preset:app", MORE, "Show published settings."),
     "verify": ("probekit.cli.verify:verify", FEDERATE, "Check a run against its rows."),

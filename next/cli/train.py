@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 import shlex
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from probekit.cli.options import (
     DRY_RUN,
@@ -19,6 +19,9 @@ from probekit.cli.options import (
     keywords,
 )
 from probekit.cli.output import CacheOutput
+
+if TYPE_CHECKING:
+    from probekit.runs.train import TrainingPlan
 
 
 def parse_number(text: str) -> float | str:
@@ -66,7 +69,7 @@ class TrainFlags:
 
 @expand_flags
 def train(
-    data: str = argument("A cached set, a path, a name with a scheme."),
+    data: list[str] = argument("A cached set, a path, a name with a scheme; statistics files."),
     run: Path = flag("Folder of the run.", "--run", default=...),
     backbone: str | None = flag("Encode with this.", "--backbone", "-b"),
     add: bool = flag(
@@ -79,16 +82,26 @@ def train(
     output: CacheOutput,
 ) -> None:
     """Train a head across clients, in one process, and write a run."""
-    from probekit.runs.train import plan_training
+    from probekit.federated.transports.files import is_statistics_file
 
-    plan = plan_training(
-        data,
-        run=run,
-        backbone=backbone,
-        cache=output.open_cache(),
-        progress=output.progress,
-        **keywords(training, reading),
-    )
+    are_files = [is_statistics_file(Path(text).expanduser()) for text in data]
+    plan: TrainingPlan
+    if any(are_files) or len(data) > 1:
+        from probekit.runs.files import plan_files
+
+        _refuse_reading(reading, backbone=backbone, test=training.test, poison=training.poison)
+        plan = plan_files(data, run=run, cache=output.open_cache(), **keywords(training))
+    else:
+        from probekit.runs.train import plan_training
+
+        plan = plan_training(
+            data[0],
+            run=run,
+            backbone=backbone,
+            cache=output.open_cache(),
+            progress=output.progress,
+            **keywords(training, reading),
+        )
     if dry_run:
         output.warn(*plan.notes)
         output.fields(plan.to_dict())
@@ -107,3 +120,19 @@ def train(
     client = next(iter(document["clients"]))
     output.print(shlex.join(["next:", "probekit", "unlearn", str(run), f"--client={client}"]))
     output.result(document)
+
+
+def _refuse_reading(reading: RowFlags, **others: str | None) -> None:
+    """Statistics files are read as they are."""
+    from probekit.errors import InputError
+
+    settings: list[Any] = [(option.name, option.default) for option in fields(reading)]
+    defaults = {name: setting.default for name, setting in settings}
+    values = {name: value for name, value in vars(reading).items() if name in defaults} | others
+    for name, value in values.items():
+        if value and value != defaults.get(name):
+            text = f"--{name.replace('_', '-')}"
+            raise InputError(
+                f"{text} is about rows; found statistics files, or several DATA, which must be "
+                f"such files. Drop {text}."
+            )

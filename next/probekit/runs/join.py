@@ -15,8 +15,8 @@ from probekit.progress import Progress, silent
 from probekit.records import dump
 from probekit.runs import layout
 from probekit.runs.layout import Commitment, Cost, Joined, Unlearned
-from probekit.runs.rows import TRAINING, RunRows, fingerprint_of, leaves_of
-from probekit.runs.run import Run, RunData, certify_state, single_thread, write_state
+from probekit.runs.rows import TRAINING, RunFiles, RunRows, fingerprint_of, leaves_of
+from probekit.runs.run import Run, RunData, certify_state, matrix_of, single_thread, write_state
 from probekit.runs.train import TrainingPlan
 
 
@@ -43,12 +43,13 @@ def _join(plan: TrainingPlan, run: Run, progress: Progress) -> Run:
         return Run(run.folder, cache=run.cache, notes=(*plan.notes, note))
     requests = [event for event in stored.events if isinstance(event, Unlearned)]
     taken = {*stored.all_rows.clients, *(name for event in requests for name in event.clients)}
-    if taken := taken & set(plan.rows.clients):
+    replaced = _replaced(plan.rows, stored.rows)
+    if taken := (taken & set(plan.rows.clients)) - replaced:
         raise InputError(
             f"Clients that join need new names; {min(taken)!r} is or was in this run, with other "
             "rows. Rename it."
         )
-    rows, commitment = _committed_with(plan, run)
+    rows, commitment = _committed_with(plan, run, replaced)
     description = stored.description
     content = description.dump()
     fingerprint = fingerprint_of(content, commitment)
@@ -56,7 +57,9 @@ def _join(plan: TrainingPlan, run: Run, progress: Progress) -> Run:
     data = RunData.of(retained, description, run.cache)
     state = stored.state
     kept = state.get(KeptStatistics)
-    if data.classes != stored.rows.classes:
+    if plan.sums and kept is not None:
+        kept = KeptStatistics({**kept.parts, **plan.sums})
+    elif data.classes != stored.rows.classes:
         kept = None  # sums of fewer classes
     model = description.options.model(description.width, len(data.classes))
     federation = data.federation(model, kept)
@@ -66,11 +69,14 @@ def _join(plan: TrainingPlan, run: Run, progress: Progress) -> Run:
     certificate, notes = certify_state(
         state, federation, test=data.test, class_labels=rows.targets is None
     )
-    event = Joined(layout.now(), fingerprint, len(plan.rows), cost)
+    event = Joined(layout.now(), fingerprint, plan.rows.size, cost)
+    dropped = {layout.COMMITMENT, layout.ROWS, layout.LOCK}
+    states = run.folder / layout.STATES
     unchanged = {
         path.relative_to(run.folder): path.read_bytes()
         for path in run.folder.rglob("*")
-        if path.is_file() and path.name not in (layout.COMMITMENT, layout.ROWS, layout.LOCK)
+        if path.is_file() and path.name not in dropped
+        if not replaced or states not in path.parents  # they hold the replaced sums
     }
     with new_folder(run.folder) as aside:
         for path, file in unchanged.items():
@@ -82,29 +88,59 @@ def _join(plan: TrainingPlan, run: Run, progress: Progress) -> Run:
     return Run(run.folder, cache=run.cache, notes=(*plan.notes, *notes))
 
 
-def _committed_with(plan: TrainingPlan, run: Run) -> tuple[RunRows, Ids]:
+def _replaced(new: RunRows, old: RunRows) -> frozenset[str]:
+    """The clients of whom a newer file is here."""
+    if not isinstance(new, RunFiles) or not isinstance(old, RunFiles):
+        return frozenset()
+    replaced = frozenset(new.clients) & set(old.clients)
+    for name in sorted(replaced):
+        if new.files[name].date <= old.files[name].date:
+            raise MismatchError(
+                f"A file replaces an older one; that of {name} is of {new.files[name].date}, the "
+                f"run's of {old.files[name].date}. Ask for the newest."
+            )
+    return replaced
+
+
+def _committed_with(plan: TrainingPlan, run: Run, replaced: frozenset[str]) -> tuple[RunRows, Ids]:
     """The rows of a run and those that join, and the leaves of both; erased ones stay closed."""
     stored = run.newest
-    description = stored.description
-    entry = run.cache.entry(description.read_encoding())
-    added = leaves_of(plan.rows, entry.rows(plan.rows.ids, description.width))
-    leaves = np.concatenate([stored.commitment, added])
+    gone = stored.all_rows.held_by(replaced)
+    stays = np.ones(len(stored.commitment), bool)
+    stays[stored.all_rows.leaves[gone]] = False
+    known = stored.all_rows.take(~gone)
+    known = replace(known, leaves=(np.cumsum(stays) - 1)[known.leaves])
+    added = leaves_of(plan.rows, matrix_of(plan.rows, stored.description, run.cache))
+    leaves = np.concatenate([stored.commitment[stays], added])
     by_value = np.argsort(id_keys(leaves))
     places = np.empty(len(leaves), np.int64)
     places[by_value] = np.arange(len(leaves))
-    old = replace(stored.all_rows, leaves=places[stored.all_rows.leaves])
-    new = replace(plan.rows, leaves=places[len(stored.commitment) :])
+    old = replace(known, leaves=places[known.leaves])
+    new = replace(plan.rows, leaves=places[len(leaves) - len(added) :])
     return old.joined(new), np.ascontiguousarray(leaves[by_value])
 
 
 def _check_alike(plan: TrainingPlan, run: Run) -> None:
     ours = run.newest.description
     theirs = plan.description
-    has_targets = run.newest.all_rows.targets is not None
+    rows = run.newest.all_rows
+    has_targets = rows.targets is not None
+    if isinstance(plan.rows, RunFiles) and (
+        type(rows) is not RunFiles
+        or (rows.outputs, rows.kind) != (plan.rows.outputs, plan.rows.kind)
+        or (ours.source, ours.options.normalize) != (theirs.source, theirs.options.normalize)
+    ):
+        raise MismatchError(
+            f"A file that joins is like those of {run.folder.name}: {', '.join(rows.outputs)}, "
+            f"{ours.source}, normalized by {ours.options.normalize}; found "
+            f"{', '.join(plan.rows.outputs)}, {theirs.source}, {theirs.options.normalize}. "
+            "Summarize again alike."
+        )
     if (
-        ours.read_encoding().digest != theirs.read_encoding().digest
+        type(rows) is not type(plan.rows)
+        or ours.read_encoding().digest != theirs.read_encoding().digest
         or has_targets != (plan.rows.targets is not None)
-        or (has_targets and plan.rows.outputs != run.newest.all_rows.outputs)
+        or (has_targets and plan.rows.outputs != rows.outputs)
     ):
         raise MismatchError(
             f"Who joins needs rows like those of {run.folder.name}, by "

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import secrets
 import struct
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
@@ -141,6 +141,11 @@ class RunRows:
     def __len__(self) -> int:
         return len(self.ids)
 
+    @property
+    def size(self) -> int:
+        """How many rows these stand for."""
+        return len(self)
+
     def same_rows(self, other: RunRows) -> bool:
         """Whether the same clients hold the same rows, whatever the salts."""
         return (
@@ -270,6 +275,64 @@ class RunRows:
             targets=self.targets,
             target_names=self.outputs if labels is None else (),
         )
+
+
+@record("run/file")
+@dataclass(frozen=True)
+class FileFacts:
+    """Of a statistics file: how many rows its sums are of, and its date."""
+
+    rows: int
+    date: str
+
+
+@record("run/files")
+@dataclass(frozen=True, eq=False)
+class RunFiles(RunRows):
+    """Clients of whom only statistics files exist, an entry each; their classes are all outputs.
+
+    ids: the digests of their sums, which stand for embeddings in leaves too. targets: 0.
+    kind: what a head predicts. files: by client.
+    """
+
+    kind: Task
+    files: Mapping[str, FileFacts]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        counts = [self.files[name].rows for name in self.clients if name in self.files]
+        if len(counts) < len(self.clients) or min(counts, default=1) < 1 or self.roles.any():
+            raise InputError("Every client of files needs one, with rows. Train again.")
+
+    @property
+    def size(self) -> int:
+        return sum(self.counts().values())
+
+    def take(self, rows: Indices | Mask) -> Self:
+        taken = super().take(rows)
+        return replace(taken, files={name: self.files[name] for name in taken.clients})
+
+    def joined(self, other: RunRows) -> RunRows:
+        assert isinstance(other, RunFiles)
+        both = replace(self, files={**self.files, **other.files})
+        return super(RunFiles, both).joined(other)
+
+    @property
+    def task(self) -> Task:
+        return self.kind
+
+    def counts(self) -> dict[str, int]:
+        return {name: self.files[name].rows for name in self.clients}
+
+    def client_sets(
+        self, matrix: Rows, encoding: Encoding, classes: tuple[str, ...]
+    ) -> dict[str, EmbeddingSet]:
+        return {}
+
+    def role_set(
+        self, matrix: Rows, encoding: Encoding, classes: tuple[str, ...], role: int
+    ) -> EmbeddingSet | None:
+        return None
 
 
 def commit(rows: RunRows, matrix: Rows) -> tuple[RunRows, Ids]:

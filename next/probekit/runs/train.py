@@ -7,7 +7,7 @@ import re
 import secrets
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from inspect import signature
 from pathlib import Path
 from typing import Any
@@ -28,8 +28,9 @@ from probekit.extraction.extract import extract_dataset, open_backbone, set_name
 from probekit.extraction.sources import RowSplits, read_rows
 from probekit.extraction.vectors import VectorOptions
 from probekit.federated.federation import Federation
-from probekit.federated.state import State
+from probekit.federated.state import KeptStatistics, State
 from probekit.files import ASIDE, new_folder, remove_folder, restore_folder, write_bytes
+from probekit.linear.stats import SufficientStats
 from probekit.progress import Progress, silent
 from probekit.records import dump
 from probekit.registry import nearest
@@ -65,7 +66,10 @@ def train(data: object, *, add: bool = False, progress: Progress = silent, **opt
 
 @dataclass(frozen=True, eq=False)
 class TrainingPlan:
-    """Who would train on what, and where the run would be written."""
+    """Who would train on what, and where the run would be written.
+
+    sums: of clients of whom only statistics files exist, for the classes of `rows`.
+    """
 
     folder: Path
     cache: Cache
@@ -73,6 +77,7 @@ class TrainingPlan:
     rows: RunRows
     poison: str | None
     notes: tuple[str, ...]
+    sums: Mapping[str, SufficientStats] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
         roles = np.bincount(self.rows.roles, minlength=3).tolist()
@@ -80,7 +85,7 @@ class TrainingPlan:
             "run": str(self.folder),
             "exists": self.folder.exists(),
             "clients": self.rows.counts(),
-            "rows": roles[TRAINING],
+            "rows": sum(self.rows.counts().values()),
             "test_rows": roles[TEST],
             "server_rows": roles[SERVER],
             "classes": list(self.rows.classes),
@@ -137,7 +142,9 @@ class TrainingPlan:
         notes: list[str] = []
         while True:
             data = RunData.of(rows, self.description, self.cache)
-            federation = data.federation(options.model(self.description.width, len(data.classes)))
+            model = options.model(self.description.width, len(data.classes))
+            kept = KeptStatistics(self.sums) if self.sums else None
+            federation = data.federation(model, kept)
             try:
                 state = options.trainer().train(
                     federation, ridge=options.setting(), progress=progress
@@ -212,7 +219,7 @@ def plan_training(
         raise InputError(f"A run is about one view; {backbone} has {len(parts)}. Name one (#VIEW).")
     splits = parts[0]
     folder = Path(run).expanduser().resolve()
-    run_id = _run_id(folder, store)
+    run_id = run_id_of(folder, store)
     rows, roles, notes = _joined(splits, run_id, store)
     owners, roles = _divided(rows, roles, settings)
     if attack is not None:
@@ -369,7 +376,7 @@ def _poisoned(
     return poisoned
 
 
-def _run_id(folder: Path, cache: Cache) -> str:
+def run_id_of(folder: Path, cache: Cache) -> str:
     """That of a training of this folder that was killed, else a new one."""
     for run_id, noted in noted_runs(cache).items():
         if not noted.done and noted.folder(cache) == folder:

@@ -14,6 +14,7 @@ import numpy as np
 from probekit.arrays import hex_id
 from probekit.cache import Cache
 from probekit.certificates.certificate import Certificate
+from probekit.embeddings import EmbeddingSet
 from probekit.errors import InputError, NotFoundError
 from probekit.federated.federation import Federation, InProcess
 from probekit.federated.state import KeptStatistics, State
@@ -24,7 +25,7 @@ from probekit.progress import Progress, silent
 from probekit.registry import configured, nearest
 from probekit.runs import layout
 from probekit.runs.layout import Cost, Unlearned
-from probekit.runs.rows import TEST, TRAINING, RunRows
+from probekit.runs.rows import TEST, TRAINING, RunFiles, RunRows
 from probekit.runs.run import RunData, StoredState, certify_state, single_thread, write_state
 from probekit.unlearning.choice import Choice, Facts, MethodPlan, choose, facts, plan, plan_of
 from probekit.unlearning.classes import narrow_state
@@ -97,6 +98,11 @@ def unlearn_rows(
         stored = run.newest
         rows = stored.all_rows
         _check_clients(clients, stored)
+        if isinstance(rows, RunFiles) and not clients:
+            raise InputError(
+                "Single rows cannot be taken out of sums; this run has statistics files only. Ask "
+                "the client for a newer file (summarize --without IDS), and train with it (--add)."
+            )
         if where is not None:
             samples = find_samples(where, stored, run.cache)
         elif samples:
@@ -110,7 +116,7 @@ def unlearn_rows(
             run,
             clients=tuple(name for name in forgotten.clients if name in clients),
             samples=tuple(sorted({hex_id(row) for row in forgotten.ids})) if samples else (),
-            rows=len(forgotten),
+            rows=forgotten.size,
         )
         return _carry_out(request, forgotten, method, dry_run=dry_run, progress=progress)
 
@@ -166,6 +172,8 @@ def _carry_out(
 
 def _needs_sums_only(request: Unlearning, state: State, method: str) -> bool:
     """Whether kept statistics suffice, so that no row is looked for."""
+    if isinstance(request.run.newest.all_rows, RunFiles):
+        return True
     kept = state.get(KeptStatistics)
     return (
         bool(request.clients)
@@ -249,7 +257,7 @@ def _check_clients(clients: Collection[str], stored: StoredState) -> None:
             )
 
 
-def full_ids(samples: Collection[str], rows: RunRows) -> list[str]:
+def full_ids(samples: Collection[str], rows: RunRows | EmbeddingSet) -> list[str]:
     """The whole ids of samples that are named by the first digits of theirs."""
     ids = sorted({hex_id(row) for row in rows.ids})
     full = []

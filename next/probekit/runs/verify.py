@@ -36,16 +36,18 @@ from probekit.certificates.verify import (
 )
 from probekit.embeddings import EmbeddingSet
 from probekit.errors import InputError, NotFoundError, ProbekitError
-from probekit.federated.state import KeptGradients, KeptStatistics, State, Trainer
+from probekit.federated.federation import Federation, InProcess
+from probekit.federated.state import KeptGradients, KeptStatistics, State, Trainer, choose_from
 from probekit.federated.training.fedavg import FedAvg
+from probekit.federated.transports.files import sums_digest
 from probekit.linear.model import LinearModel
 from probekit.linear.ridge import Gcv, InverseC
-from probekit.linear.stats import normalized
+from probekit.linear.stats import normalized, sum_stats
 from probekit.progress import Progress, Step, silent
 from probekit.runs import layout
 from probekit.runs.layout import Erased, Joined, Trained, Unlearned
-from probekit.runs.rows import Mask, RunRows, leaves_of
-from probekit.runs.run import RunData, StoredState, single_thread
+from probekit.runs.rows import Mask, RunFiles, RunRows, leaves_of
+from probekit.runs.run import RunData, StoredState, certify_state, matrix_of, single_thread
 
 FALSE = 6
 NOT_SHOWN = 7
@@ -270,7 +272,7 @@ class _Inspection:
         for number, event in enumerate(events):
             is_right = True
             if isinstance(event, Unlearned):
-                after = int(layout.forgotten(rows, events[: number + 1]).sum())
+                after = rows.take(layout.forgotten(rows, events[: number + 1])).size
                 is_right = event.rows == after - before
                 is_right &= known.issuperset((*event.clients, *event.samples))
                 before = after
@@ -286,13 +288,16 @@ class _Inspection:
         is_sorted = bool((keys[:-1] < keys[1:]).all())
         yield Finding("The leaves are in order, none twice.", is_sorted)
         rows = stored.all_rows
-        entry = self.cache.entry(stored.description.read_encoding())
-        here = entry.known().holds(rows.ids)
+        here = np.ones(len(rows), bool)
+        if not isinstance(rows, RunFiles):
+            entry = self.cache.entry(stored.description.read_encoding())
+            here = entry.known().holds(rows.ids)
         present = rows.take(here)
         wrong = 0
         if len(present):
             self.progress(Step("opening leaves", 0, len(present)))
-            leaves = leaves_of(present, entry.rows(present.ids, stored.description.width))
+            matrix = matrix_of(present, stored.description, self.cache)
+            leaves = leaves_of(present, matrix)
             wrong = int((leaves != stored.commitment[present.leaves]).any(axis=1).sum())
         yield Finding(f"Every row opens a leaf of its own ({wrong:,} do not).", not wrong)
         absent = int((stored.forgotten & ~here).sum())
@@ -314,10 +319,10 @@ class _Inspection:
         forgotten = stored.forgotten
         if not self.request.clients and not self.request.samples:
             if forgotten.any():
-                names = ", ".join(rows.take(forgotten).clients)
+                lost = rows.take(forgotten)
                 self.notes.append(
-                    f"{int(forgotten.sum()):,} rows are forgotten, of clients {names}. Say what "
-                    "you asked for (--forgot)."
+                    f"{lost.size:,} rows are forgotten, of clients {', '.join(lost.clients)}. "
+                    "Say what you asked for (--forgot)."
                 )
             return
         asked, absent = self.request.rows(rows)
@@ -366,6 +371,9 @@ class _Inspection:
         is_same = again.digest == stored.head.digest and again.fit == stored.head.fit
         is_same &= (again.dataset, again.metrics) == (stored.head.dataset, stored.head.metrics)
         yield Finding("The head is the state's.", is_same)
+        if isinstance(data.rows, RunFiles):
+            yield from self._files(stored, data.rows, model)
+            return
         sets = {
             name: normalized(rows, options.normalize)
             for name, rows in data.rows.client_sets(data.matrix, data.encoding, classes).items()
@@ -377,11 +385,38 @@ class _Inspection:
         enclosure = Minimum(sets, model, state.ridge).enclose(state.params, sums)
         self.distance = enclosure.distance.most
         yield from _certificate(stored.certificate, state, enclosure, data.test)
-        limit = self.within
-        if limit is None:
-            limit = options.tolerance * float(np.linalg.norm(state.params))
+        limit = self._limit(stored)
         is_near = True if self.distance <= limit else None
         yield Finding(f"The head is within {Decimal(limit):.2g} of the minimum.", is_near)
+
+    def _limit(self, stored: StoredState) -> float:
+        """How far from the minimum a head may be."""
+        if self.within is not None:
+            return self.within
+        tolerance = stored.description.options.tolerance
+        return tolerance * float(np.linalg.norm(stored.state.params))
+
+    def _files(self, stored: StoredState, rows: RunFiles, model: LinearModel) -> Iterator[Finding]:
+        """The sums are those that were committed, and the head's; whose they are is believed."""
+        kept = stored.state.get(KeptStatistics)
+        parts = {} if kept is None else kept.parts
+        digests = [sums_digest(parts[name]) for name in sorted(parts)]
+        are_committed = digests == [entry.tobytes() for entry in rows.ids]
+        yield Finding("The kept sums are those that were committed.", are_committed)
+        if not are_committed:
+            return
+        federation = Federation.of(InProcess(parts), model)
+        again, _ = certify_state(stored.state, federation, test=None, class_labels=False)
+        self.distance = math.inf if again is None else again.distance
+        choice = choose_from(stored.description.options.setting(), model, sum_stats(parts.values()))
+        is_chosen = choice == stored.state.ridge_choice
+        yield Finding("The ridge is chosen from these sums.", True if is_chosen else None)
+        is_same = again is not None and again == stored.certificate
+        yield Finding("The certificate is that of these sums.", True if is_same else None)
+        limit = self._limit(stored)
+        is_near = True if self.distance <= limit else None
+        yield Finding(f"The head is within {Decimal(limit):.2g} of the sums' minimum.", is_near)
+        yield Finding("The sums are those of the clients' rows: they must be believed.", None)
 
     def _kept(
         self, state: State, model: LinearModel, sets: dict[str, EmbeddingSet], totals: Totals
