@@ -25,7 +25,9 @@ from probekit.linear.solvers import conjugate_gradient
 from probekit.linear.stats import SufficientStats, with_ones
 from probekit.objective import Squares
 
-BLOCK = 64
+BLOCK = 32
+"""Rows and columns of the products that gradients are added from: their bounds must be sharp."""
+GRAM_BLOCK = 256
 ROUND_UP = 1 + 2.0**-20
 ROUND_DOWN = 1 - 2.0**-20
 TINY = 2.0**-1022
@@ -96,11 +98,14 @@ class RowSums:
         sums = [DoubledSum(*shape) for shape in ((p, p), (p, k), (k,), (p, k))]
         longest = 0.0
         for Z, Y in blocks(rows):
-            slope = slope_of(scores(Z, params), Y, model)
-            terms = (Z.T @ Z, Z.T @ Y, np.square(Y).sum(axis=0), Z.T @ slope)
-            for part, term in zip(sums, terms, strict=True):
+            terms = (Z.T @ Z, Z.T @ Y, np.square(Y).sum(axis=0))
+            for part, term in zip(sums, terms, strict=False):
                 part.add(term)
             longest = max(longest, float(np.square(Z).sum(axis=1).max()))
+            for start in range(0, len(Z), BLOCK):
+                some = Z[start : start + BLOCK]
+                slope = slope_of(scores(some, params), Y[start : start + BLOCK], model)
+                sums[3].add(some.T @ slope)
         gram, moment, target_squares, gradient = (part.total for part in sums)
         length = ROUND_UP * math.sqrt(longest)
         return cls(len(rows), gram, moment, target_squares, gradient, length)
@@ -129,12 +134,9 @@ class Totals:
 
 
 def blocks(rows: EmbeddingSet) -> Iterator[tuple[Array, Array]]:
-    """Few rows [x 1] at a time, with their targets."""
-    for block in rows.blocks():
-        Z = with_ones(np.asarray(block.rows))
-        Y = block.target_matrix
-        for start in range(0, len(Z), BLOCK):
-            yield Z[start : start + BLOCK], Y[start : start + BLOCK]
+    """Some rows [x 1] at a time, with their targets."""
+    for block in rows.blocks(GRAM_BLOCK):
+        yield with_ones(np.asarray(block.rows)), block.target_matrix
 
 
 def scores(Z: Array, params: Array) -> Array:
@@ -211,7 +213,7 @@ class Minimum:
         row_square = ROUND_UP * float(np.trace(sums.gram)) / sums.count
         target_square = ROUND_UP * float(sums.target_squares.sum()) / sums.count
         size = float(np.linalg.norm(params))
-        operations = min(sums.count, BLOCK) + min(len(params), BLOCK) + 16
+        operations = min(sums.count, BLOCK) + min(len(params), BLOCK) + 8
         row = math.sqrt(row_square)
         if isinstance(self.model.loss, Squares):
             products = row * (row * size + math.sqrt(target_square))
@@ -221,17 +223,20 @@ class Minimum:
         norm = float(np.linalg.norm(gradient))
         allowance = gamma(operations) * products + TINY
         allowance += gamma(8) * (float(np.linalg.norm(penalty)) + norm)
-        residual = Interval(max(0.0, norm - ROUND_UP * allowance), norm + ROUND_UP * allowance)
+        allowance *= ROUND_UP
+        residual = Interval(max(0.0, norm - allowance), norm + allowance)
         start = Enclosure(params, np.zeros_like(params), residual=residual)
         if isinstance(self.model.loss, Squares):
-            return self._of_squares(start, gradient, sums)
-        return self._of_softmax(start, gradient, sums, row_square)
+            return self._of_squares(start, gradient, sums, allowance)
+        return self._of_softmax(start, gradient, sums, allowance)
 
-    def _of_squares(self, start: Enclosure, gradient: Array, sums: RowSums) -> Enclosure:
+    def _of_squares(
+        self, start: Enclosure, gradient: Array, sums: RowSums, allowance: float
+    ) -> Enclosure:
         """With r = g - H s: w* = w - s - H^-1 r, and the excess is 1/2 <g, H^-1 g>."""
         p = len(gradient)
         hessian = sums.gram / sums.count + self.ridge * np.diagflat(self.model.penalized)
-        error = gamma(min(sums.count, BLOCK) + 8) * float(np.trace(hessian)) + TINY
+        error = gamma(min(sums.count, GRAM_BLOCK) + 8) * float(np.trace(hessian)) + TINY
         try:
             values, vectors = np.linalg.eigh(hessian)
         except np.linalg.LinAlgError:
@@ -253,7 +258,7 @@ class Minimum:
         size = float(np.linalg.norm(hessian))
         remainder = float(np.linalg.norm(gradient - moved)) + error * length
         remainder += 2 * gamma(p + 4) * (size * length + float(np.linalg.norm(gradient)))
-        remainder += (residual.most - residual.least) / 2
+        remainder += allowance
         drift = ROUND_UP * remainder / least
         energy = float((step * moved).sum())
         energy += (error + gamma(step.size + p + 8) * size) * length * length
@@ -274,7 +279,7 @@ class Minimum:
         )
 
     def _of_softmax(
-        self, start: Enclosure, gradient: Array, sums: RowSums, row_square: float
+        self, start: Enclosure, gradient: Array, sums: RowSums, allowance: float
     ) -> Enclosure:
         """|g| / c; and, where it is nearer, Bach's bound for a third derivative below the second.
 
@@ -284,6 +289,7 @@ class Minimum:
             return start
         params = start.params
         residual = start.residual
+        row_square = ROUND_UP * float(np.trace(sums.gram)) / sums.count
         least = self.ridge * (1 - gamma(4))
         largest = ROUND_UP * (row_square / 2 + self.ridge)
         distance = residual.most / least
@@ -293,18 +299,17 @@ class Minimum:
             moved = self._product(params, step)
             length = float(np.linalg.norm(step))
             growth = 1 + sums.longest * float(np.linalg.norm(params))
-            operations = min(sums.count, BLOCK) + min(len(params), BLOCK) + params.shape[1] + 32
+            operations = min(sums.count, GRAM_BLOCK) + min(len(params), BLOCK)
+            operations += params.shape[1] + 32
             error = 8 * gamma(operations) * row_square * growth + gamma(8) * largest
-            slack = error * length + (residual.most - residual.least) / 2
+            slack = error * length + allowance
             remainder = float(np.linalg.norm(gradient - moved)) + slack
             square = float((step * (2 * gradient - moved)).sum()) + 2 * slack * length
             square += gamma(2 * step.size) * length * 2 * (residual.most + largest * length)
             decrement = ROUND_UP * math.sqrt(max(0.0, square + remainder * remainder / least))
-            slope = sums.longest * math.sqrt(2 / least)
-            if slope * decrement < 1:
-                reach = -math.log1p(-slope * decrement) / slope
-                distance = min(distance, reach / math.sqrt(least))
-                excess = min(excess, decrement * reach)
+            reach = softmax_reach(decrement, longest=sums.longest, curvature=least)
+            distance = min(distance, reach / math.sqrt(least))
+            excess = min(excess, decrement * reach)
         distance = ROUND_UP * distance
         return replace(
             start,
@@ -341,12 +346,24 @@ class Minimum:
         return total.total / count + self.ridge * vector
 
 
+def softmax_reach(decrement: float, *, longest: float, curvature: float) -> float:
+    """At least |w - w*| in the Hessian's norm, where <g, H^-1 g> is at most decrement^2.
+
+    The third derivative along h is at most sqrt(2) R |h| times the second, so that
+    t = |h|_H has 1 - exp(-M t) <= M decrement, with M = R sqrt(2 / curvature).
+    """
+    growth = longest * math.sqrt(2 / curvature)
+    if not growth * decrement < 1:
+        return math.inf
+    return -math.log1p(-growth * decrement) / growth
+
+
 def is_sum(stats: SufficientStats, sums: RowSums) -> bool:
     """Whether statistics are those of these rows, up to the rounding of sums."""
     count = sums.count
     if (stats.count, stats.weight, stats.columns) != (count, count, len(sums.gram)):
         return False
-    relative = summing_error([stats]) + gamma(min(count, BLOCK) + 16)
+    relative = summing_error([stats]) + gamma(min(count, GRAM_BLOCK) + 16)
     scale = np.sqrt(np.diag(sums.gram))[:, None]
     outputs = np.sqrt(sums.target_squares)
     pairs = (

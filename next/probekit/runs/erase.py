@@ -216,7 +216,16 @@ def _known_runs(run: Path, cache: Cache, gone: frozenset[str]) -> dict[str, Path
     noted = noted_runs(cache)
     folders = {run.parent, *(entry.folder(cache).parent for entry in noted.values())}
     beside = [path.parent for folder in folders for path in sorted(folder.glob("[!.]*/run.json"))]
-    found = {name: place for place in [*beside, run] if (name := _run_id(place))}
+    found: dict[str, Path] = {}
+    for place in {*beside, run}:
+        name = _run_id(place)
+        if name and name in found:
+            raise InputError(
+                f"Every run must be there once; {place} and {found[name]} are the same. Remove the "
+                "copy."
+            )
+        if name:
+            found[name] = place
     for name, entry in noted.items():
         if entry.done and name not in found and name not in gone:
             raise NotFoundError(

@@ -21,6 +21,7 @@ from probekit.certificates.verify import (
     is_best_ridge,
     is_gradient,
     is_sum,
+    softmax_reach,
 )
 from probekit.embeddings import EmbeddingSet
 from probekit.errors import ProbekitError
@@ -148,6 +149,19 @@ def test_softmax_is_enclosed_and_honest_claims_are_true() -> None:
         assert set(verdicts(found, problem, stated)) == {True}
 
 
+@pytest.mark.parametrize("curvature", [1.0, 1e-3])
+def test_a_softmax_may_be_flatter_towards_the_minimum(curvature: float) -> None:
+    """The slope back from t is at least the integral of exp(-M s) over 0 to t."""
+    longest = 3.0
+    rate = longest * math.sqrt(2) / math.sqrt(curvature)
+    decrement = 0.7 / rate
+    reach = softmax_reach(decrement, longest=longest, curvature=curvature)
+    places = np.linspace(0, reach, 100_001)
+    integral = np.trapezoid(np.exp(-rate * places), places)
+    assert integral == pytest.approx(decrement, rel=1e-8)
+    assert softmax_reach(1.1 / rate, longest=longest, curvature=curvature) == math.inf
+
+
 def test_bounds_do_not_grow_with_rows() -> None:
     """The same rows fifty times: the same minimum, and as sharp a bound."""
     rows = random_set(400, 12, 3)
@@ -160,7 +174,7 @@ def test_bounds_do_not_grow_with_rows() -> None:
         sums = sums_of({"a": part}, state)
         bounds.append(minimum.enclose(np.zeros_like(state.params), sums).residual)
     widths = [bound.most - bound.least for bound in bounds]
-    assert widths[1] < 1.01 * widths[0]
+    assert 0 < widths[1] < 1.01 * widths[0]
 
 
 def test_a_doubled_sum_keeps_what_float64_drops() -> None:
