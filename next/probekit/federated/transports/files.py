@@ -20,9 +20,9 @@ from probekit.arrays import canonical_json
 from probekit.embeddings import UNLABELED, EmbeddingSet, Encoding
 from probekit.errors import InputError, MismatchError, NotFoundError, WireError
 from probekit.federated.federation import LARGEST, check_possible
-from probekit.files import MAX_JSON_BYTES, parse_json, read_limited
+from probekit.files import parse_json, read_limited
 from probekit.linear.stats import SufficientStats, normalized
-from probekit.records import dump, parse, record
+from probekit.records import MAX_HEADER, dump, parse, record
 
 RECORD = "statistics-file/1"
 SUFFIX = ".safetensors"
@@ -113,7 +113,7 @@ def is_statistics_file(path: Path) -> bool:
         return False
     with path.open("rb") as file:
         size = int.from_bytes(file.read(8), "little")
-        header = file.read(min(size, MAX_JSON_BYTES))
+        header = file.read(min(size, MAX_HEADER, path.stat().st_size))
     return b"statistics-file" in header
 
 
