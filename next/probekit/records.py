@@ -23,14 +23,14 @@ from typing import Any, Literal, Protocol, TypeVar, Union, get_args, get_origin,
 
 import numpy as np
 from numpy.typing import NDArray
-from safetensors import SafetensorError, deserialize
-from safetensors.numpy import save
 
 from probekit.errors import InputError, WireError
 
 MAX_HEADER = 1 << 18
 MAX_DEPTH = 32
 DTYPES = {"F64": np.float64, "I64": np.int64, "U8": np.uint8}
+TAGS = {np.dtype(kind): tag for tag, kind in DTYPES.items()}
+ALIGNMENT = 8
 INT_LIMIT = 1 << 63
 
 T = TypeVar("T")
@@ -68,25 +68,37 @@ def record_name(value: object) -> str:
 
 
 def dump(value: object) -> bytes:
-    """A record as bytes."""
+    """A record as bytes, each array copied once."""
     encoder = _Encoder()
     metadata = {"record": json.dumps(encoder.tree(value), allow_nan=False)}
-    data = save(encoder.tensors, metadata=metadata)
-    size = int.from_bytes(data[:8], "little")
-    if size > MAX_HEADER:
+    entries: dict[str, Tree] = {"__metadata__": metadata}
+    blocks: list[Any] = []
+    start = 0
+    for name, parts in sorted(encoder.tensors.items(), key=_item_size, reverse=True):
+        stop = start + sum(part.nbytes for part in parts)
+        shape = parts[0].shape
+        if len(parts) > 1:
+            shape = (sum(map(len, parts)), *shape[1:])
+        dtype = TAGS[parts[0].dtype]
+        entries[name] = {"dtype": dtype, "shape": shape, "data_offsets": [start, stop]}
+        blocks += parts
+        start = stop
+    header = json.dumps(entries, separators=(",", ":")).encode()
+    header += b" " * (-len(header) % ALIGNMENT)
+    if len(header) > MAX_HEADER:
         raise InputError(
             f"A record's header must be at most {MAX_HEADER} bytes; that of {record_name(value)} "
-            f"has {size}. Make its tuples and mappings of one type each."
+            f"has {len(header)}. Make its tuples and mappings of one type each."
         )
-    return data
+    return b"".join([len(header).to_bytes(8, "little"), header, *blocks])
 
 
 def parse(data: bytes, kind: type[T], *, max_bytes: int) -> T:
     """The record of this kind in at most `max_bytes` bytes; anything else raises WireError."""
     if len(data) > max_bytes:
         raise WireError(f"at most {max_bytes} bytes", len(data))
-    tree = _read_tree(data)
-    value: T = _Decoder(_read_tensors(data)).value(tree, kind, 0)
+    tree, tensors = _read(data)
+    value: T = _Decoder(tensors).value(tree, kind, 0)
     return value
 
 
@@ -117,7 +129,7 @@ class _Encoder:
     """Writes values as trees, and gathers their tensors."""
 
     def __init__(self) -> None:
-        self.tensors: dict[str, Tensor] = {}
+        self.tensors: dict[str, list[Tensor]] = {}
 
     def tree(self, value: object) -> Tree:
         if value is None or isinstance(value, bool | str):
@@ -152,7 +164,7 @@ class _Encoder:
         if kind is str and not any("\0" in str(value) for value in values):
             text = "".join(f"{value}\0" for value in values).encode()
             return {"texts": self.tensor(np.frombuffer(text, np.uint8))}
-        if kind in (int, float) and all(_is_number(value) for value in values):
+        if kind in (int, float) and all(map(_is_number, values)):
             dtype = np.int64 if kind is int else np.float64
             return {"numbers": self.tensor(np.array(values, dtype))}
         if kind is np.ndarray and _stackable(values):
@@ -167,18 +179,19 @@ class _Encoder:
             return {"records": _names[kind], "fields": columns}
         return [self.tree(value) for value in values]
 
-    def tensor(self, array: Tensor) -> str:
-        if array.dtype.type not in DTYPES.values():
+    def tensor(self, *parts: Tensor) -> str:
+        """The name of a tensor that is these arrays, one below the other."""
+        if parts[0].dtype not in TAGS:
             raise InputError(
-                f"Arrays travel as float64, int64 or uint8; found {array.dtype}. Convert it."
+                f"Arrays travel as float64, int64 or uint8; found {parts[0].dtype}. Convert it."
             )
         name = str(len(self.tensors))
-        self.tensors[name] = np.asarray(array, order="C")
+        self.tensors[name] = [np.asarray(part, order="C") for part in parts]
         return name
 
     def _stack(self, arrays: Sequence[Any]) -> Tree:
         lengths = np.array([len(array) for array in arrays], np.int64)
-        return {"stack": self.tensor(np.concatenate(arrays)), "lengths": self.tensor(lengths)}
+        return {"stack": self.tensor(*arrays), "lengths": self.tensor(lengths)}
 
     def _mappings(self, mappings: Sequence[Any]) -> Tree:
         lengths = np.array([len(mapping) for mapping in mappings], np.int64)
@@ -189,6 +202,11 @@ class _Encoder:
             "keys": self.column(keys),
             "values": self.column(values),
         }
+
+
+def _item_size(item: tuple[str, list[Tensor]]) -> int:
+    """Wide items come first, so that all are aligned."""
+    return item[1][0].dtype.itemsize
 
 
 def _stackable(arrays: Sequence[Any]) -> bool:
@@ -244,7 +262,9 @@ class _Decoder:
         if keys == {"numbers"} and hint in (int, float):
             dtypes = (np.int64,) if hint is int else (np.float64, np.int64)
             numbers = self._tensor(tree["numbers"], *dtypes, ndim=1)
-            return [_scalar(number, hint) for number in numbers.tolist()]
+            if not np.isfinite(numbers).all() or (numbers == -INT_LIMIT).any():
+                raise WireError("finite numbers below 2^63", reprlib.repr(numbers))
+            return list(numbers.astype(hint).tolist())
         if keys == {"stack", "lengths"}:
             return self._arrays(tree, hint)
         if keys == {"lengths", "keys", "values"}:
@@ -336,26 +356,38 @@ class _Decoder:
         ]
 
 
-def _read_tree(data: bytes) -> Tree:
-    """The tree in the header, read before any tensor is made."""
+def _read(data: bytes) -> tuple[Tree, dict[str, Tensor]]:
+    """The tree in the header, and the tensors as views of the bytes, which they must fill."""
     size = int.from_bytes(data[:8], "little")
     if len(data) < 8 or size > min(MAX_HEADER, len(data) - 8):
         raise WireError(f"a header of at most {MAX_HEADER} bytes", size)
-    (metadata,) = _entries(_load_json(data[8 : 8 + size]), "__metadata__", exact=False)
+    entries = _load_json(data[8 : 8 + size])
+    (metadata,) = _entries(entries, "__metadata__", exact=False)
     (text,) = _entries(metadata, "record")
-    return _load_json(_scalar(text, str))
-
-
-def _read_tensors(data: bytes) -> dict[str, Tensor]:
     tensors: dict[str, Tensor] = {}
+    filled = 0
+    for name, entry in entries.items():
+        if name != "__metadata__":
+            tensors[name] = _view(data, 8 + size + filled, entry, filled)
+            filled += tensors[name].nbytes
+    if 8 + size + filled != len(data):
+        raise WireError(f"tensors of {len(data) - 8 - size} bytes", filled)
+    return _load_json(_scalar(text, str)), tensors
+
+
+def _view(data: bytes, place: int, entry: Tree, start: int) -> Tensor:
+    tag, shape, offsets = _entries(entry, "dtype", "shape", "data_offsets")
+    dtype = np.dtype(DTYPES[_choice(tag, tuple(DTYPES))])
+    if not isinstance(shape, list) or not all(type(n) is int and n >= 0 for n in shape):
+        raise WireError("the shape of a tensor", reprlib.repr(shape))
+    count = math.prod(shape)
+    stop = start + count * dtype.itemsize
+    if offsets != [start, stop] or stop - start > len(data) - place:
+        raise WireError(f"a tensor at {[start, stop]}", reprlib.repr(offsets))
     try:
-        for name, view in deserialize(data):  # type: ignore[no-untyped-call]
-            tensors[name] = np.frombuffer(view["data"], DTYPES[view["dtype"]]).reshape(
-                view["shape"]
-            )
-    except (SafetensorError, KeyError, ValueError, OverflowError) as error:
-        raise WireError(f"safetensors of {', '.join(DTYPES)}", repr(error)) from error
-    return tensors
+        return np.frombuffer(data, dtype, count, place).reshape(shape)
+    except (ValueError, OverflowError) as error:
+        raise WireError("the shape of a tensor", reprlib.repr(shape)) from error
 
 
 def _load_json(text: bytes | str) -> Tree:

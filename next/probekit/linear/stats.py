@@ -57,11 +57,10 @@ class SufficientStats:
                 f"Statistics of {self.count} rows and {self.columns} columns were expected; found "
                 "other shapes. Summarize the rows again."
             )
-        ones = (
-            self.gram[-1, -1]
-            if self.root is None
-            else np.square(self.root[:, self.columns - 1]).sum()
-        )
+        if self.root is None:
+            ones = self.gram[-1, -1]
+        else:
+            ones = self.root[:, self.columns - 1] @ self.root[:, self.columns - 1]
         if not abs(ones - self.weight) <= WEIGHT_TOLERANCE * self.weight:
             raise InputError(
                 f"The Gram must end with the rows' weight, {self.weight:g}; found {ones:g}. "

@@ -47,7 +47,6 @@ if TYPE_CHECKING:
     from probekit.runs.verify import VerifyResult
 
 SERVER_NAME = "server"
-MANUAL = "manual"
 
 
 @contextmanager
@@ -117,6 +116,11 @@ class StoredState:
     @cached_property
     def certificate(self) -> Certificate | None:
         return layout.read_certificate(self.folder)
+
+    @property
+    def ridge(self) -> float:
+        """By the certificate where there is one, which is small; a state may have many sums."""
+        return self.state.ridge if self.certificate is None else self.certificate.ridge
 
     @cached_property
     def state_fingerprint(self) -> str:
@@ -217,7 +221,7 @@ def head_of(state: State, rows: RunRows, description: Description) -> Head:
         fit={
             "head": options.head,
             "ridge": state.ridge,
-            "ridge_choice": MANUAL if rule is None else record_name(rule),
+            "ridge_choice": "manual" if rule is None else record_name(rule),
         },
         dataset=description.source,
     )
@@ -362,10 +366,10 @@ class Run:
         """The newest state in a few lines."""
         newest = self.newest
         accuracy = self.accuracy()
-        fit = newest.head.fit
-        how = str(fit["ridge_choice"]).removeprefix("ridge/")
-        how = "as given" if how == MANUAL else how
-        lines = [f"ridge: {fit['ridge']:.4g} ({how}), intercept {self.options.chosen_intercept}"]
+        setting = self.options.setting()
+        rule = "as given" if isinstance(setting, float) else record_name(setting)
+        how = rule.removeprefix("ridge/")
+        lines = [f"ridge: {newest.ridge:.4g} ({how}), intercept {self.options.chosen_intercept}"]
         event = newest.events[-1]
         if not isinstance(event, Erased):
             cost = event.cost
@@ -441,7 +445,7 @@ class Run:
             "test_rows": int((newest.rows.roles == TEST).sum()),
             "server_rows": int((newest.rows.roles == SERVER).sum()),
             "classes": list(newest.rows.classes),
-            "ridge": newest.head.fit["ridge"],
+            "ridge": newest.ridge,
             "fingerprint": newest.fingerprint,
             "state_fingerprint": newest.state_fingerprint,
             "head": newest.head.digest,

@@ -224,11 +224,15 @@ class Removal:
         every = np.arange(self.state.model.classes)
         if not self.class_labels or not isinstance(self.state.model, LinearModel):
             return every
-        if self.statistics is not None:
-            squares = [part.target_squares for part in self.statistics.values()]
-        else:
+        if self.statistics is None:
             squares = [answer.arrays["squares"] for answer in self.retained.ask(ClassSquares())]
-        return np.flatnonzero(np.sum(squares, axis=0))
+            return np.flatnonzero(np.sum(squares, axis=0))
+        present = np.zeros(len(every), bool)
+        for part in self.statistics.values():  # the first few clients often have them all
+            present |= part.target_squares > 0
+            if present.all():
+                break
+        return np.flatnonzero(present)
 
     def narrowed(self) -> Removal:
         """The removal for a head of the remaining classes; the server's rows stay as they are."""
