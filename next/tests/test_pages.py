@@ -14,6 +14,7 @@ from probekit.registry import BACKBONES, Name
 
 HERE = Path(__file__).parents[1]
 PAGES = [HERE / "README.md", *sorted((HERE / "docs").glob("*.md"))]
+EXAMPLES = sorted((HERE / "examples").glob("*.py"))
 SNIPPET = re.compile(
     r"(<!-- (?P<mark>\w+) -->\n)?```(?P<language>\w+)\n(?P<code>.*?)```", re.DOTALL
 )
@@ -45,6 +46,12 @@ def test_python_snippets_run(page: Path, tmp_path: Path, monkeypatch: pytest.Mon
         script = tmp_path / f"snippet{number}.py"  # functions are identified by their source
         script.write_text(code)
         runpy.run_path(str(script), run_name="snippet")
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.stem)
+def test_examples_run(example: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    runpy.run_path(str(example), run_name="__main__")
 
 
 def test_backbone_ids_are_understood() -> None:
