@@ -14,6 +14,7 @@ import pytest
 from numpy.typing import NDArray
 
 from probekit.cache import Cache, Memo
+from probekit.cache.erasure import Tombstones, remove_samples
 from probekit.errors import InputError, MismatchError, SampleError, StorageError
 from probekit.extraction import ExtractOptions
 from probekit.extraction.extract import Extracted, extract, extract_dataset
@@ -293,3 +294,16 @@ def test_unchanged_files_are_not_decoded_again(
     changed = extract(folder, samples.GridBackbone(), cache=Cache(cache.root), options=options)
     assert len(opened) == 1
     assert (np.asarray(changed.ids) != np.asarray(again.ids)).any()
+
+
+def test_erased_samples_stay_out(cache: Cache) -> None:
+    """Neither encoded nor named again, and said."""
+    first = run(cache, samples.GridBackbone(), range(10)).sets["output"]
+    remove_samples(cache, first.ids[[2, 5]])
+    again = run(cache, samples.GridBackbone(), range(12))
+    left = [number for number in range(12) if number not in (2, 5)]
+    np.testing.assert_array_equal(again.sets["output"].to_numpy(), samples.expected(left))
+    assert again.encoded == 2
+    assert again.sets["output"].skipped == ()
+    assert len(again.notes) == 1
+    assert not Tombstones.read(cache).holds(again.sets["output"].ids).any()

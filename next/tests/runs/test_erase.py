@@ -229,7 +229,7 @@ def test_power_cuts_are_finished_by_the_same_command(
     with disk.watching():
         place.erase()
     states = len(disk.ahead if ahead else disk.states)
-    for state in range(0, states, 5):
+    for state in range(0, states, 9):
         disk.cut(state, ahead=ahead)
         try:
             place.erase()
