@@ -59,7 +59,7 @@ def summarize(
         "client": file.client,
         "rows": stats.count,
         "columns": stats.columns,
-        file.task: file.outputs,
+        "classes" if file.task == "classes" else "targets": file.outputs,
         "bytes": len(content),
         "date": file.date,
     }

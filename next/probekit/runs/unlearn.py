@@ -172,8 +172,6 @@ def _carry_out(
 
 def _needs_sums_only(request: Unlearning, state: State, method: str) -> bool:
     """Whether kept statistics suffice, so that no row is looked for."""
-    if isinstance(request.run.newest.all_rows, RunFiles):
-        return True
     kept = state.get(KeptStatistics)
     return (
         bool(request.clients)

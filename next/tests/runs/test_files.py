@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from probekit import Cache, EmbeddingSet, Run
-from probekit.arrays import hex_id
+from probekit.arrays import TEXT, hex_id
 from probekit.errors import CorruptError, InputError, MismatchError, NotFoundError
 from probekit.federated.federation import Federation, InProcess
 from probekit.federated.state import KeptStatistics
@@ -73,6 +73,18 @@ def test_training_and_exact_removal_have_the_bits_of_one_process(
     assert same_head(by_files, by_rows)
     assert not np.allclose(by_files.newest.state.params, before)
     assert by_files.certificate.distance < 1e-9
+
+
+@pytest.mark.parametrize("options", [{"normalize": "l2"}, {"federation": "hospitals"}])
+def test_options_of_the_files_are_the_runs(tmp_path: Path, options: dict[str, str]) -> None:
+    run = run_of(tmp_path / "files", write(tmp_path, **options), intercept="penalized")
+    plain = {"normalize": "none", **options}["normalize"]
+    by_rows = make_run(tmp_path / "rows", ROWS, test=None, normalize=plain, intercept="penalized")
+    for each in (run, by_rows):
+        each.unlearn(client="north", method="retrain")
+    assert same_head(run, by_rows)
+    assert run.certificate is not None
+    assert run.verify().exit_code == NOT_SHOWN
 
 
 @pytest.mark.parametrize("method", ["exact", "retrain", "fedremoval-pcg:3"])
@@ -186,6 +198,9 @@ def test_real_targets(tmp_path: Path) -> None:
     run = run_of(tmp_path / "files", write(tmp_path, rows))
     assert same_head(run, make_run(tmp_path / "rows", rows, test=None))
     assert (run.head.task, run.head.names) == ("numbers", rows.target_names)
+    new = replace(rows, columns={"hospital": np.full(200, "new", TEXT)})
+    with pytest.raises(MismatchError):
+        make_run(run.folder, new, test=None, add=True)
 
 
 @pytest.mark.parametrize("name", [layout.ROWS, f"{layout.STATES}/0001/{layout.KEPT}"])
