@@ -132,27 +132,25 @@ class StoredRows:
         return self.shape[0]
 
     def __getitem__(self, index: Any) -> NDArray[Any]:
-        positions = np.arange(len(self))[index]
         try:
-            rows = self._gather(np.atleast_1d(positions))
+            return self._gather(index)
         except CorruptError:  # files may have been replaced since rows were located
             self.__dict__.pop("_places", None)
-            rows = self._gather(np.atleast_1d(positions))
-        return rows if positions.ndim else rows[0]
+            return self._gather(index)
 
     def __array__(self, dtype: Any = None, *, copy: bool | None = None) -> NDArray[Any]:
         return np.array(self[:], dtype=dtype, copy=copy)
 
-    def _gather(self, positions: Indices) -> NDArray[Any]:
+    def _gather(self, index: Any) -> NDArray[Any]:
         files, numbers, rows = self._places
-        numbers = numbers[positions]
-        rows = rows[positions]
-        used = np.unique(numbers)
-        if len(used) == 1:
-            part: NDArray[Any] = files[used[0]].rows()[as_slice(rows)]
-            return part
-        matrix = np.empty((len(positions), self.shape[1]), self.dtype)
-        for number in used:
+        numbers = numbers[index]
+        rows = rows[index]
+        if not numbers.ndim:
+            return files[numbers].rows()[rows]
+        if len(numbers) and (numbers == numbers[0]).all():
+            return files[numbers[0]].rows()[as_slice(rows)]
+        matrix = np.empty((len(numbers), self.shape[1]), self.dtype)
+        for number in np.unique(numbers):
             targets = np.flatnonzero(numbers == number)
             matrix[as_slice(targets)] = files[number].rows()[as_slice(rows[targets])]
         return matrix
