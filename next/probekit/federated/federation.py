@@ -46,6 +46,9 @@ class Transport(Protocol):
     """
 
     def describe(self) -> Mapping[str, Holding]: ...
+    def carries(self, model: Model, ask: Ask) -> bool:
+        """Whether the question leaves the server: its bytes count then."""
+
     def exchange(self, model: Model, asks: Iterable[Ask]) -> Iterator[Outcome]: ...
 
 
@@ -134,7 +137,6 @@ class Federation:
     def _copies(self, samples: Mapping[str, frozenset[str]]) -> dict[str, int]:
         """How many rows have these ids; copies have the same."""
         self._check_known(samples)
-        self.traffic.rounds += 1
         asks = [self._ask(name, Copies(samples[name])) for name in self.clients if name in samples]
         answers = self._exchange(asks)
         return {answer.client: int(answer.arrays["rows"][0]) for answer in answers}
@@ -144,7 +146,6 @@ class Federation:
         wanted = None if clients is None else frozenset(clients)
         if wanted is not None:
             self._check_known(wanted)
-        self.traffic.rounds += 1
         names = (name for name in self.clients if wanted is None or name in wanted)
         return self._exchange(self._ask(name, query) for name in names)
 
@@ -154,7 +155,8 @@ class Federation:
         for ask, outcome in self.transport.exchange(self.model, self._counted(asks, pending)):
             pending.discard(ask.client)
             if not isinstance(outcome, Failure):
-                self.traffic.received += sum(array.nbytes for array in outcome.values())
+                if self.transport.carries(self.model, ask):
+                    self.traffic.received += sum(array.nbytes for array in outcome.values())
                 outcome = checked(ask, outcome)
             if isinstance(outcome, Failure):
                 failures[ask.client] = outcome
@@ -168,10 +170,12 @@ class Federation:
         """The questions as they leave."""
         size: int | None = None
         for ask in asks:  # about one query, with or without samples
-            if size is None:
-                size = array_bytes(ask.query)
-            self.traffic.sent += size
             pending.add(ask.client)
+            if self.transport.carries(self.model, ask):
+                if size is None:
+                    size = array_bytes(ask.query)
+                    self.traffic.rounds += 1
+                self.traffic.sent += size
             yield ask
 
     def _ask(self, name: str, query: Query) -> Ask:
@@ -214,6 +218,9 @@ class InProcess:
 
     def describe(self) -> Mapping[str, Holding]:
         return {name: Holding.of(data) for name, data in self.data.items()}
+
+    def carries(self, model: Model, ask: Ask) -> bool:
+        return True
 
     def exchange(self, model: Model, asks: Iterable[Ask]) -> Iterator[Outcome]:
         for ask in asks:

@@ -71,6 +71,9 @@ class Narrowed:
     def describe(self) -> Mapping[str, Holding]:
         return self.transport.describe()
 
+    def carries(self, model: Model, ask: Ask) -> bool:
+        return self.transport.carries(self.wide, ask)
+
     def exchange(self, model: Model, asks: Iterable[Ask]) -> Iterator[Outcome]:
         questions = (replace(ask, query=OfClasses(ask.query, self.classes)) for ask in asks)
         yield from self.transport.exchange(self.wide, questions)

@@ -65,6 +65,9 @@ class Meddling:
     def describe(self) -> Mapping[str, Holding]:
         return self.inner.describe()
 
+    def carries(self, model: Model, ask: Ask) -> bool:
+        return True
+
     def exchange(self, model: Model, asks: Iterable[Ask]) -> Iterator[Outcome]:
         for ask, outcome in self.inner.exchange(model, asks):
             self.asked.append(ask.client)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby
@@ -25,20 +25,22 @@ class KeptFirst:
     def kept(self) -> InProcess:
         return InProcess(self.parts)
 
+    @cached_property
+    def _online(self) -> Collection[str]:
+        return self.live.describe().keys()
+
     def describe(self) -> Mapping[str, Holding]:
         return {**self.kept.describe(), **self.live.describe()}
 
+    def carries(self, model: Model, ask: Ask) -> bool:
+        if ask.client not in self._online:
+            return False
+        return ask.client not in self.parts or not follows_from_statistics(model, ask.query)
+
     def exchange(self, model: Model, asks: Iterable[Ask]) -> Iterator[Outcome]:
         """Neighbors in the order asked go out together, so that the order stays."""
-        online = self.live.describe().keys()
-
-        def is_kept(ask: Ask) -> bool:
-            if ask.client not in online:
-                return True
-            return ask.client in self.parts and follows_from_statistics(model, ask.query)
-
-        for from_kept, group in groupby(asks, key=is_kept):
-            transport = self.kept if from_kept else self.live
+        for live, group in groupby(asks, key=lambda ask: self.carries(model, ask)):
+            transport = self.live if live else self.kept
             yield from transport.exchange(model, group)
 
 

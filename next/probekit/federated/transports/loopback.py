@@ -22,6 +22,9 @@ class Loopback:
     def describe(self) -> Mapping[str, Holding]:
         return {name: Holding.of(data) for name, data in self.data.items()}
 
+    def carries(self, model: Model, ask: Ask) -> bool:
+        return True
+
     def exchange(self, model: Model, asks: Iterable[Ask]) -> Iterator[Outcome]:
         for ask in asks:
             question = dump(Question(model, ask.query))

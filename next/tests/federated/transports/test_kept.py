@@ -39,6 +39,17 @@ def test_only_the_others_are_asked(query: Query) -> None:
         np.testing.assert_allclose(found.arrays[name], array)
 
 
+def test_what_is_kept_does_not_pass_again() -> None:
+    asked, _ = kept_first()
+    total(asked.ask(Gradient(PARAMS)))
+    passed = federation(CLIENTS).only(["a", "c"])
+    total(passed.ask(Gradient(PARAMS)))
+    assert asked.traffic == passed.traffic
+    kept = kept_first()[0].only(["b", "d"])
+    total(kept.ask(Gradient(PARAMS)))
+    assert (kept.traffic.rounds, kept.traffic.sent, kept.traffic.received) == (0, 0, 0)
+
+
 def test_what_statistics_do_not_know_is_asked() -> None:
     asked, live = kept_first()
     trainer = FedAvg(2, LocalPlan(0.01, epochs=1, batch_size=4))
