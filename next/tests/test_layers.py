@@ -31,7 +31,7 @@ BELOW: dict[str, set[str]] = {
     "certificates": {"unlearning"},
     "runs": {"certificates", "probing"},
     "report": {"runs"},
-    "testing": {"backbones"},
+    "testing": {"backbones", "unlearning"},
     "cli": {"report", "testing"},
     "__main__": {"cli"},
 }
@@ -43,7 +43,7 @@ TORCH_INSIDE = {
     "probekit.embeddings",
     "probekit.extraction.vector_files",
     "probekit.cli.doctor",
-    "probekit.testing",
+    "probekit.testing.backbones",
 }
 """Modules that import torch inside a function only."""
 LAZY = {"torch", "torchvision", "transformers", "open_clip", "timm", "datasets", "faiss", "h5py"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from probekit.errors import InputError
@@ -16,12 +17,13 @@ from probekit.linear.model import StatsObjective
 from probekit.linear.stats import sum_stats
 from probekit.objective import Penalty
 from probekit.records import array_bytes
-from probekit.registry import METHODS
+from probekit.registry import METHODS, configured
 from probekit.unlearning.classes import ClassSquares
 from probekit.unlearning.methods.exact import Exact
 from probekit.unlearning.methods.fedremoval import FedRemoval, FedRemovalPcg, ServerRows
 from probekit.unlearning.methods.retrain import Retrain
 from probekit.unlearning.removal import (
+    Need,
     Promise,
     Questions,
     Removal,
@@ -100,11 +102,39 @@ def _is_local(federation: Federation) -> bool:
 
 
 @dataclass(frozen=True)
+class Properties:
+    """By what a method needs and promises, the five by which the paper compares systems.
+
+    certified: it ends at the minimum; None: it repeats training, by which others are measured.
+    """
+
+    no_communication: bool
+    no_target: bool
+    no_retained: bool
+    no_history: bool
+    certified: bool | None
+
+    @classmethod
+    def of(cls, method: Unlearner, removal: Removal) -> Properties:
+        needs = method.needs(removal)
+        no_target = Need.TARGET not in needs
+        no_retained = needs.isdisjoint({Need.RETAINED, Need.RETAINED_ROWS})
+        return cls(
+            no_communication=no_target and no_retained,
+            no_target=no_target,
+            no_retained=no_retained,
+            no_history=needs.isdisjoint({Need.HISTORY, Need.CLUSTERS}),
+            certified=None if method.promise == "retrained" else method.promise == "minimum",
+        )
+
+
+@dataclass(frozen=True)
 class MethodPlan:
     """What a method would need, whether it is here, and what it would ask at most."""
 
     name: str
     promise: Promise
+    properties: Properties
     missing: tuple[str, ...]
     rounds: int
     bytes: int
@@ -115,9 +145,9 @@ class MethodPlan:
         return not self.missing
 
 
-def plan(removal: Removal) -> tuple[MethodPlan, ...]:
-    """Every registered method with its defaults; nobody is asked but the server's own rows."""
-    return tuple(plan_of(name, METHODS.get(name)(), removal) for name in METHODS.names())
+def plan(removal: Removal, names: Collection[str] = ()) -> tuple[MethodPlan, ...]:
+    """These methods (else all, with defaults); nobody is asked but the server's own rows."""
+    return tuple(plan_of(name, configured(name), removal) for name in names or METHODS.names())
 
 
 def plan_of(name: str, method: Unlearner, removal: Removal) -> MethodPlan:
@@ -130,7 +160,8 @@ def plan_of(name: str, method: Unlearner, removal: Removal) -> MethodPlan:
         warning = ServerRows.of(removal.server, ridge=removal.state.ridge).warning
     rounds = sum(question.times for question in questions)
     size = sum(question.times * _bytes(question, removal) for question in questions)
-    return MethodPlan(name, method.promise, tuple(lacking), rounds, size, warning)
+    properties = Properties.of(method, removal)
+    return MethodPlan(name, method.promise, properties, tuple(lacking), rounds, size, warning)
 
 
 def _preparing(method: Unlearner, removal: Removal) -> list[Questions]:

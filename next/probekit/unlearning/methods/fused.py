@@ -147,7 +147,10 @@ class Fused:
 
     def questions(self, removal: Removal) -> Sequence[Questions]:
         params = removal.state.params
-        recipe = self._adapter(removal, 0.0, params)
+        sizes = np.zeros(params.shape)  # at most: as if the largest tensors changed most
+        for span, _ in removal.state.model.tensors.values():
+            sizes[span] = sizes[span].size
+        recipe = self._adapter(removal, 0.0, sizes)
         fit = fit_questions(recipe.start(), recipe, times=self.rounds)
         return [
             *choosing_questions(removal),

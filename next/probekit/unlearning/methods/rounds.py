@@ -29,7 +29,8 @@ class Rounds:
     rounds: int = 300
 
     def needs(self, removal: Removal) -> frozenset[Need]:
-        return frozenset({Need.RETAINED, Need.PENALIZED})
+        rows = frozenset() if removal.is_quadratic else {Need.RETAINED_ROWS}
+        return frozenset({Need.RETAINED, Need.PENALIZED, *rows})
 
     def questions(self, removal: Removal) -> Sequence[Questions]:
         gradient = Gradient(removal.state.params)

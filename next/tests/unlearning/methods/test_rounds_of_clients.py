@@ -1,4 +1,4 @@
-"""CF, flipping and FUSED against affine maps: a round on squares is W* + (I - rate H)^M (W - W*)."""
+"""CF, flipping and FUSED against affine maps: a round is W* + (I - rate H)^M (W - W*)."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_heads_that_fedavg_did_not_train_take_steps_at_a_rate_of_their_curvature
     W = state.params
     shares = problem.maps.shares(problem.maps.retained)
     for _ in range(2):
-        moved = {name: W for name in shares}
+        moved = dict.fromkeys(shares, W)
         for _ in range(5):
             moved = {
                 c: V - rate * (problem.maps.H[c] @ V - problem.maps.b[c]) for c, V in moved.items()

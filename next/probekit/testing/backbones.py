@@ -1,4 +1,4 @@
-"""Conformance checks for authors of plugins; probekit's own tests use them too."""
+"""What a backbone must do, tried on a few samples."""
 
 from __future__ import annotations
 
