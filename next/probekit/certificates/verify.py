@@ -135,8 +135,11 @@ class Totals:
 
 def blocks(rows: EmbeddingSet) -> Iterator[tuple[Array, Array]]:
     """Some rows [x 1] at a time, with their targets."""
-    for block in rows.blocks(GRAM_BLOCK):
-        yield with_ones(np.asarray(block.rows)), block.target_matrix
+    for block in rows.blocks():
+        Z = with_ones(np.asarray(block.rows))
+        Y = block.target_matrix
+        for start in range(0, len(Z), GRAM_BLOCK):
+            yield Z[start : start + GRAM_BLOCK], Y[start : start + GRAM_BLOCK]
 
 
 def scores(Z: Array, params: Array) -> Array:

@@ -60,6 +60,31 @@ class Span:
         return np.array(self[:], dtype=dtype, copy=copy)
 
 
+@dataclass(frozen=True, eq=False)
+class Chosen:
+    """Rows of a matrix by their numbers, read when they are used."""
+
+    matrix: Rows
+    numbers: Indices
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return len(self), self.matrix.shape[1]
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return self.matrix.dtype
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    def __getitem__(self, index: Any) -> NDArray[Any]:
+        return self.matrix[self.numbers[index]]
+
+    def __array__(self, dtype: Any = None, *, copy: bool | None = None) -> NDArray[Any]:
+        return np.array(self[:], dtype=dtype, copy=copy)
+
+
 @record("run/rows")
 @dataclass(frozen=True, eq=False)
 class RunRows:

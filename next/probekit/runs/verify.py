@@ -34,7 +34,7 @@ from probekit.certificates.verify import (
     is_gradient,
     is_sum,
 )
-from probekit.embeddings import EmbeddingSet
+from probekit.embeddings import EmbeddingSet, Rows
 from probekit.errors import InputError, NotFoundError, ProbekitError
 from probekit.federated.federation import Federation, InProcess
 from probekit.federated.state import KeptGradients, KeptStatistics, State, Trainer, choose_from
@@ -46,7 +46,7 @@ from probekit.linear.stats import normalized, sum_stats
 from probekit.progress import Progress, Step, silent
 from probekit.runs import layout
 from probekit.runs.layout import Erased, Joined, Trained, Unlearned
-from probekit.runs.rows import Mask, RunFiles, RunRows, leaves_of
+from probekit.runs.rows import Chosen, Mask, RunFiles, RunRows, leaves_of
 from probekit.runs.run import RunData, StoredState, certify_state, matrix_of, single_thread
 
 FALSE = 6
@@ -239,17 +239,35 @@ class _Inspection:
         self.state_fingerprint = stored.state_fingerprint
         self.head = stored.head.digest
         yield from self._history(stored)
-        yield from self._leaves(stored)
+        description = stored.description
+        here = self._here(stored)
+        opened = stored.all_rows.take(here)
+        matrix = matrix_of(opened, description, self.cache)
+        yield from self._leaves(stored, opened, matrix)
         yield from self._fingerprint(stored)
         yield from self._request(stored)
         self._note_files(stored)
-        retained = stored.rows
-        data = RunData.of(retained, stored.description, self.cache)
-        missing = len(retained) - len(data.rows)
-        if missing:
-            yield Finding(f"All retained rows are in the cache ({missing:,} are not).", None)
+        missing = {
+            "retained": int((~here & ~stored.forgotten).sum()),
+            "forgotten": int((~here & stored.forgotten).sum()),
+        }
+        for kind, count in missing.items():
+            if count:
+                yield Finding(f"All {kind} rows are in the cache ({count:,} are not).", None)
+        if missing["retained"]:
             return
+        # of what was opened, not found anew: a cache may hold other bytes for the same sample
+        retained = Chosen(matrix, np.flatnonzero(~stored.forgotten[here]))
+        rows = stored.rows
+        data = RunData(rows, rows.classes, description, description.read_encoding(), retained)
         yield from self._head(stored, data)
+
+    def _here(self, stored: StoredState) -> Mask:
+        """Which rows are in the cache; of statistics files there is nothing else."""
+        rows = stored.all_rows
+        if isinstance(rows, RunFiles):
+            return np.ones(len(rows), bool)
+        return self.cache.entry(stored.description.read_encoding()).known().holds(rows.ids)
 
     def _history(self, stored: StoredState) -> Iterator[Finding]:
         """Each event is about rows, as many as it says."""
@@ -282,27 +300,17 @@ class _Inspection:
             if not is_right or is_void:
                 yield Finding(f"Event {number + 1} is about the rows that it names.", False)
 
-    def _leaves(self, stored: StoredState) -> Iterator[Finding]:
+    def _leaves(self, stored: StoredState, opened: RunRows, matrix: Rows) -> Iterator[Finding]:
         """Every row that is here, forgotten ones included, opens its leaf."""
         keys = id_keys(stored.commitment)
         is_sorted = bool((keys[:-1] < keys[1:]).all())
         yield Finding("The leaves are in order, none twice.", is_sorted)
-        rows = stored.all_rows
-        here = np.ones(len(rows), bool)
-        if not isinstance(rows, RunFiles):
-            entry = self.cache.entry(stored.description.read_encoding())
-            here = entry.known().holds(rows.ids)
-        present = rows.take(here)
         wrong = 0
-        if len(present):
-            self.progress(Step("opening leaves", 0, len(present)))
-            matrix = matrix_of(present, stored.description, self.cache)
-            leaves = leaves_of(present, matrix)
-            wrong = int((leaves != stored.commitment[present.leaves]).any(axis=1).sum())
+        if len(opened):
+            self.progress(Step("opening leaves", 0, len(opened)))
+            leaves = leaves_of(opened, matrix)
+            wrong = int((leaves != stored.commitment[opened.leaves]).any(axis=1).sum())
         yield Finding(f"Every row opens a leaf of its own ({wrong:,} do not).", not wrong)
-        absent = int((stored.forgotten & ~here).sum())
-        if absent:
-            yield Finding(f"Forgotten rows open their leaves ({absent:,} are not here).", None)
 
     def _fingerprint(self, stored: StoredState) -> Iterator[Finding]:
         if self.noted is None:

@@ -15,6 +15,7 @@ import pytest
 
 from probekit import Cache, Run
 from probekit.arrays import id_keys
+from probekit.cache.tensors import write_tensors
 from probekit.errors import InputError, NotFoundError
 from probekit.runs import layout
 from probekit.runs.layout import Cost, Erased, Unlearned
@@ -503,6 +504,20 @@ def test_rows_that_were_changed_are_false(story: Copy) -> None:
     row = shard.rows()[0].tobytes()
     shard.path.write_bytes(content.replace(row, np.zeros_like(shard.rows()[0]).tobytes()))
     assert known.verify().exit_code == 6
+
+
+def test_one_sample_with_two_embeddings_is_false(story: Copy) -> None:
+    """Leaves are opened and heads are checked by the same bytes, whichever are found first."""
+    known = story("ridge")
+    forgery = known.forgery()
+    (entry,) = forgery.cache.entries()
+    retained = forgery.retained
+    matrix = np.array(entry.rows(retained.ids, forgery.description.width))
+    matrix[first(forgery, "east")] += 5
+    tensors = {"rows": matrix, "ids": retained.ids}
+    write_tensors(entry.folder / "shards", tensors, {"encoding": entry.digest})
+    forgery.trained().write()
+    assert known.codes() == (6, 6, 6)
 
 
 def test_a_stray_file_is_noted(story: Copy) -> None:
