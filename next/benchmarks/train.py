@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
-from _measure import finish, race, report
+from _measure import finish, memory, race, report
 from numpy.typing import NDArray
 from scipy import linalg
 
@@ -114,12 +114,6 @@ def added_memory() -> int:
     before = memory("VmRSS")
     solve_ridge(SufficientStats.from_rows(rows), RIDGE)
     return memory("VmHWM") - before
-
-
-def memory(name: str) -> int:
-    lines = Path("/proc/self/status").read_text().splitlines()
-    sizes = dict(line.partition(":")[::2] for line in lines)
-    return 1024 * int(sizes[name].split()[0])
 
 
 def measure_memory() -> None:

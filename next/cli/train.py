@@ -75,13 +75,16 @@ def train(
     add: bool = flag(
         "Let the clients of DATA (by a column) join the run that is there.", "--add", default=False
     ),
+    transport: str | None = flag(
+        "Clients answer on Ray: ray, ray:HOST:PORT (default: in one process)."
+    ),
     dry_run: bool = DRY_RUN,
     *,
     training: TrainFlags,
     reading: RowFlags,
     output: CacheOutput,
 ) -> None:
-    """Train a head across clients, in one process, and write a run."""
+    """Train a head across clients, and write a run."""
     from probekit.federated.transports.files import is_statistics_file
 
     are_files = [is_statistics_file(Path(text).expanduser()) for text in data]
@@ -89,7 +92,13 @@ def train(
     if any(are_files) or len(data) > 1:
         from probekit.runs.files import plan_files
 
-        _refuse_reading(reading, backbone=backbone, test=training.test, poison=training.poison)
+        _refuse_reading(
+            reading,
+            backbone=backbone,
+            test=training.test,
+            poison=training.poison,
+            transport=transport,
+        )
         plan = plan_files(data, run=run, cache=output.open_cache(), **keywords(training))
     else:
         from probekit.runs.train import plan_training
@@ -98,6 +107,7 @@ def train(
             data[0],
             run=run,
             backbone=backbone,
+            transport=transport,
             cache=output.open_cache(),
             progress=output.progress,
             **keywords(training, reading),

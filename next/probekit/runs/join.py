@@ -16,7 +16,16 @@ from probekit.records import dump
 from probekit.runs import layout
 from probekit.runs.layout import Commitment, Cost, Joined, Unlearned
 from probekit.runs.rows import TRAINING, RunFiles, RunRows, fingerprint_of, leaves_of
-from probekit.runs.run import Run, RunData, certify_state, matrix_of, single_thread, write_state
+from probekit.runs.run import (
+    Connect,
+    Run,
+    RunData,
+    certify_state,
+    connection,
+    matrix_of,
+    single_thread,
+    write_state,
+)
 from probekit.runs.train import TrainingPlan
 
 
@@ -30,11 +39,15 @@ def join(plan: TrainingPlan, progress: Progress = silent) -> Run:
     run = Run(plan.folder, cache=plan.cache)
     _check_alike(plan, run)
     plan = replace(plan, rows=plan.rows.take(plan.rows.roles == TRAINING))
-    with layout.working(run.folder, progress), single_thread():
-        return _join(plan, run, progress)
+    with (
+        layout.working(run.folder, progress),
+        single_thread(),
+        connection(plan.transport) as connect,
+    ):
+        return _join(plan, run, connect, progress)
 
 
-def _join(plan: TrainingPlan, run: Run, progress: Progress) -> Run:
+def _join(plan: TrainingPlan, run: Run, connect: Connect, progress: Progress) -> Run:
     started = time.monotonic()
     stored = run.newest
     joined = stored.rows.take(stored.rows.held_by(plan.rows.clients))
@@ -62,7 +75,7 @@ def _join(plan: TrainingPlan, run: Run, progress: Progress) -> Run:
     elif data.classes != stored.rows.classes:
         kept = None  # sums of fewer classes
     model = description.options.model(description.width, len(data.classes))
-    federation = data.federation(model, kept)
+    federation = data.federation(model, kept, connect)
     setting = state.ridge_choice.setting
     state = state.trainer.train(federation, ridge=setting, progress=progress)
     cost = Cost.of(federation, started)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,7 +18,8 @@ from probekit.cache.runs import note_run, noted_runs
 from probekit.certificates.certificate import Certificate, certify
 from probekit.embeddings import EmbeddingSet, Encoding, Rows
 from probekit.errors import CorruptError, InputError, SolverError
-from probekit.federated.federation import Federation, InProcess
+from probekit.federated.client import LocalData
+from probekit.federated.federation import Federation, InProcess, Transport
 from probekit.federated.state import KeptStatistics, State
 from probekit.federated.transports.kept import KeptFirst
 from probekit.files import write_bytes
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
     from probekit.runs.verify import VerifyResult
 
 SERVER_NAME = "server"
+Connect = Callable[[Mapping[str, LocalData]], Transport]
 
 
 @contextmanager
@@ -56,6 +58,22 @@ def single_thread() -> Iterator[None]:
 
     with threadpool_limits(1, user_api="blas"):
         yield
+
+
+@contextmanager
+def connection(transport: str | None) -> Iterator[Connect]:
+    """What makes clients of rows: None in this process, "ray" or "ray:HOST:PORT" on Ray."""
+    if transport is None:
+        yield InProcess
+        return
+    name, colon, address = transport.partition(":")
+    if name != "ray" or (colon and not address):
+        raise InputError(f"--transport must be ray or ray:HOST:PORT; found {transport!r}.")
+    from probekit.federated.transports.ray import RayTransport, cluster
+
+    with cluster(address):
+        connect: Connect = RayTransport.of
+        yield connect
 
 
 @dataclass(frozen=True, eq=False)
@@ -156,11 +174,13 @@ class RunData:
         matrix = entry.rows(present.ids, description.width)
         return cls(present, rows.classes, description, encoding, matrix)
 
-    def federation(self, model: Model, kept: KeptStatistics | None = None) -> Federation:
+    def federation(
+        self, model: Model, kept: KeptStatistics | None = None, connect: Connect = InProcess
+    ) -> Federation:
         """The clients; of a ridge head, kept statistics answer for them where they can."""
         sets = self.rows.client_sets(self.matrix, self.encoding, self.classes)
         normalize = self.description.options.normalize
-        live = InProcess({name: normalized(rows, normalize) for name, rows in sets.items()})
+        live = connect({name: normalized(rows, normalize) for name, rows in sets.items()})
         if kept is None or not isinstance(model.loss, Squares):
             return Federation.of(live, model)
         return Federation.of(KeptFirst(kept.parts, live), model)

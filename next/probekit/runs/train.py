@@ -47,7 +47,15 @@ from probekit.runs.rows import (
     fingerprint_of,
     part_of,
 )
-from probekit.runs.run import Run, RunData, certify_state, single_thread, write_state
+from probekit.runs.run import (
+    Connect,
+    Run,
+    RunData,
+    certify_state,
+    connection,
+    single_thread,
+    write_state,
+)
 
 MADE_COLUMNS = ("key", "client", "group")
 """Columns that readers make; others are kept where they are asked for."""
@@ -69,6 +77,7 @@ class TrainingPlan:
     """Who would train on what, and where the run would be written.
 
     sums: of clients of whom only statistics files exist, for the classes of `rows`.
+    transport: where clients answer: "ray", "ray:HOST:PORT"; None: in this process.
     """
 
     folder: Path
@@ -78,6 +87,7 @@ class TrainingPlan:
     poison: str | None
     notes: tuple[str, ...]
     sums: Mapping[str, SufficientStats] = field(default_factory=dict)
+    transport: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
         roles = np.bincount(self.rows.roles, minlength=3).tolist()
@@ -104,8 +114,8 @@ class TrainingPlan:
                 "(--label-column)."
             )
         started = time.monotonic()
-        with single_thread():
-            data, federation, state, missing = self._fit(progress)
+        with single_thread(), connection(self.transport) as connect:
+            data, federation, state, missing = self._fit(connect, progress)
             rows, leaves = commit(data.rows, data.matrix)
             certificate, refused = certify_state(
                 state, federation, test=data.test, class_labels=rows.targets is None
@@ -135,7 +145,9 @@ class TrainingPlan:
 
         return join(self, progress)
 
-    def _fit(self, progress: Progress) -> tuple[RunData, Federation, State, tuple[str, ...]]:
+    def _fit(
+        self, connect: Connect, progress: Progress
+    ) -> tuple[RunData, Federation, State, tuple[str, ...]]:
         """The state, and the data of those who answered."""
         options = self.description.options
         rows = self.rows
@@ -144,7 +156,7 @@ class TrainingPlan:
             data = RunData.of(rows, self.description, self.cache)
             model = options.model(self.description.width, len(data.classes))
             kept = KeptStatistics(self.sums) if self.sums else None
-            federation = data.federation(model, kept)
+            federation = data.federation(model, kept, connect)
             try:
                 state = options.trainer().train(
                     federation, ridge=options.setting(), progress=progress
@@ -199,6 +211,7 @@ def plan_training(
     backbone: object = None,
     test: object = None,
     poison: str | None = None,
+    transport: str | None = None,
     cache: Cache | Path | str | None = None,
     progress: Progress = silent,
     **options: Any,
@@ -209,6 +222,7 @@ def plan_training(
         split joins the training rows.
     run: the folder to write.
     poison: `client=3,trigger=square,target=0` puts a backdoor on a client's pictures, for trials.
+    transport: "ray" or "ray:HOST:PORT"; the head has the same bits.
     options: the fields of TrainOptions, DataOptions, ExtractOptions and VectorOptions.
     """
     settings, reading = _sorted_options(options)
@@ -236,7 +250,8 @@ def plan_training(
         )
     encoding = splits.train.encoding
     description = Description.of(run_id, settings, encoding, width=rows.width, source=rows.source)
-    return TrainingPlan(folder, store, description, held, poison, (*splits.notes, *notes))
+    all_notes = (*splits.notes, *notes)
+    return TrainingPlan(folder, store, description, held, poison, all_notes, transport=transport)
 
 
 def _joined(
