@@ -38,6 +38,7 @@ COMMANDS = {
     "cache": ("probekit.cli.cache:app", MORE, "List, check and clean cached embeddings."),
     "backbone": ("probekit.cli.backbone:app", MORE, "List backbones and check one."),
     "dataset": ("probekit.cli.dataset:app", MORE, "List datasets and install well-known ones."),
+    "method": ("probekit.cli.method:app", MORE, "List the ways to forget, and their needs."),
     "demo": ("probekit.cli.demo:demo", MORE, "Plant a backdoor in digits, and forget it."),
     "doctor": ("probekit.cli.doctor:doctor", MORE, "Check the installation."),
 }

@@ -20,7 +20,7 @@ def unlearn(
     ),
     where: str | None = flag("Forget the rows that have this value.", metavar="COLUMN=VALUE"),
     method: str = flag(
-        "auto, exact, retrain, rounds, fedremoval:solver=sgd, fedremoval-line, fedremoval-pcg.",
+        "auto, or a method with its options: exact, cf:rounds=20, ... (probekit method ls).",
         default="auto",
     ),
     dry_run: bool = DRY_RUN,

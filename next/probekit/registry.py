@@ -146,6 +146,9 @@ TRIGGERS = Registry(
 )
 
 
+METHOD_MEMBERS = ("promise", "needs", "questions", "unlearn")
+
+
 def configured(text: str, registry: Registry = METHODS) -> Any:
     """The record that `name`, `name:VALUE` or `name:key=value,...` stands for.
 
@@ -159,6 +162,12 @@ def configured(text: str, registry: Registry = METHODS) -> Any:
         attribute, _, options = options.partition(":")
         name = f"py:{module}:{attribute}"
         factory = import_object(name)
+        lacking = [member for member in METHOD_MEMBERS if not hasattr(factory, member)]
+        if lacking:
+            raise InputError(
+                f"A method has {', '.join(METHOD_MEMBERS)}; {name} has no {lacking[0]}. Name a "
+                "class with all of them."
+            )
     else:
         factory = registry.get(name)
     known = _options(factory)

@@ -155,7 +155,7 @@ except SystemExit:
 COMMANDS = (
     *([], ["probe"], ["predict"], ["extract"], ["import"], ["doctor"]),
     *(["cache"], ["cache", "ls"], ["backbone"], ["backbone", "check"]),
-    *(["dataset"], ["dataset", "show"], ["evaluate"], ["report"], ["demo"]),
+    *(["dataset"], ["dataset", "show"], ["evaluate"], ["report"], ["demo"], ["method", "ls"]),
 )
 
 

@@ -14,6 +14,8 @@ from hypothesis import strategies as st
 from probekit import registry
 from probekit.errors import InputError, NotFoundError
 from probekit.registry import METHODS, TRAINERS, Name, Registry, configured, import_object, nearest
+from probekit.unlearning.methods.ascent import GradientAscent
+from probekit.unlearning.methods.federaser import FedEraser
 from probekit.unlearning.methods.fedremoval import (
     AdamSteps,
     ConjugateGradient,
@@ -141,6 +143,8 @@ def test_a_missing_module_is_not_found() -> None:
         ("fedremoval:adam,weight-decay=1e-2", FedRemoval(AdamSteps(weight_decay=0.01))),
         ("fedremoval-pcg:3", FedRemovalPcg(rounds=3)),
         ("rounds:distance=1e-4,rounds=9", Rounds(1e-4, 9)),
+        ("sga:5,max_norm=none,rate-scale=1", GradientAscent(5, 1.0, None)),
+        ("federaser:lengths=mean", FedEraser(lengths="mean")),
     ],
 )
 def test_methods_are_configured_by_text(text: str, expected: object) -> None:
@@ -149,7 +153,10 @@ def test_methods_are_configured_by_text(text: str, expected: object) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["exact:1", "fedremoval-pcg:many", "fedremoval:rounds=3", "rounds:depth=2", "rounds:1,2"],
+    [
+        *("exact:1", "fedremoval-pcg:many", "fedremoval:rounds=3", "rounds:depth=2", "rounds:1,2"),
+        *("federaser:lengths=none", "cf:none", "py:probekit.errors:InputError"),
+    ],
 )
 def test_options_that_a_method_has_not_are_refused(text: str) -> None:
     with pytest.raises(InputError):

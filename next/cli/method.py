@@ -1,0 +1,65 @@
+"""`probekit method`: the ways to forget, and what each of them needs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import typer
+
+from probekit.cli.options import expand_flags, flag
+from probekit.cli.output import CacheOutput
+
+app = typer.Typer(help="List the ways to forget, and what each needs.", no_args_is_help=True)
+
+HEADERS = (
+    *("method", "ends at", "no communication", "no target", "no retained", "no history"),
+    "certified",
+)
+MARKS = {True: "yes", False: "no", None: "-"}
+
+
+@app.command()
+@expand_flags
+def ls(
+    names: list[str] | None = typer.Argument(
+        None, help="Methods with their options, py:module:Class too; all without a name."
+    ),
+    run: Path | None = flag("Folder of a run: what it lacks, and what would be asked."),
+    client: str | None = flag("The client that would leave (default: the first)."),
+    *,
+    output: CacheOutput,
+) -> None:
+    """Print the five properties by which the paper compares methods, from what each needs.
+
+    Without a run: of a FedAvg run that kept everything, with rows on the server.
+    """
+    from dataclasses import asdict
+
+    if run is None:
+        from probekit.testing import example_removal
+        from probekit.unlearning.choice import plan
+
+        plans = plan(example_removal(), names or ())
+    else:
+        from probekit.runs.run import Run
+
+        opened = Run(run, cache=output.open_cache())
+        leaver = client or next(iter(opened.newest.rows.counts()))
+        plans = opened.unlearn(client=leaver, method="exact", dry_run=True).plans
+        for name in names or ():
+            planned = opened.unlearn(client=leaver, method=name, dry_run=True).plans
+            plans = tuple({item.name: item for item in (*plans, *planned)}.values())
+        plans = tuple(item for item in plans if not names or item.name in names)
+    headers: tuple[str, ...] = HEADERS
+    if run is not None:
+        headers += ("rounds at most", "bytes at most", "lacks")
+    rows = []
+    for item in plans:
+        marks = (MARKS[value] for value in asdict(item.properties).values())
+        row = [item.name, item.promise, *marks]
+        if run is not None:
+            asked = [f"{item.rounds:,}", f"{item.bytes:,}"] if item.possible else ["-", "-"]
+            row += [*asked, "; ".join(item.missing)]
+        rows.append(row)
+    output.table(headers, rows)
+    output.result({"methods": [asdict(item) for item in plans]})
