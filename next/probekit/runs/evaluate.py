@@ -147,7 +147,8 @@ def run_heads(run: Run, notes: list[str], progress: Progress = silent) -> dict[s
     model = options.model(newest.description.width, len(data.classes))
     federation = data.federation(model)
     if was_changed:
-        trained = options.trainer().train(federation, ridge=options.setting(), progress=progress)
+        trainer = newest.state.trainer  # at the run's own rate, whoever left
+        trained = trainer.train(federation, ridge=options.setting(), progress=progress)
         heads[RETRAINED] = data.head(trained)
     heads[MINIMUM] = data.head(_minimum(federation, newest.state.ridge, progress))
     return heads

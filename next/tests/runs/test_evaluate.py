@@ -15,6 +15,7 @@ from probekit.runs.evaluate import evaluate_run, run_heads
 from probekit.runs.run import Run
 from probekit.runs.train import train
 from tests.oracles import random_rows
+from tests.runs.examples import make_run
 
 
 def make_rows(count: int = 120, classes: int = 3) -> EmbeddingSet:
@@ -120,3 +121,11 @@ def test_a_run_evaluates_itself_and_draws_its_page(tmp_path: Path) -> None:
     assert "retrained" in page.read_text()
     with pytest.raises(InputError, match="nosuch"):
         run.evaluate(test, nosuch=1)
+
+
+def test_the_retrained_head_is_trained_at_the_runs_own_rate(tmp_path: Path) -> None:
+    """A rate derived anew from who stays would make another reference than `retrain` ends at."""
+    run = make_run(tmp_path / "run", method="fedavg:rounds=5,steps=2", ridge=0.1)
+    run.unlearn(client="north", method="retrain")
+    heads = run_heads(run, [])
+    np.testing.assert_array_equal(heads["after"].weights, heads["retrained"].weights)
