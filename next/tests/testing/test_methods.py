@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -263,3 +265,20 @@ def test_the_papers_columns_follow_from_needs_and_promises() -> None:
         "sga": "nnyyn",
         "starfish": "nynnn",
     }
+
+
+def test_a_client_elsewhere_understands_every_question() -> None:
+    """In a new process one import registers all that methods may ask."""
+    script = (
+        "import probekit.unlearning.methods\n"
+        "from probekit.records import _classes\n"
+        "print(*(name for name in _classes if name.startswith(('query/', 'recipe/'))))"
+    )
+    process = subprocess.run(
+        [sys.executable, "-c", script], text=True, capture_output=True, check=True
+    )
+    assert {
+        *("query/importance", "query/quadratic-form", "query/local-fit", "recipe/elastic"),
+        *("recipe/random-labels", "recipe/sparse-adapter", "recipe/low-rank-adapter"),
+        *("recipe/blindness", "recipe/newton-step"),
+    } <= set(process.stdout.split())
