@@ -5,12 +5,14 @@ Ray runs whatever is sent to it. On one machine it is bound to loopback; a clust
 
 from __future__ import annotations
 
+import gc
 import ipaddress
 import logging
 import os
 import secrets
 import socket
 import sys
+import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -122,13 +124,16 @@ class RayTransport:
         except RayError:
             ray.cancel(reference, force=True)
         alone = [start([ask]) for ask in batch]
-        ready, late = ray.wait(alone, num_returns=len(alone), timeout=self.timeout)
+        late = alone
+        ready: list[Any] = alone
+        while late and ready:  # each has as long as this after another one
+            ready, late = ray.wait(late, timeout=self.timeout)
         for reference in late:
             ray.cancel(reference, force=True)
         outcomes: list[Arrays | Failure] = []
-        in_time = set(ready)
+        too_late = set(late)
         for reference in alone:
-            if reference not in in_time:
+            if reference in too_late:
                 outcomes.append(Failure("late", f"no answer in {self.timeout:g} s"))
                 continue
             try:
@@ -224,7 +229,8 @@ def cluster(address: str = "") -> Iterator[None]:
     if not address:
         options = {"address": "local", "include_dashboard": False}
     try:
-        ray.init(log_to_driver=False, logging_level=logging.ERROR, **options)
+        with _files_left_open():
+            ray.init(log_to_driver=False, logging_level=logging.ERROR, **options)
     except (OSError, RuntimeError, ValueError) as error:
         reason = str(error).partition("\n")[0]
         raise OfflineError(
@@ -233,7 +239,17 @@ def cluster(address: str = "") -> Iterator[None]:
     try:
         yield
     finally:
-        ray.shutdown()
+        with _files_left_open():
+            ray.shutdown()
+
+
+@contextmanager
+def _files_left_open() -> Iterator[None]:
+    """Ray leaves files to the garbage collector when it starts and ends."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        yield
+        gc.collect()
 
 
 def check_address(address: str) -> None:
