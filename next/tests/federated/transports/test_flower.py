@@ -32,6 +32,22 @@ pytestmark = [
 Seen = dict[str, Any]
 
 
+class RegisteredAsA:
+    """A grid whose nodes were all registered by the name of client a."""
+
+    def __init__(self, grid: Grid) -> None:
+        self.grid = grid
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.grid, name)
+
+    def get_nodes(self) -> Any:
+        infos = list(self.grid.get_nodes())
+        for info in infos:
+            info.name = "a"
+        return infos
+
+
 @pytest.fixture(scope="module")
 def seen(tmp_path_factory: pytest.TempPathFactory) -> Seen:
     """What a ServerApp saw of four nodes; the engine takes ten seconds to start."""
@@ -66,6 +82,8 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Seen:
         for mode in ("broken", "same name", "other classes"):
             note(mode, lambda: connected(mode))  # noqa: B023
         note("without", lambda: connected("broken", at_least=3))
+        mode_file.write_text("rows")
+        note("names", lambda: FlowerTransport.connect(RegisteredAsA(grid), nodes=4, at_least=1))
         note("too few", lambda: FlowerTransport.connect(grid, nodes=5, timeout=0.1))
 
     with pytest.MonkeyPatch.context() as patch:
@@ -112,6 +130,12 @@ def test_a_node_that_does_not_say_who_it_is_is_missing(seen: Seen) -> None:
     [failure] = seen["broken"].reasons.values()
     assert failure.reason == "gone"
     assert set(seen["without"].describe()) == {"a", "c", "d"}
+    assert len(seen["without"].missing) == 1
+
+
+def test_a_node_has_the_name_that_it_is_registered_by(seen: Seen) -> None:
+    assert set(seen["names"].describe()) == {"a"}
+    assert seen["names"].missing["a"].reason == "garbage"
 
 
 def test_nodes_have_names_of_their_own_and_the_same_classes(seen: Seen) -> None:
