@@ -25,9 +25,10 @@ from probekit.linear.solvers import conjugate_gradient
 from probekit.linear.stats import SufficientStats, with_ones
 from probekit.objective import Squares
 
-BLOCK = 32
-"""Rows and columns of the products that gradients are added from: their bounds must be sharp."""
-GRAM_BLOCK = 256
+ROWS = 32
+COLUMNS = 16
+"""What gradients are multiplied in: their bounds must be sharp."""
+GRAM_ROWS = 256
 ROUND_UP = 1 + 2.0**-20
 ROUND_DOWN = 1 - 2.0**-20
 TINY = 2.0**-1022
@@ -80,9 +81,9 @@ class Interval:
 
 @dataclass(frozen=True, eq=False)
 class RowSums:
-    """Sums over rows z = [x 1] with targets y: z z^T, z y^T, y^2; and z f'(W^T z, y)^T at W.
+    """Sums over rows z = [x 1] with targets y: z z^T, z y^T, y^2; and z r^T, r = f'(W^T z, y).
 
-    longest: at least the norm of any z.
+    slope_square: at least the sum of |r|^2. longest: at least the norm of any z.
     """
 
     count: int
@@ -90,25 +91,28 @@ class RowSums:
     moment: Array
     target_squares: Array
     gradient: Array
+    slope_square: float
     longest: float
 
     @classmethod
     def of(cls, rows: EmbeddingSet, params: Array, model: LinearModel) -> Self:
         p, k = model.shape
         sums = [DoubledSum(*shape) for shape in ((p, p), (p, k), (k,), (p, k))]
+        slope_square = 0.0
         longest = 0.0
         for Z, Y in blocks(rows):
             terms = (Z.T @ Z, Z.T @ Y, np.square(Y).sum(axis=0))
-            for part, term in zip(sums, terms, strict=False):
-                part.add(term)
+            for total, term in zip(sums, terms, strict=False):
+                total.add(term)
             longest = max(longest, float(np.square(Z).sum(axis=1).max()))
-            for start in range(0, len(Z), BLOCK):
-                some = Z[start : start + BLOCK]
-                slope = slope_of(scores(some, params), Y[start : start + BLOCK], model)
-                sums[3].add(some.T @ slope)
-        gram, moment, target_squares, gradient = (part.total for part in sums)
+            slope = slope_of(scores(Z, params), Y, model)
+            slope_square += ROUND_UP * float(np.square(slope).sum())
+            for start in range(0, len(Z), ROWS):
+                part = slice(start, start + ROWS)
+                sums[3].add(Z[part].T @ slope[part])
+        gram, moment, target_squares, gradient = (total.total for total in sums)
         length = ROUND_UP * math.sqrt(longest)
-        return cls(len(rows), gram, moment, target_squares, gradient, length)
+        return cls(len(rows), gram, moment, target_squares, gradient, slope_square, length)
 
 
 class Totals:
@@ -118,6 +122,7 @@ class Totals:
         p, k = model.shape
         self._sums = [DoubledSum(*shape) for shape in ((p, p), (p, k), (k,), (p, k))]
         self._count = 0
+        self._slope_square = 0.0
         self._longest = 0.0
 
     def add(self, part: RowSums) -> None:
@@ -125,12 +130,15 @@ class Totals:
         for total, term in zip(self._sums, terms, strict=True):
             total.add(term)
         self._count += part.count
+        self._slope_square += ROUND_UP * part.slope_square
         self._longest = max(self._longest, part.longest)
 
     @property
     def sums(self) -> RowSums:
         gram, moment, target_squares, gradient = (part.total for part in self._sums)
-        return RowSums(self._count, gram, moment, target_squares, gradient, self._longest)
+        return RowSums(
+            self._count, gram, moment, target_squares, gradient, self._slope_square, self._longest
+        )
 
 
 def blocks(rows: EmbeddingSet) -> Iterator[tuple[Array, Array]]:
@@ -138,15 +146,15 @@ def blocks(rows: EmbeddingSet) -> Iterator[tuple[Array, Array]]:
     for block in rows.blocks():
         Z = with_ones(np.asarray(block.rows))
         Y = block.target_matrix
-        for start in range(0, len(Z), GRAM_BLOCK):
-            yield Z[start : start + GRAM_BLOCK], Y[start : start + GRAM_BLOCK]
+        for start in range(0, len(Z), GRAM_ROWS):
+            yield Z[start : start + GRAM_ROWS], Y[start : start + GRAM_ROWS]
 
 
 def scores(Z: Array, params: Array) -> Array:
-    """Z W, off by at most gamma(BLOCK + 2) |z| |w|."""
+    """Z W, off by at most gamma(COLUMNS + 2) |z| |w|."""
     total = DoubledSum(len(Z), params.shape[1])
-    for start in range(0, len(params), BLOCK):
-        total.add(Z[:, start : start + BLOCK] @ params[start : start + BLOCK])
+    for start in range(0, len(params), COLUMNS):
+        total.add(Z[:, start : start + COLUMNS] @ params[start : start + COLUMNS])
     return total.total
 
 
@@ -190,7 +198,7 @@ class Enclosure:
         top = current.argmax(axis=1)[:, None]
         lengths = ROUND_UP * np.linalg.norm(Z, axis=1, keepdims=True)
         size = float(np.linalg.norm(self.params) + np.linalg.norm(self.step))
-        rounding = 4 * gamma(min(len(self.params), BLOCK) + 4) * lengths * size
+        rounding = 4 * gamma(min(len(self.params), COLUMNS) + 4) * lengths * size
         margin = math.sqrt(2) * ROUND_UP * lengths * self.drift + rounding
         leads = np.take_along_axis(current, top, axis=1) - current
         moved = current - scores(Z, self.step)
@@ -216,15 +224,14 @@ class Minimum:
         row_square = ROUND_UP * float(np.trace(sums.gram)) / sums.count
         target_square = ROUND_UP * float(sums.target_squares.sum()) / sums.count
         size = float(np.linalg.norm(params))
-        operations = min(sums.count, BLOCK) + min(len(params), BLOCK) + 8
         row = math.sqrt(row_square)
-        if isinstance(self.model.loss, Squares):
-            products = row * (row * size + math.sqrt(target_square))
-        else:
-            operations += params.shape[1]
-            products = 2 * row * (row * size + 1)
+        inner = min(len(params), COLUMNS) + 8
+        slopes = gamma(inner) * (row * size + math.sqrt(target_square))
+        if not isinstance(self.model.loss, Squares):
+            slopes = 2 * gamma(inner) * row * size + gamma(params.shape[1] + 16)
+        slope = math.sqrt(ROUND_UP * sums.slope_square / sums.count)
         norm = float(np.linalg.norm(gradient))
-        allowance = gamma(operations) * products + TINY
+        allowance = row * (slopes + gamma(min(sums.count, ROWS) + 4) * (slope + slopes)) + TINY
         allowance += gamma(8) * (float(np.linalg.norm(penalty)) + norm)
         allowance *= ROUND_UP
         residual = Interval(max(0.0, norm - allowance), norm + allowance)
@@ -239,7 +246,7 @@ class Minimum:
         """With r = g - H s: w* = w - s - H^-1 r, and the excess is 1/2 <g, H^-1 g>."""
         p = len(gradient)
         hessian = sums.gram / sums.count + self.ridge * np.diagflat(self.model.penalized)
-        error = gamma(min(sums.count, GRAM_BLOCK) + 8) * float(np.trace(hessian)) + TINY
+        error = gamma(min(sums.count, GRAM_ROWS) + 8) * float(np.trace(hessian)) + TINY
         try:
             values, vectors = np.linalg.eigh(hessian)
         except np.linalg.LinAlgError:
@@ -302,7 +309,7 @@ class Minimum:
             moved = self._product(params, step)
             length = float(np.linalg.norm(step))
             growth = 1 + sums.longest * float(np.linalg.norm(params))
-            operations = min(sums.count, GRAM_BLOCK) + min(len(params), BLOCK)
+            operations = min(sums.count, GRAM_ROWS) + min(len(params), COLUMNS)
             operations += params.shape[1] + 32
             error = 8 * gamma(operations) * row_square * growth + gamma(8) * largest
             slack = error * length + allowance
@@ -366,7 +373,7 @@ def is_sum(stats: SufficientStats, sums: RowSums) -> bool:
     count = sums.count
     if (stats.count, stats.weight, stats.columns) != (count, count, len(sums.gram)):
         return False
-    relative = summing_error([stats]) + gamma(min(count, GRAM_BLOCK) + 16)
+    relative = summing_error([stats]) + gamma(min(count, GRAM_ROWS) + 16)
     scale = np.sqrt(np.diag(sums.gram))[:, None]
     outputs = np.sqrt(sums.target_squares)
     pairs = (
