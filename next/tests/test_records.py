@@ -236,14 +236,38 @@ def test_every_prefix_is_refused() -> None:
     assert read_or_wire_error(data + b"x")
 
 
-def test_every_tensor_is_checked() -> None:
-    """Types and shapes of tensors, each changed alone."""
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"dtype": "F32"},
+        {"dtype": ["F64"]},
+        {"shape": [10**18, 10**18]},
+        {"shape": [0, 2**70]},
+        {"shape": [-1]},
+        {"shape": [True]},
+        {"shape": 3},
+        {"data_offsets": [0, 10**18]},
+        {"data_offsets": None},
+        {"more": 1},
+    ],
+    ids=str,
+)
+def test_every_tensor_is_checked(change: dict[str, object]) -> None:
+    """Types, shapes and places of tensors, each changed alone."""
     original = split(dump(EXAMPLE))[0]
     for name in [key for key in original if key != "__metadata__"]:
-        for change in ({"dtype": "F32"}, {"dtype": "BOOL"}, {"shape": [10**18, 10**18]}):
-            header, tree, body = split(dump(EXAMPLE))
-            header[name] |= change
-            assert read_or_wire_error(join(header, tree, body)), (name, change)
+        header, tree, body = split(dump(EXAMPLE))
+        header[name] |= change
+        assert read_or_wire_error(join(header, tree, body)), name
+
+
+def test_tensors_lie_one_after_the_other() -> None:
+    """Neither gaps nor shared bytes: what is read is no larger than what was sent."""
+    for shift in (-8, 8):
+        header, tree, body = split(dump(EXAMPLE))
+        last = list(header)[-1]
+        header[last]["data_offsets"] = [place + shift for place in header[last]["data_offsets"]]
+        assert read_or_wire_error(join(header, tree, body + bytes(max(shift, 0))))
 
 
 def test_what_the_receiver_does_not_expect_is_refused() -> None:
