@@ -116,12 +116,14 @@ class FlowerTransport:
     """Questions over a Grid to the node of each client.
 
     timeout: seconds until a client is late.
+    missing: nodes that did not say who they are.
     """
 
     grid: Grid
     nodes: Mapping[str, int]
     descriptions: Mapping[str, Description]
     timeout: float = 600.0
+    missing: Mapping[str, Failure] = field(default_factory=dict)
 
     @classmethod
     def connect(
@@ -154,6 +156,7 @@ class FlowerTransport:
             transport,
             nodes={name: node for name, (node, _) in found.items()},
             descriptions={name: description for name, (_, description) in found.items()},
+            missing=failures,
         )
 
     @property
