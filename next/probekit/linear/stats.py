@@ -69,7 +69,7 @@ class SufficientStats:
 
     @classmethod
     def from_rows(cls, embeddings: EmbeddingSet) -> Self:
-        """The statistics of these rows: a root if it is less than a quarter of the Gram, else sums."""
+        """The statistics of these rows: a root where it is less than a quarter of the Gram."""
         check_training_rows(embeddings)
         columns = embeddings.width + 1
         count = len(embeddings)
