@@ -146,9 +146,9 @@ class StoredRows:
         numbers = numbers[index]
         rows = rows[index]
         if not numbers.ndim:
-            return files[numbers].rows()[rows]
+            return np.asarray(files[numbers].rows()[rows])
         if len(numbers) and (numbers == numbers[0]).all():
-            return files[numbers[0]].rows()[as_slice(rows)]
+            return np.asarray(files[numbers[0]].rows()[as_slice(rows)])
         matrix = np.empty((len(numbers), self.shape[1]), self.dtype)
         for number in np.unique(numbers):
             targets = np.flatnonzero(numbers == number)
