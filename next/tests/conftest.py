@@ -17,6 +17,11 @@ os.environ.update(
     OPENBLAS_NUM_THREADS="1",
     MKL_NUM_THREADS="1",
     TOKENIZERS_PARALLELISM="false",
+    RAY_AUTH_MODE="token",
+    RAY_AUTH_TOKEN=64 * "0",  # Ray reads it once a process
+    RAY_USAGE_STATS_ENABLED="0",
+    RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO="0",
+    RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER="0",
     NO_COLOR="1",
     COLUMNS="120",
 )

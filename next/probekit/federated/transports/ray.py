@@ -208,17 +208,19 @@ def cluster(address: str = "") -> Iterator[None]:
     if (known := sys.modules.get("ray")) is not None and known.is_initialized():
         yield
         return
+    settings = SETTINGS
     if address:
         check_address(address)
     else:
-        os.environ[LOOPBACK] = "0"
+        settings = {**SETTINGS, LOOPBACK: "0"}
         os.environ.setdefault(TOKEN, secrets.token_hex(32))
-    if known is not None and any(os.environ.get(name) != SETTINGS[name] for name in SETTINGS):
+    if known is not None and any(os.environ.get(name) != settings[name] for name in settings):
+        listed = " ".join(f"{name}={value}" for name, value in settings.items())
         raise InputError(
-            "Ray reads its settings when it is imported; it was imported before them. Join Ray "
-            "yourself (ray.init), or import it after probekit's cluster."
+            "Ray reads its settings when it is imported; it was imported before them. Set "
+            f"{listed} before, or join Ray yourself (ray.init)."
         )
-    os.environ.update(SETTINGS)
+    os.environ.update(settings)
     try:
         import ray
     except ImportError as error:

@@ -17,7 +17,6 @@ from probekit.errors import InputError, MismatchError, MissingClients
 from probekit.federated.federation import Federation, InProcess
 from probekit.federated.transports import flower
 from probekit.federated.transports.flower import FlowerTransport
-from probekit.federated.transports.ray import LOOPBACK, SETTINGS, TOKEN
 from probekit.runs.run import single_thread
 from tests.federated.examples import arrived
 from tests.federated.transports import flower_nodes
@@ -52,8 +51,8 @@ class RegisteredAsA:
 def seen(tmp_path_factory: pytest.TempPathFactory) -> Seen:
     """What a ServerApp saw of four nodes; the engine takes ten seconds to start."""
     mode_file = tmp_path_factory.mktemp("flower") / "mode"
-    environment = {**SETTINGS, LOOPBACK: "0", TOKEN: os.environ.get(TOKEN, 64 * "0")}
-    environment |= {"FLWR_TELEMETRY_ENABLED": "0", flower_nodes.MODE: str(mode_file)}
+    environment = {"FLWR_TELEMETRY_ENABLED": "0", flower_nodes.MODE: str(mode_file)}
+    environment["PYTHONPATH"] = os.environ.get("PYTHONPATH", "")  # the engine changes it
     seen: Seen = {}
     app = ServerApp()
 
