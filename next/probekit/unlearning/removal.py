@@ -313,16 +313,12 @@ def _forgotten_samples(
     request: Request, federation: Federation, retained: Federation
 ) -> Federation:
     """The samples alone, as they were counted when the retained rows were."""
-    samples = {
-        name: ids - federation.samples.get(name, frozenset())
-        for name, ids in request.samples.items()
-    }
     counts = {
         name: rows - retained.clients.get(name, 0)
         for name, rows in federation.clients.items()
-        if name in samples
+        if name in request.samples
     }
-    return replace(federation, clients=counts, samples=samples, keep=True)
+    return replace(federation, clients=counts, samples=request.samples, keep=True)
 
 
 def _listed(clients: Iterable[str]) -> str:

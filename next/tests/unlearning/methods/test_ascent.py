@@ -51,18 +51,20 @@ def test_of_two_clients_the_mean_by_rows_is_taken(problem: Problem) -> None:
     assert relative_error(after.params, expected) < 1e-12
 
 
-def importances(problem: Problem, source: str) -> Array:
-    """The mean square of every input, at least a twentieth of their mean."""
+def importances(problem: Problem, source: str, floor: float = 0.05) -> Array:
+    """The mean square of every input, at least a share of their mean."""
     names = {"retained": problem.maps.retained, "target": [LEAVER], "server": []}[source]
     clients = [problem.maps.clients[name] for name in names] or [some_clients((50,), seed=7)["0"]]
     squares = np.square(with_ones(np.concatenate([rows.rows for rows in clients]))).mean(axis=0)
-    return np.maximum(squares, 0.05 * squares.mean())
+    return np.maximum(squares, floor * squares.mean())
 
 
-@pytest.mark.parametrize("source", ["retained", "target", "server"])
-def test_elastic_ascent_follows_its_formula(problem: Problem, source: str) -> None:
+@pytest.mark.parametrize(
+    ("source", "floor"), [("retained", 0.05), ("target", 0.05), ("server", 0.05), ("target", 0.9)]
+)
+def test_elastic_ascent_follows_its_formula(problem: Problem, source: str, floor: float) -> None:
     """Delta_t = A^-1 (I - (I - rate A)^t) g_u, A = strength D - H_u."""
-    D = importances(problem, source)
+    D = importances(problem, source, floor)
     H, b = problem.maps.H[LEAVER], problem.maps.b[LEAVER]
     least = smallest_strength(
         MeanLoss(problem.asked.only({LEAVER}), RIDGE), problem.start, D[:, None]
@@ -72,7 +74,7 @@ def test_elastic_ascent_follows_its_formula(problem: Problem, source: str) -> No
     power = np.linalg.matrix_power(np.eye(len(A)) - rate * A, 40)
     delta = np.linalg.solve(A, (np.eye(len(A)) - power) @ (H @ problem.start - b))
     after = problem.after(
-        f"ew-sga:steps=40,strength=1.5,importance={source},max_norm=none",
+        f"ew-sga:steps=40,strength=1.5,importance={source},floor={floor},max_norm=none",
         clients={LEAVER},
         server=federation({"server": some_clients((50,), seed=7)["0"]}),
     )
