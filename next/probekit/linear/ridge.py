@@ -111,7 +111,8 @@ def solve_ridge(stats: SufficientStats, ridge: float, intercept: Intercept = "fr
     gram, moment = coordinates.normal_equations(stats)
     if penalty == 0:
         _check_rank(np.asarray(np.linalg.eigvalsh(gram), np.float64), len(gram))
-    system = gram + penalty * np.eye(len(gram))
+    system = gram.copy()
+    system[np.diag_indices(len(gram))] += penalty
     try:
         factor = cho_factor(system.T, lower=True)  # LAPACK wants columns; it is symmetric
     except LinAlgError as error:

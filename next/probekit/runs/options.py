@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from probekit.data.partition import Scheme
 from probekit.errors import InputError
 from probekit.federated.local import Adam, LocalPlan, Sgd
 from probekit.federated.state import KEEP, Trainer
@@ -150,6 +149,8 @@ class TrainOptions:
         if self.at_least is not None and self.at_least < 1:
             raise InputError(f"--at-least must be 1 or more; found {self.at_least}.")
         if self.partition is not None:
+            from probekit.data.partition import Scheme
+
             Scheme.parse(self.partition)
 
     @property
