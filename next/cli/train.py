@@ -87,7 +87,8 @@ def train(
     """Train a head across clients, and write a run."""
     from probekit.federated.transports.files import is_statistics_file
 
-    are_files = [is_statistics_file(Path(text).expanduser()) for text in data]
+    paths = [Path(text).expanduser() for text in data]
+    are_files = [path.is_file() and is_statistics_file(path) for path in paths]
     plan: TrainingPlan
     if any(are_files) or len(data) > 1:
         from probekit.runs.files import plan_files

@@ -65,12 +65,13 @@ def read_rows(
     Texts are looked for among cached sets, then among paths, then as names with a scheme.
     test: rows or data to evaluate on, read the same way; groups: a value for each row in memory.
     """
-    data = data or DataOptions()
-    options = options or ExtractOptions()
-    rows = _encoded_rows(source, cache, backbone, vectors, data.split)
+    split = None if data is None else data.split
+    rows = _encoded_rows(source, cache, backbone, vectors, split)
     if rows is not None:
         parts = [rows]
     elif backbone is not None:
+        data = data or DataOptions()
+        options = options or ExtractOptions()
         parts = _encode_splits(source, backbone, cache, data, options, progress)
     else:
         raise InputError(
@@ -87,7 +88,7 @@ def read_rows(
         test,
         cache=cache,
         backbone=backbone,
-        data=replace(data, split=None),
+        data=None if data is None else replace(data, split=None),
         options=options,
         vectors=vectors,
         progress=progress,

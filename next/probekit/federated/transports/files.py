@@ -109,7 +109,7 @@ class StatisticsFile:
 
 def is_statistics_file(path: Path) -> bool:
     """Whether a file says of itself that it is one, of any version; the rest is not looked at."""
-    if path.suffix != SUFFIX or not path.is_file():
+    if path.suffix != SUFFIX:
         return False
     with path.open("rb") as file:
         size = int.from_bytes(file.read(8), "little")
