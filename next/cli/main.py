@@ -128,8 +128,10 @@ def run(arguments: list[str]) -> int:
         if code == INTERRUPTED:  # typer swallows Ctrl-C and returns its code
             raise KeyboardInterrupt
         return code if isinstance(code, int) else 0
-    except BrokenPipeError:  # the reader went away: `| head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    except (BrokenPipeError, SystemExit) as error:
+        if isinstance(error, SystemExit) and not isinstance(error.__context__, BrokenPipeError):
+            raise
+        _drop_output()
         return 0
     except (Exception, KeyboardInterrupt) as error:
         message, code = _explain(error)
@@ -141,6 +143,11 @@ def run(arguments: list[str]) -> int:
         print(json.dumps(document, ensure_ascii=False), flush=True)
     print(f"error: {message}", file=sys.stderr, flush=True)
     return code
+
+
+def _drop_output() -> None:
+    """The reader went away: `| head`. typer exits with 1 then."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _explain(error: BaseException) -> tuple[str, int]:
@@ -180,5 +187,8 @@ def main() -> None:
         os.dup2(2, 1)
         sys.stdout = stdout
     code = run(sys.argv[1:])
-    sys.stdout.flush()
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        _drop_output()
     sys.exit(code)

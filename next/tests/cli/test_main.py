@@ -154,6 +154,11 @@ def load():
 """
 
 
+def listen_to_interrupts() -> None:
+    """Who is started in the background by a shell ignores Ctrl-C."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_command_exits_130_and_continues(tmp_path: Path, number: int) -> None:
     (tmp_path / "slow_backbone.py").write_text(SLOW_BACKBONE)
@@ -161,9 +166,13 @@ def test_an_interrupted_command_exits_130_and_continues(tmp_path: Path, number: 
     command = [sys.executable, "-m", "probekit", "extract", "packaged:digits", "--json"]
     command += ["-b", "py:slow_backbone:load", "--batch-size", "8", "--workers", "0"]
     process = subprocess.Popen(
-        command, cwd=tmp_path, env=environment,
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-    )  # fmt: skip
+        command,
+        cwd=tmp_path,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        preexec_fn=listen_to_interrupts,
+    )
     deadline = time.monotonic() + 60
     while not list(tmp_path.rglob("canary*.json")):
         assert time.monotonic() < deadline
@@ -178,3 +187,16 @@ def test_an_interrupted_command_exits_130_and_continues(tmp_path: Path, number: 
         [*command, "--limit", "40"], cwd=tmp_path, env=environment, capture_output=True, check=True
     )
     assert json.loads(finished.stdout)["reused"] >= 8
+
+
+@pytest.mark.parametrize("arguments", [["dataset", "ls"], ["dataset", "ls", "--json"], ["--help"]])
+def test_a_reader_that_goes_away_is_no_error(arguments: list[str]) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "probekit", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    assert process.stdout is not None
+    process.stdout.close()
+    _, errors = process.communicate(timeout=60)
+    assert (process.returncode, errors) == (0, b"")
