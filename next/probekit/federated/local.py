@@ -160,7 +160,10 @@ class LocalPlan:
 
 
 def check_work(plan: LocalPlan, client: ClientData, parameters: int) -> None:
-    """Refuse local training that would take longer than a client agrees to."""
+    """Refuse local training that would take longer, or tell of fewer rows, than a client agrees to.
+
+    After a step on a batch of one the parameters show that row.
+    """
     rows = min(plan.batch_size or client.count, client.count)
     steps = plan.step_count(client.count)
     if steps * rows * parameters > client.limits.work:
@@ -168,6 +171,11 @@ def check_work(plan: LocalPlan, client: ClientData, parameters: int) -> None:
             f"Client {client.name} trains for at most {client.limits.work:g} (steps x rows x "
             f"parameters) a round; {steps} x {rows} x {parameters} were asked for. Lower the "
             "steps, or ask its owner to raise the limit."
+        )
+    if rows < client.limits.min_rows:
+        raise InputError(
+            f"Client {client.name} answers about {client.limits.min_rows} rows or more; batches of "
+            f"{rows} were asked for. Raise the batch size, or ask its owner to lower the limit."
         )
 
 

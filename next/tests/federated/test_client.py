@@ -112,6 +112,15 @@ def test_a_client_says_nothing_about_few_rows() -> None:
     Restricted(Statistics(), ids_of(ROWS, 5), keep=True).answer(client)
 
 
+def test_a_client_trains_on_no_small_batches() -> None:
+    client = RowClient("a", MODEL, ROWS, Limits(min_rows=5))
+    for batch_size in (1, 4):
+        plan = LocalPlan(0.01, steps=1, batch_size=batch_size)
+        with pytest.raises(InputError):
+            LocalFit(PARAMS, plan, TrainingLoss(0.1)).answer(client)
+    LocalFit(PARAMS, LocalPlan(0.01, steps=1, batch_size=5), TrainingLoss(0.1)).answer(client)
+
+
 def test_a_client_bounds_the_work_of_one_question() -> None:
     limits = Limits(work=20 * 21 * 100)
     client = RowClient("a", MODEL, ROWS, limits)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from flwr.app import Context
 
+import probekit.unlearning.methods  # noqa: F401  # whose questions this client knows then
 from probekit.cache import Cache
 from probekit.federated.transports.flower import Node, client_app
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from probekit.errors import Failure, MissingClients
@@ -92,15 +92,28 @@ def test_a_client_survives_any_bytes(data: bytes) -> None:
     assert outcome.reason == "refused"
 
 
-@settings(max_examples=200)
-@given(st.data())
-def test_a_client_survives_any_change_of_a_question(data: st.DataObject) -> None:
-    question = bytearray(dump(Question(MODEL, Restricted(GRADIENT, IDS, keep=True))))
-    for _ in range(data.draw(st.integers(1, 4))):
-        place = data.draw(st.integers(0, len(question) - 1))
-        question[place] = data.draw(st.integers(0, 255))
-    outcome = answered(bytes(question))
-    assert isinstance(outcome, dict | Failure)
+@pytest.mark.parametrize("count", [1_000, pytest.param(20_000, marks=pytest.mark.slow)])
+def test_both_sides_survive_any_change_of_a_message(count: int) -> None:
+    questions = [
+        dump(Question(MODEL, Restricted(GRADIENT, IDS, keep=True))),
+        dump(Question(MODEL, Statistics())),
+        dump(
+            Question(MODEL, LocalFit(GRADIENT.params, LocalPlan(0.1, steps=2), TrainingLoss(0.1)))
+        ),
+    ]
+    replies = [reply_of(1.0), reply_of(-1e9)]
+    generator = np.random.default_rng(0)
+    refused = 0
+    for number in range(count):
+        originals = (questions, replies)[number % 2]
+        message = bytearray(originals[generator.integers(len(originals))])
+        for _ in range(generator.integers(1, 5)):
+            message[generator.integers(len(message))] = generator.integers(256)
+        content = bytes(message[: generator.integers(8, len(message)) if number % 5 == 0 else None])
+        outcome = read_reply(content, SHAPES) if number % 2 else answered(content)
+        assert isinstance(outcome, dict | Failure)
+        refused += isinstance(outcome, Failure)
+    assert refused > count / 2
 
 
 @pytest.mark.parametrize(
