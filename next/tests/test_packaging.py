@@ -146,7 +146,8 @@ def test_the_wheel_holds_our_packages_and_nothing_else(tmp_path: Path) -> None:
     expected = {
         f"probekit/{prefix}{path.relative_to(ROOT / folder)}"
         for folder, prefix in (("probekit", ""), ("cli", "cli/"), ("cache", "cache/"))
-        for path in (ROOT / folder).rglob("*.py")
+        for path in (ROOT / folder).rglob("*.*")
+        if path.suffix in (".py", ".j2")
     }
     assert set(installed) == expected | {"probekit/py.typed"}
 
