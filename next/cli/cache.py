@@ -70,9 +70,9 @@ def rm(
     planned = [remove(store, name, dry_run=True) for name in names]
     if not dry_run:
         rows = sum(plan.rows for plan in planned)
-        if not yes and not output.json:
+        if not yes:
             question = f"Remove {', '.join(names)} with {rows:,} rows?"
-            typer.confirm(question, abort=True, err=True)
+            output.confirm(question)
         planned = [remove(store, name) for name in names]
     for plan in planned:
         _print_removed(output, plan, dry_run=dry_run)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import typer
-
 from probekit.cli.options import DRY_RUN, argument, expand_flags, flag
 from probekit.cli.output import CacheOutput
 from probekit.cli.unlearn import listed_ids
@@ -42,10 +40,10 @@ def erase(
         progress=output.progress,
     )
     if not dry_run and not plan.finished:
-        if not yes and not output.json:
+        if not yes:
             runs = ", ".join(f"{folder} ({count:,} rows)" for folder, count in plan.rows.items())
             question = f"Erase {len(plan.samples):,} samples from the cache and from {runs}?"
-            typer.confirm(question, abort=True, err=True)
+            output.confirm(question)
             yes = True
         plan = erase_rows(plan, others=yes, progress=output.progress)
     verb = "Erased" if plan.finished else "Would erase"

@@ -67,6 +67,12 @@ class Output:
             for text in texts:
                 print(text, file=sys.stderr, flush=True)
 
+    def confirm(self, question: str) -> None:
+        """Ask before something is removed; with --json there is nobody to ask."""
+        if self.json:
+            raise click.UsageError(f"{question} --json does not ask: pass --yes, or --dry-run.")
+        typer.confirm(question, abort=True, err=True)
+
     def result(
         self, value: Mapping[str, Any], *, skipped: Sequence[Skipped] = (), exit_code: int = 0
     ) -> None:

@@ -102,6 +102,7 @@ def test_rm(filled: Cache, capsys: pytest.CaptureFixture[str]) -> None:
 def test_rm_asks_first(filled: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("typer.confirm", _refuse)
     assert run(["cache", "rm", "photos"]) != 0
+    assert run(["cache", "rm", "photos", "--json"]) == 2
     assert "photos" in filled
 
 

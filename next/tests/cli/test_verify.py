@@ -143,6 +143,14 @@ def test_erasure_is_asked_about(
     assert "north" not in Run(folder).newest.rows.clients
 
 
+def test_json_is_no_consent(call: Call, train: Callable[..., dict[str, Any]], folder: str) -> None:
+    train()
+    code, document = call("erase", folder, "--client", "north")
+    assert (code, document["error"]["exit_code"]) == (2, 2)
+    assert "--yes" in document["error"]["message"]
+    assert "north" in Run(folder).newest.rows.clients
+
+
 def abort() -> None:
     import click
 
