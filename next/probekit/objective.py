@@ -14,7 +14,7 @@ from typing import Protocol
 import numpy as np
 
 from probekit.arrays import Array, Indices
-from probekit.embeddings import BLOCK, EmbeddingSet
+from probekit.embeddings import EmbeddingSet
 from probekit.errors import InputError
 from probekit.records import record
 
@@ -28,11 +28,27 @@ class Outputs(Protocol):
 
     @property
     def count(self) -> int: ...
+    @property
+    def block(self) -> int:
+        """How many rows are computed at once."""
+
     def at(self, params: Array) -> tuple[Array, Pull]:
         """The scores, and u -> J^T u there."""
 
+    def pull(self, params: Array, cotangent: Array) -> Array:
+        """J^T u."""
+
     def push(self, params: Array, vector: Array) -> Array:
         """J v."""
+
+    def diagonal(self, params: Array, weights: Array) -> Array:
+        """That of sum_i v_i J_i^T J_i: how much each parameter moves the scores of weighted rows.
+
+        Broadcasts to the parameters, where all outputs have the same.
+        """
+
+    def lengths(self, params: Array, cotangents: Array) -> Array:
+        """|J_i^T u_i| of each row, (n,)."""
 
     def take(self, selection: Selection) -> Outputs: ...
 
@@ -45,6 +61,10 @@ class Loss(Protocol):
 
     def slope(self, scores: Array, targets: Array) -> Array:
         """Its gradient in the scores, (n, k)."""
+
+    @property
+    def is_quadratic(self) -> bool:
+        """Whether its Hessian in the scores is 1, whatever they are."""
 
     def curvature(self, scores: Array, moved: Array) -> Array:
         """Its Hessian in the scores times a change of them, (n, k)."""
@@ -72,7 +92,10 @@ class Objective(Protocol):
 
 
 class Model(Protocol):
-    """What is trained. Its penalty, beside the mean loss: ridge/2 |penalized * (w - center)|^2."""
+    """What is trained. Its penalty, beside the mean loss: ridge/2 |penalized * (w - center)|^2.
+
+    is_linear: scores are affine in the parameters, so that the loss is convex.
+    """
 
     @property
     def shape(self) -> tuple[int, ...]: ...
@@ -86,7 +109,21 @@ class Model(Protocol):
     def tensors(self) -> Mapping[str, Place]: ...
     @property
     def loss(self) -> Loss: ...
+    @property
+    def is_linear(self) -> bool: ...
+    @property
+    def exact(self) -> Model:
+        """The same in float64."""
+
     def start(self) -> Array: ...
+    def random_start(self, seed: int) -> Array: ...
+    def check_rows(self, client: str, width: int, outputs: int) -> None:
+        """Refuse a client's rows that are not of this model."""
+
+    def narrowed(self, classes: Indices) -> Model:
+        """The model of these classes alone."""
+
+    def narrowed_params(self, params: Array, classes: Indices) -> Array: ...
     def outputs(self, rows: EmbeddingSet) -> Outputs: ...
 
 
@@ -100,6 +137,10 @@ class Squares:
 
     def slope(self, scores: Array, targets: Array) -> Array:
         return scores - targets
+
+    @property
+    def is_quadratic(self) -> bool:
+        return True
 
     def curvature(self, scores: Array, moved: Array) -> Array:
         return moved
@@ -121,6 +162,10 @@ class CrossEntropy:
 
     def slope(self, scores: Array, targets: Array) -> Array:
         return np.asarray(softmax(scores) - targets)
+
+    @property
+    def is_quadratic(self) -> bool:
+        return False
 
     def curvature(self, scores: Array, moved: Array) -> Array:
         """(diag(p) - p p^T) moved, with p = softmax(f)."""
@@ -186,9 +231,10 @@ class RowsObjective:
     def product(self, params: Array, vector: Array) -> Array:
         product = np.zeros(params.shape)
         for block in self._blocks():
-            scores, pull = block.outputs.at(params)
             moved = block.outputs.push(params, vector)
-            product += pull(block._weighted(self.loss.curvature(scores, moved)))
+            if not self.loss.is_quadratic:
+                moved = self.loss.curvature(block.outputs.at(params)[0], moved)
+            product += block.outputs.pull(params, block._weighted(moved))
         return product
 
     def batch(self, indices: Indices) -> RowsObjective:
@@ -206,11 +252,12 @@ class RowsObjective:
         )
 
     def _blocks(self) -> Iterator[RowsObjective]:
-        if self.count <= BLOCK:
+        size = self.outputs.block
+        if self.count <= size:
             yield self
             return
-        for first in range(0, self.count, BLOCK):
-            yield self._take(slice(first, first + BLOCK), 0.0)
+        for first in range(0, self.count, size):
+            yield self._take(slice(first, first + size), 0.0)
 
     def _weighted(self, values: Array) -> Array:
         if self.row_weights is None:
@@ -240,7 +287,7 @@ def scores(model: Model, params: Array, rows: EmbeddingSet) -> Array:
     """The model's scores of rows, (n, k), a block of rows at a time."""
     outputs = model.outputs(rows)
     parts = [
-        outputs.take(slice(first, first + BLOCK)).at(params)[0]
-        for first in range(0, outputs.count, BLOCK)
+        outputs.take(slice(first, first + outputs.block)).at(params)[0]
+        for first in range(0, outputs.count, outputs.block)
     ]
     return np.concatenate([np.zeros((0, model.classes)), *parts])

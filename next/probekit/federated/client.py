@@ -66,7 +66,7 @@ class RowClient:
                 f"Client {self.name} answers about {self.limits.min_rows} rows or more; these are "
                 f"{len(self.rows)}. Ask about more of them."
             )
-        _check_fit(self.name, self.model, self.rows.width, self.rows.outputs)
+        self.model.check_rows(self.name, self.rows.width, self.rows.outputs)
 
     @property
     def count(self) -> int:
@@ -106,7 +106,7 @@ class StatisticsClient:
     limits: Limits = field(default_factory=Limits)
 
     def __post_init__(self) -> None:
-        _check_fit(self.name, self.model, self.statistics.columns - 1, self.statistics.targets)
+        self.model.check_rows(self.name, self.statistics.columns - 1, self.statistics.targets)
 
     @property
     def count(self) -> int:
@@ -131,14 +131,6 @@ class StatisticsClient:
                 f"{type(self.model.loss).__name__}. Bring client {self.name} online."
             )
         return StatsObjective(self.statistics)
-
-
-def _check_fit(name: str, model: Model, width: int, outputs: int) -> None:
-    if isinstance(model, LinearModel) and (model.dimension, model.classes) != (width, outputs):
-        raise InputError(
-            f"Client {name} must have rows of {model.dimension} numbers and {model.classes} "
-            f"classes or targets; it has {width} and {outputs}. Encode and label them alike."
-        )
 
 
 def client_data(

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from functools import cached_property
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
 
 import numpy as np
 
 from probekit.arrays import Array, Indices
-from probekit.embeddings import EmbeddingSet, Rows
+from probekit.embeddings import BLOCK, EmbeddingSet, Rows
 from probekit.errors import InputError
 from probekit.linear.ridge import INTERCEPTS, Intercept
 from probekit.linear.stats import SufficientStats
 from probekit.objective import Loss, Place, Pull, Selection, Squares
 from probekit.records import record
 
+START_STREAM = 24
 RESIDENT_BYTES = 1 << 26
 """Rows up to this size are converted to float64 once, others in every pass, a block at a time."""
 
@@ -26,6 +27,8 @@ class LinearOutputs:
 
     rows: Rows
 
+    block = BLOCK
+
     @property
     def count(self) -> int:
         return len(self.rows)
@@ -35,18 +38,29 @@ class LinearOutputs:
         return np.asarray(self.rows, np.float64)
 
     def at(self, params: Array) -> tuple[Array, Pull]:
-        X = self.matrix
+        outputs = LinearOutputs(self.matrix)
+        scores = outputs.matrix @ params[:-1] + params[-1]
+        return scores, partial(outputs.pull, params)
 
-        def pull(cotangent: Array) -> Array:
-            gradient = np.empty(params.shape)
-            gradient[:-1] = X.T @ cotangent
-            gradient[-1] = cotangent.sum(axis=0)
-            return gradient
-
-        return X @ params[:-1] + params[-1], pull
+    def pull(self, params: Array, cotangent: Array) -> Array:
+        gradient = np.empty(params.shape)
+        gradient[:-1] = self.matrix.T @ cotangent
+        gradient[-1] = cotangent.sum(axis=0)
+        return gradient
 
     def push(self, params: Array, vector: Array) -> Array:
         return np.asarray(self.matrix @ vector[:-1] + vector[-1])
+
+    def diagonal(self, params: Array, weights: Array) -> Array:
+        """Of every class's columns alike, (d + 1, 1)."""
+        squares = np.empty((len(params), 1))
+        squares[:-1, 0] = weights @ np.square(self.matrix)
+        squares[-1] = weights.sum()
+        return squares
+
+    def lengths(self, params: Array, cotangents: Array) -> Array:
+        squares = np.square(self.matrix).sum(axis=1) + 1
+        return np.asarray(np.sqrt(squares) * np.linalg.norm(cotangents, axis=1))
 
     def take(self, selection: Selection) -> LinearOutputs:
         return LinearOutputs(self.rows[selection])
@@ -91,8 +105,34 @@ class LinearModel:
             penalized[-1] = 0.0
         return penalized
 
+    @property
+    def is_linear(self) -> bool:
+        return True
+
+    @property
+    def exact(self) -> LinearModel:
+        return self
+
     def start(self) -> Array:
         return np.zeros(self.shape)
+
+    def random_start(self, seed: int) -> Array:
+        """Uniform, as PyTorch draws a linear layer's."""
+        generator = np.random.Generator(np.random.PCG64([seed, START_STREAM]))
+        return np.asarray(generator.uniform(-1, 1, self.shape) / np.sqrt(self.dimension))
+
+    def check_rows(self, client: str, width: int, outputs: int) -> None:
+        if (self.dimension, self.classes) != (width, outputs):
+            raise InputError(
+                f"Client {client} must have rows of {self.dimension} numbers and {self.classes} "
+                f"classes or targets; it has {width} and {outputs}. Encode and label them alike."
+            )
+
+    def narrowed(self, classes: Indices) -> LinearModel:
+        return replace(self, classes=len(classes))
+
+    def narrowed_params(self, params: Array, classes: Indices) -> Array:
+        return np.ascontiguousarray(params[:, classes])
 
     def outputs(self, rows: EmbeddingSet) -> LinearOutputs:
         if 8 * len(rows) * rows.width <= RESIDENT_BYTES:

@@ -34,7 +34,6 @@ from probekit.records import record
 R = TypeVar("R")
 Start = Literal["model", "random"]
 PARTICIPATION_STREAM = 23
-START_STREAM = 24
 MAX_HISTORY = 4 << 30
 CURVATURE_OUTLIER = 1e4
 ROUNDING = 1e-6
@@ -128,11 +127,7 @@ class FedAvg:
         return replace(self, plan=replace(self.plan, rate=1 / curvature))
 
     def start_params(self, model: Model) -> Array:
-        if self.start == "model":
-            return model.start()
-        inputs = model.shape[0] - 1
-        generator = np.random.Generator(np.random.PCG64([self.plan.seed, START_STREAM]))
-        return np.asarray(generator.uniform(-1, 1, model.shape) / np.sqrt(inputs))
+        return model.start() if self.start == "model" else model.random_start(self.plan.seed)
 
     def draw(self, federation: Federation, number: int) -> frozenset[str]:
         """The clients of a round: all, or a share of them, each as likely as any other."""

@@ -1,0 +1,1 @@
+"""Networks in torch: linearized by Jacobian products, or trained as they are."""

@@ -1,0 +1,247 @@
+"""Networks as models: linearized around their pretrained weights, or as they are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
+from typing import Literal, Self, get_args
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from probekit.arrays import Array, Indices
+from probekit.embeddings import EmbeddingSet, Rows
+from probekit.errors import InputError, MismatchError
+from probekit.networks.architectures import Architecture, built, initialized
+from probekit.networks.jacobian import (
+    FlatModule,
+    as_array,
+    flatten,
+    frozen_buffers,
+    rows_at_once,
+    unflatten,
+)
+from probekit.objective import CrossEntropy, Loss, Place, Pull, Selection, Squares
+from probekit.records import record
+
+Precision = Literal["float32", "float64"]
+Center = Literal["wp", "zero"]
+CANARY_ROWS = 2
+CANARY_AGREEMENT = 1e-3
+
+
+@dataclass(frozen=True, eq=False)
+class NetworkOutputs:
+    """f(x; w) of rows that are flattened samples."""
+
+    network: FlatModule
+    rows: Rows
+    sample_shape: tuple[int, ...]
+    block: int
+
+    @property
+    def count(self) -> int:
+        return len(self.rows)
+
+    @cached_property
+    def inputs(self) -> Tensor:
+        return self.network.tensor(np.asarray(self.rows)).view(-1, *self.sample_shape)
+
+    def at(self, params: Array) -> tuple[Array, Pull]:
+        scores, pull = self.network.linearize(self.network.tensor(params), self.inputs)
+        return as_array(scores), lambda cotangent: as_array(pull(self.network.tensor(cotangent)))
+
+    def pull(self, params: Array, cotangent: Array) -> Array:
+        return self.at(params)[1](cotangent)
+
+    def push(self, params: Array, vector: Array) -> Array:
+        return as_array(self._push(params, vector)[1])
+
+    def diagonal(self, params: Array, weights: Array) -> Array:
+        network = self.network
+        total = torch.zeros(params.shape, dtype=network.dtype)
+        rates = network.tensor(weights)
+        for column in range(len(network.columns)):
+            cotangents = torch.zeros(self.count, len(network.columns), dtype=network.dtype)
+            cotangents[:, column] = 1
+            gradients = network.row_gradients(network.tensor(params), self.inputs, cotangents)
+            for part, rows in gradients:
+                total += rates[part] @ rows.square()
+        return as_array(total)
+
+    def lengths(self, params: Array, cotangents: Array) -> Array:
+        network = self.network
+        gradients = network.row_gradients(
+            network.tensor(params), self.inputs, network.tensor(cotangents)
+        )
+        parts = [rows.norm(dim=1) for _, rows in gradients]
+        return as_array(torch.cat(parts)) if parts else np.zeros(0)
+
+    def take(self, selection: Selection) -> Self:
+        return replace(self, rows=self.rows[selection])
+
+    def _push(self, params: Array, vector: Array) -> tuple[Tensor, Tensor]:
+        network = self.network
+        return network.push(network.tensor(params), network.tensor(vector), self.inputs)
+
+
+@dataclass(frozen=True, eq=False)
+class LinearizedOutputs(NetworkOutputs):
+    """f(x; w_p) + J (w - w_p), with J at w_p = `around`, wherever it is asked about."""
+
+    around: Array
+
+    def at(self, params: Array) -> tuple[Array, Pull]:
+        base, moved = self._push(self.around, params - self.around)
+        return as_array(base + moved), partial(self.pull, params)
+
+    def pull(self, params: Array, cotangent: Array) -> Array:
+        return super().at(self.around)[1](cotangent)
+
+    def push(self, params: Array, vector: Array) -> Array:
+        return super().push(self.around, vector)
+
+    def diagonal(self, params: Array, weights: Array) -> Array:
+        return super().diagonal(self.around, weights)
+
+    def lengths(self, params: Array, cotangents: Array) -> Array:
+        return super().lengths(self.around, cotangents)
+
+
+@record("model/network")
+@dataclass(frozen=True, eq=False)
+class Network:
+    """A network as it is, trained from `weights`; the penalty pulls to 0.
+
+    buffers: its frozen buffers, flat. columns: the module's outputs that count.
+    canary: all outputs of two synthetic samples at `weights`, by which other code is noticed.
+    """
+
+    architecture: Architecture
+    weights: Array
+    buffers: Array
+    sample_shape: tuple[int, ...]
+    columns: Indices
+    canary: Array
+    loss: Loss = field(default_factory=CrossEntropy)
+    precision: Precision = "float32"
+
+    def __post_init__(self) -> None:
+        if self.precision not in get_args(Precision):
+            raise InputError(f"precision must be float32 or float64; found {self.precision!r}.")
+
+    @cached_property
+    def network(self) -> FlatModule:
+        """The module with these buffers; refused where its outputs are not those of training."""
+        module = built(self.architecture, len(self.weights))
+        network = flat_module(module, self.buffers, self.columns, self.precision)
+        samples = network.tensor(synthetic_samples(self.sample_shape))
+        outputs = as_array(network.all_outputs(network.tensor(self.weights), samples))
+        scale = max(float(np.abs(self.canary).max()), 1.0)
+        if not np.abs(outputs - self.canary).max() <= CANARY_AGREEMENT * scale:
+            raise MismatchError(
+                f"The code of {self.architecture} must be that of training; its outputs differ by "
+                f"{np.abs(outputs - self.canary).max():.2g}. Use the version that was trained."
+            )
+        return network
+
+    @cached_property
+    def block(self) -> int:
+        """How many rows are computed at once."""
+        network = self.network
+        samples = network.tensor(synthetic_samples(self.sample_shape))
+        return rows_at_once(network, network.tensor(self.weights), samples)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.weights.shape
+
+    @property
+    def classes(self) -> int:
+        return len(self.columns)
+
+    @cached_property
+    def center(self) -> Array:
+        return np.zeros(self.shape)
+
+    @cached_property
+    def penalized(self) -> Array:
+        return np.ones(1)
+
+    @property
+    def tensors(self) -> Mapping[str, Place]:
+        return self.network.tensors
+
+    @property
+    def is_linear(self) -> bool:
+        return False
+
+    @property
+    def exact(self) -> Self:
+        return self if self.precision == "float64" else replace(self, precision="float64")
+
+    def start(self) -> Array:
+        return self.weights
+
+    def random_start(self, seed: int) -> Array:
+        """As torch draws the weights of each layer."""
+        return flatten(dict(initialized(self.architecture, seed).named_parameters()))
+
+    def check_rows(self, client: str, width: int, outputs: int) -> None:
+        if (width, outputs) != (int(np.prod(self.sample_shape)), self.classes):
+            raise InputError(
+                f"Client {client} must have samples of {self.sample_shape} and {self.classes} "
+                f"classes or targets; it has {width} numbers and {outputs}. Encode and label them "
+                "alike."
+            )
+
+    def narrowed(self, classes: Indices) -> Self:
+        return replace(self, columns=self.columns[classes])
+
+    def narrowed_params(self, params: Array, classes: Indices) -> Array:
+        return params
+
+    def outputs(self, rows: EmbeddingSet) -> NetworkOutputs:
+        return NetworkOutputs(self.network, rows.rows, self.sample_shape, self.block)
+
+
+@record("model/linearized-network")
+@dataclass(frozen=True, eq=False)
+class LinearizedNetwork(Network):
+    """A network linearized around `weights`, w_p; the penalty pulls to w_p, or to 0 (the paper)."""
+
+    loss: Loss = field(default_factory=Squares)
+    pull_to: Center = "wp"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.pull_to not in get_args(Center):
+            raise InputError(f"center must be 'wp' or 'zero'; found {self.pull_to!r}.")
+
+    @cached_property
+    def center(self) -> Array:
+        return self.weights if self.pull_to == "wp" else np.zeros(self.shape)
+
+    @property
+    def is_linear(self) -> bool:
+        return True
+
+    def outputs(self, rows: EmbeddingSet) -> LinearizedOutputs:
+        network = self.network
+        return LinearizedOutputs(network, rows.rows, self.sample_shape, self.block, self.weights)
+
+
+def flat_module(
+    module: nn.Module, buffers: Array, columns: Indices, precision: Precision
+) -> FlatModule:
+    """A module with these buffers as a function of flat parameters."""
+    dtype = torch.float64 if precision == "float64" else torch.float32
+    return FlatModule(module, unflatten(buffers, frozen_buffers(module), dtype), columns, dtype)
+
+
+def synthetic_samples(shape: tuple[int, ...]) -> Array:
+    """The samples of the canary."""
+    generator = np.random.Generator(np.random.PCG64(0))
+    return np.asarray(generator.random((CANARY_ROWS, *shape)))
