@@ -55,6 +55,14 @@ def id_keys(ids: Ids) -> NDArray[Any]:
     return np.ascontiguousarray(ids).view("S32").ravel()
 
 
+def group_numbers(groups: NDArray[Any]) -> Indices:
+    """Groups of any kind as numbers from 0 on, in the order of their first rows."""
+    _, first, inverse = np.unique(groups, return_index=True, return_inverse=True)
+    rank = np.empty(len(first), np.int64)
+    rank[np.argsort(first)] = np.arange(len(first))
+    return rank[inverse]
+
+
 def texts(values: Iterable[object]) -> Texts:
     return np.array([str(value) for value in values], dtype=TEXT)
 

@@ -57,3 +57,7 @@ def test_ids_sort_and_compare_like_their_bytes(ids: list[bytes]) -> None:
 def test_texts_of_any_length() -> None:
     column = arrays.texts(["a", 7, "é" * 1000])
     assert column.tolist() == ["a", "7", "é" * 1000]
+
+
+def test_groups_are_numbered_by_their_first_rows() -> None:
+    assert arrays.group_numbers(np.array(["b", "a", "b", "c"])).tolist() == [0, 1, 0, 2]

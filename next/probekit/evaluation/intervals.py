@@ -9,7 +9,7 @@ from statistics import NormalDist
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from probekit.arrays import Array, Indices
+from probekit.arrays import Array, Indices, group_numbers
 from probekit.errors import InputError
 
 DRAWS = 2000
@@ -195,14 +195,6 @@ def bootstrap_weights(count: int, elements: int, seed: int) -> Iterator[Array]:
     for start in range(0, draws, batch):
         size = min(batch, draws - start)
         yield generator.multinomial(count, shares, size).astype(np.float64)
-
-
-def group_numbers(groups: NDArray[np.generic]) -> Indices:
-    """Groups of any kind as numbers from 0 on, in the order of their first rows."""
-    _, first, inverse = np.unique(groups, return_index=True, return_inverse=True)
-    rank = np.empty(len(first), np.int64)
-    rank[np.argsort(first)] = np.arange(len(first))
-    return rank[inverse]
 
 
 def _group_sums(table: Array, groups: Indices | None) -> Array:

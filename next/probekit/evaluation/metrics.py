@@ -8,14 +8,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from probekit.arrays import Array, Indices
+from probekit.arrays import Array, Indices, group_numbers
 from probekit.errors import InputError
 from probekit.evaluation.intervals import (
     ROWS,
     Estimate,
     Sampling,
     bootstrap_weights,
-    group_numbers,
     mean_of_shares,
     normal_quantile,
     ratio_interval,

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import ArrayLike
 
-from probekit.arrays import Array, Indices, id_keys
+from probekit.arrays import Array, Indices, group_numbers, id_keys
 from probekit.embeddings import EmbeddingSet
 from probekit.errors import InputError
 from probekit.linear.ridge import RidgePath, check_ridge
@@ -120,15 +120,13 @@ def group_rows(embeddings: EmbeddingSet, groups: ArrayLike | None) -> list[Indic
             f"groups needs one value for each of the {len(embeddings)} rows; found shape "
             f"{values.shape}."
         )
-    _, first, number = np.unique(values, return_index=True, return_inverse=True)
-    if len(first) < 2:
+    number = group_numbers(values)
+    if not number.any():
         raise InputError(
-            f"Leaving groups out needs two or more; found {len(first)}. "
-            "Pass other groups (--group)."
+            "Leaving groups out needs two or more; found 1. Pass other groups (--group)."
         )
     order = np.argsort(number, kind="stable")
-    parts = np.split(order, np.cumsum(np.bincount(number))[:-1])
-    return [parts[position] for position in np.argsort(first)]
+    return np.split(order, np.cumsum(np.bincount(number))[:-1])
 
 
 def _sample(parts: list[Indices]) -> list[Indices]:
@@ -162,8 +160,8 @@ def _refit(
     path: RidgePath, embeddings: EmbeddingSet, parts: Sequence[Indices], ridges: Array
 ) -> Iterator[tuple[Indices, Array]]:
     """Groups of more rows than columns: the others' eigenvectors cost less than the hat matrix."""
-    rest = np.setdiff1d(np.arange(len(embeddings)), np.concatenate(parts))
-    everything = [*parts, rest] if len(rest) else parts
+    others_of_all = np.setdiff1d(np.arange(len(embeddings)), np.concatenate(parts))
+    everything = [*parts, others_of_all] if len(others_of_all) else parts
     stats = [SufficientStats.from_rows(embeddings.take(part)) for part in everything]
     for part, others in zip(parts, sums_of_others(stats), strict=False):
         without = RidgePath.of(others, path.coordinates.intercept)

@@ -10,19 +10,19 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal, Protocol, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from probekit.arrays import Array
-from probekit.embeddings import EmbeddingSet, Rows
+from probekit.embeddings import Rows
 from probekit.errors import InputError, SolverError
 from probekit.linear.stats import SufficientStats, with_ones
 from probekit.records import record
 
 Intercept = Literal["free", "penalized"]
-INTERCEPTS = ("free", "penalized")
+INTERCEPTS = get_args(Intercept)
 GRID_SIZE = 45
 GRID_LOW = 1e-8
 GRID_HIGH = 10.0
@@ -128,31 +128,6 @@ def solve_ridge(stats: SufficientStats, ridge: float, intercept: Intercept = "fr
             f"{residual / scale:.1g} at ridge {ridge:g}. Raise it (--ridge)."
         )
     return coordinates.params(np.ascontiguousarray(solution))
-
-
-def solve_shifted(
-    stats: SufficientStats, right: Array, *, ridge: float, intercept: Intercept
-) -> Array:
-    """(G/n + ridge P)^-1 right, with P the penalized coordinates: a Newton step's system."""
-    from scipy.linalg import LinAlgError, cho_factor, cho_solve
-
-    penalty = np.full(stats.columns, check_ridge(ridge))
-    if intercept == "free":
-        penalty[-1] = 0.0
-    try:
-        factor = cho_factor(stats.gram / stats.weight + np.diag(penalty), lower=True)
-    except LinAlgError as error:
-        raise InputError(
-            f"The sums of {stats.count} rows are singular at ridge {ridge:g}. Raise it (--ridge)."
-        ) from error
-    return np.ascontiguousarray(cho_solve(factor, right))  # another memory order, other later bits
-
-
-def affine_scores(embeddings: EmbeddingSet, params: Array) -> Array:
-    """The scores (n, k) of rows, read in blocks."""
-    blocks = [np.asarray(block.rows, np.float64) @ params[:-1] for block in embeddings.blocks()]
-    scores: Array = np.concatenate(blocks) + params[-1]
-    return scores
 
 
 def _varying(eigenvalues: Array) -> NDArray[np.bool_]:

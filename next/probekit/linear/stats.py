@@ -185,7 +185,7 @@ def sums_of_others(parts: Sequence[SufficientStats]) -> list[SufficientStats]:
         raise InputError(f"Leaving parts out needs two or more; found {len(parts)}.")
     before = list(accumulate(parts[:-1], SufficientStats.__add__))
     after = list(accumulate(parts[:0:-1], SufficientStats.__add__))[::-1]
-    middle = [left + right for left, right in zip(before, after[1:], strict=False)]
+    middle = [first + last for first, last in zip(before, after[1:], strict=False)]
     return [after[0], *middle, before[-1]]
 
 
@@ -264,9 +264,7 @@ def _root_of(embeddings: EmbeddingSet) -> Array:
     if embeddings.labels is None:
         targets = Q.T @ (scale * embeddings.target_matrix)
     else:
-        by_class = np.zeros((embeddings.outputs, len(Q)))
-        np.add.at(by_class, embeddings.labels, scale * Q)
-        targets = by_class.T
+        targets = _class_sums(Q, embeddings.labels, scale[:, 0], embeddings.outputs)
     root = np.hstack([R, targets])
     with np.errstate(over="ignore", invalid="ignore"):
         _check_squares(np.vdot(root, root), rows, 0)

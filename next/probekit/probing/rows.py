@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from probekit.arrays import Indices, id_keys, texts
+from probekit.arrays import Indices, group_numbers, id_keys, texts
 from probekit.embeddings import UNLABELED, EmbeddingSet
 from probekit.errors import InputError, MismatchError
-from probekit.evaluation.intervals import Sampling, group_numbers
+from probekit.evaluation.intervals import Sampling
 from probekit.heads import Task, task_of
 from probekit.probing.options import ProbeOptions
 

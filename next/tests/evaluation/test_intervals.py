@@ -9,7 +9,6 @@ from probekit.errors import InputError
 from probekit.evaluation.intervals import (
     Estimate,
     Sampling,
-    group_numbers,
     mean_of_shares,
     ratio_interval,
     share,
@@ -126,10 +125,6 @@ def test_a_ratio_without_variation_has_no_width() -> None:
     )
     assert low == high == 0.0
     assert method == "no variation"
-
-
-def test_groups_are_numbered_by_their_first_rows() -> None:
-    assert group_numbers(np.array(["b", "a", "b", "c"])).tolist() == [0, 1, 0, 2]
 
 
 def test_an_estimate_prints_percent_or_decimals() -> None:

@@ -19,11 +19,7 @@ def log_loss(scores: np.ndarray, labels: np.ndarray, weights: np.ndarray, t: flo
 
 @pytest.mark.parametrize("scale", [1e-3, 0.2, 7.0])
 @pytest.mark.parametrize("weighted", [False, True])
-@pytest.mark.parametrize("few_rows", [20, 10_000])
-def test_no_temperature_of_a_grid_is_better(
-    scale: float, weighted: bool, few_rows: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(calibration, "FEW_ROWS", few_rows)
+def test_no_temperature_of_a_grid_is_better(scale: float, weighted: bool) -> None:
     generator = np.random.default_rng(0)
     scores = scale * generator.normal(size=(300, 4))
     chances = np.exp(2 * scores / scale)

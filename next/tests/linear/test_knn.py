@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from probekit.linear import knn as module
-from probekit.linear.knn import Weighting, knn_votes
+from probekit.linear.knn import Weighting, knn_votes, nearest
 from tests.oracles import cosine
 
 
@@ -75,17 +75,12 @@ def test_low_temperatures_do_not_overflow() -> None:
     assert np.allclose(votes, np.eye(3))
 
 
-def test_threads_are_set_and_restored_even_after_an_error() -> None:
+def test_threads_are_set_while_searching_and_restored() -> None:
     import faiss
 
     before = faiss.omp_get_max_threads()
-    seen = []
-
-    def search() -> None:
-        with module._faiss(before + 1) as library:
-            seen.append(library.omp_get_max_threads())
-            raise RuntimeError("inside")
-
-    with pytest.raises(RuntimeError, match="inside"):
-        search()
-    assert (seen, faiss.omp_get_max_threads()) == ([before + 1], before)
+    blocks = nearest(np.eye(3), np.eye(3), 1, threads=before + 1)
+    next(blocks)
+    assert faiss.omp_get_max_threads() == before + 1
+    blocks.close()
+    assert faiss.omp_get_max_threads() == before

@@ -21,7 +21,6 @@ from probekit.linear.ridge import (
     check_ridge,
     ridge_grid,
     solve_ridge,
-    solve_shifted,
 )
 from probekit.linear.stats import SufficientStats, sum_stats
 from probekit.records import dump, parse
@@ -174,28 +173,6 @@ def test_a_choice_says_how_to_repeat_it() -> None:
     choice = RidgeChoice(0.1, Gcv((0.1, 1.0)))
     assert choice.setting == Gcv((0.1, 1.0))
     assert parse(dump(choice), RidgeChoice, max_bytes=1 << 12) == choice
-
-
-@pytest.mark.parametrize("count", [4, 50], ids=["root", "sums"])
-@pytest.mark.parametrize("intercept", INTERCEPTS)
-def test_a_newton_step_ends_at_the_minimum(intercept: Intercept, count: int) -> None:
-    embeddings = random_set(count, 8, 3)
-    stats = SufficientStats.from_rows(embeddings)
-    start = np.random.default_rng(7).standard_normal((9, 3))
-    penalized = np.ones((9, 1))
-    penalized[-1] = intercept == "penalized"
-    gradient = (stats.gram @ start - stats.moment) / stats.weight + 0.1 * penalized * start
-    step = solve_shifted(stats, gradient, ridge=0.1, intercept=intercept)
-    Y = one_hot(embeddings.labels, 3)
-    expected = ridge_by_lstsq(embeddings.rows, Y, 0.1, intercept=intercept)
-    assert relative_error(start - step, expected) < 1e-9
-    assert step.flags.c_contiguous
-
-
-def test_a_newton_step_needs_curvature() -> None:
-    stats = SufficientStats.from_rows(random_set(4, 8, 3))
-    with pytest.raises(InputError):
-        solve_shifted(stats, stats.moment, ridge=0.0, intercept="penalized")
 
 
 def test_gcv_of_rows_that_are_fitted_exactly_is_no_rounding_noise() -> None:
