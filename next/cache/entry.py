@@ -23,8 +23,8 @@ from probekit.files import is_held, read_typed, remove_files, write_json
 if TYPE_CHECKING:
     from probekit.cache.store import Cache
 
-SHARD_BYTES = 1 << 29
-"""A shard is gathered in memory before it is written."""
+SHARD_BYTES = 1 << 28
+"""A shard is gathered and encoded in memory before it is written."""
 WORK = ".work-"
 SHARDS = "shards"
 PIECES = "pieces"

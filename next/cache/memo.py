@@ -5,10 +5,9 @@ from __future__ import annotations
 import hashlib
 import os
 import time
-from collections.abc import Mapping
 from contextlib import suppress
 from functools import cached_property
-from itertools import islice
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -46,7 +45,11 @@ class Memo:
             return None
         if now - max(status.st_mtime_ns, status.st_ctime_ns) < SETTLED_NANOSECONDS:
             return None
-        return _key(os.path.abspath(path), status, decoder)  # noqa: PTH100
+        numbers = (status.st_dev, status.st_ino, status.st_size)
+        times = (status.st_mtime_ns, status.st_ctime_ns)
+        text = f"{numbers + times} {decoder}"
+        name = os.path.abspath(path)  # noqa: PTH100
+        return hashlib.sha256(text.encode() + b"\0" + os.fsencode(name)).digest()
 
     def lookup(self, key: bytes | None) -> bytes | None:
         """The id of the sample in the file of this key."""
@@ -62,46 +65,37 @@ class Memo:
         if not self._added:
             return
         with suppress(StorageError), self._cache.changing():  # a read-only cache can be used
-            merged = {**self._read(), **self._added}
-            newest = islice(merged.items(), max(0, len(merged) - MAX_FILES), None)
-            self._write(dict(newest))
+            pairs = {**self._read(), **self._added}
+            self._write(dict(list(pairs.items())[-MAX_FILES:]))
             self._added.clear()
-            self.__dict__.pop("_stored", None)
 
     def forget(self, samples: IdIndex) -> None:
         """Remove what was noted of files that hold these samples; or all of it, if damaged."""
         with self._cache.changing():
             stored = self._read()
             retained = {key: id_ for key, id_ in stored.items() if id_ not in samples}
-            if not retained:
-                remove_files([self._path])
-            elif len(retained) < len(stored):
+            if len(retained) < len(stored) or not stored:
                 self._write(retained)
-        self.__dict__.pop("_stored", None)
 
-    def _write(self, pairs: Mapping[bytes, bytes]) -> None:
-        body = b"".join(part for pair in pairs.items() for part in pair)
-        write_bytes(self._path, hashlib.sha256(body).digest() + body)
+    def _write(self, pairs: dict[bytes, bytes]) -> None:
+        body = b"".join(chain.from_iterable(pairs.items()))
+        if body:
+            write_bytes(self._path, hashlib.sha256(body).digest() + body)
+        else:
+            remove_files([self._path])
+        self._stored = pairs
 
     @cached_property
     def _stored(self) -> dict[bytes, bytes]:
         return self._read()
 
     def _read(self) -> dict[bytes, bytes]:
-        size = 2 * KEY_BYTES
         try:
-            content = read_limited(self._path, KEY_BYTES + size * MAX_FILES)
+            content = read_limited(self._path, KEY_BYTES + 2 * KEY_BYTES * MAX_FILES)
         except (OSError, CorruptError):
             return {}
-        checksum = content[:KEY_BYTES]
         body = content[KEY_BYTES:]
-        if hashlib.sha256(body).digest() != checksum or len(body) % size:
+        if hashlib.sha256(body).digest() != content[:KEY_BYTES]:
             return {}
-        starts = range(0, len(body), size)
-        return {body[at : at + KEY_BYTES]: body[at + KEY_BYTES : at + size] for at in starts}
-
-
-def _key(name: str, status: os.stat_result, decoder: str) -> bytes:
-    numbers = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
-    text = f"{numbers} {decoder}"
-    return hashlib.sha256(text.encode() + b"\0" + os.fsencode(name)).digest()
+        fields = [body[start : start + KEY_BYTES] for start in range(0, len(body), KEY_BYTES)]
+        return dict(zip(fields[::2], fields[1::2], strict=True))

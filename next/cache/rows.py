@@ -11,7 +11,7 @@ from typing import Any, Protocol, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from probekit.arrays import Ids, Indices, hex_id, id_keys
+from probekit.arrays import Ids, Indices, hex_id, id_keys, stack_ids
 from probekit.cache.tensors import REPAIR, map_tensors
 from probekit.errors import CorruptError
 
@@ -35,16 +35,14 @@ class IdIndex:
         if not len(self._keys):
             return np.full(len(ids), -1, np.int64)
         keys = id_keys(ids)
-        places = np.minimum(np.searchsorted(self._keys, keys), len(self._keys) - 1)
-        return np.where(self._keys[places] == keys, self._order[places], -1)
+        ranks = np.minimum(np.searchsorted(self._keys, keys), len(self._keys) - 1)
+        return np.where(self._keys[ranks] == keys, self._order[ranks], -1)
 
     def holds(self, ids: Ids) -> NDArray[np.bool_]:
         return self.locate(ids) >= 0
 
     def __contains__(self, sample_id: bytes) -> bool:
-        key = np.frombuffer(sample_id, "S32")
-        position = self._keys.searchsorted(key)[0]
-        return bool(position < len(self._keys) and self._keys[position] == key[0])
+        return bool(self.holds(stack_ids([sample_id]))[0])
 
 
 def concatenate_ids(parts: Iterable[Ids]) -> Ids:
@@ -171,16 +169,10 @@ def _locate(files: Sequence[RowFile], ids: Ids) -> Indices:
     count = 0
     while count < len(ids) and (number := first.get(ids[count].tobytes())) is not None:
         stored = files[number].ids[: len(ids) - count]
-        if not _are_equal(stored, ids[count : count + len(stored)]):
+        if not np.array_equal(stored, ids[count : count + len(stored)]):
             break
         spans.append(starts[number] + np.arange(len(stored)))
         count += len(stored)
     if count == len(ids):  # files one after the other: no need to sort
         return np.concatenate(spans)
     return IdIndex(file.ids for file in files).locate(ids)
-
-
-def _are_equal(ids: Ids, others: Ids) -> bool:
-    """Eight bytes at a time."""
-    words = np.ascontiguousarray(ids).view(np.uint64)
-    return np.array_equal(words, np.ascontiguousarray(others).view(np.uint64))

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
-import msgspec
-
 from probekit.cache.store import Cache
-from probekit.errors import CorruptError
-from probekit.files import MAX_JSON_BYTES, read_limited, write_json
+from probekit.files import read_typed, write_json
 
 FILE = "runs.json"
 
@@ -32,12 +29,7 @@ class NotedRun:
 def noted_runs(cache: Cache) -> dict[str, NotedRun]:
     """The runs by their ids."""
     path = cache.root / FILE
-    if not os.path.lexists(path):
-        return {}
-    try:
-        return msgspec.json.decode(read_limited(path, MAX_JSON_BYTES), type=dict[str, NotedRun])
-    except ValueError as error:
-        raise CorruptError(f"{path} is damaged: {error}. Restore it from a copy.") from error
+    return read_typed(path, dict[str, NotedRun]) if os.path.lexists(path) else {}
 
 
 def note_run(cache: Cache, run_id: str, folder: Path, *, done: bool) -> None:
@@ -49,4 +41,4 @@ def note_run(cache: Cache, run_id: str, folder: Path, *, done: bool) -> None:
 
 def write_runs(cache: Cache, runs: dict[str, NotedRun]) -> None:
     """Replace the list of runs; the caller holds the cache's lock."""
-    write_json(cache.root / FILE, msgspec.to_builtins(runs))
+    write_json(cache.root / FILE, {name: asdict(run) for name, run in runs.items()})

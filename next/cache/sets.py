@@ -7,16 +7,14 @@ kept beside each name, as they were asked for.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
-from probekit.arrays import TEXT, Ids, Texts
+from probekit.arrays import TEXT, Ids
 from probekit.cache.tensors import DIGEST, REPAIR, map_tensors, write_tensors
 from probekit.embeddings import EmbeddingSet, Encoding, Rows, Skipped
 from probekit.errors import CorruptError, InputError
@@ -98,54 +96,24 @@ def read_ids(path: Path) -> Ids:
     return ids
 
 
-class StoredColumns(Mapping[str, Texts]):
-    """Columns of texts that are decoded when one is first asked for."""
-
-    def __init__(self, path: Path, encoded: Mapping[str, NDArray[Any]], count: int) -> None:
-        self._path = path
-        self._encoded = encoded
-        self._count = count
-        self._decoded: dict[str, Texts] = {}
-
-    def __len__(self) -> int:
-        return len(self._encoded)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._encoded)
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._encoded
-
-    def __getitem__(self, name: str) -> Texts:
-        if name not in self._decoded:
-            try:
-                values = msgspec.json.decode(self._encoded[name].data, type=list[str])
-            except msgspec.DecodeError as error:
-                raise CorruptError(f"{self._path} cannot be read ({error}). {REPAIR}") from error
-            if len(values) != self._count:
-                raise CorruptError(
-                    f"{self._path} must hold {self._count} of {name}; found {len(values)}. {REPAIR}"
-                )
-            self._decoded[name] = np.array(values, dtype=TEXT)
-        return self._decoded[name]
-
-
 def assemble(description: SetDescription, path: Path, rows: Rows) -> EmbeddingSet:
     """The set that a description and a file of columns stand for."""
     tensors = map_tensors(path)[0]
-    texts = {
-        name.removeprefix(TEXT_PREFIX): tensor
-        for name, tensor in tensors.items()
-        if name.startswith(TEXT_PREFIX)
-    }
     try:
+        columns = {
+            name.removeprefix(TEXT_PREFIX): np.array(
+                msgspec.json.decode(tensor.data, type=list[str]), TEXT
+            )
+            for name, tensor in tensors.items()
+            if name.startswith(TEXT_PREFIX)
+        }
         return EmbeddingSet(
             rows=rows,
             ids=tensors["ids"],
             encoding=description.encoding,
             class_names=description.class_names,
             target_names=description.target_names,
-            columns=StoredColumns(path, texts, description.rows),
+            columns=columns,
             source=description.source,
             skipped=description.skipped,
             **{name: tensors.get(name) for name in NUMBERS},

@@ -30,7 +30,6 @@ from probekit.errors import CacheError, NotFoundError, StorageError
 from probekit.files import (
     acquire,
     make_folder,
-    read_json,
     read_typed,
     storage_errors,
     sweep,
@@ -66,19 +65,15 @@ def default_root() -> Path:
 
 def check_layout(root: Path) -> None:
     """Refuse caches that a newer probekit or the one before 0.2 wrote."""
-    marker = root / MARKER
-    if marker.exists():
-        description = read_json(marker)
-        layout = description.get("layout") if isinstance(description, dict) else None
-        if not isinstance(layout, int) or layout > LAYOUT:
-            raise CacheError(
-                f"{root} has cache layout {layout!r}; this version reads layout {LAYOUT}. Upgrade "
-                "probekit, or choose another folder (--cache, PROBEKIT_CACHE)."
-            )
+    layout: object = LAYOUT
+    if (root / MARKER).exists():
+        layout = read_typed(root / MARKER, dict[str, object]).get("layout")
     elif (root / OLD_MARKER).exists():
+        layout = "that of probekit before 0.2"
+    if layout != LAYOUT:
         raise CacheError(
-            f"{root} is a cache of probekit before 0.2, which this version cannot read. Choose "
-            "another folder (--cache, PROBEKIT_CACHE), or remove it and extract again."
+            f"{root} must have cache layout {LAYOUT}; found {layout}. Choose another folder "
+            "(--cache, PROBEKIT_CACHE), or upgrade probekit if a newer one wrote it."
         )
 
 

@@ -51,16 +51,17 @@ def verify(cache: Cache, *, repair: bool = False, progress: Progress = silent) -
     damages = []
     files = 0
     for path, check in _checks(cache):
-        problem = _problem(check)
-        if problem and not path.exists():  # it was replaced meanwhile
-            continue
         files += 1
         progress(Step("verifying", files, note=path.name[:12]))
-        if problem:
+        try:
+            check()
+        except (ProbekitError, ValueError, OSError) as error:
+            if not path.exists():  # it was replaced meanwhile
+                continue
             if repair:
                 _set_aside(cache, path)
             remedy = EXTRACT_AGAIN if repair else SET_ASIDE
-            damages.append(Damage(str(path.relative_to(cache.root)), problem, remedy, repair))
+            damages.append(Damage(str(path.relative_to(cache.root)), str(error), remedy, repair))
     for name in cache.names():
         with suppress(ProbekitError):  # reported above
             missing, rows = _missing_rows(cache, name)
@@ -80,15 +81,6 @@ def _checks(cache: Cache) -> Iterator[tuple[Path, Callable[[], None]]]:
             yield path, partial(_check_rows, path, entry)
     for name in cache.names():
         yield cache.set_path(name), partial(_check_set, cache, name)
-
-
-def _problem(check: Callable[[], None]) -> str:
-    """Why a check fails, "" where it does not."""
-    try:
-        check()
-    except (ProbekitError, ValueError, OSError) as error:
-        return str(error)
-    return ""
 
 
 def _check_digest(kind: str, digest: str, expected: str) -> None:

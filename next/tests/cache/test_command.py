@@ -125,7 +125,8 @@ def test_gc(filled: Cache, capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_verify(filled: Cache, capsys: pytest.CaptureFixture[str]) -> None:
     assert call(capsys, "verify")["ok"]
-    damage(filled.entry(encoding()).shards()[0].path)
+    largest = max(filled.entry(encoding()).shards(), key=lambda shard: len(shard.ids))
+    damage(largest.path)
     verification = call(capsys, "verify", code=4)
     assert not verification["ok"]
     assert "--repair" in verification["damages"][0]["remedy"]

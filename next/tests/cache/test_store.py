@@ -118,7 +118,7 @@ def test_sealing_turns_pieces_into_one_shard_that_is_not_copied(cache: Cache) ->
     assert len(entry.shards()) == 1
     assert stored[1:4].base is not None
     np.testing.assert_array_equal(stored[1:4], rows(1, 0, 2))
-    assert stored[0:6].ctypes.data % 64 == 0
+    assert stored[0:6].flags.aligned
 
 
 def test_sealed_bytes_do_not_depend_on_how_rows_arrived(tmp_path: Path) -> None:
