@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -126,12 +125,12 @@ def average_precision(
         unit = group_numbers(sampling.groups)
         name = "groups"
     count = int(unit.max()) + 1
-    curves = [_precision_order(scores[:, label], positive[:, label]) for label in labels]
+    columns = [(scores[:, label], positive[:, label]) for label in labels]
     ones = np.ones((1, len(scores)))
-    value = float(np.mean([_weighted_precision(curve, ones)[0] for curve in curves]))
+    value = float(np.mean([_precisions(*column, ones) for column in columns]))
     means = []
     for weights in bootstrap_weights(count, 8 * scores[:, labels].size, sampling.seed):
-        drawn = np.array([_weighted_precision(curve, weights[:, unit]) for curve in curves])
+        drawn = np.array([_precisions(*column, weights[:, unit]) for column in columns])
         means.append(np.nanmean(drawn[:, np.isfinite(drawn).any(axis=0)], axis=0))
     tail = (1 - sampling.confidence) / 2
     limits = np.quantile(np.concatenate(means), [tail, 1 - tail])
@@ -198,33 +197,19 @@ def _logit_interval(value: float, error: float, confidence: float) -> tuple[floa
     return float(low), float(high)
 
 
-@dataclass(frozen=True)
-class _PrecisionOrder:
-    """Rows from the highest score down; of each positive one its place and its tie's end."""
-
-    order: Indices
-    positives: Indices
-    ends: Indices
-
-
-def _precision_order(scores: Array, positive: NDArray[np.bool_]) -> _PrecisionOrder:
+def _precisions(scores: Array, positive: NDArray[np.bool_], weights: Array) -> Array:
+    """Average precision under each draw's row weights, (draws,); NaN without a positive row."""
     order = np.argsort(-scores, kind="stable")
     falling = -scores[order]
     positives = np.flatnonzero(positive[order])
-    ends = np.searchsorted(falling, falling[positives], "right") - 1
-    return _PrecisionOrder(order, positives, ends)
-
-
-def _weighted_precision(curve: _PrecisionOrder, weights: Array) -> Array:
-    """Average precision under each draw's row weights, (draws,); NaN without a positive row."""
-    drawn = weights[:, curve.order]
-    seen = np.cumsum(drawn, axis=1)[:, curve.ends]
-    gains = drawn[:, curve.positives]
-    right = np.cumsum(gains, axis=1)
-    last = np.searchsorted(curve.positives, curve.ends, "right") - 1
-    precision = np.divide(right[:, last], seen, out=np.zeros(seen.shape), where=seen > 0)
-    total = right[:, -1]
-    sums = (gains * precision).sum(axis=1)
+    last_ties = np.searchsorted(falling, falling[positives], "right") - 1
+    drawn = weights[:, order]
+    gains = drawn * positive[order]
+    above = np.cumsum(drawn, axis=1)[:, last_ties]
+    right = np.cumsum(gains, axis=1)[:, last_ties]
+    precision = np.divide(right, above, out=np.zeros(above.shape), where=above > 0)
+    total = gains.sum(axis=1)
+    sums = (gains[:, positives] * precision).sum(axis=1)
     return np.asarray(np.divide(sums, total, out=np.full(len(sums), np.nan), where=total > 0))
 
 
