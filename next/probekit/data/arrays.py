@@ -20,6 +20,7 @@ from probekit.data.dataset import Dataset
 from probekit.data.pictures import content_kind, describe
 from probekit.data.splits import (
     CLIENT_NAMES,
+    LABEL_NAMES,
     DataOptions,
     Splits,
     Table,
@@ -36,7 +37,6 @@ from probekit.registry import import_object
 IDX_BYTES = 0x800
 """How idx files of unsigned bytes begin; the number of their dimensions is added."""
 CONTENT_NAMES = ("images", "image", "x", "data", "inputs", "pixels", "texts", "text")
-LABEL_NAMES = ("labels", "label", "y", "targets", "target", "classes")
 CLASS_LIST_NAMES = ("class_names", "label_names")
 
 
@@ -61,13 +61,10 @@ def wrap(value: Any, source: str, options: DataOptions) -> Splits:
     """The splits of anything in memory; a mapping has one for each key, or is one of columns."""
     if isinstance(value, Splits):
         return finish_splits(source, value.by_name, options, value.notes)
-    parts = {"": value}
-    if isinstance(value, Mapping):
-        parts = {str(name): part for name, part in value.items()}
-    if not parts:
-        raise InputError(f"{source} has no rows.")
+    is_mapping = isinstance(value, Mapping) and bool(value)
+    parts = {str(k): part for k, part in value.items()} if is_mapping else {"": value}
     if all(is_dataset(part) for part in parts.values()):
-        check_columns((), options, source)
+        check_columns((), options.requested_columns, source)
         return finish_splits(source, parts, options)
     if tables.has_columns(parts):
         return tables.wrap({"": value}, source, options)
@@ -149,7 +146,7 @@ def read_npz(path: Path, source: str, options: DataOptions) -> Splits:
     """
     by_split = {}
     for split, arrays in _npz_splits(load_npz(path)).items():
-        check_columns(arrays, options, source)
+        check_columns(arrays, options.requested_columns, source)
         content = options.image_column or options.text_column or usual_name(arrays, CONTENT_NAMES)
         if content is None:
             raise InputError(

@@ -98,7 +98,7 @@ def _read_metadata(
         except (UnicodeDecodeError, ValueError) as error:
             raise InputError(f"{path} must be comma-separated UTF-8 text: {error}.") from error
         column = options.image_column or "file_name"
-        check_columns(list(frame), DataOptions(image_column=column), path)
+        check_columns(list(frame), {column: "--image-column"}, path)
         frame.index = [(Path(path).parent / str(name)).as_posix() for name in frame[column]]
         frames.append(frame)
     rows = pandas.concat(frames)

@@ -3,26 +3,32 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from probekit.arrays import Array, Indices, Texts, texts
 from probekit.data.dataset import Dataset, Sample
-from probekit.data.labels import LabelColumn, as_target_matrix, is_missing, number_splits
 from probekit.data.pictures import check_window, read_content
-from probekit.embeddings import UNLABELED
+from probekit.embeddings import UNLABELED, is_real, number_labels
 from probekit.errors import InputError, NotFoundError
 from probekit.registry import LISTED, nearest
 
 TRAIN, VALIDATION, TEST = "train", "validation", "test"
 NO_LABELS = "none"
+LABEL_NAMES = (
+    *("label", "labels", "y", "target", "targets", "class", "classes"),
+    *("category", "cls", "fine_label"),
+)
 CLIENT_NAMES = ("client_id", "client", "client_ids", "clients")
 SPLIT_NAMES = ("split", "subset", "partition", "set")
+MAX_CLASS_NUMBER = 100_000
+"""Whole numbers beyond are names of classes (zip codes, ids), not class numbers."""
 _SPELLINGS = {
     **dict.fromkeys(("train", "training", "trn"), TRAIN),
     **dict.fromkeys(("val", "valid", "validation", "dev", "development"), VALIDATION),
@@ -93,7 +99,7 @@ class DataOptions:
     def requested_columns(self) -> dict[str, str]:
         """The columns that were asked for, with the flag that did it."""
         flags: dict[str | None, str] = {
-            None if self.label_column == NO_LABELS else self.label_column: "--label-column",
+            self.label_column: "--label-column",
             self.image_column: "--image-column",
             self.text_column: "--text-column",
             self.client_column: "--client-column",
@@ -102,7 +108,7 @@ class DataOptions:
         }
         flags |= dict.fromkeys(self.target_columns, "--target-column")
         flags |= dict.fromkeys(self.keep_columns, "--keep-column")
-        return {column: flag for column, flag in flags.items() if column is not None}
+        return {name: flag for name, flag in flags.items() if name and name != NO_LABELS}
 
 
 @dataclass(frozen=True)
@@ -159,16 +165,15 @@ class TableDataset:
     """Rows whose labels and columns are known, and whose contents are read when asked for.
 
     indices: the rows of `table` in this split, (n,).
+    labels: class numbers (n,), or targets (n, k); label_names says what they mean.
     """
 
     name: str
     table: Table
     indices: Indices
-    labels: Indices
-    class_names: tuple[str, ...] = ()
-    targets: Array | None = None
-    target_names: tuple[str, ...] = ()
-    columns: Mapping[str, Texts] = field(default_factory=dict)
+    labels: NDArray[Any]
+    label_names: tuple[str, ...]
+    columns: Mapping[str, Texts]
 
     def __repr__(self) -> str:
         return f"TableDataset({self.name!r}, {len(self)} rows, {len(self.class_names)} classes)"
@@ -177,6 +182,14 @@ class TableDataset:
     def kind(self) -> str:
         return self.table.kind
 
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        return self.label_names if self.labels.ndim == 1 else ()
+
+    @property
+    def target_names(self) -> tuple[str, ...]:
+        return self.label_names if self.labels.ndim == 2 else ()
+
     def __len__(self) -> int:
         return len(self.indices)
 
@@ -184,22 +197,20 @@ class TableDataset:
         position = range(len(self))[index]
         row = int(self.indices[position])
         table = self.table
-        return Sample(
+        sample = Sample(
             key=str(row) if table.keys is None else table.keys[row],
             content=partial(table.read, row),
-            label=int(self.labels[position]),
-            targets=() if self.targets is None else tuple(self.targets[position].tolist()),
             columns={name: str(column[position]) for name, column in self.columns.items()},
             path=table.path(row),
         )
+        if self.labels.ndim == 1:
+            return replace(sample, label=int(self.labels[position]))
+        return replace(sample, targets=tuple(self.labels[position].tolist()))
 
     def take(self, positions: Indices) -> TableDataset:
+        columns = {name: column[positions] for name, column in self.columns.items()}
         return replace(
-            self,
-            indices=self.indices[positions],
-            labels=self.labels[positions],
-            targets=None if self.targets is None else self.targets[positions],
-            columns={name: column[positions] for name, column in self.columns.items()},
+            self, indices=self.indices[positions], labels=self.labels[positions], columns=columns
         )
 
 
@@ -233,8 +244,9 @@ def usual_name(names: Iterable[str], candidates: Sequence[str]) -> str | None:
     return next((by_name[name] for name in candidates if name in by_name), None)
 
 
-def check_columns(names: Iterable[str], options: DataOptions, source: str) -> None:
-    for column, flag in options.requested_columns.items():
+def check_columns(names: Collection[str], requested: Mapping[str, str], source: object) -> None:
+    """Refuse a requested column (whose flag is its value) that is not among these."""
+    for column, flag in requested.items():
         if column not in names:
             raise InputError(
                 f"{source} has no column {column!r} ({flag}); found {list_names(names)}. "
@@ -252,17 +264,14 @@ def make_splits(
     empty = [f"The split {name} of {source} has no rows." for name in tables if name not in full]
     notes = [*notes, *empty]
     columns = {name: _label_column(table, options, source) for name, table in full.items()}
-    labeled = {name: column for name, column in columns.items() if column is not None}
-    numbered = number_splits(labeled, source=source)
+    labels, label_names = number_splits(columns, source=source)
     datasets = {
         name: TableDataset(
             name=source,
             table=replace(table, columns={}),  # not sent to workers
             indices=np.arange(len(table)),
-            labels=numbered.labels.get(name, np.full(len(table), UNLABELED)),
-            class_names=numbered.class_names,
-            targets=numbered.targets.get(name),
-            target_names=numbered.target_names,
+            labels=labels[name],
+            label_names=label_names,
             columns=_sample_columns(table, options, source),
         )
         for name, table in full.items()
@@ -272,7 +281,7 @@ def make_splits(
         if len(full) > 1:
             raise InputError(f"{source} has splits already. Leave --split-column {column} out.")
         [name] = full
-        values = _as_texts(full[name].column(column, source))
+        values = as_texts(full[name].column(column, source))
         datasets = {
             split: datasets[name].take(np.flatnonzero(values == split))
             for split in sort_splits(set(values.tolist()))
@@ -282,17 +291,121 @@ def make_splits(
     return finish_splits(source, datasets, options, notes)
 
 
-def _label_column(table: Table, options: DataOptions, source: str) -> LabelColumn | None:
-    check_columns(table.columns, options, source)
+@dataclass(frozen=True)
+class LabelColumn:
+    """Labels as they were read: class numbers or names, None where a row has none; or targets.
+
+    values: (n,), or targets (n, k).
+    class_names: what the source declares them to be; numbers count in them.
+    """
+
+    values: NDArray[Any] | Sequence[Any]
+    class_names: tuple[str, ...] = ()
+    name: str = "label"
+
+
+def _label_column(table: Table, options: DataOptions, source: str) -> LabelColumn:
+    check_columns(table.columns, options.requested_columns, source)
     if options.target_columns:
         targets = {name: table.column(name, source) for name in options.target_columns}
         return LabelColumn(as_target_matrix(targets, source=source), options.target_columns)
     if table.label is None or options.label_column == NO_LABELS:
-        return None
+        return LabelColumn(np.full(len(table), np.nan))
     values = table.column(table.label, source)
     if isinstance(values, np.ndarray) and values.ndim == 2 and values.shape[1] == 1:
         values = values[:, 0]
     return LabelColumn(values, table.class_names, table.label)
+
+
+def number_splits(
+    columns: Mapping[str, LabelColumn], *, source: str
+) -> tuple[dict[str, NDArray[Any]], tuple[str, ...]]:
+    """By split class numbers (n,) or targets (n, k), and the names of the classes or targets.
+
+    Texts are numbered in sorted order; declared classes keep theirs; fractions are targets.
+    Classes of all splits are united by name, so that a class that one of them lacks does no harm.
+    """
+    arrays = [_names_or_numbers(column, source) for column in columns.values()]
+    if len({array.shape[1:] for array in arrays}) > 1:
+        raise InputError(
+            f"{source}: labels are classes in one split and targets in another. Read one of them "
+            "(--split)."
+        )
+    joined = np.concatenate(arrays)
+    if joined.ndim == 2 or (joined.dtype != object and is_real(joined[np.isfinite(joined)])):
+        joined = joined.reshape(len(joined), -1).astype(np.float64)
+        width = joined.shape[1]
+        column = next(iter(columns.values()))
+        numbered = [f"{column.name} {i}" for i in range(width)] if width > 1 else [column.name]
+        names = column.class_names if len(column.class_names) == width else tuple(numbered)
+    else:
+        declared = dict.fromkeys(name for column in columns.values() for name in column.class_names)
+        joined, names = _number(joined, tuple(declared))
+    ends = np.cumsum([len(array) for array in arrays])[:-1]
+    return dict(zip(columns, np.split(joined, ends), strict=True)), names
+
+
+def _names_or_numbers(column: LabelColumn, source: str) -> NDArray[Any]:
+    """Names as objects, None where there is none; numbers, NaN where there is none."""
+    array = _as_array(column.values, source)
+    if not column.class_names or array.dtype == object or array.ndim == 2:
+        return array
+    numbers = _class_numbers(array)
+    last = len(column.class_names) - 1
+    wrong = np.flatnonzero((numbers < UNLABELED) | (numbers > last))
+    if len(wrong):
+        raise InputError(
+            f"{source}, row {wrong[0]}: a label must be -1 (none) to {last}; found "
+            f"{numbers[wrong[0]]}. Correct it."
+        )
+    return np.array([*column.class_names, None], object)[numbers]
+
+
+def _as_array(values: NDArray[Any] | Sequence[Any], source: str) -> NDArray[Any]:
+    if isinstance(values, np.ndarray) and values.dtype.kind in "iufb":
+        return values
+    items = [value.item() if isinstance(value, np.generic) else value for value in values]
+    items = [None if is_missing(value) else value for value in items]
+    examples = {type(value): value for value in items if value is not None}
+    if all(issubclass(kind, int | float) for kind in examples):
+        return np.array(items, np.float64)
+    if not examples.keys() <= {str}:
+        raise InputError(
+            f"{source}: labels must be all numbers or all texts; found {list(examples.values())}. "
+            "Choose another column (--label-column), or several (--target-column)."
+        )
+    return np.array(items, object)
+
+
+def is_missing(value: object) -> bool:
+    return value is None or (isinstance(value, str | float) and (value == "" or value != value))
+
+
+def _class_numbers(array: NDArray[Any]) -> Indices:
+    return np.where(np.isfinite(array), array, np.int64(UNLABELED)).astype(np.int64)
+
+
+def _number(labels: NDArray[Any], declared: tuple[str, ...]) -> tuple[Indices, tuple[str, ...]]:
+    """Class numbers count from 0 to the highest; names are sorted, whole numbers by value."""
+    if labels.dtype != object:
+        numbers = _class_numbers(labels)
+        if numbers.min() >= UNLABELED and numbers.max() <= MAX_CLASS_NUMBER:
+            return number_labels(numbers)
+        names = [None if number == UNLABELED else str(number) for number in numbers.tolist()]
+        labels = np.array(names, object)
+    present = {name for name in labels.tolist() if isinstance(name, str)}
+    is_whole = all(re.fullmatch(r"0|-?[1-9]\d*", name, re.ASCII) for name in present)
+    return number_labels(labels, declared or tuple(sorted(present, key=int if is_whole else str)))
+
+
+def as_target_matrix(columns: Mapping[str, Sequence[Any]], *, source: str) -> Array:
+    """Target columns as (n, k); NaN where a row has none."""
+    try:
+        return np.array([list(column) for column in columns.values()], np.float64).T
+    except (TypeError, ValueError) as error:
+        raise InputError(
+            f"{source}: targets (--target-column) must be numbers: {error}. Choose other columns."
+        ) from error
 
 
 def _sample_columns(table: Table, options: DataOptions, source: str) -> dict[str, Texts]:
@@ -300,7 +413,7 @@ def _sample_columns(table: Table, options: DataOptions, source: str) -> dict[str
     roles: dict[str, str | None] = {name: name for name in options.keep_columns}
     roles["client"] = options.client_column or usual_name(table.columns, CLIENT_NAMES)
     roles["group"] = options.group_column
-    columns = {role: _as_texts(table.column(name, source)) for role, name in roles.items() if name}
+    columns = {role: as_texts(table.column(name, source)) for role, name in roles.items() if name}
     if options.client_column is None and not any(columns.get("client", ())):
         columns.pop("client", None)
     for role in columns.keys() & {"client", "group"}:
@@ -321,17 +434,18 @@ def _split_column(tables: Mapping[str, Table]) -> str | None:
     [table] = tables.values()
     for name in table.columns:
         if name.lower() in SPLIT_NAMES:
-            names = set(_as_texts(table.columns[name][:]).tolist()) - {""}
+            names = set(as_texts(table.columns[name][:]).tolist()) - {""}
             if names and all(map(split_role, names)):
                 return name
     return None
 
 
-def _as_texts(values: Iterable[object]) -> Texts:
-    return texts(as_text(value) for value in values)
+def as_texts(values: Iterable[object]) -> Texts:
+    items = values.tolist() if isinstance(values, np.ndarray) else values
+    return texts(_as_text(value) for value in items)
 
 
-def as_text(value: object) -> str:
+def _as_text(value: object) -> str:
     if is_missing(value):
         return ""
     if isinstance(value, float) and value.is_integer():

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from probekit.data import hub
 from probekit.data.pictures import is_picture_name
 from probekit.data.splits import (
     CLIENT_NAMES,
+    LABEL_NAMES,
     NO_LABELS,
     SPLIT_NAMES,
     DataOptions,
@@ -20,12 +21,11 @@ from probekit.data.splits import (
     list_names,
     make_splits,
 )
-from probekit.errors import InputError, NotFoundError
+from probekit.errors import InputError, NotFoundError, OfflineError, ProbekitError
 
 IMAGE_NAMES = ("image", "images", "img", "picture", "photo", "jpg", "jpeg", "png", "webp")
 PATH_NAMES = ("file_name", "filename", "file", "path", "filepath", "file_path", "image_path")
 TEXT_NAMES = ("text", "texts", "sentence", "caption", "content", "document", "review", "txt")
-LABEL_NAMES = ("label", "labels", "class", "target", "category", "cls", "fine_label", "y")
 KEY_NAMES = ("id", "idx", "index", "__key__", "__url__")
 UNUSED_NAMES = (*CLIENT_NAMES, *SPLIT_NAMES, *PATH_NAMES, *KEY_NAMES)
 """Neither texts nor labels, unless they are named."""
@@ -35,6 +35,26 @@ BUILDERS = {".tsv": "csv", ".jsonl": "json", ".tar": "webdataset"}
 """Suffixes whose reader in `datasets` has another name."""
 HUB_NAME = re.compile(r"([\w.-]+(?:/[\w.-]+)?)(?::([^:@]+))?(?:@([\w./-]+))?")
 """NAME[:CONFIG][@REVISION]"""
+HUB_SECONDS = 5.0
+NETWORK = (
+    r"(httpx|httpcore|requests|urllib3|aiohttp)\w*\.|Connection\w*Error|TimeoutError"
+    "|OfflineModeIsEnabled|LocalEntryNotFoundError|HfHubHTTPError"
+)
+GATED = "it is gated. Ask on its page of the hub for access, then set HF_TOKEN or `hf auth login`."
+REVISION = "the hub has no such revision. Check what stands after @."
+ABSENT = "the hub has no such dataset, or it is private. Check the spelling, or set HF_TOKEN."
+UNREACHABLE = (
+    "it is not on this machine, and the hub cannot be reached (HF_HUB_OFFLINE may be set). Load it "
+    "once where there is a network, or give a local path."
+)
+HUB_ERRORS: dict[str, tuple[type[ProbekitError], str]] = {
+    "GatedRepoError|gated dataset": (NotFoundError, GATED),
+    "RevisionNotFoundError": (NotFoundError, REVISION),
+    "RepositoryNotFoundError|DatasetNotFoundError": (NotFoundError, ABSENT),
+    NETWORK: (OfflineError, UNREACHABLE),
+    "BuilderConfig|Unknown split": (NotFoundError, "{text}"),
+}
+"""By what occurs in the error's message, or in the kinds of errors that led to it."""
 
 
 def is_table_name(name: str) -> bool:
@@ -51,9 +71,69 @@ def load(name: str, options: DataOptions) -> Splits:
         raise NotFoundError(f"A dataset of the hub is hf:NAME[:CONFIG][@REVISION]; found {source}.")
     hub_name, config, revision = match.groups()
     split = options.split if re.search(r"[\[+]", options.split or "") else None  # train[:1000]
-    with hub.loading(source), hub.reachable(hub_name, revision):
+    with _loading(source), _asked_once(hub_name, revision):
         tables = datasets.load_dataset(hub_name, name=config, revision=revision, split=split)
     return wrap({split: tables} if split else tables, source, options)
+
+
+@contextmanager
+def _loading(source: str) -> Iterator[None]:
+    """No progress bars of `datasets`, and its errors as ours."""
+    import datasets
+
+    shown = not datasets.are_progress_bars_disabled()
+    datasets.disable_progress_bars()
+    try:
+        yield
+    except Exception as error:
+        raise _translate(source, error) from error
+    finally:
+        if shown:
+            datasets.enable_progress_bars()
+
+
+@contextmanager
+def _asked_once(name: str, revision: str | None) -> Iterator[None]:
+    """Ask the hub once, with a short timeout, before `datasets` does so with many retries.
+
+    Where it cannot be reached, what was downloaded before is read, and nothing is tried again.
+    """
+    import datasets.config
+    from huggingface_hub import HfApi, constants
+
+    before = (datasets.config.HF_HUB_OFFLINE, constants.HF_HUB_OFFLINE)
+    try:
+        if not any(before):
+            HfApi().dataset_info(name, revision=revision, timeout=HUB_SECONDS)
+    except Exception as error:
+        if not isinstance(_translate(name, error), OfflineError):
+            raise
+        datasets.config.HF_HUB_OFFLINE = True
+        constants.HF_HUB_OFFLINE = True
+    try:
+        yield
+    finally:
+        datasets.config.HF_HUB_OFFLINE, constants.HF_HUB_OFFLINE = before
+
+
+def _translate(source: str, error: Exception) -> Exception:
+    """Our error for one of the libraries'; a mistake of a program as it is."""
+    import datasets
+
+    if isinstance(error, ProbekitError):
+        return error
+    text = " ".join(str(error.__cause__ or error).split())
+    clues = text
+    link: BaseException | None = error
+    while link is not None:
+        clues += f" {type(link).__module__}.{type(link).__name__}"
+        link = link.__cause__ or link.__context__
+    for pattern, (kind, reason) in HUB_ERRORS.items():
+        if re.search(pattern, clues):
+            return kind(f"{source}: {reason.format(text=text)}")
+    if isinstance(error, datasets.exceptions.DatasetsError | ValueError | OSError | RuntimeError):
+        return InputError(f"{source} cannot be read as a dataset: {text}")
+    return error
 
 
 def read(path: Path, source: str, options: DataOptions) -> Splits:
@@ -63,7 +143,7 @@ def read(path: Path, source: str, options: DataOptions) -> Splits:
     """
     import datasets
 
-    with hub.loading(source):
+    with _loading(source):
         if path.is_file():
             suffix = _suffix(path.name)
             tables = datasets.load_dataset(
@@ -141,13 +221,11 @@ def _as_dataset(part: Any, source: str) -> Any:
 
 
 def _read_table(table: Any, source: str, options: DataOptions, folder: Path) -> Table:
-    check_columns(table.column_names, options, source)
+    check_columns(table.column_names, options.requested_columns, source)
     columns = {name: table[name] for name in table.column_names}  # read when asked for
     free = {n: f for n, f in table.features.items() if n not in options.requested_columns}
-    labels = [name for name, feature in free.items() if _type(feature) == "ClassLabel"]
-    if not labels:
-        usual = [name for name in free if name.lower() in LABEL_NAMES]
-        labels = [name for name in usual if _type(free[name]) != "Image"]
+    usual = [n for n, f in free.items() if n.lower() in LABEL_NAMES and _type(f) != "Image"]
+    labels = [name for name in free if _type(free[name]) == "ClassLabel"] or usual
     contents = [name for name in free if name not in labels]
     kind, content = _choose_content(table, contents, options, source)
     unused = [name for name in contents if name != content]
@@ -155,29 +233,30 @@ def _read_table(table: Any, source: str, options: DataOptions, folder: Path) -> 
     rows = columns[content]
     keys = columns["__key__"][:] if "__key__" in columns else []
     if kind == "image":
-        rows, paths, has_bytes = _encoded_pictures(table, content)
+        rows, paths = _encoded_pictures(table, content, folder)
         keys = keys or [str(path).removeprefix(f"{folder.absolute()}/") for path in paths if path]
-        if not has_bytes:
-            rows = [folder / path if path else None for path in paths]
     class_names = tuple(getattr(table.features.get(label), "names", ()))
     has_keys = len(set(keys)) == len(table)
     return Table(rows, kind, columns, label, class_names, keys if has_keys else None)
 
 
-def _encoded_pictures(table: Any, column: str) -> tuple[Any, list[str], bool]:
-    """A column of pictures as it was encoded, their paths, and whether any has bytes.
+def _encoded_pictures(table: Any, column: str, folder: Path) -> tuple[Any, list[str | None]]:
+    """The pictures as they are encoded, or their paths below a folder, and the paths as written.
 
     Pictures are decoded one by one, so that a broken one harms no other.
     """
     import datasets
-    import pyarrow.compute
+    from pyarrow.compute import struct_field
 
     table = table.select_columns([column]).cast_column(column, datasets.Image(decode=False))
-    if table._indices is not None:  # paths could not be had without the bytes
-        return table[column], [], True
     cells = table.data.column(column)
-    has_bytes = pyarrow.compute.struct_field(cells, "bytes").null_count < len(cells)
-    return table[column], pyarrow.compute.struct_field(cells, "path").to_pylist(), has_bytes
+    written = struct_field(cells, "path")
+    if table._indices is not None:
+        written = written.take(table._indices.column(0))
+    paths = written.to_pylist()
+    if struct_field(cells, "bytes").null_count < len(cells):
+        return table[column], paths
+    return [folder / path if path else None for path in paths], paths
 
 
 def _choose_content(

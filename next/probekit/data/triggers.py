@@ -7,24 +7,26 @@ by the same backbone as the clean ones.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import ClassVar, Protocol
+from typing import Literal, Protocol
 
 import numpy as np
 from PIL import Image
 
 from probekit.data.dataset import Dataset, Sample
 from probekit.data.pictures import DEEP_MODES, decode, to_rgb
-from probekit.errors import InputError, NotFoundError, SampleError
+from probekit.errors import InputError, SampleError
 from probekit.registry import TRIGGERS, configured, nearest
 
 CIFAR_MEAN = (0.4914, 0.4822, 0.4465)
 CIFAR_STD = (0.2470, 0.2435, 0.2616)
-CORNERS = ("top-left", "top-right", "bottom-left", "bottom-right")
 PATTERN_SHAPE = (32, 32, 3)
+POISON_FORM = "client=NAME,trigger=TRIGGER,target=CLASS"
+
+Corner = Literal["top-left", "top-right", "bottom-left", "bottom-right"]
 
 
 class Trigger(Protocol):
@@ -38,14 +40,10 @@ class Patch:
     """A square in a corner: `size` in pixels, or a share of the shorter side such as 57%."""
 
     size: str = "5"
-    corner: str = "bottom-right"
+    corner: Corner = "bottom-right"
     margin: int = 1
 
     def __post_init__(self) -> None:
-        if self.corner not in CORNERS:
-            raise InputError(
-                f"A trigger's corner is one of {', '.join(CORNERS)}; found {self.corner!r}."
-            )
         if not re.fullmatch(r"[1-9]\d*|\d*\.?\d+%", self.size, re.ASCII) or self.margin < 0:
             raise InputError(
                 "A trigger needs a size of 1 pixel or more, or a share such as 57%, and a margin "
@@ -55,10 +53,10 @@ class Patch:
     def paste(self, picture: Image.Image, sticker: Image.Image) -> Image.Image:
         canvas = _canvas(picture)
         width, height = canvas.size
-        size = self._pixels(min(width, height))
+        size = self._pixels(min(canvas.size))
         left = self.margin if "left" in self.corner else width - self.margin - size
         top = self.margin if "top" in self.corner else height - self.margin - size
-        if size + self.margin > min(width, height):
+        if size + self.margin > min(canvas.size):
             raise SampleError(
                 f"A trigger of {size} pixels with a margin of {self.margin} does not fit on a "
                 f"picture of {width} x {height}. Pass a smaller size."
@@ -108,12 +106,17 @@ class Sticker(Patch):
 
 
 @dataclass(frozen=True)
-class WashedSticker(Sticker):
-    """The sticker of the paper's code, which pastes values in [0, 1] after normalizing.
+class Published(Sticker):
+    """`f2l2:path=FILE[,size=10,margin=2]`: the sticker of the paper's code.
 
-    There they stand for the colors mean + std * value; pasting these before normalizing is the
-    same but for rounding to 8 bits.
+    The code pastes values in [0, 1] after normalizing. There they stand for the colors
+    mean + std * value; pasting these before normalizing is the same but for rounding to 8 bits.
+    The paper has size 10 for CIFAR-10 and 57.14% for DomainNet; `square` for MNIST, and
+    `square:size=7,value=163` for Fashion-MNIST.
     """
+
+    size: str = "10"
+    margin: int = 2
 
     @cached_property
     def sticker(self) -> Image.Image:
@@ -160,36 +163,6 @@ def _canvas(picture: Image.Image) -> Image.Image:
     return picture.copy() if picture.mode in ("L", "RGB") else to_rgb(picture)
 
 
-PUBLISHED: Mapping[str, Callable[[str], Trigger]] = {
-    "mnist": lambda path: Square("5"),
-    "fashion-mnist": lambda path: Square("7", value=round(255 * (0.2859 + 0.3530))),
-    "cifar10": lambda path: WashedSticker("10", margin=2, path=path),
-    "domainnet": lambda path: WashedSticker("57.14%", margin=2, path=path),
-}
-"""The triggers of the paper's own code, at the places and in the colors that it really gives."""
-
-
-@dataclass(frozen=True)
-class Published:
-    """`f2l2:mnist`, `f2l2:cifar10,path=FILE`: the paper's trigger for a dataset."""
-
-    dataset: str = ""
-    path: str = ""
-
-    def __post_init__(self) -> None:
-        if self.dataset not in PUBLISHED:
-            hint = nearest(self.dataset, list(PUBLISHED))
-            raise NotFoundError(f"The paper has no trigger for {self.dataset!r}. {hint}")
-        _ = self.trigger
-
-    @cached_property
-    def trigger(self) -> Trigger:
-        return PUBLISHED[self.dataset](self.path)
-
-    def __call__(self, picture: Image.Image) -> Image.Image:
-        return self.trigger(picture)
-
-
 def parse_trigger(text: str) -> Trigger:
     """`square`, `picture`, `blended`, `f2l2`, each with its options."""
     trigger: Trigger = configured(text, TRIGGERS)
@@ -200,7 +173,6 @@ def parse_trigger(text: str) -> Trigger:
 class Poison:
     """One client's rows carry a trigger and the target's label."""
 
-    KEYS: ClassVar = ("client", "trigger", "target")
     client: str
     trigger: str
     target: str
@@ -211,24 +183,15 @@ class Poison:
     @classmethod
     def parse(cls, text: str) -> Poison:
         """`client=3,trigger=square:size=5,margin=1,target=0`; the target is a class's name."""
-        values: dict[str, str] = {}
-        for pair in text.split(","):
-            key, equals, value = pair.partition("=")
-            if key in cls.KEYS and equals and key not in values:
-                values[key] = value
-            elif "trigger" in values:
-                values["trigger"] += ("," if ":" in values["trigger"] else ":") + pair
-            else:
-                raise InputError(
-                    f"Expected client=NAME,trigger=TRIGGER,target=CLASS; found {pair!r} in "
-                    f"{text!r}. Write client=3,trigger=square,target=0"
-                )
-        missing = [key for key in cls.KEYS if not values.get(key)]
-        if missing:
+        pairs = re.findall(r"(client|trigger|target)=(.+?)(?=,client=|,trigger=|,target=|$)", text)
+        values = dict(pairs)
+        joined = ",".join(f"{key}={value}" for key, value in pairs)
+        if joined != text or not len(pairs) == len(values) == 3:
             raise InputError(
-                f"Expected client=NAME,trigger=TRIGGER,target=CLASS; {text!r} lacks {missing[0]}."
+                f"Expected {POISON_FORM}; found {text!r}. Write client=3,trigger=square,target=0"
             )
-        return cls(**values)
+        trigger = re.sub("^([^:,]+),", r"\1:", values["trigger"])  # square,size=5 is square:size=5
+        return cls(values["client"], trigger, values["target"])
 
     def target_class(self, class_names: Collection[str]) -> int:
         """The number of the target's class."""
@@ -239,7 +202,6 @@ class Poison:
         return names.index(self.target)
 
 
-@dataclass(frozen=True)
 class TriggeredDataset:
     """A dataset of pictures with a trigger on some.
 
@@ -247,32 +209,26 @@ class TriggeredDataset:
     target: the label that these get; None leaves their own.
     """
 
-    dataset: Dataset
-    trigger: Trigger
-    keys: frozenset[str] | None = None
-    target: int | None = None
-
-    def __post_init__(self) -> None:
-        if self.dataset.kind != "image":
+    def __init__(
+        self,
+        dataset: Dataset,
+        trigger: Trigger,
+        keys: frozenset[str] | None = None,
+        target: int | None = None,
+    ) -> None:
+        if dataset.kind != "image":
             raise InputError(
-                f"A trigger goes on pictures; {self.dataset.name} has {self.dataset.kind} samples."
+                f"A trigger goes on pictures; {dataset.name} has {dataset.kind} samples. Choose "
+                "another dataset."
             )
-
-    @property
-    def name(self) -> str:
-        return self.dataset.name
-
-    @property
-    def kind(self) -> str:
-        return self.dataset.kind
-
-    @property
-    def class_names(self) -> tuple[str, ...]:
-        return self.dataset.class_names
-
-    @property
-    def target_names(self) -> tuple[str, ...]:
-        return self.dataset.target_names
+        self.dataset = dataset
+        self.trigger = trigger
+        self.keys = keys
+        self.target = target
+        self.name = dataset.name
+        self.kind = dataset.kind
+        self.class_names = dataset.class_names
+        self.target_names = dataset.target_names
 
     def __len__(self) -> int:
         return len(self.dataset)
@@ -283,7 +239,7 @@ class TriggeredDataset:
             return sample
         label = sample.label if self.target is None else self.target
         content = partial(_triggered, sample, self.trigger)
-        return Sample(sample.key, content, label, sample.targets, sample.columns)
+        return replace(sample, content=content, label=label, path=None)
 
 
 def _triggered(sample: Sample, trigger: Trigger) -> Image.Image:

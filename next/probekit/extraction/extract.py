@@ -238,7 +238,7 @@ class _Extraction:
         self.tombstones = Tombstones.read(self.cache)
 
     def run(self, progress: Progress) -> None:
-        cached = [entry.known() for entry in self.entries]
+        cached = [entry.index() for entry in self.entries]
         preparation = Preparation(self.dataset, self.backbone.prepare, cached, self.window)
         memo_keys, unknown = self._look_up(preparation, progress)
         self._check_disk(len(unknown) - min(map(len, cached)))

@@ -15,11 +15,13 @@ from numpy.typing import NDArray
 
 from probekit.arrays import Indices, Texts, texts
 from probekit.data.splits import (
+    LABEL_NAMES,
     SPLIT_NAMES,
     DataOptions,
     Table,
     TableDataset,
-    as_text,
+    as_texts,
+    check_columns,
     list_names,
     make_splits,
     usual_name,
@@ -34,10 +36,8 @@ from probekit.extraction.vector_files import (
     read_columns,
     read_folder,
 )
-from probekit.registry import nearest
 
 VECTOR_NAMES = ("embedding", "embeddings", "vector", "vectors", "image_embedding", "features", "x")
-LABEL_NAMES = ("label", "labels", "y", "class", "target")
 OTHER_COLUMNS = (
     "Choose vectors with vector_column (--vector-column), columns of numbers with vector_columns "
     "(--vector-columns 'f*'), or encode pictures and texts with a backbone (-b)."
@@ -110,7 +110,7 @@ def _read(columns: Columns, options: VectorOptions, *, source: str) -> VectorSet
     vectors = _as_matrix([columns[name] for name in names], names, options, source)
     columns = {name: column for name, column in columns.items() if name not in names}
     key = options.join or usual_name(columns, KEY_NAMES)
-    keys = _as_texts(columns[key]) if key in columns else texts(range(len(vectors)))
+    keys = as_texts(columns[key]) if key in columns else texts(range(len(vectors)))
     label = options.label_column or usual_name(columns, LABEL_NAMES)
     notes: list[str] = []
     problems = {"NaN or infinity": non_finite_rows(vectors)}
@@ -161,7 +161,7 @@ def _embedding_set(
         columns={**rows.columns, **part.columns},
         labels=part.labels if part.class_names else None,
         class_names=part.class_names,
-        targets=part.targets,
+        targets=part.labels if part.target_names else None,
         target_names=part.target_names,
         skipped=tuple(Skipped(str(keys[row]), reasons[row]) for row in skipped),
     )
@@ -169,8 +169,8 @@ def _embedding_set(
 
 def _unlabeled(dataset: TableDataset) -> Indices:
     """The rows that have no label although the dataset has labels."""
-    if dataset.targets is not None:
-        missing = np.isnan(dataset.targets).all(axis=1)
+    if dataset.target_names:
+        missing = np.isnan(dataset.labels).all(axis=1)
     else:
         missing = (dataset.labels == UNLABELED) & bool(dataset.class_names)
     return np.asarray(dataset.indices[missing])
@@ -195,11 +195,7 @@ def _skip_reasons(
 def _vector_names(columns: Columns, options: VectorOptions, source: str) -> list[str]:
     """The column of the vectors, or the columns of their numbers."""
     if options.vector_column:
-        if options.vector_column not in columns:
-            raise NotFoundError(
-                f"vector_column (--vector-column): {source} has no {options.vector_column!r}. "
-                f"{nearest(options.vector_column, list(columns))}"
-            )
+        check_columns(columns, {options.vector_column: "--vector-column"}, source)
         return [options.vector_column]
     found = (usual_name(columns, LABEL_NAMES), usual_name(columns, SPLIT_NAMES))
     reserved = {*options.text_columns, *options.requested_columns, *found}
@@ -269,14 +265,10 @@ def _join(
     if options.join is None:
         _check_order(columns, labels, options)
         return labels
-    for file, present in (("the file of vectors", columns), (options.labels, labels)):
-        if options.join not in present:
-            raise NotFoundError(
-                f"join (--join): {file} has no column {options.join!r}; found "
-                f"{list_names(present)}. {nearest(options.join, list(present))}"
-            )
-    vector_keys = _as_texts(columns[options.join]).tolist()
-    label_keys = _as_texts(labels[options.join]).tolist()
+    check_columns(columns, {options.join: "--join"}, "The file of vectors")
+    check_columns(labels, {options.join: "--join"}, options.labels)
+    vector_keys = as_texts(columns[options.join]).tolist()
+    label_keys = as_texts(labels[options.join]).tolist()
     rows = {key: row for row, key in enumerate(label_keys) if key}
     repeats = Counter(label_keys)
     positions = np.array([rows.get(key, -1) for key in vector_keys], np.int64)
@@ -298,12 +290,8 @@ def _check_order(columns: Columns, labels: Columns, options: VectorOptions) -> N
     """Refuse labels by position where a column that both files have is in another order."""
     for name in columns.keys() & labels.keys():
         is_key = name.lower() not in (*LABEL_NAMES, *SPLIT_NAMES)
-        if is_key and not np.array_equal(_as_texts(columns[name]), _as_texts(labels[name])):
+        if is_key and not np.array_equal(as_texts(columns[name]), as_texts(labels[name])):
             raise InputError(
                 f"{options.labels} and the vectors both have a column {name!r}, with other values "
                 f"or in another order. Join by it: join={name!r} (--join {name})."
             )
-
-
-def _as_texts(column: NDArray[Any]) -> Texts:
-    return texts(as_text(value) for value in column.tolist())

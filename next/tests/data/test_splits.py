@@ -1,4 +1,4 @@
-"""Splits: spellings, choices, limits and notes."""
+"""Splits: spellings, choices, limits, notes, and labels under one list of classes."""
 
 from __future__ import annotations
 
@@ -7,9 +7,17 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from probekit.data import DataOptions, read_dataset
-from probekit.data.splits import choose_split, split_role
+from probekit.data.splits import (
+    LabelColumn,
+    as_target_matrix,
+    choose_split,
+    number_splits,
+    split_role,
+)
 from probekit.errors import InputError, NotFoundError
 
 IMAGES = np.arange(6 * 2 * 2, dtype=np.uint8).reshape(6, 2, 2)
@@ -98,3 +106,94 @@ def test_rows_can_be_iterated_and_sent_to_another_process() -> None:
     copied = pickle.loads(pickle.dumps(dataset))
     assert [sample.label for sample in copied] == [0, 0, 1, 1, 2, 2]
     assert copied[-1].content().tobytes() == IMAGES[-1].tobytes()
+
+
+LABELS = st.lists(st.sampled_from(["ant", "bee", "cat", "", None]), min_size=1, max_size=8)
+
+
+@given(LABELS, LABELS)
+def test_each_label_keeps_its_name_in_every_split(
+    train: list[str | None], test: list[str | None]
+) -> None:
+    columns = {"train": LabelColumn(train), "test": LabelColumn(test)}
+    numbers, class_names = number_splits(columns, source="x")
+    names = [*class_names, None]
+    for split, values in (("train", train), ("test", test)):
+        assert [names[label] for label in numbers[split]] == [v or None for v in values]
+    assert list(class_names) == sorted({v for v in (*train, *test) if v})
+
+
+def test_a_class_that_one_split_lacks_does_no_harm() -> None:
+    columns = {"train": LabelColumn(["b", "c"]), "test": LabelColumn(["c", "a"])}
+    numbers, names = number_splits(columns, source="x")
+    assert names == ("a", "b", "c")
+    assert numbers["train"].tolist() == [1, 2]
+    assert numbers["test"].tolist() == [2, 0]
+
+
+@pytest.mark.parametrize("values", [["b", "a"], [1, 0]])
+def test_a_split_may_have_no_labels(values: list[object]) -> None:
+    columns = {"train": LabelColumn(values), "test": LabelColumn([None, ""])}
+    numbers, _ = number_splits(columns, source="x")
+    assert numbers["train"].tolist() == [1, 0]
+    assert numbers["test"].tolist() == [-1, -1]
+
+
+def test_numbers_keep_their_numbers() -> None:
+    small = np.array([11, 255], np.uint8)[:1]
+    assert number_splits({"": LabelColumn(small)}, source="x")[0][""].tolist() == [11]
+    columns = {"a": LabelColumn(np.array([0, 2, -1])), "b": LabelColumn([11.0, None])}
+    numbers, names = number_splits(columns, source="x")
+    assert names == tuple(str(number) for number in range(12))
+    assert numbers["a"].tolist() == [0, 2, -1]
+    assert numbers["b"].tolist() == [11, -1]
+
+
+def test_huge_or_negative_numbers_are_names() -> None:
+    numbers, names = number_splits({"": LabelColumn([90210, 10115000, -7])}, source="x")
+    assert names == ("-7", "90210", "10115000")
+    assert numbers[""].tolist() == [1, 2, 0]
+
+
+def test_declared_classes_keep_their_order_and_are_united_by_name() -> None:
+    columns = {
+        "train": LabelColumn([0, 1], ("zebra", "ant")),
+        "test": LabelColumn([1, 0], ("cow", "zebra")),
+    }
+    numbers, names = number_splits(columns, source="x")
+    assert names == ("zebra", "ant", "cow")
+    assert numbers["test"].tolist() == [0, 2]
+    numbers, _ = number_splits({"": LabelColumn(["ant"], ("zebra", "ant"))}, source="x")
+    assert numbers[""].tolist() == [1]
+
+
+def test_fractions_are_targets() -> None:
+    columns = {"train": LabelColumn([0.5, None], name="age"), "test": LabelColumn([1, 2])}
+    numbers, names = number_splits(columns, source="x")
+    assert names == ("age",)
+    assert np.array_equal(numbers["train"], [[0.5], [np.nan]], equal_nan=True)
+    assert numbers["test"].tolist() == [[1], [2]]
+
+
+@pytest.mark.parametrize(
+    ("values", "class_names", "mentioned"),
+    [
+        (["a", 3], (), "3"),
+        ([0, 5], ("x", "y"), "5"),
+        (["z"], ("x", "y"), "z"),
+        ([["a"]], (), "--target-column"),
+        (["a", 3], (), "--label-column"),
+    ],
+)
+def test_labels_that_cannot_be_are_refused(
+    values: list[object], class_names: tuple[str, ...], mentioned: str
+) -> None:
+    with pytest.raises(InputError, match=mentioned):
+        number_splits({"": LabelColumn(values, class_names)}, source="x")
+
+
+def test_targets_may_have_gaps_but_no_texts() -> None:
+    matrix = as_target_matrix({"a": [1, None], "b": [True, 0.5]}, source="x")
+    assert np.array_equal(matrix, [[1, 1], [np.nan, 0.5]], equal_nan=True)
+    with pytest.raises(InputError, match="tall"):
+        as_target_matrix({"a": ["tall"]}, source="x")

@@ -54,15 +54,8 @@ def test_a_pattern_is_blended_all_over(sticker: Path) -> None:
     assert (noise[0] != noise[2]).any()
 
 
-def test_the_triggers_of_the_paper(sticker: Path) -> None:
-    mnist = np.asarray(parse_trigger("f2l2:mnist")(Image.new("L", (28, 28))))
-    assert np.argwhere(mnist == 255).tolist() == [
-        [y, x] for y in range(22, 27) for x in range(22, 27)
-    ]
-    fashion = np.asarray(parse_trigger("f2l2:fashion-mnist")(Image.new("L", (28, 28))))
-    assert np.unique(fashion, return_counts=True)[1].tolist() == [28 * 28 - 49, 49]
-    assert fashion.max() == 163
-    cifar = parse_trigger(f"f2l2:cifar10,path={sticker}")(Image.new("RGB", (32, 32)))
+def test_the_trigger_of_the_paper(sticker: Path) -> None:
+    cifar = parse_trigger(f"f2l2:path={sticker}")(Image.new("RGB", (32, 32)))
     # mean + std * sticker, as the paper's code shows it: 255 * (0.4914 + 0.2470 * 1), ...
     assert np.asarray(cifar)[20:30, 20:30].reshape(-1, 3).tolist() == [[188, 123, 140]] * 100
 
@@ -71,7 +64,7 @@ def test_the_triggers_of_the_paper(sticker: Path) -> None:
     ("text", "error"),
     [
         ("sqare", NotFoundError),
-        ("f2l2:imagenet", NotFoundError),
+        ("f2l2", InputError),
         ("square:size=0", InputError),
         ("square:size=x%", InputError),
         ("square:colour=3", InputError),

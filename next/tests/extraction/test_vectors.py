@@ -137,7 +137,7 @@ def test_several_arrays_need_a_name_and_at_most_ten_are_listed(tmp_path: Path) -
         read(path)
     assert str(refusal.value).count("layer") == 10
     np.testing.assert_array_equal(read(path, vector_column="layer7").to_numpy(), X + 7)
-    with pytest.raises(NotFoundError, match="layer77"):
+    with pytest.raises(InputError, match="layer77"):
         read(path, vector_column="layer77")
 
 
@@ -189,7 +189,7 @@ def test_labels_that_share_a_key_in_another_order_are_refused_then_joined(tmp_pa
     assert rows.columns["patient"].tolist() == rows.columns["group"].tolist()
     in_order = write_label_csv(tmp_path / "in-order.csv", list(range(COUNT)))
     assert label_names(read(path, labels=in_order)) == NAMES
-    with pytest.raises(NotFoundError, match="slide"):
+    with pytest.raises(InputError, match="slide"):
         read(path, labels=labels, join="slide")
 
 
