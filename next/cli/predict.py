@@ -10,7 +10,7 @@ from probekit.cli.output import CacheOutput
 
 if TYPE_CHECKING:
     from probekit.embeddings import EmbeddingSet
-    from probekit.heads import Head
+    from probekit.heads import BaseHead
 
 SHOWN_ROWS = 10
 MAX_CLASS_COLUMNS = 100
@@ -71,7 +71,7 @@ def predict(
     output.result(document, skipped=skipped)
 
 
-def _predictions(head: Head, rows: EmbeddingSet) -> Any:
+def _predictions(head: BaseHead, rows: EmbeddingSet) -> Any:
     """A row for every sample: its key, what is predicted, and probabilities where there are any."""
     import pandas
 

@@ -6,6 +6,7 @@ import math
 import shlex
 from contextlib import suppress
 from dataclasses import dataclass, fields
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,7 @@ from probekit.cli.options import (
 from probekit.cli.output import CacheOutput
 
 if TYPE_CHECKING:
+    from probekit.runs.options import TrainOptions
     from probekit.runs.train import TrainingPlan
 
 
@@ -31,6 +33,9 @@ def parse_number(text: str) -> float | str:
             number: float = kind(text)
             return number if math.isfinite(number) else text
     return text
+
+
+network_flag = partial(flag, rich_help_panel="Options of networks")
 
 
 @dataclass
@@ -44,7 +49,9 @@ class TrainFlags:
         parser=parse_number,
     )
     partition: str | None = flag("How N clients get rows: iid, dirichlet:0.5, shards:2.")
-    head: str = flag("ridge or logistic.", default="ridge")
+    head: str | None = flag(
+        "ridge or logistic (default: ridge; of a conventional network: logistic)."
+    )
     ridge: Any = flag(
         "auto (cross-validation from the clients' sums) or a number.",
         default="auto",
@@ -54,16 +61,27 @@ class TrainFlags:
     C: float | None = flag("C of a logistic head, as in scikit-learn.", "--c")
     intercept: str | None = flag("free (default for ridge) or penalized (for logistic).")
     normalize: str = flag("Rows: none (as they are), l2.", default="none")
-    method: str | None = flag("closed-form, lbfgs, fedavg:rounds=20,epochs=1,rate=0.1.")
+    method: str | None = flag("closed-form, lbfgs, cg, fedavg:rounds=20,epochs=1,rate=0.1.")
     preset: str | None = flag("A published setting: f2l2-paper, f2l2-code.")
     server_share: float = flag("Share of the rows that only the server has.", default=0.0)
-    keep: str = flag(
-        "What the server keeps: statistics, gradients, history, nothing.", default="statistics"
+    keep: str | None = flag(
+        "What the server keeps: statistics (default), gradients, history, nothing (networks)."
     )
     at_least: int | None = flag("Go on when this many clients answer (default: all).", min=1)
     tolerance: float = flag("How near to the minimum verify wants the head.", default=1e-6)
     poison: str | None = flag("For trials: client=3,trigger=square,target=0 plants a backdoor.")
     test: str | None = flag("Test rows, instead of DATA's own test split.")
+    network: str | None = network_flag(
+        "A whole network in place of a head: mlp, mlp:500-100, cnn, py:package.module:factory."
+    )
+    linearize: bool = network_flag(
+        "Linearize it around its weights, or train it as it is.",
+        "--linearize/--no-linearize",
+        default=True,
+    )
+    weights: Path | None = network_flag("State dict to start from (.safetensors, .pt).")
+    pretrain_epochs: int = network_flag("Epochs on the server's rows first.", default=10, min=0)
+    center: str = network_flag("What the ridge pulls to: wp (those weights), zero.", default="wp")
     seed: int = common_flag("Random seed.", default=0, min=0)
 
 
@@ -124,13 +142,21 @@ def train(
     options = trained.options
     noun = "targets" if trained.head.task != "classes" else "classes"
     output.print(
-        f"{run}: {options.head} head, rows: {document['rows']:,}, clients: "
+        f"{run}: {describe(options)}, rows: {document['rows']:,}, clients: "
         f"{len(document['clients']):,}, {noun}: {len(document['classes'])}, keeps {options.keep}"
     )
     output.print("\n".join(trained.summary()))
     client = next(iter(document["clients"]))
     output.print(shlex.join(["next:", "probekit", "unlearn", str(run), f"--client={client}"]))
     output.result(document)
+
+
+def describe(options: TrainOptions) -> str:
+    """`ridge head`, `linearized mlp`."""
+    if options.network is None:
+        return f"{options.head} head"
+    kind = "linearized" if options.linearize else "conventional"
+    return f"{kind} {options.network}"
 
 
 def _refuse_reading(reading: RowFlags, **others: str | None) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import tempfile
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -39,8 +40,10 @@ from probekit.errors import (
     NotFoundError,
     OfflineError,
     StorageError,
+    WireError,
 )
 from probekit.files import new_folder, read_json, read_limited, write_bytes, write_json
+from probekit.records import parse
 
 Task = Literal["classes", "labels", "numbers"]
 TASKS: tuple[Task, ...] = get_args(Task)
@@ -64,8 +67,8 @@ def task_of(embeddings: EmbeddingSet) -> Task:
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Head:
-    """The scores rows @ weights + intercept, (d, k) and (k,).
+class BaseHead(ABC):
+    """Scores of rows, and what they mean.
 
     names: of the classes, or of the targets.
     task: one class a row ("classes"), several labels of 0 and 1 ("labels"), or "numbers".
@@ -76,8 +79,6 @@ class Head:
     dataset, metrics: for the model card.
     """
 
-    weights: Array
-    intercept: Array
     names: tuple[str, ...]
     task: Task = "classes"
     normalize: str = "none"
@@ -92,38 +93,24 @@ class Head:
             raise InputError(f"task must be one of {', '.join(TASKS)}; found {self.task!r}.")
         if self.normalize not in ("none", "l2"):
             raise InputError(f"normalize must be 'none' or 'l2'; found {self.normalize!r}.")
-        outputs = len(self.names)
-        shapes = (self.weights.shape[1:], self.intercept.shape)
-        if not outputs or shapes != ((outputs,), (outputs,)):
-            raise InputError(
-                f"{outputs} names need weights (d, {outputs}) and an intercept ({outputs},); found "
-                f"{self.weights.shape} and {self.intercept.shape}."
-            )
-        if not np.isfinite(self.weights).all() or not np.isfinite(self.intercept).all():
+        if not np.isfinite(self.params).all():
             raise InputError("A head needs finite weights; found NaN or infinity. Raise the ridge.")
         if self.temperature is not None and not 0 < self.temperature < np.inf:
             raise InputError(f"temperature must be above 0; found {self.temperature}.")
 
-    @classmethod
-    def from_params(cls, params: Array, embeddings: EmbeddingSet, **options: Any) -> Self:
-        """The head of fitted params (d + 1, k), the intercept last, on these training rows.
-
-        options: normalize, temperature, fit, metrics.
-        """
-        return cls(
-            weights=np.ascontiguousarray(params[:-1]),
-            intercept=np.ascontiguousarray(params[-1]),
-            names=embeddings.class_names if embeddings.targets is None else embeddings.target_names,
-            task=task_of(embeddings),
-            encoding=embeddings.encoding,
-            dataset=embeddings.source,
-            **options,
-        )
-
     @property
+    @abstractmethod
     def width(self) -> int:
         """d, the length of an embedding."""
-        return int(self.weights.shape[0])
+
+    @property
+    @abstractmethod
+    def params(self) -> Array:
+        """All that was fitted, in one array."""
+
+    @abstractmethod
+    def scores(self, block: Array) -> Array:
+        """Of rows that are normalized already."""
 
     def decision(self, rows: EmbeddingSet | ArrayLike) -> Array:
         """The score of each class or target for each row, (n, k)."""
@@ -147,7 +134,7 @@ class Head:
         for start in range(0, len(matrix), BLOCK):
             block = np.asarray(matrix[start : start + BLOCK], np.float64)
             block = unit_rows(block) if self.normalize == "l2" else block
-            scores[start : start + BLOCK] = block @ self.weights + self.intercept
+            scores[start : start + BLOCK] = self.scores(block)
         return scores
 
     def predict(self, rows: EmbeddingSet | ArrayLike) -> NDArray[Any]:
@@ -202,7 +189,7 @@ class Head:
             "metrics": dict(self.metrics),
         }
         with new_folder(path) as aside:
-            write_bytes(aside / WEIGHTS, save_tensors(self._tensors(), metadata={"format": "np"}))
+            write_bytes(aside / WEIGHTS, self._content())
             write_bytes(aside / CARD, _card(self).encode())
             write_json(aside / CONFIG, config)
         return path
@@ -248,12 +235,67 @@ class Head:
             "encoding": None if self.encoding is None else self.encoding.to_dict(),
         }
 
+    @abstractmethod
+    def _tensors(self) -> dict[str, NDArray[Any]]: ...
+
+    @abstractmethod
+    def _content(self) -> bytes:
+        """The file of weights."""
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Head(BaseHead):
+    """The scores rows @ weights + intercept, (d, k) and (k,)."""
+
+    weights: Array
+    intercept: Array
+
+    def __post_init__(self) -> None:
+        outputs = len(self.names)
+        shapes = (self.weights.shape[1:], self.intercept.shape)
+        if not outputs or shapes != ((outputs,), (outputs,)):
+            raise InputError(
+                f"{outputs} names need weights (d, {outputs}) and an intercept ({outputs},); found "
+                f"{self.weights.shape} and {self.intercept.shape}."
+            )
+        super().__post_init__()
+
+    @classmethod
+    def from_params(cls, params: Array, embeddings: EmbeddingSet, **options: Any) -> Self:
+        """The head of fitted params (d + 1, k), the intercept last, on these training rows.
+
+        options: normalize, temperature, fit, metrics.
+        """
+        return cls(
+            weights=np.ascontiguousarray(params[:-1]),
+            intercept=np.ascontiguousarray(params[-1]),
+            names=embeddings.class_names if embeddings.targets is None else embeddings.target_names,
+            task=task_of(embeddings),
+            encoding=embeddings.encoding,
+            dataset=embeddings.source,
+            **options,
+        )
+
+    @property
+    def width(self) -> int:
+        return int(self.weights.shape[0])
+
+    @property
+    def params(self) -> Array:
+        return np.concatenate([self.weights, self.intercept[None]])
+
+    def scores(self, block: Array) -> Array:
+        return np.asarray(block @ self.weights + self.intercept)
+
     def _tensors(self) -> dict[str, NDArray[Any]]:
         arrays = {"intercept": self.intercept, "weights": self.weights}
         return {name: np.ascontiguousarray(array) for name, array in arrays.items()}
 
+    def _content(self) -> bytes:
+        return save_tensors(self._tensors(), metadata={"format": "np"})
 
-def load_head(folder: str | Path) -> Head:
+
+def load_head(folder: str | Path) -> BaseHead:
     """The head of a folder, or of `hf:OWNER/NAME[@REVISION]`, checked against its digest."""
     if isinstance(folder, str) and folder.startswith("hf:"):
         folder = _download(folder)
@@ -272,21 +314,33 @@ def load_head(folder: str | Path) -> Head:
         )
     try:
         encoding = config["encoding"]
-        tensors: dict[str, Any] = load_tensors(read_limited(folder / WEIGHTS, MAX_BYTES))
-        head = Head(
-            names=tuple(config["names"]),
-            encoding=None if encoding is None else Encoding.from_dict(encoding),
+        content = read_limited(folder / WEIGHTS, MAX_BYTES)
+        fields = {
+            "names": tuple(config["names"]),
+            "encoding": None if encoding is None else Encoding.from_dict(encoding),
             **{name: config[name] for name in PLAIN_FIELDS},
-            **tensors,
-        )
+        }
+        head = _of_network(content, fields) if "network" in config else _linear(content, fields)
         if head.digest != config["digest"]:
             raise ValueError(f"digest {head.digest[:12]} instead of {config['digest']!s:.12}")
-    except (ValueError, KeyError, TypeError, AttributeError, SafetensorError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, SafetensorError, WireError) as error:
         raise CorruptError(
             f"The head in {folder} cannot be read ({type(error).__name__}: {error}). "
             "Restore it from a copy, or fit it again."
         ) from error
     return head
+
+
+def _linear(content: bytes, fields: dict[str, Any]) -> BaseHead:
+    tensors: dict[str, Any] = load_tensors(content)
+    return Head(**fields, **tensors)
+
+
+def _of_network(content: bytes, fields: dict[str, Any]) -> BaseHead:
+    from probekit.networks.head import NetworkHead, TrainedNetwork
+
+    trained = parse(content, TrainedNetwork, max_bytes=MAX_BYTES)
+    return NetworkHead(**fields, trained=trained)
 
 
 def _download(name: str) -> Path:
@@ -318,7 +372,7 @@ def _check_replaceable(folder: Path) -> None:
     raise StorageError(f"{folder} exists and holds no head. Choose another folder, or empty it.")
 
 
-def _card(head: Head) -> str:
+def _card(head: BaseHead) -> str:
     """A model card; its front matter is JSON, which is YAML too."""
     backbone = "" if head.encoding is None else head.encoding.backbone
     front: dict[str, Any] = {"library_name": "probekit", "tags": ["probekit", "linear-probe"]}

@@ -115,6 +115,10 @@ class Model(Protocol):
     def exact(self) -> Model:
         """The same in float64."""
 
+    @property
+    def digest(self) -> str:
+        """The sha256 of the network that it starts from; "" for a head, which starts from 0."""
+
     def start(self) -> Array: ...
     def random_start(self, seed: int) -> Array: ...
     def check_rows(self, client: str, width: int, outputs: int) -> None:
@@ -283,11 +287,10 @@ class Penalty:
         return self.ridge * self.model.penalized**2 * vector
 
 
-def scores(model: Model, params: Array, rows: EmbeddingSet) -> Array:
-    """The model's scores of rows, (n, k), a block of rows at a time."""
-    outputs = model.outputs(rows)
-    parts = [
-        outputs.take(slice(first, first + outputs.block)).at(params)[0]
+def scores(outputs: Outputs, params: Array) -> Array:
+    """The scores of all rows, (n, k), a block of them at a time."""
+    blocks = (
+        outputs.take(slice(first, first + outputs.block))
         for first in range(0, outputs.count, outputs.block)
-    ]
-    return np.concatenate([np.zeros((0, model.classes)), *parts])
+    )
+    return np.concatenate([block.at(params)[0] for block in blocks])

@@ -93,6 +93,7 @@ TRAINERS = Registry(
     "probekit.trainers",
     "trainer",
     {
+        "cg": "probekit.federated.training.cg:ConjugateGradients",
         "closed-form": "probekit.federated.training.closed_form:ClosedForm",
         "fedavg": "probekit.federated.training.fedavg:FedAvg",
         "knot": "probekit.federated.training.knot:KnotTraining",

@@ -22,6 +22,7 @@ BELOW: dict[str, set[str]] = {
     "extraction": {"backbones"},
     "objective": {"embeddings"},
     "linear": {"objective"},
+    "networks": {"backbones", "objective"},
     "heads": {"linear"},
     "estimators": {"heads"},
     "evaluation": {"heads"},
@@ -29,7 +30,7 @@ BELOW: dict[str, set[str]] = {
     "federated": {"linear"},
     "unlearning": {"federated"},
     "certificates": {"unlearning"},
-    "runs": {"certificates", "probing"},
+    "runs": {"certificates", "networks", "probing"},
     "report": {"runs"},
     "testing": {"backbones", "unlearning"},
     "cli": {"report", "testing"},
@@ -38,7 +39,7 @@ BELOW: dict[str, set[str]] = {
 """What stands directly below a room; it may import from there and from all that is below that."""
 PAGES = {("probekit.runs.run", "report")}
 """A result may draw its own page: the only imports upwards, inside a method."""
-TORCH_ROOMS = ("probekit.backbones", "probekit.extraction.loading")
+TORCH_ROOMS = ("probekit.backbones", "probekit.networks", "probekit.extraction.loading")
 TORCH_INSIDE = {
     "probekit.embeddings",
     "probekit.extraction.vector_files",

@@ -201,7 +201,7 @@ class Evaluate:
         labels = client.rows.labels
         if labels is None:
             raise InputError(f"Client {client.name} has targets, no classes. Evaluate its errors.")
-        predicted = scores(client.model, self.params, client.rows).argmax(axis=1)
+        predicted = scores(client.model.outputs(client.rows), self.params).argmax(axis=1)
         confusion = np.zeros((client.model.classes, client.model.classes))
         np.add.at(confusion, (labels, predicted), 1.0)
         return {"confusion": confusion}

@@ -113,6 +113,10 @@ class LinearModel:
     def exact(self) -> LinearModel:
         return self
 
+    @property
+    def digest(self) -> str:
+        return ""
+
     def start(self) -> Array:
         return np.zeros(self.shape)
 

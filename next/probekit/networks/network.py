@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -182,6 +183,15 @@ class Network:
     def exact(self) -> Self:
         return self if self.precision == "float64" else replace(self, precision="float64")
 
+    @cached_property
+    def digest(self) -> str:
+        """The sha256 of the network with which training starts, whichever outputs count."""
+        hasher = hashlib.sha256(f"{self.architecture} {self.sample_shape}".encode())
+        for array in (self.weights, self.buffers, self.canary):
+            hasher.update(f"{array.shape}".encode())
+            hasher.update(np.ascontiguousarray(array).tobytes())
+        return hasher.hexdigest()
+
     def start(self) -> Array:
         return self.weights
 
@@ -204,7 +214,10 @@ class Network:
         return params
 
     def outputs(self, rows: EmbeddingSet) -> NetworkOutputs:
-        return NetworkOutputs(self.network, rows.rows, self.sample_shape, self.block)
+        return self.outputs_of(rows.rows)
+
+    def outputs_of(self, rows: Rows) -> NetworkOutputs:
+        return NetworkOutputs(self.network, rows, self.sample_shape, self.block)
 
 
 @record("model/linearized-network")
@@ -228,9 +241,8 @@ class LinearizedNetwork(Network):
     def is_linear(self) -> bool:
         return True
 
-    def outputs(self, rows: EmbeddingSet) -> LinearizedOutputs:
-        network = self.network
-        return LinearizedOutputs(network, rows.rows, self.sample_shape, self.block, self.weights)
+    def outputs_of(self, rows: Rows) -> LinearizedOutputs:
+        return LinearizedOutputs(self.network, rows, self.sample_shape, self.block, self.weights)
 
 
 def flat_module(

@@ -33,9 +33,11 @@ from probekit.extraction.vectors import is_vector_file
 from probekit.federated.federation import Federation
 from probekit.federated.loss import MeanLoss
 from probekit.federated.state import State
+from probekit.federated.training.cg import ConjugateGradients
 from probekit.federated.training.closed_form import ClosedForm
 from probekit.federated.training.lbfgs import LbfgsRounds
-from probekit.heads import Head
+from probekit.heads import BaseHead
+from probekit.linear.model import LinearModel
 from probekit.linear.solvers import conjugate_gradient
 from probekit.objective import Squares
 from probekit.progress import Progress, silent
@@ -116,9 +118,8 @@ def evaluate_run(
             triggered,
             "" if poison is None else poison.target,
         )
-        model = run.options.model(newest.description.width, len(partition.classes))
         unlearning = evaluate_unlearning(
-            heads, rows, loss=model.loss, sampling=Sampling(confidence)
+            heads, rows, loss=run.options.loss, sampling=Sampling(confidence)
         )
     if test is None:
         notes.append("This run has no test rows. Pass some: probekit evaluate RUN DATA.")
@@ -127,10 +128,10 @@ def evaluate_run(
     return RunEvaluation(run, evaluated_on, test_rows, poison, unlearning, tuple(notes))
 
 
-def run_heads(run: Run, notes: list[str], progress: Progress = silent) -> dict[str, Head]:
+def run_heads(run: Run, notes: list[str], progress: Progress = silent) -> dict[str, BaseHead]:
     """The heads of a run by the names of HEADS, as far as its states and rows are here."""
     newest = run.newest
-    heads: dict[str, Head] = {}
+    heads: dict[str, BaseHead] = {}
     numbers = layout.state_numbers(run.folder)
     if numbers[0] < newest.number:
         heads[BEFORE] = replace(newest, number=numbers[0]).head
@@ -144,18 +145,20 @@ def run_heads(run: Run, notes: list[str], progress: Progress = silent) -> dict[s
         )
         return heads
     options = run.options
-    model = options.model(newest.description.width, len(data.classes))
-    federation = data.federation(model)
+    federation = data.federation(newest.state.model)
     if was_changed:
         trainer = newest.state.trainer  # at the run's own rate, whoever left
         trained = trainer.train(federation, ridge=options.setting(), progress=progress)
         heads[RETRAINED] = data.head(trained)
-    heads[MINIMUM] = data.head(_minimum(federation, newest.state.ridge, progress))
+    if federation.model.is_linear:
+        heads[MINIMUM] = data.head(_minimum(federation, newest.state.ridge, progress))
     return heads
 
 
 def _minimum(federation: Federation, ridge: float, progress: Progress) -> State:
     """The minimum over these rows; of a logistic head to rounding, by Newton steps at the end."""
+    if not isinstance(federation.model, LinearModel):
+        return ConjugateGradients().train(federation, ridge=ridge, progress=progress)
     if isinstance(federation.model.loss, Squares):
         return ClosedForm(keep=frozenset()).train(federation, ridge=ridge, progress=progress)
     state = LbfgsRounds(keep=frozenset()).train(federation, ridge=ridge, progress=progress)

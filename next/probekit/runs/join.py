@@ -74,7 +74,14 @@ def _join(plan: TrainingPlan, run: Run, connect: Connect, progress: Progress) ->
         kept = KeptStatistics({**kept.parts, **plan.sums})
     elif data.classes != stored.rows.classes:
         kept = None  # sums of fewer classes
-    model = description.options.model(description.width, len(data.classes))
+    model = state.model
+    if description.options.network is None:
+        model = description.options.linear_model(description.width, len(data.classes))
+    elif len(data.classes) != model.classes:
+        raise InputError(
+            f"Clients that join a network have its {model.classes} classes; with them there would "
+            f"be {len(data.classes)}. Train anew with all of them."
+        )
     federation = data.federation(model, kept, connect)
     setting = state.ridge_choice.setting
     state = state.trainer.train(federation, ridge=setting, progress=progress)

@@ -15,7 +15,7 @@ import re
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
@@ -31,6 +31,7 @@ from probekit.embeddings import Encoding
 from probekit.errors import CorruptError, InputError, MismatchError, NotFoundError, WireError
 from probekit.federated.federation import Federation
 from probekit.files import MAX_JSON_BYTES, acquire, read_limited, storage_errors, sweep
+from probekit.objective import Model
 from probekit.progress import Progress, Step
 from probekit.records import parse, record
 from probekit.runs.options import TrainOptions
@@ -57,7 +58,10 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Description:
-    """What run.json says: nothing that was computed over rows, no names of clients or classes."""
+    """What run.json says: nothing computed over clients' rows, no names of clients or classes.
+
+    network: the sha256 of the network that training starts from; "" for a head.
+    """
 
     id: str
     options: TrainOptions
@@ -65,6 +69,7 @@ class Description:
     width: int
     source: str
     versions: dict[str, str]
+    network: str = ""
     format: int = FORMAT
 
     @classmethod
@@ -77,6 +82,9 @@ class Description:
             "python": platform.python_version(),
         }
         return cls(run_id, options, encoding.to_dict(), width, source, versions)
+
+    def of_model(self, model: Model) -> Description:
+        return replace(self, network=model.digest)
 
     def dump(self) -> bytes:
         return msgspec.json.format(msgspec.json.encode(self, order="sorted"), indent=1) + b"\n"

@@ -11,24 +11,27 @@ import msgspec
 from probekit.errors import InputError
 from probekit.federated.local import Adam, LocalPlan, Sgd
 from probekit.federated.state import KEEP, Trainer
-from probekit.federated.training.closed_form import ClosedForm
+from probekit.federated.training.cg import ConjugateGradients
 from probekit.federated.training.fedavg import FedAvg
 from probekit.federated.training.knot import KnotTraining
 from probekit.federated.training.lbfgs import LbfgsRounds
 from probekit.linear.model import LinearModel
 from probekit.linear.ridge import INTERCEPTS, Gcv, Intercept, InverseC, RidgeRule, check_ridge
-from probekit.objective import CrossEntropy, Squares
+from probekit.objective import CrossEntropy, Loss, Squares
 from probekit.registry import TRAINERS, configured, nearest
 
 if TYPE_CHECKING:
     from probekit.federated.presets import Preset
 
-HeadKind = Literal["ridge", "logistic"]
 HEADS = ("ridge", "logistic")
+Center = Literal["wp", "zero"]
 INTERCEPT_OF: dict[str, Intercept] = {"ridge": "free", "logistic": "penalized"}
 AUTO = ("auto", "auto:gcv")
-LBFGS_SHARE = 0.1
-"""L-BFGS rounds end well within the tolerance of `verify`."""
+SOLVED = 0.1
+"""Trainers that end at the minimum end well within the tolerance of `verify`."""
+LINEARIZED_RIDGE = 0.01
+LINEARIZED = "cg"
+CONVENTIONAL = "fedavg:rounds=20,epochs=1,batch_size=32,optimizer=adam,rate=1e-3"
 
 
 class FedAvgSettings(msgspec.Struct, forbid_unknown_fields=True):
@@ -97,9 +100,18 @@ class TrainOptions:
     at_least: how many clients must answer; None: all of them.
     tolerance: `verify` accepts a head within this share of its own norm from the minimum.
     preset: a published setting, "f2l2-paper"; method, ridge and intercept come before it.
+    network: in place of a head, "mlp", "mlp:500-100", "cnn" or "py:package.module:factory".
+    linearize: around its pretrained weights, or train it as it is.
+    pretrain_epochs: on the server's rows, where it has some.
+    center: what the ridge of a linearized network pulls to, "wp" (those weights) or "zero".
+    weights: the sha256 of the file that it starts from; None: weights are drawn by the seed.
+
+    What is empty follows from the rest: of a conventional network the head is "logistic", of
+    others "ridge"; of networks nothing is kept. A network's ridge is 0.01 where it is linearized,
+    else 0; its method is "cg", or FedAvg by Adam.
     """
 
-    head: HeadKind = "ridge"
+    head: str = ""
     ridge: float | str = "auto"
     C: float | None = None
     intercept: Intercept | None = None
@@ -108,19 +120,28 @@ class TrainOptions:
     clients: int | str = 1
     partition: str | None = None
     server_share: float = 0.0
-    keep: str = "statistics"
+    keep: str = ""
     at_least: int | None = None
     tolerance: float = 1e-6
     preset: str | None = None
     seed: int = 0
+    network: str | None = None
+    linearize: bool = True
+    pretrain_epochs: int = 10
+    center: Center = "wp"
+    weights: str | None = None
 
     def __post_init__(self) -> None:
+        conventional = self.network is not None and not self.linearize
+        object.__setattr__(self, "head", self.head or ("logistic" if conventional else "ridge"))
+        object.__setattr__(self, "keep", self.keep or ("nothing" if self.network else "statistics"))
         check_choice("--head", self.head, HEADS)
+        check_choice("--center", self.center, ("wp", "zero"))
         check_choice("--intercept", self.intercept or "free", INTERCEPTS)
         check_choice("--normalize", self.normalize, ("none", "l2"))
         for name in self.keep.split(","):
             check_choice("--keep", name, (*KEEP, "nothing"))
-        chosen = self.C is not None or self.preset is not None
+        chosen = self.C is not None or self.preset is not None or self.network is not None
         if self.head == "logistic" and self.ridge in AUTO and not chosen:
             raise InputError("A logistic head needs a C; found none. Pass --c 1, or a --ridge.")
         if self.C is not None and (self.head != "logistic" or self.ridge not in AUTO):
@@ -136,6 +157,7 @@ class TrainOptions:
         if not 0 < self.tolerance < math.inf:
             raise InputError(f"--tolerance must be above 0; found {self.tolerance!r}.")
         self._check_division()
+        self._check_network()
         self.setting()
         self.trainer()
 
@@ -153,6 +175,16 @@ class TrainOptions:
 
             Scheme.parse(self.partition)
 
+    def _check_network(self) -> None:
+        if self.pretrain_epochs < 0:
+            raise InputError(f"--pretrain-epochs must be 0 or more; found {self.pretrain_epochs}.")
+        if self.network is None:
+            if not self.linearize:
+                raise InputError("--no-linearize is about a network; found none. Pass --network.")
+            return
+        if self.intercept == "free":
+            raise InputError("The ridge of a network is on all parameters; drop --intercept free.")
+
     @property
     def published(self) -> Preset | None:
         if self.preset is None:
@@ -167,28 +199,36 @@ class TrainOptions:
             return InverseC(self.C)
         if self.published is not None and self.ridge in AUTO:
             return self.published.ridge
+        if self.network is not None and self.ridge in AUTO:
+            return LINEARIZED_RIDGE if self.linearize else 0.0
         return Gcv() if isinstance(self.ridge, str) else self.ridge
 
     @property
     def chosen_intercept(self) -> Intercept:
+        if self.network is not None:
+            return "penalized"
         if self.intercept is not None:
             return self.intercept
         return INTERCEPT_OF[self.head] if self.published is None else self.published.intercept
 
-    def model(self, dimension: int, outputs: int) -> LinearModel:
-        loss = CrossEntropy() if self.head == "logistic" else Squares()
-        return LinearModel(dimension, outputs, loss, self.chosen_intercept)
+    @property
+    def loss(self) -> Loss:
+        return CrossEntropy() if self.head == "logistic" else Squares()
+
+    def linear_model(self, dimension: int, outputs: int) -> LinearModel:
+        return LinearModel(dimension, outputs, self.loss, self.chosen_intercept)
 
     def trainer(self) -> Trainer:
         keep = frozenset(self.keep.split(",")) - {"nothing"}
-        if self.method is None:
-            if self.published is not None:
-                trainer = self.published.trainer
-                return replace(trainer, keep=keep, plan=replace(trainer.plan, seed=self.seed))
-            if self.head == "ridge":
-                return ClosedForm(keep)
-            return LbfgsRounds(tolerance=LBFGS_SHARE * self.tolerance, keep=keep)
-        name, _, settings = self.method.partition(":")
+        if self.method is None and self.published is not None:
+            trainer = self.published.trainer
+            return replace(trainer, keep=keep, plan=replace(trainer.plan, seed=self.seed))
+        method = self.method or self._default_method
+        if method == "lbfgs":
+            return LbfgsRounds(tolerance=SOLVED * self.tolerance, keep=keep)
+        if method == "cg":
+            return ConjugateGradients(tolerance=SOLVED * self.tolerance, keep=keep)
+        name, _, settings = method.partition(":")
         if name in SETTINGS:
             kind = SETTINGS[name]
             pairs = dict(pair.partition("=")[::2] for pair in settings.split(",") if pair)
@@ -200,8 +240,14 @@ class TrainOptions:
                     f"{settings!r}: {error}. Write --method {name}:rounds=20,epochs=1."
                 ) from error
             return chosen.trainer(keep, self.seed)
-        configured_trainer: Trainer = configured(self.method, TRAINERS)
+        configured_trainer: Trainer = configured(method, TRAINERS)
         return replace(configured_trainer, keep=keep)  # type: ignore[type-var]
+
+    @property
+    def _default_method(self) -> str:
+        if self.network is not None:
+            return LINEARIZED if self.linearize else CONVENTIONAL
+        return "closed-form" if self.head == "ridge" else "lbfgs"
 
 
 def check_choice(flag: str, value: str, allowed: tuple[str, ...]) -> None:

@@ -23,7 +23,8 @@ from probekit.federated.federation import Federation, InProcess, Transport
 from probekit.federated.state import KeptStatistics, State
 from probekit.federated.transports.kept import KeptFirst
 from probekit.files import write_bytes
-from probekit.heads import Head, load_head
+from probekit.heads import BaseHead, Head, load_head
+from probekit.linear.model import LinearModel
 from probekit.linear.stats import normalized
 from probekit.objective import Model, Squares
 from probekit.progress import Progress, silent
@@ -128,7 +129,7 @@ class StoredState:
         return layout.read_record(self.folder / layout.KEPT, State)
 
     @cached_property
-    def head(self) -> Head:
+    def head(self) -> BaseHead:
         return load_head(self.folder / layout.HEAD)
 
     @cached_property
@@ -166,7 +167,7 @@ class RunData:
         if isinstance(rows, RunFiles):
             return cls(rows, rows.classes, description, encoding, rows.ids)
         entry = cache.entry(encoding)
-        here = entry.known().holds(rows.ids)
+        here = entry.index().holds(rows.ids)
         training = rows.roles == TRAINING
         incomplete = np.unique(rows.holders[training & ~here])
         here &= ~(training & np.isin(rows.holders, incomplete))
@@ -187,10 +188,14 @@ class RunData:
 
     def server(self, model: Model) -> Federation | None:
         """The server's rows, as a federation of one."""
+        rows = self.server_rows
+        return None if rows is None else Federation.of(InProcess({SERVER_NAME: rows}), model)
+
+    @property
+    def server_rows(self) -> EmbeddingSet | None:
+        """Those with a label; None where there are none."""
         rows = self._of_role(SERVER)
-        if rows is None or not len(rows.labeled()):
-            return None
-        return Federation.of(InProcess({SERVER_NAME: rows.labeled()}), model)
+        return None if rows is None or not len(rows.labeled()) else rows.labeled()
 
     @property
     def test(self) -> EmbeddingSet | None:
@@ -205,7 +210,7 @@ class RunData:
         rows = self.rows.role_set(self.matrix, self.encoding, self.classes, role)
         return None if rows is None else normalized(rows, self.description.options.normalize)
 
-    def head(self, state: State) -> Head:
+    def head(self, state: State) -> BaseHead:
         return head_of(state, self.rows, self.description)
 
 
@@ -226,24 +231,33 @@ def certify_state(
         return None, (f"This head has no certificate. {error}",)
 
 
-def head_of(state: State, rows: RunRows, description: Description) -> Head:
+def head_of(state: State, rows: RunRows, description: Description) -> BaseHead:
     """What predicts, of a state that retains these rows."""
     rule = state.ridge_choice.rule
     options = description.options
-    return Head(
-        weights=np.ascontiguousarray(state.params[:-1]),
-        intercept=np.ascontiguousarray(state.params[-1]),
-        names=rows.classes,
-        task=rows.task,
-        normalize=options.normalize,
-        temperature=1.0 if options.head == "logistic" else None,
-        encoding=description.read_encoding(),
-        fit={
+    fields: dict[str, Any] = {
+        "names": rows.classes,
+        "task": rows.task,
+        "normalize": options.normalize,
+        "temperature": 1.0 if options.head == "logistic" else None,
+        "encoding": description.read_encoding(),
+        "fit": {
             "head": options.head,
             "ridge": state.ridge,
             "ridge_choice": "manual" if rule is None else record_name(rule),
         },
-        dataset=description.source,
+        "dataset": description.source,
+    }
+    if not isinstance(state.model, LinearModel):
+        from probekit.networks.head import NetworkHead, TrainedNetwork
+        from probekit.networks.network import Network
+
+        assert isinstance(state.model, Network)
+        return NetworkHead(trained=TrainedNetwork(state.model, state.params), **fields)
+    return Head(
+        weights=np.ascontiguousarray(state.params[:-1]),
+        intercept=np.ascontiguousarray(state.params[-1]),
+        **fields,
     )
 
 
@@ -292,7 +306,7 @@ class Run:
         return self._newest
 
     @property
-    def head(self) -> Head:
+    def head(self) -> BaseHead:
         return self.newest.head
 
     @property

@@ -22,15 +22,23 @@ from probekit.data import DataOptions, read_dataset
 from probekit.data.partition import Scheme, partition
 from probekit.data.triggers import Poison, TriggeredDataset, parse_trigger
 from probekit.embeddings import UNLABELED, EmbeddingSet
-from probekit.errors import CacheError, InputError, MismatchError, MissingClients
+from probekit.errors import CacheError, InputError, MismatchError, MissingClients, NotFoundError
 from probekit.extraction import ExtractOptions
 from probekit.extraction.extract import extract_dataset, open_backbone, set_name
 from probekit.extraction.sources import RowSplits, read_rows
 from probekit.extraction.vectors import VectorOptions
 from probekit.federated.federation import Federation
 from probekit.federated.state import KeptStatistics, State
-from probekit.files import ASIDE, new_folder, remove_folder, restore_folder, write_bytes
+from probekit.files import (
+    ASIDE,
+    new_folder,
+    remove_folder,
+    restore_folder,
+    sha256_file,
+    write_bytes,
+)
 from probekit.linear.stats import SufficientStats
+from probekit.objective import Model
 from probekit.progress import Progress, silent
 from probekit.records import dump
 from probekit.registry import nearest
@@ -78,6 +86,7 @@ class TrainingPlan:
 
     sums: of clients of whom only statistics files exist, for the classes of `rows`.
     transport: where clients answer: "ray", "ray:HOST:PORT"; None: in this process.
+    weights: the file with which a network starts.
     """
 
     folder: Path
@@ -88,6 +97,7 @@ class TrainingPlan:
     notes: tuple[str, ...]
     sums: Mapping[str, SufficientStats] = field(default_factory=dict)
     transport: str | None = None
+    weights: Path | None = None
 
     def to_dict(self) -> dict[str, Any]:
         roles = np.bincount(self.rows.roles, minlength=3).tolist()
@@ -120,7 +130,8 @@ class TrainingPlan:
             certificate, refused = certify_state(
                 state, federation, test=data.test, class_labels=rows.targets is None
             )
-            content = self.description.dump()
+            description = self.description.of_model(state.model)
+            content = description.dump()
             fingerprint = fingerprint_of(content, leaves)
             cost = Cost.of(federation, started)
             event = Trained(layout.now(), fingerprint, cost, self.poison)
@@ -135,7 +146,7 @@ class TrainingPlan:
                     write_bytes(aside / layout.COMMITMENT, dump(Commitment(leaves)))
                     write_bytes(aside / layout.ROWS, dump(rows))
                     first = layout.state_folder(aside, 1)
-                    write_state(first, rows, state, certificate, [event], self.description)
+                    write_state(first, rows, state, certificate, [event], description)
                 note_run(self.cache, self.description.id, self.folder, done=True)
         return Run(self.folder, cache=self.cache, notes=(*self.notes, *missing, *refused))
 
@@ -154,7 +165,7 @@ class TrainingPlan:
         notes: list[str] = []
         while True:
             data = RunData.of(rows, self.description, self.cache)
-            model = options.model(self.description.width, len(data.classes))
+            model = self._model(data, progress)
             kept = KeptStatistics(self.sums) if self.sums else None
             federation = data.federation(model, kept, connect)
             try:
@@ -168,6 +179,40 @@ class TrainingPlan:
                 notes += [f"Without {name}: {why}." for name, why in missing.reasons.items()]
             else:
                 return data, federation, state, tuple(notes)
+
+    def _model(self, data: RunData, progress: Progress) -> Model:
+        """What is trained; a network starts from weights that are pretrained here."""
+        options = self.description.options
+        width = self.description.width
+        outputs = len(data.classes)
+        if options.network is None:
+            return options.linear_model(width, outputs)
+        from probekit.networks.architectures import architecture, trust
+        from probekit.networks.pretraining import Pretraining, network_model
+
+        if not options.linearize and not data.is_classes and options.head == "logistic":
+            raise InputError(
+                "A conventional network by cross-entropy needs classes; found targets. Pass "
+                "--head ridge."
+            )
+        trust(options.network)
+        shape = data.encoding.sample_shape or (width,)
+        server = data.server_rows
+        pretraining = None
+        if server is not None and options.pretrain_epochs:
+            pretraining = Pretraining(server, options.pretrain_epochs, options.seed)
+        return network_model(
+            architecture(options.network, shape, outputs),
+            sample_shape=shape,
+            classes=outputs,
+            loss=options.loss,
+            linearize=options.linearize,
+            center=options.center,
+            seed=options.seed,
+            weights=self.weights,
+            pretraining=pretraining,
+            progress=progress,
+        )
 
     def _check_erased(self) -> None:
         """Rows may have been erased since they were read."""
@@ -186,7 +231,9 @@ class TrainingPlan:
         run = Run(self.folder, cache=self.cache, notes=notes)
         newest = run.newest
         theirs = newest.description
-        ours = replace(self.description, id=theirs.id, versions=theirs.versions)
+        ours = replace(
+            self.description, id=theirs.id, versions=theirs.versions, network=theirs.network
+        )
         if ours.dump() != theirs.dump() or not self.rows.same_rows(newest.all_rows):
             raise InputError(
                 f"{self.folder} is a run already, with other options or rows. Choose another --run."
@@ -212,6 +259,7 @@ def plan_training(
     test: object = None,
     poison: str | None = None,
     transport: str | None = None,
+    weights: Path | str | None = None,
     cache: Cache | Path | str | None = None,
     progress: Progress = silent,
     **options: Any,
@@ -223,9 +271,13 @@ def plan_training(
     run: the folder to write.
     poison: `client=3,trigger=square,target=0` puts a backdoor on a client's pictures, for trials.
     transport: "ray" or "ray:HOST:PORT"; the head has the same bits.
+    weights: a file of a network's weights (a state dict), with which training starts.
     options: the fields of TrainOptions, DataOptions, ExtractOptions and VectorOptions.
     """
     settings, reading = _sorted_options(options)
+    weights_file = None if weights is None else Path(weights).expanduser()
+    if weights_file is not None:
+        settings = replace(settings, weights=weights_digest(weights_file))
     attack = None if poison is None else Poison.parse(poison)
     store = cache if isinstance(cache, Cache) else Cache(cache)
     parts = read_rows(data, cache=store, backbone=backbone, test=test, progress=progress, **reading)
@@ -251,7 +303,16 @@ def plan_training(
     encoding = splits.train.encoding
     description = Description.of(run_id, settings, encoding, width=rows.width, source=rows.source)
     all_notes = (*splits.notes, *notes)
-    return TrainingPlan(folder, store, description, held, poison, all_notes, transport=transport)
+    return TrainingPlan(
+        folder,
+        store,
+        description,
+        held,
+        poison,
+        all_notes,
+        transport=transport,
+        weights=weights_file,
+    )
 
 
 def _joined(
@@ -268,7 +329,7 @@ def _joined(
     labeled = {}
     for name, rows in sets.items():
         _check_alike(first, rows)
-        if not entry.known().holds(rows.ids).all():
+        if not entry.index().holds(rows.ids).all():
             cache.save(f"run-{run_id[:12]}-{name}", rows)
         labeled[name] = rows.labeled()
         if len(labeled[name]) < len(rows):
@@ -389,6 +450,12 @@ def _poisoned(
             f"{len(poisoned)}. {poisoned.skipped[-1].reason}"
         )
     return poisoned
+
+
+def weights_digest(path: Path) -> str:
+    if not path.is_file():
+        raise NotFoundError(f"No weights at {path}. Pass a .safetensors or .pt file.")
+    return sha256_file(path)
 
 
 def run_id_of(folder: Path, cache: Cache) -> str:

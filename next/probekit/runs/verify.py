@@ -267,7 +267,7 @@ class _Inspection:
         rows = stored.all_rows
         if isinstance(rows, RunFiles):
             return np.ones(len(rows), bool)
-        return self.cache.entry(stored.description.read_encoding()).known().holds(rows.ids)
+        return self.cache.entry(stored.description.read_encoding()).index().holds(rows.ids)
 
     def _history(self, stored: StoredState) -> Iterator[Finding]:
         """Each event is about rows, as many as it says."""
@@ -365,7 +365,7 @@ class _Inspection:
         counts = data.rows.counts()
         has_classes = stored.head.names == classes and (len(classes) > 1 or not data.is_classes)
         yield Finding("The head has the classes of the retained rows.", has_classes)
-        model = options.model(stored.description.width, len(classes))
+        model = options.linear_model(stored.description.width, len(classes))
         is_model = state.model == model and state.params.shape == model.shape
         is_model &= bool(np.isfinite(state.params).all())
         is_trainer = _same_trainer(state.trainer, options.trainer())
