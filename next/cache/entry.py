@@ -23,8 +23,8 @@ from probekit.files import is_held, read_typed, remove_files, write_json
 if TYPE_CHECKING:
     from probekit.cache.store import Cache
 
-SHARD_BYTES = 1 << 28
-"""A shard is gathered and encoded in memory before it is written."""
+SHARD_BYTES = 1 << 29
+"""A shard is in memory three times while it is written."""
 WORK = ".work-"
 SHARDS = "shards"
 PIECES = "pieces"
@@ -69,7 +69,7 @@ class Entry:
                 raise
             return self._open(kind)  # another process replaced some of them meanwhile
 
-    def known(self) -> IdIndex:
+    def index(self) -> IdIndex:
         return IdIndex(file.ids for file in self.files())
 
     def holds_sealed(self, ids: Ids) -> NDArray[np.bool_]:

@@ -17,6 +17,7 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
+from probekit import files
 from probekit.arrays import Ids, Indices, stack_ids
 from probekit.cache.rows import IdIndex
 from probekit.cache.sets import assemble, read_ids, write_columns
@@ -24,15 +25,6 @@ from probekit.cache.store import INTENT, Cache
 from probekit.cache.tensors import SUFFIX
 from probekit.embeddings import EmbeddingSet
 from probekit.errors import CacheError, CorruptError
-from probekit.files import (
-    read_limited,
-    read_typed,
-    remove_files,
-    remove_folder,
-    sweep,
-    write_bytes,
-    write_json,
-)
 
 TOMBSTONES = "erased"
 KEY_BYTES = 32
@@ -63,7 +55,9 @@ def read_intent(cache: Cache) -> Intent | None:
     """The erasure that is not finished."""
     if not cache.is_erasing():
         return None
-    return read_typed(cache.root / INTENT, Intent, remedy="Restore it from a copy, to finish.")
+    return files.read_typed(
+        cache.root / INTENT, Intent, remedy="Restore it from a copy, to finish."
+    )
 
 
 def write_intent(cache: Cache, intent: Intent) -> None:
@@ -74,12 +68,12 @@ def write_intent(cache: Cache, intent: Intent) -> None:
             f"Nothing may be extracted during an erasure; encoding {busy[0]} is being extracted. "
             "Stop it, or wait for its end."
         )
-    write_json(cache.root / INTENT, asdict(intent))
+    files.write_json(cache.root / INTENT, asdict(intent))
 
 
 def finish(cache: Cache) -> None:
     """The last step: other commands may go on."""
-    remove_files([cache.root / INTENT])
+    files.remove_files([cache.root / INTENT])
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,7 +87,7 @@ class Tombstones:
     def read(cls, cache: Cache) -> Self:
         path = cache.root / TOMBSTONES
         try:
-            content = read_limited(path, MAX_BYTES)
+            content = files.read_limited(path, MAX_BYTES)
         except FileNotFoundError:
             return cls(secrets.token_bytes(KEY_BYTES), np.zeros((0, 32), np.uint8))
         if len(content) < KEY_BYTES or len(content) % KEY_BYTES:
@@ -104,7 +98,7 @@ class Tombstones:
         return cls(content[:KEY_BYTES], stack_ids([content[KEY_BYTES:]]))
 
     def write(self, cache: Cache) -> None:
-        write_bytes(cache.root / TOMBSTONES, self.key + self.marks.tobytes())
+        files.write_bytes(cache.root / TOMBSTONES, self.key + self.marks.tobytes())
 
     def holds(self, ids: Ids) -> NDArray[np.bool_]:
         """Whether these samples were erased."""
@@ -146,10 +140,10 @@ def remove_samples(cache: Cache, ids: Ids) -> None:
         for name in cache.names():
             _remove_from_set(cache, name, erased)
         used = {cache.columns_path(cache.describe(name)) for name in cache.names()}
-        remove_files(set((cache.root / "columns").glob(f"*{SUFFIX}")) - used)
+        files.remove_files(set((cache.root / "columns").glob(f"*{SUFFIX}")) - used)
         cache.memo.forget(erased)
-        remove_folder(cache.root / "damaged")
-        sweep(cache.root)
+        files.remove_folder(cache.root / "damaged")
+        files.sweep(cache.root)
 
 
 def _remove_from_set(cache: Cache, name: str, erased: IdIndex) -> None:
@@ -160,11 +154,11 @@ def _remove_from_set(cache: Cache, name: str, erased: IdIndex) -> None:
     if len(retained) == description.rows:
         return
     if not len(retained):
-        remove_files([cache.set_path(name)])
+        files.remove_files([cache.set_path(name)])
         return
     column = np.broadcast_to(np.uint8(0), (description.rows, 1))
     rows = assemble(description, path, column)
-    part = _of_classes_left(rows, rows.take(retained))
+    part = _without_lost_classes(rows, rows.take(retained))
     changed = replace(
         description,
         digest=part.digest,
@@ -172,17 +166,17 @@ def _remove_from_set(cache: Cache, name: str, erased: IdIndex) -> None:
         rows=len(part),
         class_names=part.class_names,
     )
-    write_json(cache.set_path(name), asdict(changed))
+    files.write_json(cache.set_path(name), asdict(changed))
 
 
-def _of_classes_left(before: EmbeddingSet, after: EmbeddingSet) -> EmbeddingSet:
+def _without_lost_classes(before: EmbeddingSet, after: EmbeddingSet) -> EmbeddingSet:
     if before.labels is None or after.labels is None:
         return after
     lost = set(np.unique(before.labels).tolist()) - set(np.unique(after.labels).tolist())
-    kept = [number for number in range(len(before.class_names)) if number not in lost]
+    classes = [number for number in range(len(before.class_names)) if number not in lost]
     numbers: Indices = np.full(len(before.class_names) + 1, -1, np.int64)
-    numbers[kept] = np.arange(len(kept))
-    names = tuple(before.class_names[number] for number in kept)
+    numbers[classes] = np.arange(len(classes))
+    names = tuple(before.class_names[number] for number in classes)
     return replace(after, labels=numbers[after.labels], class_names=names)
 
 

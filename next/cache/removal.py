@@ -95,11 +95,14 @@ def _remove(
     unused_columns = sorted(set((cache.root / "columns").glob(f"*{SUFFIX}")) - columns)
     if not dry_run:
         remove_files([*map(cache.set_path, sets), *unused_columns])
-    busy = [entry for entry in entries if entry.is_busy()]
+    busy = []
     encodings = []
     rows = 0
     size = 0
-    for entry in (entry for entry in entries if entry not in busy):
+    for entry in entries:
+        if entry.is_busy():
+            busy.append(entry.digest)
+            continue
         users = [description for description in remaining if _is_of(description, entry)]
         used = IdIndex(read_ids(cache.columns_path(description)) for description in users)
         unused = []
@@ -110,16 +113,14 @@ def _remove(
             unused.append(file.ids[is_unused])
             size += len(unused[-1]) * (file.width * file.dtype.itemsize + 32)
         rows += sum(map(len, unused))
-        is_whole = members is None and not users
-        if is_whole:
+        is_complete = members is None and not users
+        if is_complete:
             encodings.append(entry.digest)
-        if not dry_run:
-            if is_whole:
-                remove_folder(entry.folder)
-            else:
-                entry.drop(concatenate_ids(unused))
-    digests = tuple(entry.digest for entry in busy)
-    return Removed(tuple(sets), tuple(encodings), rows, size, digests)
+        if is_complete and not dry_run:
+            remove_folder(entry.folder)
+        elif not dry_run:
+            entry.drop(concatenate_ids(unused))
+    return Removed(tuple(sets), tuple(encodings), rows, size, tuple(busy))
 
 
 def _is_of(description: SetDescription, entry: Entry) -> bool:

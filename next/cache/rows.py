@@ -169,7 +169,7 @@ def _locate(files: Sequence[RowFile], ids: Ids) -> Indices:
     count = 0
     while count < len(ids) and (number := first.get(ids[count].tobytes())) is not None:
         stored = files[number].ids[: len(ids) - count]
-        if not np.array_equal(stored, ids[count : count + len(stored)]):
+        if stored.tobytes() != ids[count : count + len(stored)].tobytes():
             break
         spans.append(starts[number] + np.arange(len(stored)))
         count += len(stored)

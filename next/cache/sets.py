@@ -7,31 +7,24 @@ kept beside each name, as they were asked for.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
-from probekit.arrays import TEXT, Ids
+from probekit.arrays import TEXT, Ids, Texts
 from probekit.cache.tensors import DIGEST, REPAIR, map_tensors, write_tensors
 from probekit.embeddings import EmbeddingSet, Encoding, Rows, Skipped
-from probekit.errors import CorruptError, InputError
+from probekit.errors import CorruptError
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,120}")
 NUMBERS = ("labels", "targets", "weights")
 TEXT_PREFIX = "text:"
 """A column of texts is their JSON, as bytes."""
-
-
-def check_name(name: str) -> str:
-    if not NAME.fullmatch(name):
-        raise InputError(
-            "A set's name has letters, digits, dots, dashes and underscores, and begins with a "
-            f"letter or digit; found {name!r}. Choose another name (--name)."
-        )
-    return name
 
 
 @dataclass(frozen=True)
@@ -96,24 +89,45 @@ def read_ids(path: Path) -> Ids:
     return ids
 
 
+class StoredColumns(Mapping[str, Texts]):
+    """Columns of texts that are decoded when one is first asked for."""
+
+    def __init__(self, path: Path, tensors: Mapping[str, NDArray[Any]]) -> None:
+        self._path = path
+        self._encoded = {
+            name.removeprefix(TEXT_PREFIX): tensor
+            for name, tensor in tensors.items()
+            if name.startswith(TEXT_PREFIX)
+        }
+        self._decoded: dict[str, Texts] = {}
+
+    def __len__(self) -> int:
+        return len(self._encoded)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._encoded)
+
+    def __getitem__(self, name: str) -> Texts:
+        if name not in self._decoded:
+            try:
+                values = msgspec.json.decode(self._encoded[name].data, type=list[str])
+            except msgspec.DecodeError as error:
+                raise CorruptError(f"{self._path} cannot be read ({error}). {REPAIR}") from error
+            self._decoded[name] = np.array(values, TEXT)
+        return self._decoded[name]
+
+
 def assemble(description: SetDescription, path: Path, rows: Rows) -> EmbeddingSet:
     """The set that a description and a file of columns stand for."""
     tensors = map_tensors(path)[0]
     try:
-        columns = {
-            name.removeprefix(TEXT_PREFIX): np.array(
-                msgspec.json.decode(tensor.data, type=list[str]), TEXT
-            )
-            for name, tensor in tensors.items()
-            if name.startswith(TEXT_PREFIX)
-        }
         return EmbeddingSet(
             rows=rows,
             ids=tensors["ids"],
             encoding=description.encoding,
             class_names=description.class_names,
             target_names=description.target_names,
-            columns=columns,
+            columns=StoredColumns(path, tensors),
             source=description.source,
             skipped=description.skipped,
             **{name: tensors.get(name) for name in NUMBERS},

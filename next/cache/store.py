@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 from filelock import FileLock
 
+from probekit import files
 from probekit.arrays import canonical_json
 from probekit.cache.entry import WORK, Entry
 from probekit.cache.memo import Memo
@@ -20,22 +21,12 @@ from probekit.cache.sets import (
     NAME,
     SetDescription,
     assemble,
-    check_name,
     read_ids,
     write_columns,
 )
 from probekit.cache.tensors import DIGEST, REPAIR, SUFFIX
 from probekit.embeddings import EmbeddingSet, Encoding
-from probekit.errors import CacheError, NotFoundError, StorageError
-from probekit.files import (
-    acquire,
-    make_folder,
-    read_typed,
-    storage_errors,
-    sweep,
-    write_bytes,
-    write_json,
-)
+from probekit.errors import CacheError, InputError, NotFoundError, StorageError
 from probekit.registry import nearest
 
 LAYOUT = 1
@@ -67,7 +58,7 @@ def check_layout(root: Path) -> None:
     """Refuse caches that a newer probekit or the one before 0.2 wrote."""
     layout: object = LAYOUT
     if (root / MARKER).exists():
-        layout = read_typed(root / MARKER, dict[str, object]).get("layout")
+        layout = files.read_typed(root / MARKER, dict[str, object]).get("layout")
     elif (root / OLD_MARKER).exists():
         layout = "that of probekit before 0.2"
     if layout != LAYOUT:
@@ -115,17 +106,17 @@ class Cache:
         Reading needs none. The folder is made a cache, and rid of leftovers of killed processes.
         """
         notice = f"Another process is writing to {self.root}; waiting for it."
-        with storage_errors(self.root):
-            make_folder(self.root)
-            acquire(self._lock, partial(self._notify, notice), patience=SILENT_SECONDS)
+        with files.storage_errors(self.root):
+            files.make_folder(self.root)
+            files.acquire(self._lock, partial(self._notify, notice), patience=SILENT_SECONDS)
             try:
                 self._check_erasure()
                 if not self._swept:
-                    sweep(self.root)
+                    files.sweep(self.root)
                     self._swept = True
                 if not (self.root / MARKER).exists():
-                    write_bytes(self.root / "CACHEDIR.TAG", TAG)
-                    write_json(self.root / MARKER, {"layout": LAYOUT})
+                    files.write_bytes(self.root / "CACHEDIR.TAG", TAG)
+                    files.write_json(self.root / MARKER, {"layout": LAYOUT})
                 yield
             finally:
                 self._lock.release()
@@ -159,9 +150,9 @@ class Cache:
         lock = FileLock(folder / f"{WORK}{hashlib.sha256(purpose.encode()).hexdigest()[:16]}")
         notice = f"Another process is working on {purpose} in {self.root}; waiting for it."
         try:
-            with suppress(StorageError), storage_errors(folder):  # it can still be read
-                make_folder(folder)
-                acquire(lock, partial(self._notify, notice))
+            with suppress(StorageError), files.storage_errors(folder):  # it can still be read
+                files.make_folder(folder)
+                files.acquire(lock, partial(self._notify, notice))
                 with self.changing():
                     pass
             yield
@@ -175,7 +166,12 @@ class Cache:
         return NAME.fullmatch(name) is not None and self.set_path(name).exists()
 
     def set_path(self, name: str) -> Path:
-        return self.root / "sets" / f"{check_name(name)}.json"
+        if not NAME.fullmatch(name):
+            raise InputError(
+                "A set's name has letters, digits, dots, dashes and underscores, and begins with "
+                f"a letter or digit; found {name!r}. Choose another name (--name)."
+            )
+        return self.root / "sets" / f"{name}.json"
 
     def columns_path(self, description: SetDescription) -> Path:
         return self.root / "columns" / f"{description.columns}{SUFFIX}"
@@ -186,7 +182,7 @@ class Cache:
                 f"No set {name!r} in {self.root}. {nearest(name, self.names())} "
                 "`probekit cache ls` lists them."
             )
-        return read_typed(self.set_path(name), SetDescription, remedy=REPAIR)
+        return files.read_typed(self.set_path(name), SetDescription, remedy=REPAIR)
 
     def open(self, name: str) -> EmbeddingSet:
         """The set of this name; its rows and columns are read when they are used."""
@@ -210,7 +206,7 @@ class Cache:
                 entry.seal(embeddings.ids, embeddings.rows)
                 if not is_saved:
                     columns = write_columns(self.root / "columns", embeddings)
-                    write_json(path, asdict(SetDescription.of(embeddings, columns)))
+                    files.write_json(path, asdict(SetDescription.of(embeddings, columns)))
         except StorageError:  # a complete set of a read-only cache can be read
             if not is_saved or not entry.holds_sealed(embeddings.ids).all():
                 raise

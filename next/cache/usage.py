@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 from probekit.cache.store import Cache
@@ -20,10 +18,16 @@ def list_sets(cache: Cache, warn: Callable[[str], None]) -> list[dict[str, Any]]
         except ProbekitError as error:
             warn(str(error))
             continue
-        encoding = description.encoding
-        fields = {key: getattr(description, key) for key in ("rows", "width", "labels", "source")}
-        names = {"name": name, "backbone": encoding.backbone, "encoding": encoding.digest}
-        sets.append({**names, **fields})
+        usage = {
+            "name": name,
+            "backbone": description.encoding.backbone,
+            "encoding": description.encoding.digest,
+            "rows": description.rows,
+            "width": description.width,
+            "labels": description.labels,
+            "source": description.source,
+        }
+        sets.append(usage)
     return sets
 
 
@@ -31,20 +35,13 @@ def list_encodings(cache: Cache, warn: Callable[[str], None]) -> list[dict[str, 
     """The encodings, and a warning for each that cannot be read; rows in pieces are unfinished."""
     encodings = []
     for entry in cache.entries():
-        usage = {"digest": entry.digest, "backbone": "", "rows": 0, "unfinished": 0}
+        usage = {"digest": entry.digest, "backbone": "", "rows": 0, "unfinished": 0, "bytes": 0}
         try:
+            usage["bytes"] = sum(path.stat().st_size for path in entry.folder.rglob("*"))
             usage["backbone"] = entry.encoding.backbone
             usage["unfinished"] = sum(len(piece.ids) for piece in entry.pieces())
             usage["rows"] = sum(len(shard.ids) for shard in entry.shards())
         except (ProbekitError, OSError) as error:
             warn(str(error))
-        encodings.append({**usage, "bytes": _folder_size(entry.folder)})
+        encodings.append(usage)
     return encodings
-
-
-def _folder_size(folder: Path) -> int:
-    size = 0
-    for path in folder.rglob("*"):
-        with suppress(FileNotFoundError):  # another process may remove files meanwhile
-            size += path.stat().st_size
-    return size

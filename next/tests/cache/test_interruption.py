@@ -38,7 +38,7 @@ def extract(root: Path) -> EmbeddingSet:
     entry = cache.entry(encoding())
     with cache.working(encoding(), "set"):
         for start in range(0, len(NUMBERS), 2):
-            known = entry.known()
+            known = entry.index()
             batch = [n for n in NUMBERS[start : start + 2] if ids(n).tobytes() not in known]
             entry.save(ids(*batch), rows(*batch))
         entry.keep_canary(rows(9))
@@ -129,7 +129,7 @@ def test_a_killed_removal_harms_nothing_and_can_be_finished(
         gone = [set_name for set_name in survivor.names() if not verify(survivor).ok]
         assert gone == []
         collect_garbage(survivor)
-        stored = [len(entry.known()) for entry in survivor.entries()]
+        stored = [len(entry.index()) for entry in survivor.entries()]
         used = {bytes(row) for set_ in survivor.names() for row in survivor.open(set_).ids}
         assert sum(stored) >= len(used)
         for entry in survivor.entries():
@@ -172,7 +172,7 @@ def test_power_cuts_lose_nothing_that_was_saved(
     durable = 0
     for state in range(states):
         disk.cut(state, ahead=ahead)
-        known = Cache(root).entry(encoding()).known()
+        known = Cache(root).entry(encoding()).index()
         count = int((known.locate(ids(*range(6))) >= 0).sum())
         assert count >= durable
         durable = count
@@ -245,7 +245,7 @@ def test_a_second_process_waits_says_so_and_finds_the_work_done(tmp_path: Path) 
     with cache.working(encoding(), "another set"):
         assert notices == []
     with cache.working(encoding(), "photos"):
-        assert ids(1).tobytes() in cache.entry(encoding()).known()
+        assert ids(1).tobytes() in cache.entry(encoding()).index()
     process.join(20)
     assert len(notices) == 1
     assert "photos" in notices[0]

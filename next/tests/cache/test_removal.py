@@ -50,7 +50,7 @@ def test_removing_a_set_leaves_what_an_interrupted_extraction_saved(cache: Cache
     cache.save("one", embedding_set(1, 2))
     save_in_pieces(cache, 7)
     assert remove(cache, "one").rows == 2
-    known = cache.entry(encoding()).known()
+    known = cache.entry(encoding()).index()
     assert known.holds(ids(1, 2, 7)).tolist() == [False, False, True]
 
 
@@ -129,12 +129,12 @@ def test_rows_that_are_being_made_stay(cache: Cache) -> None:
     with cache.working(encoding(), "extraction"):
         save_in_pieces(cache, 5)
         assert collect_garbage(cache).busy == (encoding().digest,)
-        assert ids(5).tobytes() in cache.entry(encoding()).known()
+        assert ids(5).tobytes() in cache.entry(encoding()).index()
         with pytest.raises(CacheError, match="working"):
             remove(cache, encoding().digest)
         removed = remove(cache, "set")
         assert removed.busy == (encoding().digest,)
-        assert ids(1).tobytes() in cache.entry(encoding()).known()
+        assert ids(1).tobytes() in cache.entry(encoding()).index()
     assert collect_garbage(cache).rows == 2
 
 

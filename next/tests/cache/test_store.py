@@ -40,7 +40,7 @@ def test_saved_rows_are_known_and_read_in_any_order(cache: Cache) -> None:
     entry = cache.entry(encoding())
     entry.save(ids(1, 2), rows(1, 2))
     entry.save(ids(5), rows(5))
-    known = Cache(cache.root).entry(encoding()).known()
+    known = Cache(cache.root).entry(encoding()).index()
     assert ids(2).tobytes() in known
     assert ids(3).tobytes() not in known
     np.testing.assert_array_equal(np.asarray(entry.rows(ids(5, 1, 5), 4)), rows(5, 1, 5))
@@ -49,7 +49,7 @@ def test_saved_rows_are_known_and_read_in_any_order(cache: Cache) -> None:
 
 def test_encodings_do_not_mix(cache: Cache) -> None:
     save_in_pieces(cache, 1)
-    assert ids(1).tobytes() not in cache.entry(encoding("other")).known()
+    assert ids(1).tobytes() not in cache.entry(encoding("other")).index()
     with pytest.raises(CorruptError):
         cache.entry(encoding("other")).rows(ids(1), 4)[:]
 
@@ -201,7 +201,7 @@ def test_nothing_is_made_by_looking(tmp_path: Path) -> None:
     cache = Cache(tmp_path / "none")
     assert cache.names() == []
     assert cache.entries() == []
-    assert len(cache.entry(encoding()).known()) == 0
+    assert len(cache.entry(encoding()).index()) == 0
     assert not cache.root.exists()
 
 

@@ -97,7 +97,7 @@ def test_repair_sets_shards_aside_and_their_rows_are_encoded_again(cache: Cache)
     assert [damage.repaired for damage in verification.damages] == [True, False]
     assert "3 of 4" in verification.damages[1].problem
     assert (cache.root / "damaged" / damaged.relative_to(cache.root)).exists()
-    known = cache.entry(encoding()).known()
+    known = cache.entry(encoding()).index()
     assert known.locate(ids(1, 2, 3, 8, 9)).tolist() == [-1, -1, -1, 0, 1]
     np.testing.assert_array_equal(cache.open("other").to_numpy(), rows(8, 9))
     cache.save("set", original)
