@@ -24,28 +24,26 @@ STREAM = 10
 
 @dataclass(frozen=True)
 class Estimate:
-    """A number over `count` rows, with its interval; None where there is none.
+    """A number over `count` rows, with its interval.
 
     method: how the interval was made. decimal: printed as 0.966, else as 96.6 %.
     """
 
     value: float
-    low: float | None
-    high: float | None
+    low: float
+    high: float
     confidence: float
     count: int
     method: str
     decimal: bool = False
 
     def __str__(self) -> str:
-        if self.low is None or self.high is None:
-            return self.format(self.value)
         return f"{self.format(self.value)} [{self.format(self.low)}, {self.format(self.high)}]"
 
     def format(self, value: float) -> str:
         return f"{value:.3f}" if self.decimal else f"{value:.1%}"
 
-    def to_dict(self) -> dict[str, float | int | str | None]:
+    def to_dict(self) -> dict[str, float | int | str]:
         values = asdict(self)
         del values["decimal"]
         return values

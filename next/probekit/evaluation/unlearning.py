@@ -1,4 +1,4 @@
-"""What unlearning did to a head: accuracies, backdoor, agreement and distances, beside retraining.
+"""What unlearning did to a head: accuracies, backdoor, membership and distances, beside retraining.
 
 A head that forgot is like the head that never knew. So each number is read beside the retrained
 head's own, and being lower than retraining is a deviation too.
@@ -7,27 +7,38 @@ head's own, and being lower than retraining is a deviation too.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from probekit.arrays import Indices
+from probekit.arrays import Array, Indices
 from probekit.embeddings import EmbeddingSet
 from probekit.errors import InputError
 from probekit.evaluation.intervals import ROWS, Estimate, Sampling, share
-from probekit.evaluation.membership import SQUARES, Membership, membership
-from probekit.evaluation.metrics import r2
-from probekit.heads import Head
-from probekit.objective import Loss
+from probekit.evaluation.metrics import auroc, r2
+from probekit.heads import BaseHead
+from probekit.objective import Loss, Squares
 
 BEFORE = "before"
 AFTER = "after"
 RETRAINED = "retrained"
 MINIMUM = "minimum"
 HEADS = (BEFORE, AFTER, RETRAINED, MINIMUM)
+SQUARES = Squares()
 UNKNOWN_CLASS = -2
+
+Measures = Mapping[str, Estimate]
+"""A head's numbers by name, as far as there are rows for them.
+
+forgotten, retained, test: accuracies (R2 where there are targets). Of a poisoned client's rows, the
+    first is how often the backdoor works on the pictures that planted it.
+backdoor: how often the trigger gives the target class, over rows of other classes.
+backdoor_all: the same over all rows, as the paper counts it.
+membership_auc: how well the loss tells forgotten rows from test rows. A poisoned client's rows
+    differ from test rows anyway: compare with the retrained head.
+"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,36 +61,6 @@ class UnlearningRows:
 
 
 @dataclass(frozen=True)
-class HeadEvaluation:
-    """One head's numbers; None where there are no such rows.
-
-    forgotten, retained, test: accuracies (R2 where there are targets). Of a poisoned client's rows,
-        the first is how often the backdoor works on the pictures that planted it.
-    backdoor: how often the trigger gives the target class, over rows of other classes.
-    backdoor_all: the same over all rows, as the paper counts it.
-    membership: whether forgotten rows are told from test rows. A poisoned client's rows differ from
-        test rows anyway: compare with the retrained head.
-    """
-
-    forgotten: Estimate | None = None
-    retained: Estimate | None = None
-    test: Estimate | None = None
-    backdoor: Estimate | None = None
-    backdoor_all: Estimate | None = None
-    membership: Membership | None = None
-
-    @property
-    def estimates(self) -> dict[str, Estimate]:
-        """What there is, by name."""
-        estimates = {
-            name: value for name, value in vars(self).items() if isinstance(value, Estimate)
-        }
-        if self.membership is not None:
-            estimates["membership_auc"] = self.membership.auc
-        return estimates
-
-
-@dataclass(frozen=True)
 class ClientChange:
     """A client's accuracy by each head, over the rows that it held at training."""
 
@@ -93,36 +74,29 @@ class ClientChange:
 class UnlearningEvaluation:
     """The heads before, after, retrained and at the minimum, as far as they are known.
 
-    agreement: of the head after with the retrained one and with the minimum: the share of test rows
-        that get the same class.
+    agreement: of the head after with the retrained one and with the minimum, on test rows.
     distances: from the retrained parameters and from the minimum to each head's, Euclidean.
     """
 
-    heads: Mapping[str, HeadEvaluation]
+    heads: Mapping[str, Measures]
     agreement: Mapping[str, Estimate] = field(default_factory=dict)
     distances: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     clients: tuple[ClientChange, ...] = ()
 
     def minus_retrained(self, name: str) -> dict[str, float]:
         """Each number of a head minus the retrained head's."""
-        if RETRAINED not in self.heads:
-            return {}
-        retrained = self.heads[RETRAINED].estimates
-        estimates = self.heads[name].estimates
+        retrained = self.heads.get(RETRAINED, {})
         return {
             measure: estimate.value - retrained[measure].value
-            for measure, estimate in estimates.items()
+            for measure, estimate in self.heads[name].items()
             if measure in retrained
         }
 
     def to_dict(self) -> dict[str, Any]:
         heads = {}
-        for name, evaluation in self.heads.items():
-            estimates = evaluation.estimates
-            heads[name] = {
-                **{measure: estimate.to_dict() for measure, estimate in estimates.items()},
-                "minus_retrained": self.minus_retrained(name),
-            }
+        for name, measures in self.heads.items():
+            values = {measure: estimate.to_dict() for measure, estimate in measures.items()}
+            heads[name] = {**values, "minus_retrained": self.minus_retrained(name)}
         return {
             "heads": heads,
             "agreement": {name: value.to_dict() for name, value in self.agreement.items()},
@@ -132,34 +106,36 @@ class UnlearningEvaluation:
 
 
 def evaluate_unlearning(
-    heads: Mapping[str, Head],
+    heads: Mapping[str, BaseHead],
     rows: UnlearningRows,
     *,
     loss: Loss = SQUARES,
     sampling: Sampling = ROWS,
 ) -> UnlearningEvaluation:
-    """heads: by the names in HEADS."""
+    """heads: by the names in HEADS; loss: what they were trained to minimize."""
     predictions = {name: _predict(head, rows.training) for name, head in heads.items()}
-    forgotten = np.flatnonzero(rows.forgotten)
-    retained = np.flatnonzero(~rows.forgotten)
-    members = rows.training.take(forgotten)
+    truth = _truth(rows.training)
+    parts = {"forgotten": rows.forgotten, "retained": ~rows.forgotten}
+    members = rows.training.take(np.flatnonzero(rows.forgotten))
     evaluations = {}
     for name, head in heads.items():
-        evaluation = HeadEvaluation(
-            _quality(predictions[name], rows.training, forgotten, sampling),
-            _quality(predictions[name], rows.training, retained, sampling),
-        )
+        predicted = predictions[name]
+        measures = {
+            part: _agreement(predicted[chosen], truth[chosen], sampling)
+            for part, chosen in parts.items()
+            if chosen.any()
+        }
         if rows.test is not None:
-            evaluation = replace(evaluation, test=quality(head, rows.test, sampling=sampling))
-        if rows.test is not None and len(members):
-            attacked = membership(head, members, rows.test, loss=loss, sampling=sampling)
-            evaluation = replace(evaluation, membership=attacked)
+            measures["test"] = quality(head, rows.test, sampling=sampling)
         if rows.triggered is not None:
-            other_classes, all_rows = backdoor_success(
+            measures["backdoor"], measures["backdoor_all"] = backdoor_success(
                 head, rows.triggered, target=rows.target, sampling=sampling
             )
-            evaluation = replace(evaluation, backdoor=other_classes, backdoor_all=all_rows)
-        evaluations[name] = evaluation
+        if rows.test is not None and len(members):
+            measures["membership_auc"] = membership_auc(
+                head, members, rows.test, loss=loss, sampling=sampling
+            )
+        evaluations[name] = measures
     agreement = {}
     for name in (RETRAINED, MINIMUM):
         if rows.test is not None and AFTER in heads and name in heads:
@@ -169,13 +145,20 @@ def evaluate_unlearning(
     )
 
 
-def quality(head: Head, rows: EmbeddingSet, *, sampling: Sampling = ROWS) -> Estimate | None:
+def quality(head: BaseHead, rows: EmbeddingSet, *, sampling: Sampling = ROWS) -> Estimate:
     """Accuracy; R2 of real targets; of several labels, the share that is right."""
-    return _quality(_predict(head, rows), rows, np.arange(len(rows)), sampling)
+    return _agreement(_predict(head, rows), _truth(rows), sampling)
+
+
+def agreement_of(
+    head: BaseHead, other: BaseHead, rows: EmbeddingSet, *, sampling: Sampling = ROWS
+) -> Estimate:
+    """The quality of one head where the other's predictions are taken for the truth."""
+    return _agreement(_predict(head, rows), _predict(other, rows), sampling)
 
 
 def backdoor_success(
-    head: Head, triggered: EmbeddingSet, *, target: str, sampling: Sampling = ROWS
+    head: BaseHead, triggered: EmbeddingSet, *, target: str, sampling: Sampling = ROWS
 ) -> tuple[Estimate, Estimate]:
     """How often triggered rows get the target class: rows of other classes, and all rows."""
     if triggered.labels is None or target not in triggered.class_names:
@@ -193,17 +176,39 @@ def backdoor_success(
     return share(hits[other_classes], sampling.of(other_classes)), share(hits, sampling)
 
 
-def agreement_of(
-    head: Head, other: Head, rows: EmbeddingSet, *, sampling: Sampling = ROWS
+def membership_auc(
+    head: BaseHead,
+    members: EmbeddingSet,
+    nonmembers: EmbeddingSet,
+    *,
+    loss: Loss = SQUARES,
+    sampling: Sampling = ROWS,
 ) -> Estimate:
-    """The share of rows that get the same class from both; R2 where there are targets."""
-    ours, theirs = _predict(head, rows), _predict(other, rows)
-    if head.task == "numbers":
-        return r2(ours, theirs, sampling)
-    return share((ours == theirs).reshape(len(rows), -1).all(axis=1), sampling)
+    """The area under the ROC curve of the loss attack: members have less loss than others.
+
+    0.5: they are not told apart. Below it they are too, the other way round.
+    """
+    if not len(members) or not len(nonmembers):
+        raise InputError(
+            f"An attack needs members and others; found {len(members)} and {len(nonmembers)} rows. "
+            "Pass rows of both."
+        )
+    scores = [loss_scores(head, rows, loss=loss) for rows in (members, nonmembers)]
+    is_member = np.arange(len(members) + len(nonmembers)) < len(members)
+    return auroc(np.concatenate(scores), is_member, sampling)
 
 
-def _predict(head: Head, rows: EmbeddingSet) -> NDArray[Any]:
+def loss_scores(head: BaseHead, rows: EmbeddingSet, *, loss: Loss = SQUARES) -> Array:
+    """Minus the loss of each row."""
+    targets = rows.targets
+    if targets is None:
+        # zeros where the head does not know the class; -1, the last name, is no class
+        names = np.array([*rows.class_names, None], object)[rows.labels]
+        targets = np.asarray(names[:, None] == np.array(head.names, object), np.float64)
+    return -loss.values(head.decision(rows), targets)
+
+
+def _predict(head: BaseHead, rows: EmbeddingSet) -> NDArray[Any]:
     """Predictions in the rows' own numbering of classes."""
     predicted = head.predict(rows)
     if head.task != "classes":
@@ -213,19 +218,18 @@ def _predict(head: Head, rows: EmbeddingSet) -> NDArray[Any]:
     return np.asarray(renumbered[predicted])
 
 
-def _quality(
-    predicted: NDArray[Any], rows: EmbeddingSet, indices: Indices, sampling: Sampling
-) -> Estimate | None:
-    if not len(indices):
-        return None
-    if rows.targets is not None and predicted.dtype.kind == "f":
-        return r2(predicted[indices], rows.targets[indices], sampling)
-    truth = rows.labels if rows.targets is None else rows.targets
-    hits = np.asarray(predicted == truth)[indices]
-    return share(hits.reshape(len(indices), -1).mean(axis=1), sampling)
+def _truth(rows: EmbeddingSet) -> NDArray[Any]:
+    return rows.target_matrix if rows.labels is None else rows.labels
 
 
-def _distances(heads: Mapping[str, Head]) -> dict[str, dict[str, float]]:
+def _agreement(predicted: NDArray[Any], truth: NDArray[Any], sampling: Sampling) -> Estimate:
+    if predicted.dtype.kind == "f":
+        return r2(predicted, truth, sampling)
+    hits = predicted == truth
+    return share(hits.reshape(len(hits), -1).mean(axis=1), sampling)
+
+
+def _distances(heads: Mapping[str, BaseHead]) -> dict[str, dict[str, float]]:
     """From the retrained head and from the minimum to all others that have the same classes."""
     return {
         reference: {
@@ -238,9 +242,8 @@ def _distances(heads: Mapping[str, Head]) -> dict[str, dict[str, float]]:
     }
 
 
-def _distance(head: Head, other: Head) -> float:
-    weights = np.linalg.norm(head.weights - other.weights)
-    return float(np.hypot(weights, np.linalg.norm(head.intercept - other.intercept)))
+def _distance(head: BaseHead, other: BaseHead) -> float:
+    return float(np.linalg.norm(head.params - other.params))
 
 
 def _clients(

@@ -91,8 +91,6 @@ def _mean_accuracy(hits: Array, mean: float, sampling: Sampling) -> Estimate:
     """The draws' mean; its interval is that of the rows' mean hits."""
     evaluated = np.asarray(np.isfinite(hits).any(axis=0))
     estimate = share(np.nanmean(hits[:, evaluated], axis=0), sampling.of(evaluated))
-    assert estimate.low is not None
-    assert estimate.high is not None
     shift = mean - estimate.value
     low = max(0.0, estimate.low + shift)
     high = min(1.0, estimate.high + shift)

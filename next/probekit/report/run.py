@@ -8,7 +8,7 @@ from probekit.certificates.bounds import a_priori_distance
 from probekit.federated.federation import total_stats
 from probekit.federated.state import KeptStatistics
 from probekit.linear.model import LinearModel
-from probekit.report.tables import Cost, ReportData, format_number
+from probekit.report.tables import ReportData, format_number
 from probekit.runs import layout
 from probekit.runs.evaluate import RunEvaluation
 from probekit.runs.layout import AnyEvent, Erased, Joined, Trained, Unlearned
@@ -44,7 +44,9 @@ def describe_run(evaluation: RunEvaluation) -> ReportData:
         summary=(*summary, *evaluation.notes),
         certificate=None if certificate is None else certificate.to_dict(),
         a_priori=_a_priori(run),
-        costs=tuple(_cost(event) for event in newest.events if not isinstance(event, Erased)),
+        costs=tuple(
+            (_title(event), event.cost) for event in newest.events if not isinstance(event, Erased)
+        ),
         facts=facts,
     )
 
@@ -64,11 +66,9 @@ def _sentence(event: AnyEvent, run: Run) -> str:
     return f"Forgotten by {event.method}: {listed}{more} ({event.rows:,} rows)."
 
 
-def _cost(event: Trained | Joined | Unlearned) -> Cost:
+def _title(event: Trained | Joined | Unlearned) -> str:
     kind = type(event).__name__.lower()
-    name = f"{kind}, {event.method}" if isinstance(event, Unlearned) else kind
-    cost = event.cost
-    return Cost(name, cost.rounds, cost.sent, cost.received, cost.seconds)
+    return f"{kind}, {event.method}" if isinstance(event, Unlearned) else kind
 
 
 def _a_priori(run: Run) -> float | None:
@@ -82,13 +82,13 @@ def _a_priori(run: Run) -> float | None:
     if not is_step or kept is None or earlier not in layout.state_numbers(run.folder):
         return None
     before = replace(newest, number=earlier).state
-    server = RunData.of(newest.rows, newest.description, run.cache).server(state.model)
+    data = RunData.of(newest.rows, newest.description, run.cache)
+    server = data.server(state.model)
     if server is None or before.model != state.model or not isinstance(state.model, LinearModel):
         return None
-    retained = RunData.of(newest.rows, newest.description, run.cache).federation(state.model, kept)
     return a_priori_distance(
         total_stats(server),
-        total_stats(retained),
+        total_stats(data.federation(state.model, kept)),
         before.params,
         model=state.model,
         ridge=state.ridge,

@@ -6,17 +6,22 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from rich import filesize
+
 from probekit.certificates.certificate import rounded_up
 from probekit.evaluation.intervals import Estimate
 from probekit.evaluation.unlearning import (
     AFTER,
+    BEFORE,
     HEADS,
     MINIMUM,
     RETRAINED,
     UnlearningEvaluation,
 )
+from probekit.runs.layout import Cost
 
 DIGITS = 3
+REFERENCES = {RETRAINED: "the retrained head", MINIMUM: "the minimum"}
 MAX_CLIENTS = 30
 MEASURES = {
     "test": "accuracy, test rows",
@@ -26,7 +31,6 @@ MEASURES = {
     "backdoor_all": "backdoor success, all rows",
     "membership_auc": "membership inference, AUC",
 }
-BYTE_UNITS = ("B", "kB", "MB", "GB", "TB")
 
 
 def format_number(value: float | None) -> str:
@@ -37,15 +41,6 @@ def format_number(value: float | None) -> str:
 def format_bound(value: float | None) -> str:
     """An upper bound, rounded up as on every certificate."""
     return "" if value is None else rounded_up(value)
-
-
-def format_bytes(count: int | None) -> str:
-    if count is None:
-        return ""
-    if count < 1000:
-        return f"{count} B"
-    power = min((len(str(count)) - 1) // 3, len(BYTE_UNITS) - 1)
-    return f"{count / 1000**power:.1f} {BYTE_UNITS[power]}"
 
 
 def format_estimate(estimate: Estimate | None) -> str:
@@ -61,23 +56,13 @@ def format_difference(estimate: Estimate, difference: float) -> str:
 
 
 @dataclass(frozen=True)
-class Cost:
-    """What one event of a run took; None where it was not measured."""
-
-    event: str
-    rounds: int | None = None
-    sent_bytes: int | None = None
-    received_bytes: int | None = None
-    seconds: float | None = None
-
-
-@dataclass(frozen=True)
 class ReportData:
     """What a page tells of a run.
 
     summary: sentences at the top; facts: how the run was made.
     certificate: a Certificate's to_dict().
     a_priori: the bound that holds before anything is computed from rows.
+    costs: by event, in the order of the history.
     """
 
     name: str
@@ -85,7 +70,7 @@ class ReportData:
     summary: tuple[str, ...] = ()
     certificate: Mapping[str, Any] | None = None
     a_priori: float | None = None
-    costs: tuple[Cost, ...] = ()
+    costs: tuple[tuple[str, Cost], ...] = ()
     facts: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -105,35 +90,28 @@ class Table:
 
 def heads_table(evaluation: UnlearningEvaluation) -> Table:
     """Each measure of the heads before, after, retrained and at the minimum."""
-    names = [name for name in HEADS if name in evaluation.heads]
-    estimates = {name: evaluation.heads[name].estimates for name in names}
-    differences = evaluation.minus_retrained(AFTER) if AFTER in names else {}
+    heads = {name: evaluation.heads[name] for name in HEADS if name in evaluation.heads}
+    differences = evaluation.minus_retrained(AFTER) if AFTER in heads else {}
     rows = []
     for measure, title in MEASURES.items():
-        if not any(measure in head for head in estimates.values()):
-            continue
-        cells = [format_estimate(head.get(measure)) for head in estimates.values()]
-        if differences:
-            is_compared = measure in differences
-            cells.append(
-                format_difference(estimates[AFTER][measure], differences[measure])
-                if is_compared
-                else ""
-            )
-        rows.append((title, *cells))
+        if any(measure in measures for measures in heads.values()):
+            cells = [format_estimate(measures.get(measure)) for measures in heads.values()]
+            if measure in differences:
+                cells.append(format_difference(heads[AFTER][measure], differences[measure]))
+            rows.append([title, *cells])
     for reference, distances in evaluation.distances.items():
-        cells = [format_number(distances.get(name)) for name in names]
-        rows.append((f"distance to {_reference(reference)}", *cells, *[""] * bool(differences)))
-    headers = ("", *names, *["after minus retrained"] * bool(differences))
+        cells = [format_number(distances.get(name)) for name in heads]
+        rows.append([f"distance to {REFERENCES[reference]}", *cells])
+    headers = ["", *heads]
+    if differences:
+        headers.append("after minus retrained")
+    padded = [(*row, *[""] * (len(headers) - len(row))) for row in rows]
     agreement = ", ".join(
-        f"{estimate} of the test rows get the class that {_reference(name)} gives"
+        f"{estimate} of the test rows get the class that {REFERENCES[name]} gives"
         for name, estimate in evaluation.agreement.items()
     )
-    return Table(headers, tuple(rows), f"After unlearning, {agreement}." if agreement else "")
-
-
-def _reference(name: str) -> str:
-    return "the retrained head" if name == RETRAINED else "the minimum"
+    note = f"After unlearning, {agreement}." if agreement else ""
+    return Table(tuple(headers), tuple(padded), note)
 
 
 def bounds_table(data: ReportData) -> Table:
@@ -154,11 +132,12 @@ def bounds_table(data: ReportData) -> Table:
 def clients_table(evaluation: UnlearningEvaluation) -> Table:
     """Each client's accuracy by head: forgotten ones first, then those that lost most."""
     names = [name for name in HEADS if name in evaluation.heads]
+    last = AFTER if AFTER in names else names[-1]
     changes = sorted(
         evaluation.clients,
         key=lambda change: (
             not change.is_forgotten,
-            change.accuracy[names[-1] if AFTER not in names else AFTER] - change.accuracy[names[0]],
+            change.accuracy[last] - change.accuracy[names[0]],
         ),
     )
     rows = [
@@ -174,16 +153,16 @@ def clients_table(evaluation: UnlearningEvaluation) -> Table:
     return Table(("client", "rows", *names), tuple(rows), note)
 
 
-def costs_table(costs: Sequence[Cost]) -> Table:
+def costs_table(costs: Sequence[tuple[str, Cost]]) -> Table:
     rows = [
         (
-            cost.event,
-            "" if cost.rounds is None else f"{cost.rounds:,}",
-            format_bytes(cost.sent_bytes),
-            format_bytes(cost.received_bytes),
-            "" if cost.seconds is None else f"{format_number(cost.seconds)} s",
+            event,
+            f"{cost.rounds:,}",
+            filesize.decimal(cost.sent),
+            filesize.decimal(cost.received),
+            f"{format_number(cost.seconds)} s",
         )
-        for cost in costs
+        for event, cost in costs
     ]
     return Table(("", "rounds", "to the clients", "from the clients", "time"), tuple(rows))
 
@@ -192,16 +171,16 @@ def runs_table(runs: Sequence[ReportData]) -> Table:
     """Several runs beside each other: the head of each after unlearning."""
     rows = []
     for data in runs:
-        name = AFTER if AFTER in data.evaluation.heads else next(iter(data.evaluation.heads))
-        estimates = data.evaluation.heads[name].estimates
-        cost = data.costs[-1] if data.costs else Cost("")
+        heads = data.evaluation.heads
+        measures = heads[AFTER if AFTER in heads else BEFORE]
+        received = [filesize.decimal(cost.received) for _, cost in data.costs]
         rows.append(
             (
                 data.name,
-                *(format_estimate(estimates.get(measure)) for measure in ("test", "backdoor")),
+                *(format_estimate(measures.get(measure)) for measure in ("test", "backdoor")),
                 format_number(data.truth),
                 format_bound((data.certificate or {}).get("distance")),
-                format_bytes(cost.received_bytes),
+                *(received[-1:] or [""]),
             )
         )
     headers = ("run", "accuracy, test rows", "backdoor success", "distance to the minimum")

@@ -15,17 +15,20 @@ from probekit.evaluation.unlearning import (
     agreement_of,
     backdoor_success,
     evaluate_unlearning,
+    loss_scores,
+    membership_auc,
     quality,
 )
 from probekit.heads import Head
+from probekit.objective import CrossEntropy
 from tests.oracles import one_hot, random_set, ridge_by_lstsq
 
 CLASSES = ("cat", "dog", "cow")
 
 
-def one_hot_rows(seen: list[int], labels: list[int]) -> EmbeddingSet:
-    """Rows of which `head` predicts the class `seen`."""
-    return EmbeddingSet.from_numpy(np.eye(3)[seen], labels, class_names=CLASSES)
+def one_hot_rows(predicted: list[int], labels: list[int]) -> EmbeddingSet:
+    """Rows of which `head` predicts the class `predicted`."""
+    return EmbeddingSet.from_numpy(np.eye(3)[predicted], labels, class_names=CLASSES)
 
 
 @pytest.fixture
@@ -49,10 +52,8 @@ def test_accuracies_of_forgotten_retained_and_test_rows(head: Head, dog_head: He
     )
     result = evaluate_unlearning({"before": dog_head, "after": head, "retrained": head}, rows)
     values = {
-        name: [
-            estimate.value for estimate in (part.forgotten, part.retained, part.test) if estimate
-        ]
-        for name, part in result.heads.items()
+        name: [measures[part].value for part in ("forgotten", "retained", "test")]
+        for name, measures in result.heads.items()
     }
     assert values == {"before": [1, 0.5, 0.25], "after": [0, 1, 0.75], "retrained": [0, 1, 0.75]}
     difference = result.minus_retrained("before")
@@ -72,7 +73,8 @@ def test_the_backdoor_counts_rows_of_other_classes_and_all(dog_head: Head, head:
     others, everything = backdoor_success(head, triggered, target="dog")
     assert (others.value, others.count) == (0, 2)
     assert (everything.value, everything.count) == (0.5, 4)
-    assert [found.value for found in backdoor_success(dog_head, triggered, target="dog")] == [1, 1]
+    estimates = backdoor_success(dog_head, triggered, target="dog")
+    assert [estimate.value for estimate in estimates] == [1, 1]
     with pytest.raises(InputError, match="horse"):
         backdoor_success(head, triggered, target="horse")
     with pytest.raises(InputError, match="dog"):
@@ -92,9 +94,7 @@ def test_distances_are_of_all_parameters(head: Head, dog_head: Head) -> None:
 def test_a_head_that_lost_a_class_is_wrong_on_it(head: Head) -> None:
     fewer = Head(weights=np.eye(3)[:, 1:], intercept=np.zeros(2), names=CLASSES[1:])
     rows = one_hot_rows([0, 1, 2, 2], [0, 1, 2, 2])
-    found = quality(fewer, rows)
-    assert found is not None
-    assert found.value == 0.75
+    assert quality(fewer, rows).value == 0.75
     assert agreement_of(fewer, head, rows).value == 0.75
 
 
@@ -105,16 +105,13 @@ def test_targets_and_several_labels() -> None:
     )
     mean = replace(exact, weights=np.zeros((3, 1)), intercept=np.array([2.0]))
     for head, expected in ((exact, 1.0), (mean, 0.0)):
-        found = quality(head, targets)
-        assert found is not None
-        assert found.value == pytest.approx(expected)
+        assert quality(head, targets).value == pytest.approx(expected)
     several = EmbeddingSet.from_numpy(np.eye(2), targets=np.array([[1.0, 1], [1, 0]]))
     labels = Head(
         weights=np.eye(2), intercept=np.array([0.0, 0.6]), names=("a", "b"), task="labels"
     )
-    found = quality(labels, several)  # predicts 1 1 and 0 1
-    assert found is not None
-    assert found.value == 0.5
+    assert quality(labels, several).value == 0.5  # it predicts 1 1 and 0 1
+    assert agreement_of(labels, labels, several).value == 1
     rows = UnlearningRows(targets, {"a": np.arange(3)}, np.zeros(3, bool))
     assert evaluate_unlearning({"after": exact}, rows).clients == ()
 
@@ -137,13 +134,78 @@ def test_forgetting_is_seen_in_every_measure() -> None:
     rows = UnlearningRows(training, clients, wrong, test, triggered=test, target="class 0")
     result = evaluate_unlearning(heads, rows)
     before, after = result.heads["before"], result.heads["after"]
-    assert before.membership is not None
     assert result.minus_retrained("before")["backdoor"] > 0.15
-    assert before.estimates["backdoor_all"].value > before.estimates["backdoor"].value
-    assert after.estimates["test"].value > before.estimates["test"].value + 0.1
-    assert after.estimates["forgotten"].value < 0.5
+    assert before["backdoor_all"].value > before["backdoor"].value
+    assert after["test"].value > before["test"].value + 0.1
+    assert after["forgotten"].value < 0.5
     assert result.agreement["retrained"].value == 1
     document = json.loads(json.dumps(result.to_dict()))
     assert document["heads"]["after"]["minus_retrained"]["membership_auc"] == 0
     assert document["distances"]["retrained"]["after"] == 0
     assert [client["rows"] for client in document["clients"]] == [200, 100]
+
+
+def fit(rows: EmbeddingSet, ridge: float = 1e-4) -> Head:
+    assert rows.labels is not None
+    targets = one_hot(rows.labels, len(rows.class_names))
+    return Head.from_params(ridge_by_lstsq(np.asarray(rows.rows), targets, ridge), rows)
+
+
+def test_the_membership_area_is_the_share_of_pairs_in_the_right_order() -> None:
+    rows = random_set(110, 6, 3, seed=3)
+    members, others, nobody = (rows.take(np.arange(*span)) for span in ((40,), (40, 110), (0,)))
+    head = fit(members)
+    pairs = loss_scores(head, members)[:, None] - loss_scores(head, others)
+    area = (pairs > 0).mean() + (pairs == 0).mean() / 2
+    assert membership_auc(head, members, others).value == pytest.approx(area)
+    with pytest.raises(InputError, match="40 and 0"):
+        membership_auc(head, members, nobody)
+    with pytest.raises(InputError, match="0 and 70"):
+        membership_auc(head, nobody, others)
+
+
+def test_members_of_an_overfitted_head_are_found_and_rows_it_never_saw_are_not() -> None:
+    rows = random_set(600, 120, 4, seed=3)
+    north, south, test = (rows.take(np.arange(i, i + 200)) for i in (0, 200, 400))
+    both = fit(rows.take(np.arange(400)))
+    assert membership_auc(both, south, test).value > 0.6
+    retrained = fit(north)
+    unrelated = membership_auc(retrained, south, test)
+    assert unrelated.low < 0.5 < unrelated.high
+    trained_on = membership_auc(retrained, north, test)
+    assert trained_on.low > 0.5
+
+
+def test_scores_are_minus_the_loss() -> None:
+    rows = random_set(30, 4, 3, seed=5)
+    assert rows.labels is not None
+    head = fit(rows)
+    scores = head.decision(rows)
+    squares = [-sum((scores[i] - np.eye(3)[rows.labels[i]]) ** 2) / 2 for i in range(30)]
+    assert loss_scores(head, rows) == pytest.approx(squares)
+    shares = [np.exp(scores[i]) / np.exp(scores[i]).sum() for i in range(30)]
+    logs = [np.log(shares[i][rows.labels[i]]) for i in range(30)]
+    assert loss_scores(head, rows, loss=CrossEntropy()) == pytest.approx(logs)
+
+
+def test_classes_are_matched_by_name() -> None:
+    rows = random_set(30, 4, 3, seed=5)
+    assert rows.labels is not None
+    head = fit(rows)
+    turned = replace(rows, labels=2 - rows.labels, class_names=rows.class_names[::-1])
+    assert loss_scores(head, turned).tolist() == loss_scores(head, rows).tolist()
+    fewer = replace(
+        head, weights=head.weights[:, :2], intercept=head.intercept[:2], names=head.names[:2]
+    )
+    unknown = np.flatnonzero(rows.labels == 2)[0]
+    expected = -np.square(fewer.decision(rows)[unknown]).sum() / 2
+    assert loss_scores(fewer, rows)[unknown] == pytest.approx(expected)
+    unlabeled = replace(rows, labels=np.full(30, -1))
+    expected = -np.square(head.decision(rows)).sum(axis=1) / 2
+    assert loss_scores(head, unlabeled) == pytest.approx(expected)
+
+
+def test_targets_have_a_loss_too() -> None:
+    rows = EmbeddingSet.from_numpy(np.eye(3), targets=np.array([1.0, 2.0, 4.0]))
+    head = Head(weights=np.zeros((3, 1)), intercept=np.ones(1), names=("y",), task="numbers")
+    assert loss_scores(head, rows).tolist() == [0.0, -0.5, -4.5]

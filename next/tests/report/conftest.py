@@ -9,7 +9,8 @@ import pytest
 
 from probekit.evaluation.unlearning import UnlearningRows, evaluate_unlearning
 from probekit.heads import Head
-from probekit.report.tables import Cost, ReportData
+from probekit.report.tables import ReportData
+from probekit.runs.layout import Cost
 from tests.oracles import one_hot, random_set, ridge_by_lstsq
 
 CERTIFICATE = {
@@ -49,6 +50,6 @@ def data() -> ReportData:
     evaluation = evaluate_unlearning(
         heads, UnlearningRows(training, clients, forgotten, test, test, "class 0")
     )
-    costs = (Cost("trained", 1, 1200, 12_345_678, 0.1234), Cost("unlearned", 2))
+    costs = (("trained", Cost(1, 1200, 12_345_678, 0.1234)), ("unlearned", Cost(2)))
     summary = ("Client south was forgotten.",)
     return ReportData("runs/a", evaluation, summary, CERTIFICATE, 2.5, costs, {"seed": "0"})

@@ -52,10 +52,8 @@ def test_forgotten_samples_belong_to_clients_that_stay(tmp_path: Path) -> None:
     run.unlearn(sample=samples)
     evaluation = evaluate_run(run, rows.take(np.arange(20)))
     after = evaluation.unlearning.heads["after"]
-    assert after.forgotten is not None
-    assert after.retained is not None
-    assert after.membership is not None
-    assert (after.forgotten.count, after.retained.count) == (5, 115)
+    assert (after["forgotten"].count, after["retained"].count) == (5, 115)
+    assert "membership_auc" in after
     assert [client.is_forgotten for client in evaluation.unlearning.clients] == [False] * 3
     assert evaluation.test_rows == 20
 
@@ -68,8 +66,8 @@ def test_a_class_that_left_with_its_client(tmp_path: Path) -> None:
     run = train(rows, run=tmp_path / "run", clients="site")
     run.unlearn(client="west")
     evaluation = evaluate_run(run).unlearning
-    assert evaluation.heads["before"].estimates["forgotten"].value > 0.7
-    assert evaluation.heads["after"].estimates["forgotten"].value == 0
+    assert evaluation.heads["before"]["forgotten"].value > 0.7
+    assert evaluation.heads["after"]["forgotten"].value == 0
     assert evaluation.distances["minimum"] == {"after": 0.0, "retrained": 0.0}
 
 
@@ -89,8 +87,7 @@ def test_real_targets_are_evaluated_by_r2(tmp_path: Path) -> None:
     run = train((vectors, targets + 0.5), run=tmp_path / "run", clients=3, ridge=1e-6)
     run.unlearn(client="1")
     evaluation = evaluate_run(run, (vectors, targets + 0.5))
-    test = evaluation.unlearning.heads["after"].test
-    assert test is not None
+    test = evaluation.unlearning.heads["after"]["test"]
     assert test.value > 0.99
     assert test.decimal
 
