@@ -120,18 +120,18 @@ def most_wrong(scores: Array, rows: EmbeddingSet) -> tuple[WrongRow, ...]:
     scored = np.flatnonzero(rows.labels < scores.shape[1])
     labels = rows.labels[scored]
     rivals = scores[scored]
-    own = np.take_along_axis(rivals, labels[:, None], axis=1)
+    true = np.take_along_axis(rivals, labels[:, None], axis=1)
     np.put_along_axis(rivals, labels[:, None], -np.inf, axis=1)
-    margins = rivals.max(axis=1) - own[:, 0]
+    margins = rivals.max(axis=1) - true[:, 0]
     keys = rows.columns.get("key", np.arange(len(rows)))
     return tuple(
         WrongRow(
-            key=str(keys[scored[place]]),
-            id=hex_id(rows.ids[scored[place]]),
-            label=rows.class_names[labels[place]],
-            predicted=rows.class_names[int(rivals[place].argmax())],
-            margin=float(margins[place]),
+            key=str(keys[scored[row]]),
+            id=hex_id(rows.ids[scored[row]]),
+            label=rows.class_names[labels[row]],
+            predicted=rows.class_names[int(rivals[row].argmax())],
+            margin=float(margins[row]),
         )
-        for place in np.argsort(-margins, kind="stable")[:MOST_WRONG]
-        if margins[place] > 0
+        for row in np.argsort(-margins, kind="stable")[:MOST_WRONG]
+        if margins[row] > 0
     )

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
-from probekit.arrays import Array, Indices
-from probekit.evaluation.intervals import Estimate, Sampling, share
+from probekit.arrays import Indices
+from probekit.evaluation.intervals import Estimate, share
 from probekit.probing.heads import HEADS, Fit
 from probekit.probing.options import ProbeOptions
 from probekit.probing.rows import ProbeRows
@@ -20,7 +20,7 @@ class FewShot:
     """The accuracy of heads of `shots` rows of every class.
 
     accuracies: of every draw; deviation: their standard deviation (n - 1).
-    accuracy: their mean, with the interval of the evaluated rows.
+    accuracy: the mean over evaluated rows of the share of draws that get them right.
     error: why there is none.
     """
 
@@ -83,15 +83,7 @@ def _probe_shots(
         hits[draw, held_out] = scores.argmax(axis=1) == evaluated.labels[held_out]
     accuracies = np.nanmean(hits, axis=1)
     deviation = float(np.std(accuracies, ddof=1)) if len(accuracies) > 1 else None
-    estimate = _mean_accuracy(hits, float(accuracies.mean()), rows.sampling(options))
-    return FewShot(shots, len(drawn), tuple(accuracies.tolist()), estimate, deviation)
-
-
-def _mean_accuracy(hits: Array, mean: float, sampling: Sampling) -> Estimate:
-    """The draws' mean; its interval is that of the rows' mean hits."""
-    evaluated = np.asarray(np.isfinite(hits).any(axis=0))
-    estimate = share(np.nanmean(hits[:, evaluated], axis=0), sampling.of(evaluated))
-    shift = mean - estimate.value
-    low = max(0.0, estimate.low + shift)
-    high = min(1.0, estimate.high + shift)
-    return replace(estimate, value=mean, low=low, high=high)
+    is_evaluated = np.asarray(np.isfinite(hits).any(axis=0))
+    row_means = np.nanmean(hits[:, is_evaluated], axis=0)
+    accuracy = share(row_means, rows.sampling(options).of(is_evaluated))
+    return FewShot(shots, len(drawn), tuple(accuracies.tolist()), accuracy, deviation)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import fields
 from inspect import signature
 from pathlib import Path
@@ -20,57 +20,33 @@ if TYPE_CHECKING:
     from probekit.cache import Cache
     from probekit.extraction.sources import RowSplits
 
+PROBE_FIELDS = tuple(field.name for field in fields(ProbeOptions))
+
 
 def probe(
     data: object,
     *,
     backbone: object = None,
-    heads: Sequence[str] | str = ("ridge",),
     test: object = None,
     groups: object = None,
-    shots: Sequence[int] | int = (),
-    draws: int = 5,
-    knn: int | None = None,
-    metric: str | None = None,
-    ridge: float | str = "auto",
-    normalize: str = "none",
-    confidence: float = 0.95,
-    controls: bool = True,
-    drop_copies: bool = False,
-    seed: int = 0,
     cache: Cache | Path | str | None = None,
     progress: Progress = silent,
     **options: Any,
 ) -> ProbeResult:
-    """Encode what is not encoded yet, fit heads and evaluate them on rows that they do not know.
+    """Encode what is not encoded yet, fit heads and evaluate them on held-out rows.
 
     data: a cached set, a path, a name with a scheme, (X, y), an EmbeddingSet, a dataset object; or
         a list of these.
     backbone: a name, a module, a Backbone; or a list of these. None for vectors and cached sets.
-    heads: "ridge", "knn"; knn: the number of neighbors (and that head).
     test: evaluate on this; by default on the data's own test split, else on training rows in five
         folds. A validation split joins the training rows.
     groups: a value for each row in memory; what belongs together is left out together. For a
         column of the data pass group_column.
-    shots, draws: also heads of so few training rows of every class, drawn so often.
-    controls: also shuffled labels and random vectors, in which nothing can be found.
-    options: the fields of DataOptions, ExtractOptions and VectorOptions.
+    options: the fields of ProbeOptions (heads, shots, metric, ridge, ...), DataOptions,
+        ExtractOptions and VectorOptions.
     """
-    names = [heads] if isinstance(heads, str) else list(heads)
-    if knn is not None and "knn" not in names:
-        names.append("knn")
-    settings = ProbeOptions(
-        heads=tuple(dict.fromkeys(names)),
-        shots=(shots,) if isinstance(shots, int) else tuple(shots),
-        draws=draws,
-        neighbors=20 if knn is None else knn,
-        metric=metric,
-        ridge=ridge,
-        normalize=normalize,
-        confidence=confidence,
-        drop_copies=drop_copies,
-        seed=seed,
-    )
+    fitting = [name for name in PROBE_FIELDS if name in options]
+    settings = ProbeOptions(**{name: options.pop(name) for name in fitting})
     reading = reading_options(options)
     sources = _several(data)
     backbones = _several(backbone)
@@ -86,7 +62,7 @@ def probe(
     cells: list[Cell] = []
     errors: list[ProbekitError] = []
     for source in sources:
-        pending_controls = len(CONTROLS) * len(sources) if controls else 0
+        pending_controls = len(CONTROLS) * len(sources) if settings.controls else 0
         for name in backbones:
             try:
                 parts = read_rows(
@@ -121,11 +97,11 @@ def reading_options(options: Mapping[str, Any]) -> dict[str, Any]:
 
     kinds = {"data": DataOptions, "options": ExtractOptions, "vectors": VectorOptions}
     names = {kind: {field.name for field in fields(value)} for kind, value in kinds.items()}
-    known = set().union(*names.values())
-    for name in options:
-        if name not in known:
-            hint = nearest(name, [*signature(probe).parameters, *known])
-            raise InputError(f"probe() has no argument {name!r}. {hint}")
+    choices = set().union(*names.values())
+    unknown = [name for name in options if name not in choices]
+    if unknown:
+        hint = nearest(unknown[0], [*signature(probe).parameters, *PROBE_FIELDS, *choices])
+        raise InputError(f"probe() has no argument {unknown[0]!r}. {hint}")
     return {
         kind: value(**{name: options[name] for name in names[kind] if name in options})
         for kind, value in kinds.items()

@@ -17,15 +17,13 @@ from probekit.probing.evaluate import WrongRow
 from probekit.probing.few_shot import FewShot
 from probekit.probing.options import METRICS
 
-COLUMNS = (
-    *("data", "backbone", "view", "head", "control", "shots", "metric", "result", "chance"),
-    *("value", "low", "high", "confidence", *METRICS, "calibration_error", "deviation"),
-    *("width", "normalize", "fit", "train_rows", "test_rows", "evaluated_on"),
-    *("copies", "skipped", "suspicious", "error"),
-)
 SHOWN_COLUMNS = (
     *("data", "backbone", "view", "head", "control", "shots", "metric", "result", "chance"),
     *("calibration_error", "width", "normalize", "fit", "train_rows", "test_rows", "evaluated_on"),
+)
+COLUMNS = (
+    *(*SHOWN_COLUMNS, "value", "low", "high", "confidence", *METRICS, "deviation"),
+    *("copies", "skipped", "suspicious", "error"),
 )
 
 
@@ -115,11 +113,11 @@ class ProbeResult:
         return "\n".join([self.to_markdown(), *self.notes])
 
     def _repr_html_(self) -> str:
-        lines = [
-            "".join(f"<td>{html.escape(text)}</td>" for text in line) for line in self._table()
-        ]
-        notes = "".join(f"<p>{html.escape(note)}</p>" for note in self.notes)
-        return f"<table><tr>{'</tr><tr>'.join(lines)}</tr></table>{notes}"
+        import pandas
+
+        headers, *lines = self._table()
+        table: str = pandas.DataFrame(lines, columns=headers).to_html(index=False)
+        return table + "".join(f"<p>{html.escape(note)}</p>" for note in self.notes)
 
     @property
     def _pair(self) -> list[Cell]:

@@ -225,13 +225,13 @@ def _compare_classes(
     """Rows by class of the test rows that no training row has; classes without test rows."""
     if test.labels is None:
         return {}, ()
-    known = len(train.class_names)
-    counts = np.bincount(test.labels, minlength=known).tolist()
-    unknown = dict(zip(test.class_names[known:], counts[known:], strict=True))
+    trained = len(train.class_names)
+    counts = np.bincount(test.labels, minlength=trained).tolist()
+    unknown = dict(zip(test.class_names[trained:], counts[trained:], strict=True))
     missing = tuple(
         name for name, count in zip(train.class_names, counts, strict=False) if not count
     )
-    if len(missing) == known:
+    if len(missing) == trained:
         raise MismatchError(
             f"Training and test rows share no class: found {_listed(train.class_names)} and "
             f"{_listed(tuple(unknown))}. Give both the same class names."
@@ -242,7 +242,7 @@ def _compare_classes(
             f"rows ({_listed(tuple(unknown))}); they count as wrong."
         )
     if missing:
-        notes.append(f"{len(missing)} of {known} classes have no test rows: {_listed(missing)}.")
+        notes.append(f"{len(missing)} of {trained} classes have no test rows: {_listed(missing)}.")
     return unknown, missing
 
 
