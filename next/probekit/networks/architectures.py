@@ -162,17 +162,15 @@ def architecture(name: str, shape: tuple[int, ...], classes: int) -> Architectur
 
 
 @lru_cache(maxsize=8)
-def built(architecture: Architecture, parameters: int | None = None) -> nn.Module:
+def built(architecture: Architecture, parameters: int) -> nn.Module:
     """The module in eval mode, with whatever weights; refused where it has not so many parameters.
 
     Named architectures are counted before anything is allocated.
     """
-    if parameters is not None and not isinstance(architecture, Own):
-        with torch.device("meta"):
-            _check_count(architecture.build(), parameters)
+    if not isinstance(architecture, Own):
+        _check_count(parameter_count(architecture), parameters)
     module = initialized(architecture, 0)
-    if parameters is not None:
-        _check_count(module, parameters)
+    _check_count(count_parameters(module), parameters)
     return module
 
 
@@ -183,8 +181,17 @@ def initialized(architecture: Architecture, seed: int) -> nn.Module:
         return architecture.build().cpu().eval()
 
 
-def _check_count(module: nn.Module, parameters: int) -> None:
-    count = sum(parameter.numel() for parameter in module.parameters())
+def count_parameters(module: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in module.parameters())
+
+
+def parameter_count(architecture: Architecture) -> int:
+    """Without allocating them."""
+    with torch.device("meta"):
+        return count_parameters(architecture.build())
+
+
+def _check_count(count: int, parameters: int) -> None:
     if count != parameters:
         raise InputError(
             f"Weights of a network must be as many as its parameters, {count:,}; found "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.autograd import grad
 from torch.func import functional_call, jvp, vjp, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
@@ -30,6 +31,9 @@ MEMORY = Path("/proc/meminfo")
 CGROUP = Path("/sys/fs/cgroup")
 
 
+Parts = tuple[Tensor, ...]
+
+
 @contextmanager
 def differentiable() -> Iterator[None]:
     """Attention by kernels that both modes can differentiate."""
@@ -42,7 +46,7 @@ def differentiable() -> Iterator[None]:
         torch.backends.mha.set_fastpath_enabled(fast)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class FlatModule:
     """f(x; w) with w flat; the buffers are frozen.
 
@@ -53,6 +57,7 @@ class FlatModule:
     buffers: Mapping[str, Tensor]
     columns: Indices
     dtype: torch.dtype
+    has_forward_mode: bool = field(default=True, init=False)
 
     @cached_property
     def tensors(self) -> Mapping[str, Place]:
@@ -61,54 +66,73 @@ class FlatModule:
 
     def tensor(self, array: NDArray[Any]) -> Tensor:
         """An array as a tensor of the dtype in which it is computed."""
-        return torch.from_numpy(np.ascontiguousarray(array)).to(self.dtype)
+        writable = np.require(array, requirements=("C", "W"))  # torch warns of others
+        return torch.from_numpy(writable).to(self.dtype)
+
+    def all_outputs(self, flat: Tensor, inputs: Tensor) -> Tensor:
+        """f(x; w), (rows, outputs), those outside the columns too."""
+        return self._all_outputs(self._parts(flat), inputs)
 
     def outputs(self, flat: Tensor, inputs: Tensor) -> Tensor:
         """f(x; w), (rows, columns)."""
-        outputs = self.all_outputs(flat, inputs)
-        if outputs.shape[1] == len(self.columns):
-            return outputs
-        return outputs[:, torch.from_numpy(self.columns)]
-
-    def all_outputs(self, flat: Tensor, inputs: Tensor) -> Tensor:
-        params = {name: flat[span].view(shape) for name, (span, shape) in self.tensors.items()}
-        with differentiable():
-            outputs = functional_call(self.module, {**params, **self.buffers}, (inputs,))
-        if not isinstance(outputs, Tensor) or outputs.ndim != 2 or len(outputs) != len(inputs):
-            shape = tuple(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
-            raise InputError(
-                f"A network must return a tensor (rows, classes); of {len(inputs)} rows this one "
-                f"returned {shape}. Return the logits alone."
-            )
-        return outputs
+        return self._outputs(self._parts(flat), inputs)
 
     def push(self, flat: Tensor, vector: Tensor, inputs: Tensor) -> tuple[Tensor, Tensor]:
         """f(x; w) and J v."""
-        result = jvp(lambda w: self.outputs(w, inputs), (flat,), (vector,))
-        return result[0], result[1]
+        params, tangents = self._parts(flat), self._parts(vector)
+        if self.has_forward_mode:
+            try:
+                result = jvp(lambda *w: self._outputs(w, inputs), params, tangents)
+                return result[0], result[1]
+            except (NotImplementedError, RuntimeError):  # a layer without it, as LSTM in float32
+                self.has_forward_mode = False
+        return self._push_by_reverse(params, tangents, inputs)
+
+    def _push_by_reverse(
+        self, params: Parts, tangents: Parts, inputs: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """J^T u is linear in u, and its derivative along the tangents is J v."""
+        outputs, params = self._recorded(params, inputs)
+        cotangent = torch.zeros_like(outputs, requires_grad=True)
+        pulled = grad(outputs, params, cotangent, create_graph=True, materialize_grads=True)
+        moved = grad(pulled, cotangent, tangents)[0]
+        return outputs.detach(), moved
 
     def linearize(self, flat: Tensor, inputs: Tensor) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
         """f(x; w), and u -> J^T u."""
-        outputs, pull = vjp(lambda w: self.outputs(w, inputs), flat)[:2]
-        return outputs, lambda cotangent: pull(cotangent)[0]
+        outputs, params = self._recorded(self._parts(flat), inputs)
+
+        def pull(cotangent: Tensor) -> Tensor:
+            return _joined(
+                grad(outputs, params, cotangent, retain_graph=True, materialize_grads=True)
+            )
+
+        return outputs.detach(), pull
 
     def row_gradients(
         self, flat: Tensor, inputs: Tensor, cotangents: Tensor
     ) -> Iterator[tuple[slice, Tensor]]:
         """J_i^T u_i of some rows at a time, (m, p)."""
+        params = self._parts(flat)
 
         def gradient(row: Tensor, cotangent: Tensor) -> Tensor:
-            return self.linearize(flat, row[None])[1](cotangent[None])
+            pull = vjp(lambda *w: self._outputs(w, row[None]), *params)[1]
+            return _joined(pull(cotangent[None]))
 
-        size = max(1, BLOCK_BYTES // (4 * len(flat) * flat.element_size()))
         batched = vmap(gradient)
+        size = max(1, BLOCK_BYTES // (4 * len(flat) * flat.element_size()))
         for first in range(0, len(inputs), size):
             part = slice(first, first + size)
-            pairs = inputs[part], cotangents[part]
             try:
-                gradients = batched(*pairs)
+                gradients = batched(inputs[part], cotangents[part])
             except (RuntimeError, NotImplementedError):  # not all layers have a rule for it
-                gradients = torch.stack([gradient(*pair) for pair in zip(*pairs, strict=True)])
+                pairs = zip(inputs[part], cotangents[part], strict=True)
+                gradients = torch.stack(
+                    [
+                        self.linearize(flat, row[None])[1](cotangent[None])
+                        for row, cotangent in pairs
+                    ]
+                )
             yield part, gradients
 
     def row_bytes(self, flat: Tensor, inputs: Tensor) -> int:
@@ -124,9 +148,41 @@ class FlatModule:
             return saved
 
         with torch.autograd.graph.saved_tensors_hooks(note, lambda saved: saved):
-            outputs = self.outputs(flat.detach().requires_grad_(), inputs)
+            outputs = self._recorded(self._parts(flat), inputs)[0]
         total = sum(sizes.values()) + outputs.nbytes + inputs.nbytes
         return 2 * total // len(inputs)  # forward mode carries a tangent beside each value
+
+    def _parts(self, flat: Tensor) -> Parts:
+        """The module's tensors as views of the flat vector."""
+        return tuple(flat[span].view(shape) for span, shape in self.tensors.values())
+
+    def _recorded(self, params: Parts, inputs: Tensor) -> tuple[Tensor, Parts]:
+        """f(x; w) with its graph, and the tensors that it leads to."""
+        leaves = tuple(part.detach().requires_grad_() for part in params)
+        with torch.enable_grad():
+            return self._outputs(leaves, inputs), leaves
+
+    def _outputs(self, params: Parts, inputs: Tensor) -> Tensor:
+        outputs = self._all_outputs(params, inputs)
+        if outputs.shape[1] == len(self.columns):
+            return outputs
+        return outputs[:, torch.from_numpy(self.columns)]
+
+    def _all_outputs(self, params: Parts, inputs: Tensor) -> Tensor:
+        tensors = {**dict(zip(self.tensors, params, strict=True)), **self.buffers}
+        with differentiable():
+            outputs = functional_call(self.module, tensors, (inputs,))
+        if not isinstance(outputs, Tensor) or outputs.ndim != 2 or len(outputs) != len(inputs):
+            shape = tuple(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
+            raise InputError(
+                f"A network must return a tensor (rows, classes); of {len(inputs)} rows this one "
+                f"returned {shape}. Return the logits alone."
+            )
+        return outputs
+
+
+def _joined(parts: Parts) -> Tensor:
+    return torch.cat([part.reshape(-1) for part in parts])
 
 
 def places(module: nn.Module) -> dict[str, Place]:
@@ -168,15 +224,20 @@ def as_array(tensor: Tensor) -> Array:
 def rows_at_once(network: FlatModule, flat: Tensor, inputs: Tensor) -> int:
     """How many rows are computed at once, by what a few of them keep; the same on every machine."""
     row_bytes = network.row_bytes(flat, inputs)
-    needed = row_bytes + VECTORS * 8 * len(flat)
+    check_memory(len(flat), row_bytes)
+    return max(1, min(MOST_ROWS, BLOCK_BYTES // max(1, row_bytes)))
+
+
+def check_memory(parameters: int, row_bytes: int = 0) -> None:
+    """Refuse a network that cannot be trained here, even a row at a time."""
+    needed = row_bytes + VECTORS * 8 * parameters
     free = free_memory()
     if needed > free:
         raise InputError(
-            f"A network of {len(flat):,} parameters needs {needed / 1e9:.1f} GB for one row of "
-            f"{tuple(inputs.shape[1:])}; {free / 1e9:.1f} GB are free. Take a smaller network, or "
-            "smaller pictures (pixels:SIDE)."
+            f"A network of {parameters:,} parameters needs {needed / 1e9:.1f} GB for one row; "
+            f"{free / 1e9:.1f} GB are free. Take a smaller network, or smaller pictures "
+            "(pixels:SIDE)."
         )
-    return max(1, min(MOST_ROWS, BLOCK_BYTES // max(1, row_bytes)))
 
 
 def free_memory() -> float:
@@ -191,8 +252,8 @@ def free_memory() -> float:
     return free
 
 
-def check_module(network: FlatModule, flat: Tensor, inputs: Tensor) -> None:
-    """Refuse, before any work, what is no function of parameters and of one row."""
+def check_module(network: FlatModule, flat: Tensor, inputs: Tensor) -> Tensor:
+    """All outputs; refuses, before any work, what is no function of parameters and of one row."""
     training = [name or "it" for name, part in network.module.named_modules() if part.training]
     if training:
         raise InputError(
@@ -200,39 +261,69 @@ def check_module(network: FlatModule, flat: Tensor, inputs: Tensor) -> None:
             "mode. Call .eval()."
         )
     before = inputs.clone()
-    outputs = network.outputs(flat, inputs)
+    try:
+        outputs = network.all_outputs(flat, inputs)
+    except InputError:
+        raise
+    except Exception as error:  # whatever a module does with such samples
+        raise InputError(
+            f"A network must take samples of shape {tuple(inputs.shape[1:])}; it raised "
+            f"{_first_line(error)} Take a network for these, or encode other samples (pixels:SIDE)."
+        ) from error
+    if outputs.shape[1] != len(network.columns):
+        raise InputError(
+            f"A network must have an output for each of {len(network.columns)} classes or targets; "
+            f"this one has {outputs.shape[1]}. Let its factory take num_classes."
+        )
     if not torch.equal(inputs, before):
-        raise InputError("A network must leave its input as it is; this one writes into it.")
+        raise InputError(
+            "A network must leave its input as it is; this one writes into it. Let it copy first."
+        )
     if not torch.isfinite(outputs).all():
         raise InputError("A network's outputs must be finite; found others. Check its weights.")
-    if not torch.equal(outputs, network.outputs(flat, inputs)):
+    if not torch.equal(outputs, network.all_outputs(flat, inputs)):
         raise InputError(
             "A network must give the same outputs twice; these differ. Take out what is random."
         )
-    alone = torch.cat([network.outputs(flat, row[None]) for row in inputs])
-    if not _agree(outputs, alone):
-        raise InputError(
-            "A network must treat each row by itself; with others a row has other outputs. Set "
-            "track_running_stats of batch norm, or use layer or group norm."
-        )
+    _check_rows(network, flat, inputs, outputs)
+    _check_derivatives(network, flat, inputs, outputs)
+    return outputs
+
+
+def _check_rows(network: FlatModule, flat: Tensor, inputs: Tensor, outputs: Tensor) -> None:
+    difference = "its outputs differ"
+    try:
+        alone = torch.cat([network.all_outputs(flat, row[None]) for row in inputs])
+        if (outputs - alone).abs().max() <= AGREEMENT * outputs.abs().max():
+            return
+    except (RuntimeError, ValueError) as error:  # batch norm has no variance of one row
+        difference = _first_line(error)
+    raise InputError(
+        f"A network must treat each row by itself; of a row alone: {difference} Set "
+        "track_running_stats of batch norm, or use layer or group norm."
+    )
+
+
+def _check_derivatives(network: FlatModule, flat: Tensor, inputs: Tensor, outputs: Tensor) -> None:
     generator = torch.Generator().manual_seed(0)
     vector = torch.randn(len(flat), generator=generator).to(flat.dtype)
     cotangent = torch.randn(outputs.shape, generator=generator).to(flat.dtype)
     try:
         moved = network.push(flat, vector, inputs)[1]
         pulled = network.linearize(flat, inputs)[1](cotangent)
-    except (RuntimeError, NotImplementedError) as error:
+    except (RuntimeError, NotImplementedError, ValueError) as error:
         raise InputError(
-            "A network must be differentiable in forward and reverse mode; torch says: "
-            f"{str(error).partition(chr(10))[0]} Replace that layer."
+            f"A network must have derivatives in its parameters; torch says: {_first_line(error)} "
+            "Replace that layer."
         ) from error
-    if not _agree((moved * cotangent).sum(), (pulled * vector).sum(), moved.norm() * len(vector)):
+    difference = (moved * cotangent).sum() - (pulled * vector).sum()
+    if not difference.abs() <= AGREEMENT * moved.norm() * cotangent.norm():
         raise InputError(
             "Forward and reverse mode must agree; for this network they do not. Replace layers "
             "with derivatives of their own (torch.autograd.Function)."
         )
 
 
-def _agree(left: Tensor, right: Tensor, scale: Tensor | float = 0.0) -> bool:
-    size = torch.maximum(left.abs().max(), right.abs().max()) + 1e-3 * torch.as_tensor(scale)
-    return bool((left - right).abs().max() <= AGREEMENT * size + 1e-12)
+def _first_line(error: Exception) -> str:
+    line = str(error).partition("\n")[0].rstrip(".")
+    return f"{type(error).__name__}: {line[:160]}."

@@ -4,16 +4,24 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from probekit.arrays import Array
 from probekit.embeddings import EmbeddingSet
 from probekit.errors import CorruptError, InputError, NotFoundError
-from probekit.files import read_limited
-from probekit.networks.architectures import Architecture, initialized
-from probekit.networks.jacobian import as_array, check_module, flatten, frozen_buffers
+from probekit.networks.architectures import Architecture, Own, initialized, parameter_count
+from probekit.networks.jacobian import (
+    as_array,
+    check_memory,
+    check_module,
+    flatten,
+    frozen_buffers,
+    rows_at_once,
+)
 from probekit.networks.network import (
     Center,
     LinearizedNetwork,
@@ -27,7 +35,6 @@ from probekit.progress import Progress, Step, silent
 
 BATCH = 32
 RATE = 1e-3
-MAX_BYTES = 1 << 36
 
 
 @dataclass(frozen=True)
@@ -37,6 +44,14 @@ class Pretraining:
     rows: EmbeddingSet
     epochs: int
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        if len(self.rows) < 2 or self.epochs < 0:
+            raise InputError(
+                f"Pretraining needs 2 rows of the server or more, and epochs; found "
+                f"{len(self.rows)} rows and {self.epochs} epochs. Raise --server-share, or pass "
+                "--pretrain-epochs 0."
+            )
 
 
 def network_model(
@@ -54,36 +69,49 @@ def network_model(
     progress: Progress = silent,
 ) -> Network:
     """The model of an architecture, from the weights with which training starts."""
+    if not isinstance(architecture, Own):
+        check_memory(parameter_count(architecture))
     module = initialized(architecture, seed)
     if weights is not None:
         load_weights(module, weights)
+    start = _check_start(module, sample_shape, classes)
     if pretraining is not None:
         pretrain(module, pretraining, sample_shape, progress)
-    flat = flatten(dict(module.named_parameters()))
-    buffers = flatten(frozen_buffers(module))
-    network = flat_module(module, buffers, np.arange(classes), "float64")
-    samples = network.tensor(synthetic_samples(sample_shape))
-    canary = network.all_outputs(network.tensor(flat), samples)
-    if canary.shape[1] != classes:
-        raise InputError(
-            f"The network must have an output for each of {classes} classes or targets; it has "
-            f"{canary.shape[1]}. Let its factory take num_classes."
-        )
-    check_module(network, network.tensor(flat), samples)
+        start = _check_start(module, sample_shape, classes)
     kind = LinearizedNetwork if linearize else Network
     model = kind(
-        architecture,
-        flat,
-        buffers,
-        sample_shape,
-        np.arange(classes),
-        as_array(canary),
-        loss,
-        precision,
+        architecture=architecture,
+        weights=start.weights,
+        buffers=start.buffers,
+        sample_shape=sample_shape,
+        columns=np.arange(classes),
+        canary=start.canary,
+        loss=loss,
+        precision=precision,
     )
     if isinstance(model, LinearizedNetwork):
         return replace(model, pull_to=center)
     return model
+
+
+class _Start(NamedTuple):
+    weights: Array
+    buffers: Array
+    canary: Array
+
+
+def _check_start(module: nn.Module, sample_shape: tuple[int, ...], classes: int) -> _Start:
+    """What training starts from; refuses networks that cannot be trained."""
+    if not any(True for _ in module.parameters()):
+        raise InputError("A network must have parameters; this one has none. Give it a layer.")
+    weights = flatten(dict(module.named_parameters()))
+    buffers = flatten(frozen_buffers(module))
+    network = flat_module(module, buffers, np.arange(classes), "float64")
+    flat = network.tensor(weights)
+    samples = network.tensor(synthetic_samples(sample_shape))
+    canary = check_module(network, flat, samples)
+    rows_at_once(network, flat, samples)
+    return _Start(weights, buffers, as_array(canary))
 
 
 def pretrain(
@@ -105,7 +133,7 @@ def pretrain(
             order = generator.permutation(len(rows))
             for first in range(0, len(rows), BATCH):
                 batch = order[first : first + BATCH]
-                if len(batch) == 1 and len(rows) > 1:  # batch norm has no variance of one row
+                if len(batch) == 1:  # batch norm has no variance of one row
                     continue
                 inputs = torch.from_numpy(np.asarray(rows.rows[batch], np.float32))
                 optimizer.zero_grad()
@@ -125,9 +153,9 @@ def load_weights(module: nn.Module, path: Path) -> None:
         raise NotFoundError(f"No weights at {path}. Pass a .safetensors or .pt file.")
     try:
         if path.suffix == ".safetensors":
-            from safetensors.torch import load
+            from safetensors.torch import load_file
 
-            tensors = load(read_limited(path, MAX_BYTES))
+            tensors = load_file(path)
         else:
             tensors = torch.load(path, map_location="cpu", weights_only=True)
             tensors = tensors.get("state_dict", tensors)
@@ -149,6 +177,9 @@ def load_weights(module: nn.Module, path: Path) -> None:
 def _targets(rows: EmbeddingSet) -> Tensor:
     if rows.targets is not None:
         return torch.from_numpy(np.asarray(rows.targets, np.float32))
-    if rows.labels is None:
-        raise InputError(f"{rows.source} has no labels. Pass labels (--labels FILE).")
+    if rows.labels is None or (rows.labels < 0).any():
+        raise InputError(
+            f"Pretraining needs a label for each row; {rows.source} lacks some. Pass labels "
+            "(--labels FILE)."
+        )
     return torch.from_numpy(np.asarray(rows.labels, np.int64))
