@@ -38,6 +38,10 @@ IDX_BYTES = 0x800
 """How idx files of unsigned bytes begin; the number of their dimensions is added."""
 CONTENT_NAMES = ("images", "image", "x", "data", "inputs", "pixels", "texts", "text")
 CLASS_LIST_NAMES = ("class_names", "label_names")
+WRITE_AGAIN = (
+    "Write it again, without Python objects, which would need pickle: "
+    "np.savez(FILE, x=rows, y=labels.astype(str))."
+)
 
 
 def load(name: str, options: DataOptions) -> Splits:
@@ -102,12 +106,12 @@ def _read_rows(value: Any, source: str) -> Table:
         )
     if labels is None:
         return Table(rows, kind)
-    array = _decoded(as_numpy(labels))
+    array = decoded(as_numpy(labels))
     values = labels if isinstance(labels, list) and array.dtype.kind == "U" else array
     return Table(rows, kind, {"target": values}, "target", class_names)
 
 
-def _decoded(array: NDArray[Any]) -> NDArray[Any]:
+def decoded(array: NDArray[Any]) -> NDArray[Any]:
     return np.char.decode(array, "utf-8") if array.dtype.kind == "S" else array
 
 
@@ -164,11 +168,9 @@ def read_npz(path: Path, source: str, options: DataOptions) -> Splits:
 def load_npz(path: Path) -> dict[str, NDArray[Any]]:
     try:
         with path.open("rb") as file:  # np.load would leave a broken file open
-            return {key: _decoded(array) for key, array in np.load(file).items()}
+            return {key: decoded(array) for key, array in np.load(file).items()}
     except (ValueError, AttributeError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-        raise InputError(
-            f"{path} cannot be read ({error}). Write arrays of numbers or texts with np.savez."
-        ) from error
+        raise InputError(f"{path} cannot be read ({error}). {WRITE_AGAIN}") from error
 
 
 def _npz_splits(arrays: dict[str, NDArray[Any]]) -> dict[str, dict[str, NDArray[Any]]]:

@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from probekit.data.arrays import WRITE_AGAIN, decoded, load_npz
 from probekit.embeddings import as_numpy
 from probekit.errors import InputError, NotFoundError
-
-TABLES = (".parquet", ".jsonl", ".csv", ".tsv")
-SUFFIXES = (".npy", ".npz", ".h5", ".hdf5", ".safetensors", ".pt", ".pth", *TABLES)
-WRITE_AGAIN = (
-    "Write it again, without Python objects, which would need pickle: "
-    "np.savez(FILE, x=vectors, y=labels.astype(str))."
-)
 
 Columns = dict[str, NDArray[Any]]
 
@@ -39,38 +33,32 @@ def read_columns(path: Path, array_name: str, *, text_columns: Iterable[str] = (
             f"Expected a file {', '.join(SUFFIXES)}, or a folder that clip-retrieval wrote; found "
             f"{path}. Write arrays with np.save or np.savez."
         )
+    suffix = path.suffix.lower()
     try:
-        columns = _read_arrays(path, text_columns)
+        if suffix in TABLES:
+            columns = arrow_columns(_read_arrow(path, suffix, text_columns))
+        else:
+            columns = READERS[suffix](path)
+    except InputError:
+        raise
     except Exception as error:  # whatever a parser does on a damaged file
         reason = str(error).partition("\n")[0]
         raise InputError(f"{path} cannot be read ({reason}). {WRITE_AGAIN}") from error
-    arrays = {
-        name or array_name: np.char.decode(column) if column.dtype.kind == "S" else column
-        for name, column in columns.items()
-        if column.ndim
-    }
+    arrays = {name or array_name: decoded(column) for name, column in columns.items()}
+    arrays = {name: column for name, column in arrays.items() if column.ndim}
     if not any(map(len, arrays.values())):
         raise InputError(f"{path} must hold at least one row; it is empty. Write it again.")
     return arrays
 
 
-def _read_arrays(path: Path, text_columns: Iterable[str]) -> Columns:
-    match path.suffix.lower():
-        case ".npy":
-            return {"": np.load(path, mmap_mode="r", allow_pickle=False)}
-        case ".npz":
-            with np.load(path, allow_pickle=False) as archive:
-                return dict(archive)
-        case ".h5" | ".hdf5":
-            return _read_h5(path)
-        case ".safetensors":
-            from safetensors.torch import load_file  # its NumPy twin has no bfloat16
+def _read_npy(path: Path) -> Columns:
+    return {"": np.load(path, mmap_mode="r", allow_pickle=False)}
 
-            return {name: as_numpy(tensor) for name, tensor in load_file(path).items()}
-        case ".pt" | ".pth":
-            return _read_torch(path)
-        case _:
-            return arrow_columns(_read_arrow(path, text_columns))
+
+def _read_safetensors(path: Path) -> Columns:
+    from safetensors.torch import load_file  # its NumPy twin has no bfloat16
+
+    return {name: as_numpy(tensor) for name, tensor in load_file(path).items()}
 
 
 def _read_h5(path: Path) -> Columns:
@@ -100,12 +88,22 @@ def _read_torch(path: Path) -> Columns:
     }
 
 
-def _read_arrow(path: Path, text_columns: Iterable[str]) -> Any:
+READERS: dict[str, Callable[[Path], Columns]] = {
+    ".npy": _read_npy,
+    ".npz": load_npz,
+    **dict.fromkeys((".h5", ".hdf5"), _read_h5),
+    ".safetensors": _read_safetensors,
+    **dict.fromkeys((".pt", ".pth"), _read_torch),
+}
+TABLES = (".parquet", ".jsonl", ".csv", ".tsv")
+SUFFIXES = (*READERS, *TABLES)
+
+
+def _read_arrow(path: Path, suffix: str, text_columns: Iterable[str]) -> Any:
     import pyarrow as pa
     from pyarrow import csv, parquet
     from pyarrow import json as jsonl
 
-    suffix = path.suffix.lower()
     if suffix == ".parquet":
         return parquet.read_table(path)
     if suffix == ".jsonl":

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -67,12 +67,10 @@ class VectorOptions(DataOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for first, second in (
-            ("label_column", "target_columns"),
-            ("vector_column", "vector_columns"),
-        ):
-            if getattr(self, first) and getattr(self, second):
-                raise InputError(f"Pass {first} or {second}; found both.")
+        if self.label_column and self.target_columns:
+            raise InputError("Pass label_column or target_columns; found both.")
+        if self.vector_column and self.vector_columns:
+            raise InputError("Pass vector_column or vector_columns; found both.")
         if self.join and self.labels is None:
             raise InputError(f"join (--join {self.join}) needs a file of labels (--labels FILE).")
 
@@ -120,9 +118,7 @@ def _read(columns: Columns, options: VectorOptions, *, source: str) -> VectorSet
         columns |= _join(columns, more, options, problems, notes)
     table = Table(vectors, "vector", columns, label)
     splits = make_splits(source, {"": table}, options, notes)
-    datasets = {
-        name: part for name, part in splits.by_name.items() if isinstance(part, TableDataset)
-    }
+    datasets = cast("Mapping[str, TableDataset]", splits.by_name)
     problems["no label"] = np.concatenate([_unlabeled(part) for part in datasets.values()])
     reasons = _skip_reasons(problems, keys, options)
     sets = {
@@ -151,14 +147,10 @@ def _embedding_set(
     """The rows of a split that can be used; the others are listed as skipped."""
     skipped = [row for row in dataset.indices.tolist() if row in reasons]
     part = dataset.take(np.flatnonzero(~np.isin(dataset.indices, skipped)))
-    rows = EmbeddingSet.from_numpy(
-        vectors if len(part) == len(vectors) else vectors[part.indices],
-        columns={"key": keys[part.indices].tolist()},
-        source=source,
-    )
+    rows = vectors if len(part) == len(vectors) else vectors[part.indices]
     return replace(
-        rows,
-        columns={**rows.columns, **part.columns},
+        EmbeddingSet.from_numpy(rows, source=source),
+        columns={"key": keys[part.indices], **part.columns},
         labels=part.labels if part.class_names else None,
         class_names=part.class_names,
         targets=part.labels if part.target_names else None,
@@ -169,10 +161,9 @@ def _embedding_set(
 
 def _unlabeled(dataset: TableDataset) -> Indices:
     """The rows that have no label although the dataset has labels."""
+    missing = (dataset.labels == UNLABELED) & bool(dataset.class_names)
     if dataset.target_names:
         missing = np.isnan(dataset.labels).all(axis=1)
-    else:
-        missing = (dataset.labels == UNLABELED) & bool(dataset.class_names)
     return np.asarray(dataset.indices[missing])
 
 
@@ -197,8 +188,8 @@ def _vector_names(columns: Columns, options: VectorOptions, source: str) -> list
     if options.vector_column:
         check_columns(columns, {options.vector_column: "--vector-column"}, source)
         return [options.vector_column]
-    found = (usual_name(columns, LABEL_NAMES), usual_name(columns, SPLIT_NAMES))
-    reserved = {*options.text_columns, *options.requested_columns, *found}
+    usual = {usual_name(columns, LABEL_NAMES), usual_name(columns, SPLIT_NAMES)}
+    reserved = {*options.text_columns, *options.requested_columns, *usual}
     free = [name for name in columns if name not in reserved]
     if options.vector_columns:
         names = fnmatch.filter(free, options.vector_columns)
@@ -209,8 +200,8 @@ def _vector_names(columns: Columns, options: VectorOptions, source: str) -> list
             )
         return sorted(names, key=_natural_order)
     matrices = [name for name in free if columns[name].ndim > 1]
-    usual = [name for name in matrices if name.lower() in VECTOR_NAMES]
-    for candidates in (usual, matrices, list(columns)):
+    typical = [name for name in matrices if name.lower() in VECTOR_NAMES]
+    for candidates in (typical, matrices, list(columns)):
         if len(candidates) == 1:
             return candidates
     raise InputError(
