@@ -48,7 +48,7 @@ others = [n for n in range(len(digits)) if digits.class_names[digits[n].label] !
 def bars(axes: Axes, measure: str, title: str) -> None:
     """One measure of the three heads, with its confidence intervals."""
     for row, name in enumerate(reversed(TITLES)):
-        estimate = evaluations[name].estimates[measure]
+        estimate = evaluations[name][measure]
         reach = [[estimate.value - estimate.low], [estimate.high - estimate.value]]
         look: Any = {"color": COLORS[name], "ecolor": "black", "capsize": 2}
         axes.barh(row, estimate.value, 0.7, xerr=reach, **look)
