@@ -103,7 +103,7 @@ def as_backbone(
         )
     samples = canary_samples(kind)[1:3]
     if samples:  # none for arrays, whose shape only the dataset knows
-        _try(backbone, samples, precision)
+        _measure(backbone, samples)
     return backbone
 
 
@@ -111,10 +111,10 @@ def _output(model: nn.Module, batch: Any) -> Mapping[str, Tensor]:
     return {VIEW: model(batch)}
 
 
-def _try(backbone: Backbone, samples: Sequence[Any], precision: str) -> None:
-    """Encode two samples of different sizes: finds the width, and what is random or mixed."""
+def _measure(backbone: Backbone, samples: Sequence[Any]) -> None:
+    """Find the width on two samples of different sizes."""
     try:
-        module.check_rows(backbone, [backbone.prepare(sample) for sample in samples], precision)
+        backbone.encode([backbone.prepare(sample) for sample in samples])
     except InputError:
         raise
     except Exception as error:  # whatever a user's function does with such samples
@@ -146,8 +146,6 @@ class FunctionBackbone:
             output = self.function(inputs)
         rows = output.float().cpu().numpy() if isinstance(output, Tensor) else np.asarray(output)
         self.views = {VIEW: module.check_output(self.name, rows, len(batch))}
-        if rows.dtype.kind not in "fiub":
-            raise InputError(f"{self.name} must give numbers; found an array of {rows.dtype}.")
         return rows.astype(np.float32, copy=False)
 
 
@@ -198,18 +196,14 @@ def _source(function: Callable[[Any], Any]) -> str:
     if isinstance(function, partial):
         arguments = repr((function.args, function.keywords))
         return _source(function.func) + _without_addresses(arguments)
-    description = _without_addresses(repr(function))
+    source = ""
     try:
         source = inspect.getsource(function if inspect.isroutine(function) else type(function))
-    except (OSError, TypeError) as error:
-        if description == repr(function):  # it says more than where it is
-            return description
-        raise InputError(
-            f"Cannot tell one version of {_qualified_name(function)} from another: it has no "
-            "source. Define it in a file, or set its attribute `identity` to a text that changes "
-            "when its numbers do."
-        ) from error
-    return source + description
+    except (OSError, TypeError):  # typed at a prompt, or built in
+        if inspect.isfunction(function):
+            code = function.__code__
+            source = f"{code.co_code.hex()} {code.co_consts} {code.co_names}"
+    return _without_addresses(source + repr(function))
 
 
 def _reachable(function: Callable[[Any], Any]) -> dict[str, object]:

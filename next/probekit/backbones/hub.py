@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from huggingface_hub import HfApi, constants, get_session, snapshot_download
+from huggingface_hub import constants, get_session, snapshot_download
 
 from probekit.errors import InputError, NotFoundError, OfflineError, ProbekitError
 from probekit.registry import Name
@@ -104,25 +104,16 @@ def fetch_snapshot(
 ) -> Path:
     """The folder of a hub repository's configuration and weights; its name is the commit.
 
-    One request asks for the commit. Where the hub cannot be reached, the local cache must have
-    the revision already.
+    Safetensors where there are any. Where the hub cannot be reached, the local cache must have the
+    revision already.
     """
-    weights = [f"{stem}.safetensors", f"{stem}-*.safetensors"]
-    offline = False
-    try:
-        info = HfApi().model_info(repository, revision=revision, timeout=TIMEOUT)
-        revision = info.sha
-        files = [Path(sibling.rfilename) for sibling in info.siblings or ()]
-        if not any(file.match(pattern) for file in files for pattern in weights):
-            weights = [f"{torch_stem}.bin", f"{torch_stem}-*.bin"]
-    except Exception as error:
-        offline = isinstance(translate(error, repository), OfflineError)
-        if not offline:
-            raise
-    patterns = ["*.json", *weights]
-    folder = snapshot_download(
-        repository, revision=revision, allow_patterns=patterns, local_files_only=offline
-    )
+    with one_request():
+        for file in (f"{stem}{{}}.safetensors", f"{torch_stem}{{}}.bin"):
+            weights = [file.format(""), file.format("-*")]
+            patterns = ["*.json", *weights]
+            folder = snapshot_download(repository, revision=revision, allow_patterns=patterns)
+            if any(True for pattern in weights for _ in Path(folder).glob(pattern)):
+                break
     return Path(folder)
 
 

@@ -110,33 +110,7 @@ class ProcessorCall:
 
     def __call__(self, content: Image.Image) -> NDArray[np.float32]:
         inputs = self.processor(images=to_rgb(content), return_tensors="pt")
-        tensor: Tensor = inputs["pixel_values"][0]
-        if "spatial_shapes" in inputs:
-            tensor = pack(inputs)
-        return tensor.numpy().astype(np.float32, copy=False)
-
-
-def pack(inputs: Mapping[str, Tensor]) -> Tensor:
-    """SigLIP 2's patches, mask and grid of one picture as one tensor (patches, values + 3)."""
-    patches = inputs["pixel_values"][0]
-    mask = inputs["pixel_attention_mask"][0].to(patches)
-    grid = inputs["spatial_shapes"][0].to(patches)
-    return torch.cat([patches, mask[:, None], grid.expand(len(patches), 2)], dim=1)
-
-
-def is_packed(batch: Tensor) -> bool:
-    return batch.dim() == 3
-
-
-def unpack(batch: Tensor) -> dict[str, Tensor]:
-    """A batch as the arguments of a tower."""
-    if not is_packed(batch):
-        return {"pixel_values": batch}
-    return {
-        "pixel_values": batch[:, :, :-3],
-        "pixel_attention_mask": batch[:, :, -3].int(),
-        "spatial_shapes": batch[:, 0, -2:].long(),
-    }
+        return np.asarray(inputs["pixel_values"][0], np.float32)
 
 
 def _native_preprocessing(name: Name, folder: Path) -> Preprocessing:
@@ -152,7 +126,7 @@ def _native_preprocessing(name: Name, folder: Path) -> Preprocessing:
     prepare = ProcessorCall(processor)
     pictures = [Image.new("RGB", (97, 61), (90, 120, 30)), Image.new("RGB", (45, 130))]
     shapes = [prepare(picture).shape for picture in pictures]
-    if shapes[0] != shapes[1] or len(shapes[0]) not in (2, 3):
+    if shapes[0] != shapes[1] or len(shapes[0]) != 3:
         raise InputError(
             f"The image processor of {name} must make arrays of one size (channels, height, "
             f"width); found {shapes[0]} and {shapes[1]}. Set do_center_crop and crop_size, or a "
@@ -217,10 +191,9 @@ class VisionEncoder(Encoder):
         return {name: tensor for name, tensor in tensors.items() if not name.startswith(unused)}
 
     def vectors(self, batch: Tensor) -> Vectors:
-        inputs = unpack(batch)
-        outputs = self.model["tower"](**inputs)
+        outputs = self.model["tower"](pixel_values=batch)
         states = outputs.last_hidden_state
-        vectors = self._tokens(states, inputs)
+        vectors = self._tokens(states)
         if self.layout.pooled:
             vectors["pooled"] = outputs.pooler_output.flatten(1)
         before_projection = vectors.get("pooled")
@@ -242,19 +215,15 @@ class VisionEncoder(Encoder):
     def layers(self, batch: Tensor, numbers: Sequence[int], *, normed: bool) -> Sequence[Vectors]:
         if not self.layout.inner:
             return []
-        inputs = unpack(batch)
         tower = self.model["tower"]
-        states = tower(**inputs, output_hidden_states=True).hidden_states
+        states = tower(pixel_values=batch, output_hidden_states=True).hidden_states
         chosen = [states[number] for number in numbers] if numbers else states
         if normed and self.layout.norm:
             norm = tower.get_submodule(self.layout.norm)
             chosen = [norm(state) for state in chosen]
-        return [self._tokens(state, inputs) for state in chosen]
+        return [self._tokens(state) for state in chosen]
 
-    def _tokens(self, state: Tensor, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        if "pixel_attention_mask" in inputs:
-            mask = inputs["pixel_attention_mask"][..., None]
-            return {"mean": (state * mask).sum(dim=1) / mask.sum(dim=1)}
+    def _tokens(self, state: Tensor) -> dict[str, Tensor]:
         return views.read_tokens(state, prefix=self.layout.prefix, has_class=self.layout.has_class)
 
 
@@ -334,7 +303,7 @@ def _check_projection(model: Any, encoder: VisionEncoder, batch: Tensor) -> None
         return
     if "projection" not in parts:
         parts["projection"] = nn.Identity()
-    features = model.get_image_features(**unpack(batch)).pooler_output
+    features = model.get_image_features(pixel_values=batch).pooler_output
     projected = encoder.vectors(batch).get("proj")
     if projected is None or not near(projected, features):
         del parts["projection"]
@@ -346,13 +315,13 @@ def find_layout(tower: Any, batch: Tensor, *, pooler_loaded: bool) -> Layout:
 
     pooler_loaded: False where the checkpoint lacks the pooler's weights, so that they are random.
     """
-    outputs = tower(**unpack(batch), output_hidden_states=True)
+    outputs = tower(pixel_values=batch, output_hidden_states=True)
     last = outputs.last_hidden_state
     hidden: tuple[Tensor, ...] = outputs.hidden_states or ()
     pooler = outputs.get("pooler_output") if pooler_loaded else None
     is_map = last.dim() == 4
     prefix: int | None = 0
-    if not is_map and not is_packed(batch):
+    if not is_map:
         patches = _count_patches(tower, outputs, batch)
         prefix = None if patches is None else last.shape[1] - patches
     pooled_is_cls = prefix != 0 and pooler is not None and near(pooler, last[:, 0])

@@ -77,26 +77,30 @@ def _create(name: str) -> tuple[Any, dict[str, Any]]:
             model = open_clip.create_model(architecture, load_weights=False, pretrained_text=False)
         return model, config
     if open_clip.is_pretrained_cfg(architecture, weights):
-        check_tag(architecture, weights, config)
+        config = tag_config(architecture, weights)
         with hub.one_request():
-            return _with_weights(architecture, pretrained=weights), config
+            model = _with_weights(
+                architecture, pretrained=weights, force_quick_gelu=config["quick_gelu"]
+            )
+        return model, config
     file = find_weights(architecture, weights, config)
     return _with_weights(architecture, pretrained=str(file)), config
 
 
-def _with_weights(source: str, **options: str) -> Any:
+def _with_weights(source: str, **options: Any) -> Any:
     """Without `require_pretrained`, open_clip would go on with random weights."""
     return open_clip.create_model(source, require_pretrained=True, weights_only=True, **options)
 
 
-def check_tag(architecture: str, tag: str, config: Settings) -> None:
-    """Refuse a tag that needs QuickGELU for a model that computes GELU: open_clip only warns."""
-    needed = open_clip.get_pretrained_cfg(architecture, tag).get("quick_gelu")
-    if needed and _bare_use(config).get("quick_gelu") is False:
-        raise InputError(
-            f"The weights {tag!r} were trained with QuickGELU; {architecture} computes GELU. "
-            f"Write open_clip:{architecture}{QUICK}/{tag}."
-        )
+def tag_config(architecture: str, tag: str) -> dict[str, Any]:
+    """The configuration of an architecture with the activation of published weights.
+
+    open_clip would only warn that `ViT-B-32` computes GELU and `openai` needs QuickGELU.
+    """
+    config: dict[str, Any] = open_clip.get_model_config(architecture)
+    published = open_clip.get_pretrained_cfg(architecture, tag)
+    config["quick_gelu"] = bool(config.get("quick_gelu") or published.get("quick_gelu"))
+    return config
 
 
 def find_weights(architecture: str, text: str, config: Settings) -> Path:
@@ -115,30 +119,22 @@ def find_weights(architecture: str, text: str, config: Settings) -> Path:
         )
     named = [tag for tag in tags if tag in str(file)]
     published = [open_clip.get_pretrained_cfg(architecture, tag) for tag in named or tags]
-    differences = [_difference(needed, _bare_use(config)) for needed in published]
+    differences = [_difference(settings, config) for settings in published]
     if differences and all(differences):
         quick = f"{architecture}{QUICK}"
-        other = f", or open_clip:{quick}/{file}" if quick in open_clip.list_models() else ""
+        remedy = f", or open_clip:{quick}/{file}" if quick in open_clip.list_models() else ""
         raise InputError(
             f"Published weights of {architecture} are used otherwise than {file.name} would be: "
             f"{differences[0]}. Put it into a folder with an {CONFIG_FILE} and write "
-            f"open_clip:local-dir:FOLDER{other}."
+            f"open_clip:local-dir:FOLDER{remedy}."
         )
     return file
 
 
-def _bare_use(config: Settings) -> dict[str, Any]:
-    """How open_clip uses a bare file; timm's towers have their own activation."""
-    use = asdict(PreprocessCfg())
-    del use["size"]  # the architecture's
-    if "timm_model_name" not in config["vision_cfg"]:
-        use["quick_gelu"] = bool(config.get("quick_gelu"))
-    return use
-
-
-def _difference(published: Settings, bare: Settings) -> str:
-    """What published weights need and a bare file would not get."""
-    needed = {"quick_gelu": False, **published}
+def _difference(published: Settings, config: Settings) -> str:
+    """What published weights need and a bare file would not get; the size is the architecture's."""
+    needed = {"quick_gelu": False, **published, "size": None}
+    bare = {**asdict(PreprocessCfg()), "quick_gelu": bool(config.get("quick_gelu"))}
     differences = [
         f"{key} {needed[key]} (a bare file: {value})"
         for key, value in bare.items()

@@ -27,7 +27,7 @@ import torch
 from torch import Tensor, nn
 
 from probekit.arrays import Json
-from probekit.backbones.module import Options, Preprocessing, TorchBackbone, check_rows, stack_batch
+from probekit.backbones.module import Options, Preprocessing, TorchBackbone, stack_batch
 from probekit.data.pictures import canary_samples
 from probekit.errors import NotFoundError
 from probekit.registry import Name
@@ -102,14 +102,12 @@ class Views:
     """What an encoder can give.
 
     parts: its vectors.
-    after_norm: whether a vector is after the final norm, where that was seen.
     layers: their numbers.
     normed: whether all layers can pass one final norm, so that `#lastN` means something.
     """
 
     encoder: Encoder
     parts: frozenset[Part]
-    after_norm: Mapping[str, bool]
     layers: range
     normed: bool
 
@@ -160,13 +158,6 @@ class Views:
                 views.append(f"lastN.{tokens} (N from 1 to {last})")
         return [f"#{view}" for view in dict.fromkeys(views)]
 
-    def describe(self, selection: Selection) -> dict[str, Json]:
-        normed: dict[str, Json] = {}
-        for view, parts in selection.parts.items():
-            layer, name = parts[0]
-            normed[view] = self.after_norm.get(name) if layer is None else selection.normed
-        return {"after_final_norm": normed, "other_views": self.listed()}
-
 
 def vision_backbone(
     name: Name,
@@ -196,9 +187,9 @@ def vision_backbone(
         precision=options["precision"],
         channels_last=channels_last,
         commit=commit,
-        description=views.describe(selection),
+        description={"other_views": views.listed()},
     )
-    check_rows(backbone, list(batch), options["precision"])
+    backbone.encode(list(batch))  # measures the widths
     return backbone
 
 
@@ -211,20 +202,19 @@ def sample_batch(preprocessing: Preprocessing) -> Tensor:
 
 @torch.inference_mode()
 def find_views(encoder: Encoder, batch: Tensor) -> Views:
-    """Run an encoder: which vectors it has, and which are before or after the final norm."""
+    """Run an encoder: which vectors it has, and whether all layers can pass its final norm."""
     encoder.model.eval()
     vectors = encoder.vectors(batch)
     parts: set[Part] = {(None, name) for name, vector in vectors.items() if vector.dim() == 2}
     raw = _layers(encoder, batch, [], normed=False)
     numbers = range(encoder.first_layer, encoder.first_layer + len(raw))
-    normed = _layers(encoder, batch, numbers[-1:], normed=True)
     for number, state in zip(numbers, raw, strict=True):
         parts |= {(number, token) for token in state}
-    after_norm = {name: True for name, vector in vectors.items() if _among(vector, normed)}
-    after_norm |= {name: False for name, vector in vectors.items() if _among(vector, raw[-1:])}
+    normed = _layers(encoder, batch, numbers[-1:], normed=True)
+    pairs = [(vector, raw[-1][token]) for state in normed for token, vector in state.items()]
     one_width = len({state["mean"].shape[1] for state in raw if "mean" in state}) == 1
-    changed = bool(normed) and not any(_among(vector, raw[-1:]) for vector in normed[0].values())
-    return Views(encoder, frozenset(parts), after_norm, numbers, one_width and changed)
+    has_norm = one_width and bool(pairs) and not any(near(*pair) for pair in pairs)
+    return Views(encoder, frozenset(parts), numbers, has_norm)
 
 
 def _layers(
@@ -234,10 +224,6 @@ def _layers(
         return encoder.layers(batch, numbers, normed=normed)
     except UNSUPPORTED:
         return []
-
-
-def _among(vector: Tensor, states: Sequence[Vectors]) -> bool:
-    return any(near(vector, value) for state in states for value in state.values())
 
 
 def near(first: Tensor, second: Tensor) -> bool:

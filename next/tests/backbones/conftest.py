@@ -67,11 +67,6 @@ MODELS: dict[str, Callable[[], Any]] = {
     "clip-tower": lambda: hf.CLIPVisionModel(hf.CLIPVisionConfig(**VISION, projection_dim=16)),
     "siglip": lambda: hf.SiglipModel(hf.SiglipConfig(vision_config=VISION, text_config=TEXT)),
     "siglip-tower": lambda: hf.SiglipVisionModel(hf.SiglipVisionConfig(**VISION)),
-    "siglip2": lambda: hf.Siglip2Model(
-        hf.Siglip2Config(
-            vision_config={**SIZES, "patch_size": 8, "num_patches": 16}, text_config=TEXT
-        )
-    ),
     "dinov2": lambda: hf.Dinov2Model(hf.Dinov2Config(**{**VISION, "mlp_ratio": 2})),
     "dinov2-registers": lambda: hf.Dinov2WithRegistersModel(
         hf.Dinov2WithRegistersConfig(**{**VISION, "mlp_ratio": 2}, num_register_tokens=3)
@@ -121,8 +116,6 @@ def make_processor(name: str) -> Any:
         return hf.CLIPImageProcessor(size={"shortest_edge": 36}, crop_size=SQUARE)
     if name.startswith("dinov2"):
         return hf.BitImageProcessor(size={"shortest_edge": 40}, crop_size=SQUARE)
-    if name == "siglip2":
-        return hf.Siglip2ImageProcessor(patch_size=8, max_num_patches=16)
     if name == "deit":
         return hf.DeiTImageProcessor(size={"height": 36, "width": 36}, crop_size=SQUARE)
     if name in ("convnext", "resnet"):

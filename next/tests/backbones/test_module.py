@@ -23,7 +23,6 @@ from probekit.backbones.backbone import Backbone
 from probekit.backbones.module import (
     Preprocessing,
     TorchBackbone,
-    check_rows,
     choose_device,
     declare_operators,
     make_preset,
@@ -134,7 +133,6 @@ def test_reduced_precision_changes_little_and_gives_float32() -> None:
     exact = wrap(small()).encode(ROWS)
     for precision in ("amp-bfloat16", "amp-float16"):
         backbone = wrap(small(), precision=precision)
-        check_rows(backbone, ROWS, precision)
         rough = backbone.encode(ROWS)
         assert rough.dtype == np.float32
         assert 0 < np.abs(rough - exact).max() < 0.05
@@ -167,45 +165,6 @@ def test_output_that_is_no_tensor_is_refused() -> None:
 def test_samples_of_two_shapes_are_refused_with_both() -> None:
     with pytest.raises(InputError):
         wrap(small()).encode([np.zeros(4), np.zeros(3)])
-
-
-class Masking(nn.Module):
-    def forward(self, batch: Tensor) -> Tensor:
-        return batch[:, :3] * (torch.rand(len(batch), 3) > 0.5)
-
-
-class Centering(nn.Module):
-    def forward(self, batch: Tensor) -> Tensor:
-        return batch[:, :3] - batch[:, :3].mean(dim=0)
-
-
-class Attending(nn.Module):
-    """Attention across the samples of a batch, as a wrong `batch_first` gives it."""
-
-    def forward(self, batch: Tensor) -> Tensor:
-        weights = torch.softmax(batch @ batch.T, dim=1)
-        return (weights @ batch)[:, :3]
-
-
-class Infinite(nn.Module):
-    def forward(self, batch: Tensor) -> Tensor:
-        return batch[:, :3] / 0
-
-
-@pytest.mark.parametrize("model", [Masking(), Centering(), Attending(), Infinite()])
-def test_models_that_mask_mix_or_overflow_are_refused(model: nn.Module) -> None:
-    with pytest.raises(InputError):
-        check_rows(wrap(model), ROWS)
-
-
-def test_the_check_passes_honest_models_and_leaves_the_seed() -> None:
-    torch.manual_seed(5)
-    expected = torch.rand(1)
-    torch.manual_seed(5)
-    backbone = wrap(nn.Sequential(nn.Linear(4, 3), nn.Dropout()).train())
-    torch.manual_seed(5)
-    check_rows(backbone, ROWS)
-    assert torch.equal(torch.rand(1), expected)
 
 
 def test_workers_receive_the_preparation_alone() -> None:

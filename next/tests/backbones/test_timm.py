@@ -222,25 +222,6 @@ def test_tokens_that_cannot_be_told_apart_are_no_views(name: str) -> None:
         load(f"timm:{name}/random#mean")
 
 
-@pytest.mark.parametrize(
-    ("name", "view", "answer"),
-    [
-        ("vit", "cls", True),
-        ("vit", "layer:-1.cls", False),
-        ("vit", "last2.cls", True),
-        ("beit", "cls", False),
-        ("convnext", "mean", False),
-        ("swin", "mean", True),
-    ],
-)
-def test_views_say_whether_they_are_after_the_final_norm(
-    saved: Saved, name: str, view: str, answer: bool
-) -> None:
-    described = load(f"timm:{saved(name)}#{view}").description["after_final_norm"]
-    assert isinstance(described, dict)
-    assert list(described.values()) == [answer]
-
-
 @pytest.mark.parametrize("classes", [0, 7])
 @pytest.mark.parametrize("suffix", [".pth", ".safetensors"])
 @torch.no_grad()

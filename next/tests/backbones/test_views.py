@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from transformers.modeling_outputs import BaseModelOutputWithPooling
 
-from probekit.backbones.huggingface import Layout, VisionEncoder, find_layout, pack, unpack
+from probekit.backbones.huggingface import Layout, VisionEncoder, find_layout
 from probekit.backbones.views import Views, find_views
 from probekit.errors import NotFoundError
 from probekit.registry import Name
@@ -86,19 +86,14 @@ def test_tokens_without_the_name_of_a_class_token_are_none() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "norm", "normed"),
-    [("tokens", "final.norm", True), ("pooled", "final.norm", False), ("none", "", False)],
+    ("kind", "norm"), [("tokens", "final.norm"), ("pooled", "final.norm"), ("none", "")]
 )
-def test_the_final_norm_is_found(kind: str, norm: str, normed: bool) -> None:
+def test_the_final_norm_is_found(kind: str, norm: str) -> None:
     encoder, views = encoder_of(Tower(1, norm=kind))
     assert encoder.layout.norm == norm
-    assert views.after_norm["cls"] is normed
-    assert views.describe(views.select("layer:1", NAME))["after_final_norm"] == {
-        "layer:1.cls": False
-    }
+    assert not views.select("layer:1", NAME).normed
     if norm:
-        last = views.describe(views.select("last2.cls", NAME))
-        assert last["after_final_norm"] == {"last2.cls": True}
+        assert views.select("last2.cls", NAME).normed
     else:
         with pytest.raises(NotFoundError):
             views.select("last2.cls", NAME)
@@ -162,22 +157,6 @@ def test_stages_with_a_prefix_have_no_inner_layers() -> None:
     for text in ("layer:1.cls", "layer:*", "last1.cls"):
         with pytest.raises(NotFoundError):
             views.select(text, NAME)
-
-
-@settings(max_examples=30, deadline=None)
-@given(st.integers(1, 5), st.integers(1, 5), st.integers(0, 6))
-def test_packing_keeps_patches_mask_and_grid(height: int, width: int, padding: int) -> None:
-    count = height * width + padding
-    inputs = {
-        "pixel_values": torch.randn(1, count, 12),
-        "pixel_attention_mask": (torch.arange(count) < height * width).int()[None],
-        "spatial_shapes": torch.tensor([[height, width]]),
-    }
-    unpacked = unpack(pack(inputs)[None])
-    assert unpacked.keys() == inputs.keys()
-    for name, tensor in inputs.items():
-        assert unpacked[name].dtype == tensor.dtype
-        assert torch.equal(unpacked[name], tensor)
 
 
 def test_equal_views_are_equal_numbers() -> None:
