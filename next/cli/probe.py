@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ import typer
 
 from probekit.cli.options import RowFlags, argument, common_flag, expand_flags, flag, keywords
 from probekit.cli.output import SKIPPED, CacheOutput
+from probekit.cli.train import parse_number
 
 
 def parse_numbers(text: str) -> tuple[int, ...]:
@@ -18,12 +18,6 @@ def parse_numbers(text: str) -> tuple[int, ...]:
         return tuple(int(part) for part in text.split(",") if part.strip())
     except ValueError:
         raise typer.BadParameter(f"Expected numbers such as 1,4,16; found {text!r}.") from None
-
-
-def parse_ridge(text: str) -> float | str:
-    with suppress(ValueError):
-        return float(text)
-    return text
 
 
 @dataclass
@@ -44,7 +38,7 @@ class ProbeFlags:
         "auto (exact leave-one-out on training rows) or a number.",
         default="auto",
         metavar="RIDGE",
-        parser=parse_ridge,
+        parser=parse_number,
     )
     normalize: str = flag("Rows of the ridge head: none (as they are), l2.", default="none")
     confidence: float = flag("Confidence of the intervals.", default=0.95)

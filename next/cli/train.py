@@ -30,7 +30,7 @@ def parse_number(text: str) -> float | str:
     """A finite number where it is one; else the text, so that an error can show it."""
     for kind in (int, float):
         with suppress(ValueError):
-            number: float = kind(text)
+            number: float = kind(str(text))  # a TOML file may hold a number
             return number if math.isfinite(number) else text
     return text
 

@@ -214,7 +214,7 @@ def test_a_column_that_is_not_called_label(probe: Run, tmp_path: Path) -> None:
         (["train.npz", "-b", "pixels:4", "--head", "rigde"], 2, "ridge"),
         (["train.npz", "--ridge", "nan"], 2, "nan"),
         (["train.npz", "--ridge", "inf"], 2, "inf"),
-        (["train.npz", "--ridge", "1e400"], 2, "inf"),
+        (["train.npz", "--ridge", "1e400"], 2, "1e400"),
         (["train.npz", "--ridge", "-1"], 2, "-1"),
         (["train.npz", "--ridge", "best"], 2, "best"),
         (["train.npz", "--confidence", "95"], 2, "95"),
