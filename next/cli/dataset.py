@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from probekit.cli.options import DataFlags, argument, build, expand_flags
+from probekit.cli.options import DataFlags, argument, expand_flags, keywords
 from probekit.cli.output import CacheOutput, Output
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def show(
     """Print the splits, counts, classes and columns of a dataset."""
     from probekit.data import DataOptions, read_dataset
 
-    splits = read_dataset(source, build(DataOptions, reading))
+    splits = read_dataset(source, DataOptions(**keywords(reading)))
     summaries = [_summarize(name, dataset) for name, dataset in splits.by_name.items()]
     for part in summaries:
         columns = ", ".join((*part["columns"], *part["targets"])) or "none"

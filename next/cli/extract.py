@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import time
-from dataclasses import replace
 from typing import Any
 
 import typer
 
-from probekit.cli.options import DataFlags, EncodingFlags, argument, build, expand_flags, flag
+from probekit.cli.options import (
+    DataFlags,
+    EncodingFlags,
+    argument,
+    expand_flags,
+    flag,
+    keywords,
+)
 from probekit.cli.output import CacheOutput
 
 
@@ -42,9 +48,9 @@ def extract(
     from probekit.extraction import ExtractOptions
     from probekit.extraction.extract import extract_dataset, open_backbone, set_name
 
-    options = replace(build(ExtractOptions, encoding), shard=shard)
+    options = ExtractOptions(**keywords(encoding), shard=shard)
+    data_options = DataOptions(**keywords(reading))
     store = output.open_cache()
-    data_options = build(DataOptions, reading)
     splits = read_dataset(data, data_options)
     split, dataset = splits.choose(reading.split)
     output.warn(*splits.notes)

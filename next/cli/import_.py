@@ -5,7 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from probekit.cli.options import ColumnFlags, VectorFlags, argument, build, expand_flags, flag
+from probekit.cli.options import (
+    ColumnFlags,
+    VectorFlags,
+    argument,
+    expand_flags,
+    flag,
+    keywords,
+)
 from probekit.cli.output import CacheOutput
 
 
@@ -27,7 +34,8 @@ def import_(
     from probekit.extraction.vectors import VectorOptions, read_vectors
 
     store = output.open_cache()
-    splits, notes = read_vectors(file.expanduser(), build(VectorOptions, vectors, columns))
+    options = VectorOptions(**keywords(vectors, columns))
+    splits, notes = read_vectors(file.expanduser(), options)
     output.warn(*notes)
     base = name or set_name(str(file), "", "")
     sets = []

@@ -58,8 +58,8 @@ def ls(
         marks = (MARKS[value] for value in asdict(item.properties).values())
         row = [item.name, item.promise, *marks]
         if run is not None:
-            asked = [f"{item.rounds:,}", f"{item.bytes:,}"] if item.possible else ["-", "-"]
-            row += [*asked, "; ".join(item.missing)]
+            costs = [f"{item.rounds:,}", f"{item.bytes:,}"] if item.possible else ["-", "-"]
+            row += [*costs, "; ".join(item.missing)]
         rows.append(row)
     output.table(headers, rows)
     output.result({"methods": [asdict(item) for item in plans]})

@@ -5,13 +5,11 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, is_dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 import typer
-
-T = TypeVar("T")
 
 
 def expand_flags(function: Callable[..., None]) -> Callable[..., None]:
@@ -48,13 +46,6 @@ def keywords(*groups: object) -> dict[str, Any]:
         for name, value in values.items()
         if value is not None and name != "amp"  # --amp sets the precision
     }
-
-
-def build(kind: type[T], *groups: object) -> T:
-    """An options value of the library, from the flags that are called like its fields."""
-    known = {option.name for option in fields(kind)}  # type: ignore[arg-type]
-    values = keywords(*groups)
-    return kind(**{name: values[name] for name in known & values.keys()})
 
 
 def read_config(context: typer.Context, path: Path | None) -> Path | None:

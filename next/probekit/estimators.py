@@ -67,7 +67,7 @@ def fit_ridge(
         embeddings,
         normalize=normalize,
         temperature=temperature,
-        fit={"ridge": choice.value, "ridge_choice": choice.how},
+        fit={"ridge": choice.value, "ridge_choice": choice.method},
     )
     return head, choice
 

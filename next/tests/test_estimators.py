@@ -71,9 +71,9 @@ def test_the_automatic_ridge_is_that_of_ridge_classifier_cv(digits: Digits) -> N
     ours = RidgeProbe().fit(X, y)
     theirs = RidgeClassifierCV(599 * ours.choice_.ridges).fit(X, y)
     assert 599 * ours.ridge_ == pytest.approx(theirs.alpha_, rel=1e-12)
-    assert ours.choice_.how == "leave-one-out"
+    assert ours.choice_.method == "leave-one-out"
     assert RidgeProbe("auto:loo").fit(X, y).ridge_ == ours.ridge_
-    assert RidgeProbe("auto:gcv").fit(X, y).choice_.how == "gcv"
+    assert RidgeProbe("auto:gcv").fit(X, y).choice_.method == "gcv"
 
 
 def test_the_function_and_the_estimator_choose_from_one_grid(digits: Digits) -> None:
@@ -107,7 +107,7 @@ def test_groups_are_left_out_together(digits: Digits) -> None:
     X, y = digits
     groups = np.arange(len(X)) // 6
     probe = RidgeProbe().fit(X, y, groups=groups)
-    assert probe.choice_.how == "leave-groups-out"
+    assert probe.choice_.method == "leave-groups-out"
     weights = (np.arange(len(X)) < 500).astype(float)
     part = RidgeProbe().fit(X, y, groups=groups, sample_weight=weights)
     again = RidgeProbe().fit(X[:500], y[:500], groups=groups[:500])
@@ -220,7 +220,7 @@ def test_one_row_of_each_class_has_a_ridge_of_their_size() -> None:
     head, choice = fit_ridge(embeddings)
     rows = np.asarray(embeddings.rows)
     spread = np.square(rows - rows.mean(axis=0)).sum(axis=1).mean()
-    assert head.fit == {"ridge": pytest.approx(spread), "ridge_choice": choice.how}
+    assert head.fit == {"ridge": pytest.approx(spread), "ridge_choice": choice.method}
     assert (head.predict(rows) == [0, 1, 2]).all()
 
 

@@ -29,20 +29,20 @@ SAMPLE_STREAM = 31
 
 @dataclass(frozen=True, eq=False)
 class RidgeSearch:
-    """A ridge and how it was found: "manual", "leave-one-out", "leave-groups-out" or "gcv".
+    """A ridge and how it was chosen: "manual", "leave-one-out", "leave-groups-out" or "gcv".
 
     ridges, errors: what it was chosen from; both empty where it was set by hand.
     """
 
     value: float
-    how: str
+    method: str
     ridges: Array
     errors: Array
 
     @classmethod
-    def best(cls, how: str, ridges: Array, errors: Array) -> RidgeSearch:
+    def best(cls, method: str, ridges: Array, errors: Array) -> RidgeSearch:
         """The ridge of the least error; of equals, the first."""
-        return cls(float(ridges[int(np.argmin(errors))]), how, ridges, errors)
+        return cls(float(ridges[int(np.argmin(errors))]), method, ridges, errors)
 
     @property
     def at_grid_edge(self) -> bool:
@@ -68,9 +68,9 @@ def search_ridge(
     if ridge not in ("auto", "auto:loo"):
         return RidgeSearch(check_ridge(ridge), "manual", np.zeros(0), np.zeros(0))
     ridges = path.grid()
-    how = "leave-one-out" if groups is None else "leave-groups-out"
+    method = "leave-one-out" if groups is None else "leave-groups-out"
     errors = left_out_errors(path, embeddings, ridges, groups=groups)
-    return RidgeSearch.best(how, ridges, errors)
+    return RidgeSearch.best(method, ridges, errors)
 
 
 def left_out_scores(
@@ -160,11 +160,11 @@ def _refit(
     path: RidgePath, embeddings: EmbeddingSet, parts: Sequence[Indices], ridges: Array
 ) -> Iterator[tuple[Indices, Array]]:
     """Groups of more rows than columns: the others' eigenvectors cost less than the hat matrix."""
-    others_of_all = np.setdiff1d(np.arange(len(embeddings)), np.concatenate(parts))
-    everything = [*parts, others_of_all] if len(others_of_all) else parts
+    in_no_part = np.setdiff1d(np.arange(len(embeddings)), np.concatenate(parts))
+    everything = [*parts, in_no_part] if len(in_no_part) else parts
     stats = [SufficientStats.from_rows(embeddings.take(part)) for part in everything]
-    for part, others in zip(parts, sums_of_others(stats), strict=False):
-        without = RidgePath.of(others, path.coordinates.intercept)
+    for part, retained in zip(parts, sums_of_others(stats), strict=False):
+        without = RidgePath.of(retained, path.coordinates.intercept)
         rows = np.asarray(embeddings.rows[part], np.float64)
         params = [without.params(float(ridge)) for ridge in ridges]
         yield part[None], np.stack([rows @ head[:-1] + head[-1] for head in params])[:, None]
@@ -178,10 +178,10 @@ def _hat_scores(path: RidgePath, embeddings: EmbeddingSet, rows: Indices, ridges
     shape = (*rows.shape, rotated.shape[1])
     targets = members.target_matrix.reshape(*rows.shape, -1)
     weights = members.row_weights.reshape(rows.shape)
-    others = path.weight - weights.sum(axis=1)
+    retained = path.weight - weights.sum(axis=1)
     scores = np.empty((len(ridges), *targets.shape))
     for position, ridge in enumerate(ridges):
-        shifted = path.values + np.repeat(others * ridge, size)[:, None]
+        shifted = path.values + np.repeat(retained * ridge, size)[:, None]
         filtered = np.divide(rotated, shifted, out=np.zeros_like(rotated), where=shifted > 0)
         fitted = filtered @ path.rotated + path.coordinates.target_mean
         residuals = targets - fitted.reshape(targets.shape)
@@ -263,11 +263,11 @@ class _Filters:
         values = path.values
         shifted = values[:, None] + penalties
         ratios = np.where(varying[:, None], values[:, None] / shifted, 0.0)
-        left, sizes, right = np.linalg.svd(ratios, full_matrices=False)
+        U, sizes, Vt = np.linalg.svd(ratios, full_matrices=False)
         rank = max(1, int(np.count_nonzero(sizes > 2 * np.finfo(np.float64).eps * sizes[0])))
         unfiltered = path.rotated / np.where(varying, values, np.inf)[:, None]
-        basis = unfiltered[:, :, None] * (left[:, :rank] * sizes[:rank])[:, None, :]
-        return cls(1 / shifted, basis.reshape(len(values), -1), right[:rank])
+        basis = unfiltered[:, :, None] * (U[:, :rank] * sizes[:rank])[:, None, :]
+        return cls(1 / shifted, basis.reshape(len(values), -1), Vt[:rank])
 
     def squared_residuals(self, rotated: Array, offsets: Array) -> Array:
         """|scores + offset|^2 of rows in the head of all rows, (rows, ridges)."""

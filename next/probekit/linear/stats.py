@@ -169,8 +169,8 @@ def _zeros(columns: int, targets: int) -> Sums:
     return np.zeros((columns, columns)), np.zeros((columns, targets)), np.zeros(targets)
 
 
-def _add(sums: Sums, more: Sums) -> None:
-    for total, part in zip(sums, more, strict=True):
+def _add(sums: Sums, parts: Sums) -> None:
+    for total, part in zip(sums, parts, strict=True):
         total += part
 
 

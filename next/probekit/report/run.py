@@ -61,9 +61,10 @@ def _sentence(event: AnyEvent, run: Run) -> str:
     if isinstance(event, Erased):
         return f"{event.rows:,} rows were erased."
     names = [*event.clients, *(f"sample {sample[:8]}" for sample in event.samples)]
-    more = f" and {len(names) - LISTED:,} more" if len(names) > LISTED else ""
     listed = ", ".join(names[:LISTED])
-    return f"Forgotten by {event.method}: {listed}{more} ({event.rows:,} rows)."
+    if len(names) > LISTED:
+        listed += f" and {len(names) - LISTED:,} more"
+    return f"Forgotten by {event.method}: {listed} ({event.rows:,} rows)."
 
 
 def _title(event: Trained | Joined | Unlearned) -> str:

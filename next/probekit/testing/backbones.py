@@ -119,8 +119,8 @@ def _check_prepare(backbone: Backbone, sample: Any) -> None:
             "object of its own.",
         ) from error
     in_worker = pickle.loads(file.getvalue())(sample)
-    here = backbone.prepare(sample)
-    if not np.array_equal(np.asarray(in_worker), np.asarray(here)):
+    in_process = backbone.prepare(sample)
+    if not np.array_equal(np.asarray(in_worker), np.asarray(in_process)):
         raise _fault(
             backbone,
             "must prepare a sample alike every time and in every process; found two results. "
@@ -153,6 +153,6 @@ def _batch_difference(
     return _difference(vectors, np.concatenate(parts))
 
 
-def _difference(vectors: NDArray[Any], others: NDArray[Any]) -> float:
+def _difference(vectors: NDArray[Any], again: NDArray[Any]) -> float:
     longest = float(np.linalg.norm(vectors, axis=1).max()) or 1.0
-    return float(np.linalg.norm(vectors - others, axis=1).max()) / longest
+    return float(np.linalg.norm(vectors - again, axis=1).max()) / longest

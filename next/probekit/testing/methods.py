@@ -31,7 +31,9 @@ from probekit.unlearning.removal import Removal, Request, Unlearner, missing, un
 
 LEAVER = "the-client-that-leaves"
 CLIENTS = {"north": 24, "south": 31, LEAVER: 20, "west": 27}
-WIDTH, CLASSES, RIDGE = 5, 3, 0.1
+WIDTH = 5
+CLASSES = 3
+RIDGE = 0.1
 EVERYTHING = frozenset({"statistics", "gradients", "history"})
 
 LOCAL = FedAvg(4, LocalPlan(0.03, steps=2), keep=EVERYTHING)
@@ -124,14 +126,14 @@ def check_method(method: Unlearner | str) -> MethodCoverage:
     lacking = {}
     for name in TRAINERS:
         run = example_run(name)
-        for what, request in example_requests(run).items():
-            place = f"{what} of {name}"
+        for target, request in example_requests(run).items():
+            title = f"{target} of {name}"
             needed = missing(unlearner, run.removal(request))
             if needed:
-                lacking[place] = tuple(needed)
+                lacking[title] = tuple(needed)
                 continue
-            _Trial(unlearner, run, request, place).check()
-            tried.append(place)
+            _Trial(unlearner, run, request, title).check()
+            tried.append(title)
     if not tried:
         raise ConformanceError(
             f"{type(unlearner).__name__} must be possible for some of {len(lacking)} example "
@@ -147,12 +149,12 @@ class _Trial:
     method: Unlearner
     run: ExampleRun
     request: Request
-    place: str
+    title: str
 
-    def require(self, holds: bool, must: str, found: object) -> None:
+    def require(self, holds: bool, must: str, actual: object) -> None:
         if not holds:
             name = type(self.method).__name__
-            raise ConformanceError(f"{name} must {must} (forgetting {self.place}); found {found}.")
+            raise ConformanceError(f"{name} must {must} (forgetting {self.title}); found {actual}.")
 
     def check(self) -> None:
         before = dump(self.run.state)
@@ -197,7 +199,7 @@ class _Trial:
             return unlearn(self.method, removal)
         except Exception as error:  # whatever somebody else's method raises
             raise ConformanceError(
-                f"{type(self.method).__name__} must forget {self.place}; it raised "
+                f"{type(self.method).__name__} must forget {self.title}; it raised "
                 f"{type(error).__name__}: {error}. Declare what it needs, if that is missing."
             ) from error
 
@@ -211,12 +213,12 @@ class _Trial:
                 type(item).__name__,
             )
         if self.request.clients:
-            named = LEAVER.encode() in dump(after)
-            self.require(not named, "keep nothing of who left", "the client's name")
-        known = {array.tobytes() for array in _arrays_of(self.run.state.kept, LEAVER)}
-        held = known.intersection(array.tobytes() for array in _arrays(after.kept))
+            has_name = LEAVER.encode() in dump(after)
+            self.require(not has_name, "keep nothing of who left", "the client's name")
+        forgotten = {array.tobytes() for array in _arrays_of(self.run.state.kept, LEAVER)}
+        leaked = forgotten.intersection(array.tobytes() for array in _arrays(after.kept))
         must = "keep nothing that was computed from forgotten rows"
-        self.require(not held, must, f"{len(held)} arrays from before")
+        self.require(not leaked, must, f"{len(leaked)} arrays from before")
 
     def check_bits(self, bits: bytes) -> None:
         again = dump(self.unlearned(self.run.removal(self.request)))
@@ -255,8 +257,8 @@ def _reduced(run: ExampleRun, request: Request) -> dict[str, Removal]:
         removals["the forgotten client"] = run.removal(request, online=lambda name: name != LEAVER)
         removals["anybody"] = run.removal(request, online=lambda name: False)
     for item in run.state.kept:
-        others = tuple(other for other in run.state.kept if other is not item)
-        state = replace(run.state, kept=others)
+        kept = tuple(other for other in run.state.kept if other is not item)
+        state = replace(run.state, kept=kept)
         removals[type(item).__name__] = run.removal(request, state=state)
     return removals
 

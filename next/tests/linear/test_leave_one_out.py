@@ -117,7 +117,7 @@ def test_the_choice_is_that_of_ridge_classifier_cv(classes: int, seed: int) -> N
     assert 299 * choice.value == pytest.approx(model.alpha_, rel=1e-12)
     assert 4 * choice.errors.min() == pytest.approx(-model.best_score_, rel=1e-6)
     assert not choice.at_grid_edge
-    assert choice.how == "leave-one-out"
+    assert choice.method == "leave-one-out"
 
 
 def test_copies_are_left_out_together() -> None:
@@ -152,7 +152,7 @@ def test_a_choice_at_the_edge_of_the_grid_says_so() -> None:
         choice = RidgeSearch.best("gcv", RIDGES, np.array(errors))
         assert (choice.value, choice.at_grid_edge) == (RIDGES[np.argmin(errors)], at_edge)
     manual = search_ridge(path, embeddings, 0.5)
-    assert (manual.value, manual.how, manual.at_grid_edge) == (0.5, "manual", False)
+    assert (manual.value, manual.method, manual.at_grid_edge) == (0.5, "manual", False)
 
 
 @pytest.mark.parametrize("count", [9, 14])  # a root; sums of fewer rows than columns
@@ -172,7 +172,7 @@ def test_gcv_chooses_the_ridge_of_leave_one_out_or_a_neighbor(seed: int) -> None
     path = path_of(embeddings)
     by_gcv = search_ridge(path, embeddings, "auto:gcv")
     by_rows = search_ridge(path, embeddings)
-    assert by_gcv.how == "gcv"
+    assert by_gcv.method == "gcv"
     distance = np.searchsorted(path.grid(), by_gcv.value) - np.searchsorted(
         path.grid(), by_rows.value
     )
