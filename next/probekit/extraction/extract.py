@@ -57,16 +57,14 @@ class ExtractOptions:
     preprocessing: str = "native"
 
     def __post_init__(self) -> None:
-        choices = {
-            "dtype": (self.dtype, DTYPES),
-            "precision": (self.precision, PRECISIONS),
-            "on_error": (self.on_error, ("skip", "raise", None)),
-        }
-        for name, (value, allowed) in choices.items():
+        choices = {"dtype": DTYPES, "precision": PRECISIONS, "on_error": ("skip", "raise", None)}
+        for name, allowed in choices.items():
+            value = vars(self)[name]
             if value not in allowed:
-                listed = ", ".join(str(choice) for choice in allowed)
+                listed = ", ".join(map(str, allowed))
                 raise InputError(f"{name} must be one of {listed}; found {value!r}.")
-        for name, number, least in ("batch_size", self.batch_size, 1), ("workers", self.workers, 0):
+        for name, least in {"batch_size": 1, "workers": 0}.items():
+            number = vars(self)[name]
             if number is not None and number < least:
                 raise InputError(f"{name} must be at least {least}; found {number}.")
         if self.shard is not None and not 0 <= self.shard[0] < self.shard[1]:
@@ -103,8 +101,8 @@ def extract(
     Gives one set, or a set for each view where the backbone has several (`#layer:*`).
     """
     data = data or DataOptions()
-    options = options or ExtractOptions()
     split, dataset = read_dataset(source, data).choose(data.split)
+    options = options or ExtractOptions()
     text = source_text(source, dataset)
     encoder = open_backbone(backbone, dataset.kind, options)
     sets = extract_dataset(
@@ -357,8 +355,7 @@ class _Extraction:
                 self.encoded += 1
             else:
                 reason = f"its embedding is not finite in {self.options.dtype}."
-                reason = self.failed.setdefault(prepared.id, reason)
-                self._refuse(prepared.index, reason)
+                self._refuse(prepared.index, self.failed.setdefault(prepared.id, reason))
         is_late = time.monotonic() - self.saved_at >= SAVE_SECONDS
         if is_late or len(self.unsaved) >= SAVE_ROWS:
             self._save()
@@ -402,9 +399,8 @@ class _Extraction:
 
     def assemble(self, source: str) -> list[EmbeddingSet]:
         """The set of all usable samples for each entry, in the dataset's order."""
-        reasons = self.errors | {
-            index: self.failed[id_] for index, id_ in self.ids.items() if id_ in self.failed
-        }
+        failed = {i: self.failed[id_] for i, id_ in self.ids.items() if id_ in self.failed}
+        reasons = self.errors | failed
         skipped = [Skipped(self.samples[index].key, reasons[index]) for index in sorted(reasons)]
         usable = [index for index in self.indices if index in self.ids and index not in reasons]
         if not usable and self.options.shard is None:
