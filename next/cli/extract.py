@@ -7,14 +7,7 @@ from typing import Any
 
 import typer
 
-from probekit.cli.options import (
-    DataFlags,
-    EncodingFlags,
-    argument,
-    expand_flags,
-    flag,
-    keywords,
-)
+from probekit.cli.options import DataFlags, EncodingFlags, argument, expand_flags, flag, keywords
 from probekit.cli.output import CacheOutput
 
 

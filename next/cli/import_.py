@@ -5,14 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from probekit.cli.options import (
-    ColumnFlags,
-    VectorFlags,
-    argument,
-    expand_flags,
-    flag,
-    keywords,
-)
+from probekit.cli.options import ColumnFlags, VectorFlags, argument, expand_flags, flag, keywords
 from probekit.cli.output import CacheOutput
 
 

@@ -22,8 +22,7 @@ run = probekit.train(
     poison="client=3,trigger=square:size=2,target=0",
     run=FOLDER / "run",
 )
-backdoor = run.evaluate().unlearning.heads["before"].backdoor
-assert backdoor is not None
+backdoor = run.evaluate().unlearning.heads["before"]["backdoor"]
 print(f"a square makes a zero of {backdoor.value:.1%} of the other digits")
 
 # 3. Whoever wants to check a later removal notes the fingerprint now, from a verification of
@@ -47,9 +46,7 @@ assert checked.ok
 
 # 6. Compare with the head that never saw the client, and keep a page about it.
 for name, head in run.evaluate().unlearning.heads.items():
-    assert head.test is not None
-    assert head.backdoor is not None
-    print(f"{name:9}  accuracy {head.test.value:.1%}  backdoor {head.backdoor.value:.1%}")
+    print(f"{name:9}  accuracy {head['test'].value:.1%}  backdoor {head['backdoor'].value:.1%}")
 print(run.report(FOLDER / "report.html"))
 
 # 7. Unlearning takes the client out of the head, erasing takes its rows off the disk.

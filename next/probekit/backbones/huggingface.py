@@ -124,23 +124,14 @@ def _native_preprocessing(name: Name, folder: Path) -> Preprocessing:
             "trained with into the same folder."
         ) from error
     prepare = ProcessorCall(processor)
-    pictures = [Image.new("RGB", (97, 61), (90, 120, 30)), Image.new("RGB", (45, 130))]
-    shapes = [prepare(picture).shape for picture in pictures]
-    if shapes[0] != shapes[1] or len(shapes[0]) != 3:
-        raise InputError(
-            f"The image processor of {name} must make arrays of one size (channels, height, "
-            f"width); found {shapes[0]} and {shapes[1]}. Set do_center_crop and crop_size, or a "
-            "size with height and width, in its preprocessor_config.json."
-        )
-    lineage = {kind.__name__ for kind in type(processor).__mro__}
+    shape = prepare(Image.new("RGB", (97, 61))).shape
     values: dict[str, Json] = {
         "library": "transformers",
         "processor": type(processor).__name__,
-        "backend": "torchvision" if "TorchvisionBackend" in lineage else "pil",
-        "shape": list(shapes[0]),
+        "shape": list(shape),
         **_essential(processor.to_dict()),
     }
-    return Preprocessing(prepare, values, shapes[0])
+    return Preprocessing(prepare, values, shape)
 
 
 def _essential(fields: Mapping[str, Any]) -> dict[str, Json]:
@@ -343,15 +334,11 @@ def _count_patches(tower: Any, outputs: Any, batch: Tensor) -> int | None:
         return count
     if outputs.hidden_states and outputs.hidden_states[-1].dim() == 4:
         return int(outputs.hidden_states[-1][0, 0].numel())
-    convolutions = [module for module in tower.modules() if isinstance(module, nn.Conv2d)]
-    strides = [layer.stride for layer in convolutions if layer.kernel_size == layer.stride][:1]
-    side = getattr(tower.config, "patch_size", None)
-    if isinstance(side, int):
-        strides.append((side, side))
-    for down, across in strides:
-        patches = (batch.shape[-2] // down) * (batch.shape[-1] // across)
-        if 0 <= count - patches <= MAX_PREFIX:
-            return patches
+    for module in tower.modules():
+        if isinstance(module, nn.Conv2d) and module.kernel_size == module.stride:
+            height, width = (batch.shape[2] // module.stride[0], batch.shape[3] // module.stride[1])
+            is_grid = 0 <= count - height * width <= MAX_PREFIX
+            return height * width if is_grid else None
     return None
 
 

@@ -180,7 +180,7 @@ class OpenClipEncoder(Encoder):
         trunk, head = self.model.trunk, self.model.head
         features = trunk.forward_features(batch)
         output = trunk.forward_head(features)
-        vectors = {**TimmEncoder(trunk, {}).tokens(features, batch), "proj": head(output)}
+        vectors = {**TimmEncoder(trunk, {}).tokens(features), "proj": head(output)}
         if len(head):
             vectors["pre"] = output
         elif trunk.num_classes:

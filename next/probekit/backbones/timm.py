@@ -9,7 +9,6 @@ of inner layers, see `views`.
 from __future__ import annotations
 
 import inspect
-import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Unpack
@@ -101,28 +100,18 @@ class TimmEncoder(Encoder):
     def vectors(self, batch: Tensor) -> Vectors:
         features = self.model.forward_features(batch)
         pooled = self.model.forward_head(features).flatten(1)
-        return {"pooled": pooled, **self.tokens(features, batch)}
+        return {"pooled": pooled, **self.tokens(features)}
 
-    def tokens(self, features: object, batch: Tensor) -> Vectors:
+    def tokens(self, features: object) -> Vectors:
         if not isinstance(features, Tensor):  # CrossViT has two branches
             return {}
         if features.dim() == 4 and str(getattr(self.model, "output_fmt", "")).endswith("NHWC"):
             features = features.permute(0, 3, 1, 2)
-        prefix = self._prefix(features, batch) if features.dim() == 3 else 0
-        has_class = bool(prefix) and has_class_token(self.model)
+        prefix: int | None = 0
+        if features.dim() == 3:
+            prefix = getattr(self.model, "num_prefix_tokens", None)
+        has_class = prefix != 0 and has_class_token(self.model)
         return read_tokens(features, prefix=prefix, has_class=has_class)
-
-    def _prefix(self, features: Tensor, batch: Tensor) -> int | None:
-        """The tokens before the grid. Where timm does not state them they are counted: CaiT and
-        XCiT have a class token all the same."""
-        count: int | None = getattr(self.model, "num_prefix_tokens", None)
-        levels = getattr(self.model, "feature_info", None) or [{"reduction": 0}]
-        stride: int = levels[-1]["reduction"]
-        if count is not None or not stride:
-            return count
-        height, width = batch.shape[-2:]
-        prefix = features.shape[1] - math.ceil(height / stride) * math.ceil(width / stride)
-        return prefix if prefix in (0, 1, 2) else None
 
     def layers(self, batch: Tensor, numbers: Sequence[int], *, normed: bool) -> Sequence[Vectors]:
         parameters = inspect.signature(self.model.forward_intermediates).parameters

@@ -36,7 +36,7 @@ Vectors = Mapping[str, Tensor]
 Part = tuple[int | None, str]
 """A vector of a whole model (None, "pooled"), or after a layer (3, "cls")."""
 
-LAYER_VIEW = re.compile(r"(?:layer:(\*|-?\d{1,4})|last(\d{1,4}))(?:\.([a-z+]+))?")
+LAYER_VIEW = re.compile(r"(layer:(?=[-*\d])|last(?=\d))(\*|-?\d{1,4})(?:\.([a-z+]+))?")
 CLASS_TOKEN = re.compile(r"(^|\.)(cls_(register_)?tokens?|class_(embedding|token))(\.|$)")
 UNSUPPORTED = (AttributeError, AssertionError, TypeError, RuntimeError, ValueError)
 """What models raise that cannot give their layers."""
@@ -103,44 +103,46 @@ class Views:
 
     parts: its vectors.
     layers: their numbers.
-    normed: whether all layers can pass one final norm, so that `#lastN` means something.
+    has_norm: whether all layers can pass one final norm, so that `#lastN` means something.
     """
 
     encoder: Encoder
     parts: frozenset[Part]
     layers: range
-    normed: bool
+    has_norm: bool
 
     def select(self, text: str, name: Name) -> Selection:
         """What a text after # means; NotFoundError lists the texts that exist."""
+        views = self.by_name()
+        names = [text]
         match = LAYER_VIEW.fullmatch(text)
-        parts: dict[str, list[Part]] = {text: [(None, vector) for vector in text.split("+")]}
-        normed = False
         if match is not None:
-            layer, count, joined = match.groups()
-            joined = joined or next(iter(self._tokens(self.layers.start)), "mean")
-            groups = {f"layer:{number}.{joined}": [number] for number in self._numbers(layer)}
-            normed = count is not None
-            if normed:
-                groups = {f"last{int(count)}.{joined}": self._last(int(count))}
-            parts = {
-                view: [(number, token) for token in joined.split("+") for number in numbers]
-                for view, numbers in groups.items()
-            }
-        needed = {part for group in parts.values() for part in group}
-        if not needed or not needed <= self.parts:
+            kind, number, token = match.groups()
+            numbers = list(self.layers)
+            if number != "*":
+                offset = self.layers.stop if number.startswith("-") else 0
+                numbers = [int(number) + offset]
+            default = next(iter(self._tokens(self.layers.start)), "mean")
+            names = [f"{kind}{number}.{token or default}" for number in numbers]
+        if not names or not views.keys() >= set(names):
             raise NotFoundError(f"{name} has no view #{text}. It has: {', '.join(self.listed())}.")
-        return Selection(self.encoder, parts, normed)
+        parts = {view: views[view] for view in names}
+        return Selection(self.encoder, parts, normed=text.startswith("last"))
 
-    def _numbers(self, text: str | None) -> list[int]:
-        if text is None or text == "*":
-            return list(self.layers)
-        number = int(text) + (self.layers.stop if text.startswith("-") else 0)
-        return [number] if number in self.layers else []
-
-    def _last(self, count: int) -> list[int]:
-        exists = self.normed and 0 < count < self.layers.stop
-        return list(self.layers[-count:]) if exists else []
+    def by_name(self) -> dict[str, list[Part]]:
+        """Every view and the vectors that it joins; `#layer:*` is all those of layers."""
+        vectors = sorted(vector for layer, vector in self.parts if layer is None)
+        views: dict[str, list[Part]] = {vector: [(None, vector)] for vector in vectors}
+        groups: dict[str, Sequence[int | None]] = {"": [None]}
+        groups |= {f"layer:{number}.": [number] for number in self.layers}
+        if self.has_norm:
+            counts = range(1, self.layers.stop)
+            groups |= {f"last{count}.": self.layers[-count:] for count in counts}
+        for prefix, layers in groups.items():
+            for joined in self._tokens(layers[-1]):
+                tokens = joined.split("+")
+                views[prefix + joined] = [(layer, token) for token in tokens for layer in layers]
+        return views
 
     def _tokens(self, layer: int | None) -> list[str]:
         tokens = [token for token in ("cls", "mean") if (layer, token) in self.parts]
@@ -148,15 +150,13 @@ class Views:
 
     def listed(self) -> list[str]:
         """All views, those of numbers in short."""
-        vectors = sorted(name for layer, name in self.parts if layer is None)
-        views = [re.sub(r"\d+", "N", name) for name in (*vectors, *self._tokens(None))]
         last = self.layers.stop - 1
-        for tokens in self._tokens(self.layers.start):
-            views.append(f"layer:K.{tokens} (K from {self.layers.start} to {last})")
-            views.append(f"layer:*.{tokens}")
-            if self.normed:
-                views.append(f"lastN.{tokens} (N from 1 to {last})")
-        return [f"#{view}" for view in dict.fromkeys(views)]
+        ranges = {
+            "layer:": f" (N from {self.layers.start} to {last}, or * for all)",
+            "last": f" (N from 1 to {last})",
+        }
+        views = dict.fromkeys(re.sub(r"\d+", "N", view) for view in self.by_name())
+        return [f"#{view}{ranges.get(view.partition('N')[0], '')}" for view in views]
 
 
 def vision_backbone(

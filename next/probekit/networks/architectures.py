@@ -18,7 +18,7 @@ from typing import Any, Protocol
 import torch
 from torch import nn
 
-from probekit.errors import InputError, NotFoundError
+from probekit.errors import InputError, NotFoundError, ProbekitError
 from probekit.records import record
 from probekit.registry import import_object
 
@@ -114,7 +114,15 @@ class Own:
         factory, options = _parsed(self.name)
         if isinstance(factory, nn.Module):
             return copy.deepcopy(factory)
-        module: object = factory(**self._arguments(factory, options))
+        try:
+            module: object = factory(**self._arguments(factory, options))
+        except ProbekitError:
+            raise
+        except Exception as error:  # whatever a user's function does
+            raise InputError(
+                f"{self.name} must build a network; it raised {type(error).__name__}: {error}. "
+                "Check its options."
+            ) from error
         if not isinstance(module, nn.Module):
             raise InputError(f"{self.name} must return a torch module; it returned {module!r}.")
         return module

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -124,7 +125,9 @@ class FlatModule:
         for first in range(0, len(inputs), size):
             part = slice(first, first + size)
             try:
-                gradients = batched(inputs[part], cotangents[part])
+                with warnings.catch_warnings():
+                    warnings.filterwarnings("ignore", "There is a performance drop")
+                    gradients = batched(inputs[part], cotangents[part])
             except (RuntimeError, NotImplementedError):  # not all layers have a rule for it
                 pairs = zip(inputs[part], cotangents[part], strict=True)
                 gradients = torch.stack(
@@ -261,15 +264,7 @@ def check_module(network: FlatModule, flat: Tensor, inputs: Tensor) -> Tensor:
             "mode. Call .eval()."
         )
     before = inputs.clone()
-    try:
-        outputs = network.all_outputs(flat, inputs)
-    except InputError:
-        raise
-    except Exception as error:  # whatever a module does with such samples
-        raise InputError(
-            f"A network must take samples of shape {tuple(inputs.shape[1:])}; it raised "
-            f"{_first_line(error)} Take a network for these, or encode other samples (pixels:SIDE)."
-        ) from error
+    outputs = outputs_of_samples(network, flat, inputs)
     if outputs.shape[1] != len(network.columns):
         raise InputError(
             f"A network must have an output for each of {len(network.columns)} classes or targets; "
@@ -288,6 +283,19 @@ def check_module(network: FlatModule, flat: Tensor, inputs: Tensor) -> Tensor:
     _check_rows(network, flat, inputs, outputs)
     _check_derivatives(network, flat, inputs, outputs)
     return outputs
+
+
+def outputs_of_samples(network: FlatModule, flat: Tensor, inputs: Tensor) -> Tensor:
+    """All outputs; refuses samples that the network does not take."""
+    try:
+        return network.all_outputs(flat, inputs)
+    except InputError:
+        raise
+    except Exception as error:  # whatever a module does with such samples
+        raise InputError(
+            f"A network must take samples of shape {tuple(inputs.shape[1:])}; it raised "
+            f"{_first_line(error)} Take a network for these, or encode other samples (pixels:SIDE)."
+        ) from error
 
 
 def _check_rows(network: FlatModule, flat: Tensor, inputs: Tensor, outputs: Tensor) -> None:

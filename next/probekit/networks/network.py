@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -21,6 +22,7 @@ from probekit.networks.jacobian import (
     as_array,
     flatten,
     frozen_buffers,
+    outputs_of_samples,
     rows_at_once,
     unflatten,
 )
@@ -132,6 +134,14 @@ class Network:
     def __post_init__(self) -> None:
         if self.precision not in get_args(Precision):
             raise InputError(f"precision must be float32 or float64; found {self.precision!r}.")
+        if min(self.sample_shape, default=1) < 1:
+            raise InputError(f"Samples must have a shape above 0; found {self.sample_shape}.")
+        outputs = self.canary.shape[-1]
+        if self.canary.shape != (CANARY_ROWS, outputs) or not _are_columns(self.columns, outputs):
+            raise InputError(
+                f"columns must be some of the outputs of {CANARY_ROWS} samples; found "
+                f"{self.columns} and canary outputs of shape {self.canary.shape}. Train again."
+            )
 
     @cached_property
     def network(self) -> FlatModule:
@@ -139,7 +149,7 @@ class Network:
         module = built(self.architecture, len(self.weights))
         network = flat_module(module, self.buffers, self.columns, self.precision)
         samples = network.tensor(synthetic_samples(self.sample_shape))
-        outputs = as_array(network.all_outputs(network.tensor(self.weights), samples))
+        outputs = as_array(outputs_of_samples(network, network.tensor(self.weights), samples))
         scale = max(float(np.abs(self.canary).max()), 1.0)
         if not np.abs(outputs - self.canary).max() <= CANARY_AGREEMENT * scale:
             raise MismatchError(
@@ -200,7 +210,7 @@ class Network:
         return flatten(dict(initialized(self.architecture, seed).named_parameters()))
 
     def check_rows(self, client: str, width: int, outputs: int) -> None:
-        if (width, outputs) != (int(np.prod(self.sample_shape)), self.classes):
+        if (width, outputs) != (math.prod(self.sample_shape), self.classes):
             raise InputError(
                 f"Client {client} must have samples of {self.sample_shape} and {self.classes} "
                 f"classes or targets; it has {width} numbers and {outputs}. Encode and label them "
@@ -250,7 +260,18 @@ def flat_module(
 ) -> FlatModule:
     """A module with these buffers as a function of flat parameters."""
     dtype = torch.float64 if precision == "float64" else torch.float32
-    return FlatModule(module, unflatten(buffers, frozen_buffers(module), dtype), columns, dtype)
+    frozen = frozen_buffers(module)
+    count = sum(buffer.numel() for buffer in frozen.values())
+    if buffers.shape != (count,):
+        raise InputError(
+            f"A network must have as many buffers as its code, {count:,}; found {buffers.size:,}. "
+            "Use the code and the file that belong together."
+        )
+    return FlatModule(module, unflatten(buffers, frozen, dtype), columns, dtype)
+
+
+def _are_columns(columns: Indices, outputs: int) -> bool:
+    return columns.size > 0 and bool(((columns >= 0) & (columns < outputs)).all())
 
 
 def synthetic_samples(shape: tuple[int, ...]) -> Array:

@@ -15,7 +15,7 @@ from probekit.heads import Head
 from probekit.probing.controls import CONTROLS, control_rows, is_suspicious
 from probekit.probing.evaluate import Evaluation, WrongRow, evaluate, most_wrong
 from probekit.probing.few_shot import FewShot, few_shot
-from probekit.probing.heads import fit_head
+from probekit.probing.heads import Fitted, fit_head
 from probekit.probing.options import ProbeOptions
 from probekit.probing.rows import ProbeRows, prepare_rows
 
@@ -90,8 +90,7 @@ def probe_splits(
     for name in CONTROLS if controls else ():
         cell = replace(template, head=options.heads[0], control=name, notes=())
         try:
-            control = control_rows(name, rows, seed=options.seed)
-            cells.append(_probe_head(cell, control, options, controls))
+            cells.append(_probe_control(cell, rows, options, controls))
         except ProbekitError as error:
             cells.append(replace(cell, error=str(error)))
     return cells
@@ -120,29 +119,13 @@ def _describe(rows: ProbeRows, splits: RowSplits, data: str) -> Cell:
     )
 
 
-def _probe_head(cell: Cell, rows: ProbeRows, options: ProbeOptions, controls: int = 0) -> Cell:
-    """The cell with its head evaluated; controls: how many there are, if it is one of them."""
+def _probe_head(cell: Cell, rows: ProbeRows, options: ProbeOptions) -> Cell:
+    """The cell with its head fitted, evaluated, and fitted to few rows."""
     fitted = fit_head(cell.head, rows, options)
-    evaluation = evaluate(fitted.scores, rows, options, confidences=fitted.confidences)
-    cell = replace(
-        cell,
-        train_rows=len(rows.train),
-        test_rows=len(rows.evaluated),
-        evaluated_on=rows.evaluated_on,
-        normalize=fitted.head.normalize,
-        fit=fitted.head.fit,
-        evaluation=evaluation,
-    )
-    if controls:
-        if not is_suspicious(fitted.scores, rows, controls):
-            return cell
-        note = (
-            f"Control {cell.control!r} on {cell.data}: {evaluation.primary} where nothing can be "
-            "known. Training and evaluated rows share samples, or labels leak."
-        )
-        return replace(cell, suspicious=True, notes=(note,))
+    cell = _with_evaluation(cell, fitted, rows, options)
+    assert cell.evaluation is not None
     notes = [*cell.notes, *fitted.notes]
-    if options.metric is None and evaluation.metric == "balanced_accuracy":
+    if options.metric is None and cell.evaluation.metric == "balanced_accuracy":
         notes.append(
             "One class has more than half of the evaluated rows: the primary metric is balanced "
             "accuracy (choose one with --metric)."
@@ -151,12 +134,38 @@ def _probe_head(cell: Cell, rows: ProbeRows, options: ProbeOptions, controls: in
     notes += [f"{cell.data}, {shot.shots} shots: {shot.error}." for shot in shots if shot.error]
     head = None
     if isinstance(fitted.head, Head):
-        values = {name: estimate.value for name, estimate in evaluation.metrics.items()}
-        head = replace(fitted.head, metrics=values)
+        metrics = {name: estimate.value for name, estimate in cell.evaluation.metrics.items()}
+        head = replace(fitted.head, metrics=metrics)
     return replace(
         cell,
         few_shot=shots,
         fitted=head,
         most_wrong=most_wrong(fitted.scores, rows.evaluated),
         notes=tuple(notes),
+    )
+
+
+def _probe_control(cell: Cell, rows: ProbeRows, options: ProbeOptions, controls: int) -> Cell:
+    """The cell of one of so many controls, evaluated, and suspicious where it beats chance."""
+    rows = control_rows(cell.control, rows, seed=options.seed)
+    fitted = fit_head(cell.head, rows, options)
+    cell = _with_evaluation(cell, fitted, rows, options)
+    if cell.evaluation is None or not is_suspicious(fitted.scores, rows, controls):
+        return cell
+    note = (
+        f"Control {cell.control!r} on {cell.data}: {cell.evaluation.primary} where nothing can be "
+        "known. Training and evaluated rows share samples, or labels leak."
+    )
+    return replace(cell, suspicious=True, notes=(note,))
+
+
+def _with_evaluation(cell: Cell, fitted: Fitted, rows: ProbeRows, options: ProbeOptions) -> Cell:
+    return replace(
+        cell,
+        train_rows=len(rows.train),
+        test_rows=len(rows.evaluated),
+        evaluated_on=rows.evaluated_on,
+        normalize=fitted.head.normalize,
+        fit=fitted.head.fit,
+        evaluation=evaluate(fitted.scores, rows, options, confidences=fitted.confidences),
     )

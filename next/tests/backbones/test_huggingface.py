@@ -274,8 +274,8 @@ def test_only_what_a_view_needs_is_held(tiny_models: TinyModels) -> None:
 
 def test_the_description_lists_the_views(tiny_models: TinyModels) -> None:
     clip: Any = load(f"hf:{tiny_models('clip')}#cls")
-    assert clip.identity["preprocessing"]["backend"] == "pil"
-    assert "#layer:*.cls" in clip.description["other_views"]
+    assert clip.identity["preprocessing"]["processor"] == "CLIPImageProcessorPil"
+    assert "#layer:N.cls (N from 0 to 4, or * for all)" in clip.description["other_views"]
     json.dumps(clip.description)
 
 

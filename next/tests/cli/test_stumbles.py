@@ -120,7 +120,7 @@ def test_names_are_names_and_no_paths_or_flags(
     ("flags", "code"),
     [
         (("--clients", "3", "--partition", "shards"), 2),
-        (("--clients", "3", "--partition", "by-class"), 3),
+        (("--clients", "3", "--partition", "by-class"), 2),
         (("--poison", "client=3"), 2),
         (("--clients", "-2"), 2),
     ],

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -306,6 +305,11 @@ def failing(num_classes: int) -> nn.Module:
 
 def sized(num_classes: int, *, width: int = 5, bias: bool = True) -> nn.Module:
     return nn.Sequential(nn.Linear(4, width, bias=bias), nn.Tanh(), nn.Linear(width, num_classes))
+
+
+def batch_normed(num_classes: int) -> nn.Module:
+    layers = (nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Dropout(), nn.Linear(6, num_classes))
+    return nn.Sequential(*layers)
 
 
 READY = nn.Sequential(nn.Linear(4, CLASSES))

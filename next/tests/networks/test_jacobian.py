@@ -189,6 +189,8 @@ def test_layers_without_forward_mode_are_pushed_by_reverse_mode() -> None:
     assert not single.network.has_forward_mode
     double = case.model.exact.outputs(case.rows)
     assert near(moved, double.push(case.params, case.vector), 1e-5)
+    lengths = single.lengths(case.params, case.cotangent)
+    assert near(lengths, double.lengths(case.params, case.cotangent), 1e-5)
     assert double.network.has_forward_mode
 
 

@@ -91,7 +91,7 @@ class Forgery:
     def federation(self, rows: RunRows | None = None) -> Federation:
         data = self.data(rows)
         width = self.description.width
-        return data.federation(self.description.options.model(width, len(data.classes)))
+        return data.federation(self.description.options.linear_model(width, len(data.classes)))
 
     def trained(self, rows: RunRows | None = None, ridge: float | None = None) -> Forgery:
         """With the state and the certificate that honest training on these rows gives."""

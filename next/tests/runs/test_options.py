@@ -20,7 +20,7 @@ def test_ridge_is_closed_form_with_a_free_intercept() -> None:
     options = TrainOptions()
     assert options.trainer() == ClosedForm(frozenset({"statistics"}))
     assert options.setting() == Gcv()
-    assert options.model(5, 3).intercept == "free"
+    assert options.linear_model(5, 3).intercept == "free"
 
 
 def test_logistic_penalizes_its_intercept_and_ends_within_the_tolerance() -> None:
@@ -29,7 +29,7 @@ def test_logistic_penalizes_its_intercept_and_ends_within_the_tolerance() -> Non
     assert isinstance(trainer, LbfgsRounds)
     assert trainer.tolerance < 1e-4
     assert options.setting() == InverseC(2.0)
-    assert options.model(5, 3).intercept == "penalized"
+    assert options.linear_model(5, 3).intercept == "penalized"
 
 
 def test_fedavg_is_written_with_its_options() -> None:
@@ -49,7 +49,7 @@ def test_a_preset_sets_trainer_ridge_and_intercept() -> None:
     paper = preset("f2l2-paper")
     assert options.trainer() == paper.trainer
     assert options.setting() == paper.ridge
-    assert options.model(5, 3).intercept == paper.intercept
+    assert options.linear_model(5, 3).intercept == paper.intercept
     assert TrainOptions(preset="f2l2-paper", ridge=0.5).setting() == 0.5
 
 

@@ -62,7 +62,7 @@ def trained(
 ) -> tuple[State, Federation]:
     """The state, and those who answered; all must where `at_least` is 0."""
     about = nodes.description
-    federation = Federation.of(nodes, options.model(about.width, len(about.outputs)))
+    federation = Federation.of(nodes, options.linear_model(about.width, len(about.outputs)))
     while True:
         try:
             return options.trainer().train(federation, ridge=options.setting()), federation

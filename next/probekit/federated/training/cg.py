@@ -95,8 +95,9 @@ class ConjugateGradients:
             value = trial
             gradient = slope
         raise SolverError(
-            f"A gradient of norm {goal:.2g} was expected after {products.done} products; found {residual:.2g}. Raise the ridge (--ridge), or the "
-            f"products (--method cg:products={2 * self.products})."
+            f"A gradient of norm {goal:.2g} was expected after {products.done} products; found "
+            f"{residual:.2g}. Raise the ridge (--ridge), or the products (--method "
+            f"cg:products={2 * self.products})."
         )
 
 
