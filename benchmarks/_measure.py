@@ -1,4 +1,4 @@
-"""What every benchmark says: one JSON object per line, and exit code 1 when a bar does not hold."""
+"""What every benchmark prints: a JSON line per measurement; exit code 1 when a bar is missed."""
 
 from __future__ import annotations
 
@@ -7,20 +7,19 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Literal
 
 PAUSE = 0.15
-"""Before each contender of a race: BLAS workers spin for tens of milliseconds after their last call, and would
-take cores from whoever comes next."""
+"""BLAS threads spin for a while after their last call and would slow whoever comes next."""
 
 _held: list[bool] = []
 
 
 def seconds(work: Callable[[], object]) -> float:
-    """How long one call takes."""
-    began = time.perf_counter()
+    started = time.perf_counter()
     work()
-    return time.perf_counter() - began
+    return time.perf_counter() - started
 
 
 def race(
@@ -30,15 +29,22 @@ def race(
     repeats: int = 5,
     choose: Callable[[list[float]], float] = statistics.median,
 ) -> tuple[float, float]:
-    """The seconds of each, taken in turns on idle cores: a machine that slows down half-way slows both."""
-    times: tuple[list[float], list[float]] = ([], [])
+    """The seconds of both, measured in turns, so that a machine that slows down slows both."""
+    our_seconds: list[float] = []
+    their_seconds: list[float] = []
     for turn in range(repeats):
-        # who goes first changes, so that neither always finds the other's warm caches
-        pairs = list(zip((ours, theirs), times, strict=True))
-        for work, kept in pairs if turn % 2 == 0 else reversed(pairs):
+        runners = [(ours, our_seconds), (theirs, their_seconds)]
+        for work, times in runners if turn % 2 == 0 else reversed(runners):
             time.sleep(PAUSE)
-            kept.append(seconds(work))
-    return choose(times[0]), choose(times[1])
+            times.append(seconds(work))
+    return choose(our_seconds), choose(their_seconds)
+
+
+def memory(name: str) -> int:
+    """Bytes of this process, as Linux counts them: VmRSS is now, VmHWM the peak."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    sizes = dict(line.partition(":")[::2] for line in lines)
+    return 1024 * int(sizes[name].split()[0])
 
 
 def report(
@@ -48,24 +54,17 @@ def report(
     *,
     bar: float,
     better: Literal["higher", "lower"] = "higher",
-    **more: Any,
+    **details: Any,
 ) -> bool:
-    """Print a measurement against its bar and remember whether it holds; `more` is printed after it."""
+    """Print ours / theirs beside its bar."""
     ratio = ours / theirs if theirs else float("inf")
     holds = ratio >= bar if better == "higher" else ratio <= bar
     _held.append(holds)
-    line = {
-        "name": name,
-        "ours": float(f"{ours:.5g}"),
-        "theirs": float(f"{theirs:.5g}"),
-        "ratio": float(f"{ratio:.4g}"),
-        "bar": bar,
-        "holds": holds,
-    }
-    print(json.dumps({**line, "better": better, **more}), flush=True)
+    line = {"name": name, "ours": float(f"{ours:.5g}"), "theirs": float(f"{theirs:.5g}")}
+    bars = {"ratio": float(f"{ratio:.4g}"), "bar": bar, "better": better, "holds": holds}
+    print(json.dumps({**line, **bars, **details}), flush=True)
     return holds
 
 
 def finish() -> None:
-    """Exit with 1 if a bar did not hold."""
     sys.exit(0 if all(_held) else 1)

@@ -1,86 +1,95 @@
-"""Opening a set of 200,000 x 512 embeddings and reading it fully, against a bare memory map and parquet."""
+"""Opening and reading cached rows, beside np.load(mmap_mode="r"): medians of interleaved runs.
+
+python benchmarks/cache.py [--rows 200000] [--width 512] [--runs 15] [--folder FOLDER]
+"""
 
 from __future__ import annotations
 
-import hashlib
+import argparse
+import statistics
 import tempfile
+import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
-from _measure import finish, race, report
+from numpy.typing import NDArray
 
-from probekit.cache import DiskStore
-from probekit.values import EmbeddingSet, EncodingSpec
+from probekit.arrays import stack_ids, texts
+from probekit.cache import Cache
+from probekit.embeddings import EmbeddingSet, Encoding
 
-ROWS, FEW, WIDTH, BLOCK = 200_000, 2_000, 512, 8192
-SPEC = EncodingSpec(backbone="benchmark:random", weights="0" * 64, preprocessing={"size": 1}, view="none")
-
-
-def fill(store: DiskStore, vectors: np.ndarray[Any, Any], name: str) -> None:
-    """Keep vectors as a set, as an extraction would."""
-    ids = [hashlib.sha256(f"{name} {row}".encode()).hexdigest() for row in range(len(vectors))]
-    labels = np.arange(len(vectors), dtype=np.int64) % 10
-    for start in range(0, len(ids), BLOCK):
-        store.save(SPEC, ids[start : start + BLOCK], vectors[start : start + BLOCK])
-    rows = store.load(SPEC, ids)
-    names = tuple(f"class {number}" for number in range(10))
-    sealed = store.seal(EmbeddingSet(SPEC, rows, labels, ids, names, names=[f"row {i}" for i in range(len(ids))]))
-    store.sets.give_name(name, sealed.digest)
+FEW_ROWS = 2_000
+ENCODING = Encoding("benchmark", {"weights": "random"})
 
 
-def total(rows: Any) -> float:
-    """The sum of all values, a block at a time: every value is touched."""
-    return float(sum(rows[start : start + BLOCK].sum() for start in range(0, len(rows), BLOCK)))
+def make_set(matrix: NDArray[Any]) -> EmbeddingSet:
+    count = len(matrix)
+    identities = np.random.default_rng(1).bytes(32 * count)
+    return EmbeddingSet(
+        rows=matrix,
+        ids=stack_ids([identities]),
+        encoding=ENCODING,
+        labels=np.arange(count, dtype=np.int64) % 10,
+        class_names=tuple("abcdefghij"),
+        columns={"key": texts(f"train/{number:07d}.png" for number in range(count))},
+    )
+
+
+def seconds(action: Callable[[], object], repeats: int = 1) -> float:
+    start = time.perf_counter()
+    for _ in range(repeats):
+        action()
+    return (time.perf_counter() - start) / repeats
+
+
+def interleaved(actions: list[Callable[[], object]], runs: int, repeats: int = 1) -> list[float]:
+    """The median seconds of each action; their runs alternate, so that drifts cancel."""
+    times: list[list[float]] = [[] for _ in actions]
+    for _ in range(runs):
+        for action, measured in zip(actions, times, strict=True):
+            measured.append(seconds(action, repeats))
+    return [statistics.median(measured) for measured in times]
 
 
 def main() -> None:
-    """Make the three files, read each in turns, and compare."""
-    vectors = np.random.default_rng(0).standard_normal((ROWS, WIDTH), dtype=np.float32)
-    with tempfile.TemporaryDirectory() as folder:
-        root = Path(folder)
-        fill(DiskStore(root / "large"), vectors, "large")
-        fill(DiskStore(root / "small"), vectors[:FEW], "small")
-        np.save(root / "rows.npy", vectors)
-        column = pa.FixedSizeListArray.from_arrays(pa.array(vectors.reshape(-1)), WIDTH)
-        pq.write_table(pa.table({"embedding": column}), root / "rows.parquet")
-        expected = total(vectors)
-        del vectors, column
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rows", type=int, default=200_000)
+    parser.add_argument("--width", type=int, default=512)
+    parser.add_argument("--runs", type=int, default=15)
+    parser.add_argument("--folder", type=Path, default=None)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(dir=options.folder) as name:
+        measure(Path(name), options.rows, options.width, options.runs)
 
-        def ours() -> float:
-            return total(DiskStore(root / "large").open("large").embeddings)
 
-        def mapped() -> float:
-            return total(np.load(root / "rows.npy", mmap_mode="r"))
+def measure(folder: Path, count: int, width: int, runs: int) -> None:
+    cache = Cache(folder / "cache")
+    generator = np.random.default_rng(0)
+    matrix = generator.standard_normal((count, width), np.float32)
+    np.save(folder / "rows.npy", matrix)
+    many = make_set(matrix)
+    print(f"save {count:,} x {width}: {seconds(partial(cache.save, 'many', many)):.2f} s")
+    cache.save("few", make_set(generator.standard_normal((FEW_ROWS, width), np.float32)))
 
-        def parquet() -> float:
-            table = pq.read_table(root / "rows.parquet")
-            values = table.column("embedding").combine_chunks().flatten().to_numpy()
-            return total(values.reshape(-1, WIDTH))
+    def read_array() -> float:
+        return float(np.load(folder / "rows.npy", mmap_mode="r").sum())
 
-        for read in (ours, mapped, parquet):  # the same numbers, and every file in the page cache
-            assert np.isclose(read(), expected)
-        first, second = race(ours, mapped, repeats=9)
-        report(
-            "open and read 200,000 x 512, over np.load(mmap)",
-            first,
-            second,
-            bar=1.5,
-            better="lower",
-            unit="seconds",
-        )
-        first, second = race(ours, parquet, repeats=5)
-        rates = (ROWS / first, ROWS / second)
-        report("open and read 200,000 x 512, over parquet", *rates, bar=10, unit="rows per second")
-        first, second = race(
-            lambda: DiskStore(root / "large").open("large"),
-            lambda: DiskStore(root / "small").open("small"),
-            repeats=51,
-        )
-        report("open 200,000 rows, over opening 2,000", first, second, bar=3, better="lower", unit="seconds")
-    finish()
+    def read_cache() -> float:
+        return float(np.asarray(cache.open("many").rows).sum())
+
+    def read_blocks() -> float:
+        return sum(float(block.rows[:].sum()) for block in cache.open("many").blocks())
+
+    array, stored, blocks = interleaved([read_array, read_cache, read_blocks], runs)
+    print(f"np.load(mmap) and sum: {1e3 * array:.1f} ms")
+    print(f"cache.open and sum: {1e3 * stored:.1f} ms, ratio {stored / array:.2f} (at most 2)")
+    print(f"cache.open and sum in blocks: {1e3 * blocks:.1f} ms, ratio {blocks / array:.2f}")
+    few, lots = interleaved([lambda: cache.open("few"), lambda: cache.open("many")], runs, 20)
+    print(f"open {FEW_ROWS:,} rows: {1e3 * few:.2f} ms")
+    print(f"open {count:,} rows: {1e3 * lots:.2f} ms, ratio {lots / few:.2f}")
 
 
 if __name__ == "__main__":

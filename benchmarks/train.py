@@ -1,198 +1,135 @@
-"""Training side by side: scikit-learn's ridge and leave-one-out, AFL's merging, the machine's own GEMM rate, memory.
+"""Training in memory: statistics against the machine's own SYRK, merging against AFL's law.
 
-Every pair runs on the same rows, in turns, in this process; errors are relative (Frobenius) to a float64 reference.
+50,000 x 512 rows of 100 classes; one BLAS thread. Memory beyond the rows is measured in a process
+of its own, which `python benchmarks/train.py memory` is.
 """
 
 from __future__ import annotations
 
-import resource
 import subprocess
 import sys
 from functools import partial
-from typing import Any
+from pathlib import Path
 
 import numpy as np
-from _measure import finish, race, report
+from _measure import finish, memory, race, report
 from numpy.typing import NDArray
 from scipy import linalg
-from sklearn.linear_model import RidgeClassifier, RidgeClassifierCV
 
-from probekit.federated.summation import StatisticsTree
-from probekit.linear.design import Design, LinearFit
-from probekit.linear.leaveout import choose_ridge
-from probekit.linear.path import decompose
-from probekit.linear.ridge import fit
-from probekit.linear.statistics import statistics
+from probekit.arrays import Array
+from probekit.embeddings import EmbeddingSet
+from probekit.linear.ridge import solve_ridge
+from probekit.linear.stats import SufficientStats, sum_stats
+from probekit.runs.run import single_thread
 
-DIMENSION, CLASSES, ALPHA = 512, 100, 10.0
-GEMM = 2048
+ROWS = 50_000
+WIDTH = 512
+CLASSES = 100
+CLIENTS = 50
+RIDGE = 1e-3
 MEMORY_ROWS = 200_000
+MEMORY_BAR = 100.0
 
-Array = NDArray[Any]
-
-
-def made(rows: int, *, seed: int = 0) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-    """Rows around one centre per class, with a mean that is not zero, as embeddings have."""
-    generator = np.random.default_rng(seed)
-    labels = generator.integers(0, CLASSES, rows)
-    embeddings = generator.standard_normal((rows, DIMENSION), dtype=np.float32)
-    centres = generator.standard_normal((CLASSES, DIMENSION), dtype=np.float32) * np.float32(0.3)
-    for start in range(0, rows, 8192):
-        embeddings[start : start + 8192] += centres[labels[start : start + 8192]] + np.float32(0.5)
-    return embeddings, labels
+Upload = tuple[Array, Array]
 
 
-def head(rows: Array, labels: Array, arithmetic: str) -> LinearFit:
-    """Our head with scikit-learn's objective: a free intercept, the ridge as it is."""
-    design = Design(DIMENSION, CLASSES, intercept="free", arithmetic=arithmetic)
-    return fit(statistics(rows, labels, design), ALPHA, scaling="sum")
+def make_rows(count: int) -> EmbeddingSet:
+    """Rows around a center for each class, with a mean that is not zero, as embeddings have."""
+    generator = np.random.default_rng(0)
+    labels = generator.integers(0, CLASSES, count)
+    centers = 0.3 * generator.standard_normal((CLASSES, WIDTH), dtype=np.float32)
+    rows = generator.standard_normal((count, WIDTH), dtype=np.float32)
+    for start in range(0, count, 8192):
+        rows[start : start + 8192] += centers[labels[start : start + 8192]] + np.float32(0.5)
+    return EmbeddingSet.from_numpy(rows, labels, class_names=[str(c) for c in range(CLASSES)])
 
 
-def reference(rows: Array, labels: Array) -> Array:
-    """The same by textbook, all in float64 at once: centre, multiply, solve."""
-    columns = rows.astype(np.float64)
-    columns -= columns.mean(axis=0)
-    targets = np.eye(CLASSES)[labels]
-    targets -= targets.mean(axis=0)
-    gram = columns.T @ columns + ALPHA * np.eye(DIMENSION)
-    return np.asarray(linalg.solve(gram, columns.T @ targets, assume_a="pos"))
+def measure_statistics(rows: EmbeddingSet) -> None:
+    """float32 rows to float64 sums, labels included, beside a product of float64 rows alone."""
+    X = rows.to_numpy().astype(np.float64)
+    ours, theirs = race(
+        partial(SufficientStats.from_rows, rows),
+        partial(np.matmul, X.T, X),  # NumPy sees one matrix and its transpose, and calls SYRK
+        repeats=11,
+    )
+    rate = ROWS * WIDTH * (WIDTH + 1) / 1e9
+    report("statistics, GFLOP/s over SYRK's", rate / ours, rate / theirs, bar=0.9)
 
 
-def ridge_heads() -> None:
-    """50,000 x 512 x 100 against RidgeClassifier, with float64 statistics and with fast ones."""
-    rows, labels = made(50_000)
-    truth = reference(rows, labels)
-
-    def error(found: Array) -> float:
-        return float(np.linalg.norm(found - truth) / np.linalg.norm(truth))
-
-    def theirs() -> Any:
-        return RidgeClassifier(alpha=ALPHA, solver="cholesky").fit(rows, labels)
-
-    their_error = error(theirs().coef_.T / 2)  # their targets are -1 and 1: twice ours
-    for arithmetic, bar in (("float64", 1.0), ("fast", 2.0)):
-        own = error(head(rows, labels, arithmetic).params[:-1])
-        mine, other = race(partial(head, rows, labels, arithmetic), theirs, repeats=21, choose=min)
-        told = {"seconds": [round(mine, 4), round(other, 4)], "errors": [f"{own:.2g}", f"{their_error:.2g}"]}
-        report(f"ridge head, {arithmetic} statistics: speed", 1 / mine, 1 / other, bar=bar, **told)
-        if arithmetic == "float64":
-            report("ridge head, float64 statistics: error", own, their_error, bar=1.0, better="lower")
-
-
-def leave_one_out() -> None:
-    """Exact leave-one-out over 45 ridges, 20,000 x 512 x 100, against RidgeClassifierCV."""
-    rows, labels = made(20_000, seed=1)
-    alphas = np.geomspace(1e-3, 1e6, 45)
-    design = Design(DIMENSION, CLASSES, intercept="free")
-    chosen: dict[str, float] = {}
-
-    def ours() -> None:
-        path = decompose(statistics(rows, labels, design), scaling="sum", targets=(-1.0, 1.0))
-        chosen["ours"] = choose_ridge(path, rows, labels, ridges=alphas)[0]
-
-    def theirs() -> None:
-        chosen["theirs"] = float(RidgeClassifierCV(alphas=alphas).fit(rows, labels).alpha_)
-
-    mine, other = race(ours, theirs, repeats=2, choose=min)
-    same = bool(np.isclose(chosen["ours"], chosen["theirs"]))
-    told = {"seconds": [round(mine, 3), round(other, 3)], "chosen": chosen}
-    report("leave-one-out over 45 ridges: speed", 1 / mine, 1 / other, bar=10.0, **told)
-    report("leave-one-out over 45 ridges: same choice", float(same), 1.0, bar=1.0)
-
-
-def afl_pair(one: tuple[Array, Array], other: tuple[Array, Array]) -> tuple[Array, Array]:
-    """AFL's absolute aggregation of two clients' heads and regularised Grams."""
-    (w1, c1), (w2, c2) = one, other
+def merge_by_afl(first: Upload, second: Upload) -> Upload:
+    """AFL's absolute aggregation of two clients' heads and Grams (He et al., CVPR 2025)."""
+    w1, c1 = first
+    w2, c2 = second
     r1, r2, both = linalg.inv(c1), linalg.inv(c2), linalg.inv(c1 + c2)
     identity = np.eye(len(c1))
-    first = (identity - r1 @ c2 + r1 @ c2 @ both @ c2) @ w1
-    second = (identity - r2 @ c1 + r2 @ c1 @ both @ c1) @ w2
-    return first + second, c1 + c2
+    share = (identity - r1 @ c2 + r1 @ c2 @ both @ c2) @ w1
+    other = (identity - r2 @ c1 + r2 @ c1 @ both @ c1) @ w2
+    return share + other, c1 + c2
 
 
-def afl(uploads: list[tuple[Array, Array]], gamma: float) -> Array:
-    """All clients by AFL: pair after pair, then the surplus of ridges is cleaned away, down to one of them."""
-    total = uploads[0]
+def afl(uploads: list[Upload], gamma: float) -> Array:
+    """All clients pair after pair, then all but one of their ridges are taken out."""
+    merged = uploads[0]
     for upload in uploads[1:]:
-        total = afl_pair(total, upload)
-    weights, gram = total
+        merged = merge_by_afl(merged, upload)
+    weights, gram = merged
     surplus = (len(uploads) - 1) * gamma
-    return np.asarray(weights + surplus * linalg.solve(gram - surplus * np.eye(len(gram)), weights, assume_a="pos"))
+    clean = gram - surplus * np.eye(len(gram))
+    return np.asarray(weights + surplus * linalg.solve(clean, weights, assume_a="pos"))
 
 
-def merging() -> None:
-    """50 clients' uploads to one head: sums and one solve, against AFL's pairwise law."""
-    rows, labels = made(50_000, seed=2)
-    design = Design(DIMENSION, CLASSES, intercept="none")
-    parts = {str(c): statistics(rows[c::50], labels[c::50], design) for c in range(50)}
-    identity = ALPHA * np.eye(DIMENSION)
-    uploads = [(linalg.solve(p.gram + identity, p.moment, assume_a="pos"), p.gram + identity) for p in parts.values()]
+def measure_merging(rows: EmbeddingSet) -> None:
+    """50 clients' uploads to one head, all columns penalized as AFL has it."""
+    gamma = RIDGE * ROWS
+    parts = [
+        SufficientStats.from_rows(rows.take(np.arange(client, ROWS, CLIENTS)))
+        for client in range(CLIENTS)
+    ]
+    systems = [(part.gram + gamma * np.eye(WIDTH + 1), part.moment) for part in parts]
+    uploads = [(linalg.solve(gram, moment, assume_a="pos"), gram) for gram, moment in systems]
 
-    def ours() -> Array:
-        return fit(StatisticsTree.of(parts).total, ALPHA, scaling="sum").params[:-1]
+    def merge() -> Array:
+        return solve_ridge(sum_stats(parts), RIDGE, "penalized")
 
-    columns = rows.astype(np.float64)
-    truth = linalg.solve(columns.T @ columns + identity, columns.T @ np.eye(CLASSES)[labels], assume_a="pos")
-    errors = [f"{np.linalg.norm(found - truth) / np.linalg.norm(truth):.2g}" for found in (ours(), afl(uploads, ALPHA))]
-    mine, other = race(ours, lambda: afl(uploads, ALPHA), repeats=2, choose=min)
-    told = {"seconds": [round(mine, 4), round(other, 3)], "errors": errors}
-    report("merging 50 clients: speed", 1 / mine, 1 / other, bar=100.0, **told)
-
-
-def throughput() -> None:
-    """Statistics against the machine's own GEMM rate, counting only the operations that a triangle needs.
-
-    Where its SYRK of the same rows in the same numbers is itself slow against GEMM, 0.9 of that is asked for.
-    """
-    rows, labels = made(50_000, seed=3)
-    needed = len(rows) * DIMENSION * (DIMENSION + 1) + len(rows) * DIMENSION
-    for arithmetic, dtype in (("float64", "float64"), ("fast", "float32")):
-        design = Design(DIMENSION, CLASSES, arithmetic=arithmetic)
-        a, b = (np.random.default_rng(s).standard_normal((GEMM, GEMM)).astype(dtype) for s in (0, 1))
-        columns = rows.astype(dtype)
-        ours = partial(statistics, rows, labels, design)
-        mine, gemm = race(ours, partial(np.matmul, a, b), repeats=11, choose=min)
-        # NumPy sees one matrix and its transpose, and calls SYRK
-        again, triangle = race(ours, partial(np.matmul, columns.T, columns), repeats=11, choose=min)
-        own, machine = needed / min(mine, again), 2 * GEMM**3 / gemm
-        own_syrk = len(rows) * DIMENSION * (DIMENSION + 1) / triangle
-        rates = {"GEMM": machine, "SYRK": own_syrk}
-        told: dict[str, Any] = {
-            "GFLOP/s": {
-                "statistics": round(own / 1e9, 1),
-                **{name: round(one / 1e9, 1) for name, one in rates.items()},
-            },
-            "shares": {name: round(own / one, 3) for name, one in rates.items()},
-        }
-        wanted = min(0.6 * machine, 0.9 * own_syrk)
-        report(f"statistics, {arithmetic}: rate over 0.6 of GEMM's or 0.9 of SYRK's", own, wanted, bar=1.0, **told)
+    ours, theirs = race(merge, partial(afl, uploads, gamma), repeats=3)
+    Z = np.hstack([rows.to_numpy(), np.ones((ROWS, 1))])
+    truth = linalg.lstsq(
+        np.vstack([Z, np.sqrt(gamma) * np.eye(WIDTH + 1)]),
+        np.vstack([rows.target_matrix, np.zeros((WIDTH + 1, CLASSES))]),
+    )[0]
+    errors = [_error(merge(), truth), _error(afl(uploads, gamma), truth)]
+    report(f"merging {CLIENTS} clients, heads per second over AFL's", 1 / ours, 1 / theirs,
+           bar=100, seconds=[round(ours, 4), round(theirs, 3)], errors=errors)  # fmt: skip
 
 
-def peak() -> int:
-    """The most memory that this process has used so far, in bytes."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+def _error(params: Array, truth: NDArray[np.float64]) -> float:
+    return float(f"{np.linalg.norm(params - truth) / np.linalg.norm(truth):.2g}")
 
 
-def grow() -> None:
-    """Print how much a head of 200,000 rows adds to the peak, after a small one has loaded all libraries."""
-    few, their_labels = made(1_000)
-    head(few, their_labels, "float64")
-    rows, labels = made(MEMORY_ROWS)
-    before = peak()
-    head(rows, labels, "float64")
-    print(peak() - before)
+def added_memory() -> int:
+    """The bytes that a head of many rows adds at most, libraries being loaded (Linux)."""
+    solve_ridge(SufficientStats.from_rows(make_rows(1_000)), RIDGE)
+    rows = make_rows(MEMORY_ROWS)
+    Path("/proc/self/clear_refs").write_text("5")  # the peak becomes what is used now
+    before = memory("VmRSS")
+    solve_ridge(SufficientStats.from_rows(rows), RIDGE)
+    return memory("VmHWM") - before
 
 
-def memory() -> None:
-    """Memory beyond the input at 200,000 rows, in a process of its own."""
-    told = subprocess.run([sys.executable, __file__, "grow"], check=True, capture_output=True, text=True).stdout
-    report("memory beyond the input at 200,000 rows, MB", int(told) / 1e6, 100.0, bar=1.0, better="lower")
+def measure_memory() -> None:
+    command = [sys.executable, __file__, "memory"]
+    added = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    report(f"memory beyond {MEMORY_ROWS:,} rows, MB", int(added) / 1e6, MEMORY_BAR, bar=1,
+           better="lower")  # fmt: skip
 
 
 if __name__ == "__main__":
-    if sys.argv[1:] == ["grow"]:
-        grow()
-    else:
-        for part in (ridge_heads, leave_one_out, merging, throughput, memory):
-            part()
-        finish()
+    if sys.argv[1:] == ["memory"]:
+        print(added_memory())
+        sys.exit()
+    with single_thread():
+        rows = make_rows(ROWS)
+        measure_statistics(rows)
+        measure_merging(rows)
+    measure_memory()
+    finish()

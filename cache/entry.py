@@ -1,171 +1,161 @@
-"""The rows of one spec on disk: an index of sealed shards, and pieces of work not yet sealed.
+"""Entry: the rows of one encoding.
 
-    rows/<spec digest>/spec.json      what the rows are
-                       canary.json    vectors of the synthetic samples, when first encoded (and canary-*.json: arrays)
-                       index.json     the shards that count, in order; written last
-                       shards/        <sha256>.safetensors: "rows" (n, d) and "ids" (n, 32)
-                       pieces/        the same form; written while an extraction runs
-
-A piece may hold any rows; sealing copies the rows of a set, in its order, into shards. So the sealed files depend on
-the set alone and not on where an extraction was interrupted.
+A piece may hold any rows. Sealing copies the rows of a set, in its order, into shards, so that the
+sealed bytes depend on the sets alone and not on where an extraction was interrupted. A file with
+rows counts once it has its name; a row that is in two of them is the same in both.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from probekit.cache.ids import IdArray, IdLookup, first_of, keys, stack
-from probekit.cache.journal import changing
-from probekit.cache.matrices import map_tensors, write_tensors
-from probekit.cache.rows import Places, StoredRows
-from probekit.errors import CacheError, CorruptError
-from probekit.files import checked_digest, read_json, sync_folder, write_json
-from probekit.values import SCHEMA, EncodingSpec, Rows
+from probekit.arrays import Ids, Indices, id_keys
+from probekit.cache.rows import IdIndex, RowFile, StoredRows, as_slice, map_rows
+from probekit.cache.tensors import REPAIR, SUFFIX, write_tensors
+from probekit.embeddings import Encoding, Rows
+from probekit.errors import CorruptError, MismatchError
+from probekit.files import is_held, read_typed, remove_files, write_json
 
-SHARD_BYTES = 1 << 30
-_BLOCK_ROWS = 4096
+if TYPE_CHECKING:
+    from probekit.cache.store import Cache
 
-
-def check_schema(found: object, what: Path) -> None:
-    """Refuse what a newer probekit wrote."""
-    if not isinstance(found, int) or found > SCHEMA:
-        raise CacheError(
-            f"{what} was written by a newer probekit (schema {found}; this one reads up to {SCHEMA}). "
-            "Upgrade probekit, or set PROBEKIT_CACHE to another folder."
-        )
-
-
-class Shard:
-    """A mapped file of rows and their ids."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        tensors, _ = map_tensors(path)
-        try:
-            self.rows: NDArray[Any] = tensors["rows"]
-            self.ids: IdArray = tensors["ids"]
-        except KeyError as error:
-            raise CorruptError(f"{path} holds no {error}. Run `probekit cache verify --repair`.") from error
-
-    @property
-    def name(self) -> str:
-        """The sha256 that the file's bytes must have."""
-        return self.path.stem
+SHARD_BYTES = 1 << 29
+"""A shard is in memory three times while it is written."""
+WORK = ".work-"
+SHARDS = "shards"
+PIECES = "pieces"
 
 
 class Entry:
-    """One spec's folder. Reading takes no lock; every change is made under `changing` the cache."""
+    """One encoding's folder, which may not exist yet. Reading takes no lock."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder, self.root = folder, folder.parent.parent
+    def __init__(self, cache: Cache, digest: str, encoding: Encoding | None = None) -> None:
+        self.digest = digest
+        self.folder = cache.root / "encodings" / digest
+        self._cache = cache
+        self._encoding = encoding
 
-    @cached_property
-    def spec(self) -> EncodingSpec:
-        """What the rows of this entry are."""
-        found = read_json(self.folder / "spec.json")
-        check_schema(found.get("schema"), self.folder / "spec.json")
-        return EncodingSpec(**found)
+    @property
+    def encoding(self) -> Encoding:
+        if self._encoding is None:
+            self._encoding = read_typed(self.folder / "encoding.json", Encoding, remedy=REPAIR)
+        return self._encoding
 
-    def shard_names(self) -> list[str]:
-        """The shards that count, in order."""
-        path = self.folder / "index.json"
-        if not path.exists():
-            return []
-        index = read_json(path)
-        check_schema(index.get("schema"), path)
-        return [checked_digest(name, path) for name in index["shards"]]
+    def paths(self, *kinds: str) -> list[Path]:
+        """The files with rows, shards or pieces."""
+        return [path for kind in kinds for path in sorted((self.folder / kind).glob(f"*{SUFFIX}"))]
 
-    def shard_paths(self) -> list[Path]:
-        """Where they are."""
-        return [self.folder / "shards" / f"{name}.safetensors" for name in self.shard_names()]
+    def shards(self) -> list[RowFile]:
+        return self._open(SHARDS)
 
-    def write_index(self, names: Sequence[str]) -> None:
-        """Let exactly these shards count, and drop the files of all others."""
-        write_json(self.folder / "index.json", {"schema": SCHEMA, "shards": list(names)})
-        self.keep("shards", names)
+    def pieces(self) -> list[RowFile]:
+        return self._open(PIECES)
 
-    def keep(self, place: str, names: Sequence[str]) -> None:
-        """Drop the files in a place but these, for good."""
-        stay = set(names)
-        gone = [path for path in (self.folder / place).glob("*.safetensors") if path.stem not in stay]
-        for path in gone:
-            path.unlink()
-        if gone:
-            sync_folder(self.folder / place)
-
-    def canary_paths(self) -> list[Path]:
-        """Where vectors of synthetic samples are kept."""
-        return sorted(self.folder.glob("canary*.json"))
-
-    def shards(self) -> list[Shard]:
-        """The sealed shards, mapped."""
-        return [Shard(path) for path in self.shard_paths()]
-
-    def pieces(self) -> list[Shard]:
-        """Rows of extractions that were not sealed, mapped. One that is sealed meanwhile is left out."""
-        paths = sorted((self.folder / "pieces").glob("*.safetensors"))
-        return [Shard(path) for path in paths if path.exists()]
-
-    def files(self) -> list[Shard]:
-        """Everything that holds rows: shards, then pieces. Pieces are looked at first, as they become shards."""
+    def files(self) -> list[RowFile]:
+        """All files with rows, shards first; pieces are read before them, as they become shards."""
         pieces = self.pieces()
         return [*self.shards(), *pieces]
 
-    def write_shard(self, place: str, ids: IdArray, rows: Rows) -> str:
-        """Write rows as a file in `place` ("shards" or "pieces"); gives its name."""
-        blocks = (rows[start : start + _BLOCK_ROWS] for start in range(0, len(ids), _BLOCK_ROWS))
-        tensors = {"rows": (rows.shape, np.dtype(self.spec.dtype), blocks), "ids": (ids.shape, ids.dtype, [ids])}
-        return write_tensors(self.folder / place, tensors, {"schema": SCHEMA, "spec": self.spec.digest})
+    def _open(self, kind: str) -> list[RowFile]:
+        paths = self.paths(kind)
+        try:
+            return [RowFile.open(path) for path in paths]
+        except CorruptError:
+            if self.paths(kind) == paths:
+                raise
+            return self._open(kind)  # another process replaced some of them meanwhile
 
-    def append(self, ids: IdArray, rows: Rows, usable: NDArray[np.int64]) -> None:
-        """Seal those of these rows that are not here yet, in their order, at once."""
-        with changing(self.root):
-            missing = usable[IdLookup(stack(file.ids for file in self.files())).locate(ids[usable]) < 0]
-            if not len(missing):
-                return
-            fresh = missing[np.sort(np.unique(keys(ids[missing]), return_index=True)[1])]
-            step = max(1, SHARD_BYTES // max(1, rows[:1].nbytes))
-            parts = [fresh[start : start + step] for start in range(0, len(fresh), step)]
-            places = (Places([rows], np.zeros(len(part), np.int64), part) for part in parts)  # type: ignore[list-item]
-            picked = (StoredRows.of(one) for one in places)
-            written = [self.write_shard("shards", ids[part], one) for part, one in zip(parts, picked, strict=True)]
-            self.write_index([*self.shard_names(), *written])
+    def index(self) -> IdIndex:
+        return IdIndex(file.ids for file in self.files())
 
-    def seal(self, wanted: IdArray) -> None:
-        """Bring the rows of these samples into shards, in this order, and drop the pieces they came from."""
-        with changing(self.root):
-            sealed, pieces = self.shards(), self.pieces()
-            fresh = wanted[IdLookup(stack(shard.ids for shard in sealed)).locate(wanted) < 0]
-            if len(fresh):
-                fresh = fresh[np.sort(np.unique(fresh, axis=0, return_index=True)[1])]
-                step = max(1, SHARD_BYTES // max(1, pieces[0].rows[:1].nbytes if pieces else 1))
-                parts = [fresh[start : start + step] for start in range(0, len(fresh), step)]
-                written = [self.write_shard("shards", part, StoredRows.of(locate(pieces, part))) for part in parts]
-                self.write_index([*(shard.name for shard in sealed), *written])
-            everything = IdLookup(stack(shard.ids for shard in self.shards()))
-            left = [piece.name for piece in pieces if (everything.locate(piece.ids) < 0).any()]
-            self.keep("pieces", left)
+    def holds_sealed(self, ids: Ids) -> NDArray[np.bool_]:
+        return IdIndex(shard.ids for shard in self.shards()).holds(ids)
 
+    def save(self, ids: Ids, rows: NDArray[Any]) -> None:
+        """Keep rows of an extraction that is not finished; they are durable when this returns.
 
-def locate(shards: Sequence[Shard], wanted: IdArray) -> Places:
-    """Where each wanted row stands in these files; missing rows are an error."""
-    ids = stack(shard.ids for shard in shards)
-    start = first_of(ids, wanted)
-    position = np.arange(start, start + len(wanted))
-    if not np.array_equal(ids[start : start + len(wanted)], wanted):  # not extracted at once: search
-        position = IdLookup(ids).locate(wanted)
-    if (position < 0).any():
-        missing = wanted[int(np.flatnonzero(position < 0)[0])].tobytes().hex()
-        raise CorruptError(
-            f"{int((position < 0).sum())} of {len(wanted)} rows are not in the cache any more, the first is sample "
-            f"{missing}. Run the extract command again: it encodes what is missing."
-        )
-    bounds = np.cumsum([0, *(len(shard.ids) for shard in shards)])
-    file = np.searchsorted(bounds, position, side="right") - 1
-    return Places([shard.rows for shard in shards], file, position - bounds[file])
+        Each call is a file and several syncs: save hundreds of rows at once.
+        """
+        if len(rows):
+            with self._cache.changing():
+                self._write(PIECES, ids, rows, np.arange(len(rows)))
+
+    def rows(self, ids: Ids, width: int) -> Rows:
+        """The rows of these samples, located when first read; CorruptError where one is missing."""
+        return StoredRows(self, ids, width=width, dtype=self.encoding.dtype)
+
+    def seal(self, ids: Ids, rows: Rows) -> None:
+        """Bring rows that no shard has into shards, in this order; drop pieces that are done with.
+
+        rows are read where they are missing only; usually they are `self.rows(ids)`.
+        """
+        with self._cache.changing():
+            self._describe()
+            first = np.sort(np.unique(id_keys(ids), return_index=True)[1])
+            missing = first[~self.holds_sealed(ids[first])]
+            row_bytes = rows.shape[1] * np.dtype(self.encoding.dtype).itemsize
+            step = max(1, SHARD_BYTES // max(1, row_bytes))
+            for start in range(0, len(missing), step):
+                self._write(SHARDS, ids, rows, missing[start : start + step])
+            pieces = self.pieces()
+            if pieces:
+                sealed = IdIndex(shard.ids for shard in self.shards())
+                remove_files(piece.path for piece in pieces if sealed.holds(piece.ids).all())
+
+    def drop(self, ids: Ids) -> None:
+        """Write every file that holds one of these rows anew without it, and remove the file.
+
+        Killed in between, some of the rows are still here.
+        """
+        dropped = IdIndex([ids])
+        with self._cache.changing():
+            for file in self.files():
+                retained = np.flatnonzero(~dropped.holds(file.ids))
+                if len(retained) < len(file.ids):
+                    if len(retained):
+                        self._write(file.path.parent.name, file.ids, file.rows(), retained)
+                    remove_files([file.path])
+            map_rows.cache_clear()  # what is mapped is not gone
+
+    def is_busy(self) -> bool:
+        """Whether an extraction is at work here; none begins while the cache's lock is held."""
+        return any(is_held(path) for path in self.folder.glob(f"{WORK}*"))
+
+    def canary(self, name: str = "") -> NDArray[np.float32] | None:
+        """The vectors of synthetic samples when this encoding was first used."""
+        path = self._canary_path(name)
+        if not path.exists():
+            return None
+        remedy = "Remove it, or restore it from a copy."
+        return np.array(read_typed(path, list[list[float]], remedy=remedy), np.float32)
+
+    def keep_canary(self, vectors: NDArray[np.float32], name: str = "") -> None:
+        """Keep the vectors of synthetic samples, exactly. name: of their shape, where it varies."""
+        with self._cache.changing():
+            self._describe()
+            write_json(self._canary_path(name), vectors.tolist())
+
+    def _canary_path(self, name: str) -> Path:
+        return self.folder / (f"canary-{name}.json" if name else "canary.json")
+
+    def _describe(self) -> None:
+        path = self.folder / "encoding.json"
+        if not path.exists():
+            write_json(path, self.encoding.to_dict())
+
+    def _write(self, kind: str, ids: Ids, rows: Rows, positions: Indices) -> None:
+        self._describe()
+        for path in self.paths(SHARDS, PIECES)[:1]:
+            width = RowFile.open(path).width
+            if width != rows.shape[1]:
+                raise MismatchError(
+                    f"Rows of {self.encoding.backbone} in the cache have width {width}; found "
+                    f"{rows.shape[1]}. The backbone's identity must tell them apart."
+                )
+        block = np.asarray(rows[as_slice(positions)], self.encoding.dtype)
+        tensors = {"rows": block, "ids": ids[positions]}
+        write_tensors(self.folder / kind, tensors, {"encoding": self.digest})

@@ -1,226 +1,187 @@
-"""Erasing samples from a cache: from every set and every backbone's rows, and a search for what is left of them.
+"""Erasure: samples leave a cache for good, and do not come back.
 
-In this order: a journal; tombstones, so that the samples do not come back; sets without them, and names switched to
-these; rows without them, and the index switched; the old files removed; the search; the journal struck out. Killed
-anywhere, the same command finishes it.
+erase.json     what is being erased; until it is gone, all other commands on this cache refuse
+erased         a key, and under it the HMAC of the id of each erased sample
 """
 
 from __future__ import annotations
 
-import bisect
+import hmac
 import secrets
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Self
 
 import numpy as np
+from numpy.typing import NDArray
 
-from probekit.cache import journal
-from probekit.cache.disk import DiskStore
-from probekit.cache.entry import Entry
-from probekit.cache.ids import SHORTEST, IdArray, IdLookup, hex_ids, pack
-from probekit.cache.journal import JOURNAL, changing
-from probekit.cache.matrices import tensor_places
-from probekit.cache.removal import DAMAGED, INCOMING, Removed, drop_rows, resumed
-from probekit.cache.search import Excuse, Needle, needles_of, search
-from probekit.cache.users import users
-from probekit.errors import InputError, NotFoundError, OtherRunsError
-from probekit.files import remove_folder
-from probekit.values import EmbeddingSet, Json
+from probekit import files
+from probekit.arrays import Ids, Indices, stack_ids
+from probekit.cache.rows import IdIndex
+from probekit.cache.sets import assemble, read_ids, write_columns
+from probekit.cache.store import INTENT, Cache
+from probekit.cache.tensors import SUFFIX
+from probekit.embeddings import EmbeddingSet
+from probekit.errors import CacheError, CorruptError
 
-PURGE = "purge"
-
-
-class Doomed(NamedTuple):
-    """The samples that go; the (set, client) that leaves it with what others hold too, and how much that is."""
-
-    ids: IdArray
-    leaving: tuple[str, str] = ("", "")
-    shared: int = 0
+TOMBSTONES = "erased"
+KEY_BYTES = 32
+MAX_BYTES = 1 << 30
 
 
-def purge(
-    store: DiskStore,
-    *,
-    samples: Sequence[str] = (),
-    client: str | None = None,
-    set_name: str | None = None,
-    yes: bool = False,
-) -> Removed:
-    """Take samples out of every spec and every set, rewrite what held them, and search all files for what is left.
+@dataclass(frozen=True)
+class Intent:
+    """What is being erased, and from which runs.
 
-    Samples are ids (or their beginnings) or names of rows. A client's samples that another client or set also holds
-    stay (counted in `shared`): erase those by id. `yes`: also where runs stand on the sets that held them.
-
-    The same again, or nothing at all, finishes a purge that was interrupted. Where something is left (`remains`) it is
-    not finished: remove those files, then the same again.
+    token: of this erasure. request: as it was typed. run: the id of the run that was named, whose
+    `clients` leave it whole. samples: ids. runs: relative paths by id, so that all can be moved.
     """
-    request: dict[str, Json] = {"samples": list(samples), "client": client, "set_name": set_name}
-    with changing(store.root, removing=True):
-        pending = journal.pending(store.root)
-        if pending is not None and pending["kind"] == PURGE and not samples and client is None:
-            request = pending["request"]
-        plan = resumed(store, PURGE, request)
-        if plan is None:
-            if bool(samples) == (client is not None):
-                raise InputError("Say what to purge: either samples, or one client of one set.")
-            opened = {digest: store.open(digest) for digest in store.sets.digests()}
-            by_client = client is not None
-            doomed = (
-                _by_client(store, opened, str(client), set_name) if by_client else _by_samples(store, opened, samples)
-            )
-            plan = plan_of(store, doomed)
-            refuse_others(plan["runs"], yes=yes)
-            more: dict[str, Json] = {"kind": PURGE, "request": request, "command": "probekit cache purge --yes"}
-            plan = journal.begin(store.root, {**plan, **more})
-        journal.reached("journalled")
-        erase(store, plan)
-        removed = look_for(store, plan)
-        if not removed.remains:
-            journal.strike(store.root)
-        return removed
+
+    token: str
+    request: tuple[str, ...]
+    run: str
+    clients: tuple[str, ...]
+    samples: tuple[str, ...]
+    runs: dict[str, str]
+
+    @property
+    def ids(self) -> Ids:
+        return stack_ids(bytes.fromhex(sample) for sample in self.samples)
 
 
-def refuse_others(runs: Sequence[str], *, yes: bool) -> None:
-    """Refuse to take rows from runs that nobody agreed about."""
-    if runs and not yes:
-        raise OtherRunsError(
-            f"{len(runs)} runs stand on these rows and would lose them: {'; '.join(runs)}. Nothing was erased. Give "
-            "`yes=True` to erase them all the same.",
-            tuple(runs),
+def read_intent(cache: Cache) -> Intent | None:
+    """The erasure that is not finished."""
+    if not cache.is_erasing():
+        return None
+    return files.read_typed(
+        cache.root / INTENT, Intent, remedy="Restore it from a copy, to finish."
+    )
+
+
+def write_intent(cache: Cache, intent: Intent) -> None:
+    """Begin; the caller holds the cache's lock."""
+    busy = [entry.digest[:12] for entry in cache.entries() if entry.is_busy()]
+    if busy:
+        raise CacheError(
+            f"Nothing may be extracted during an erasure; encoding {busy[0]} is being extracted. "
+            "Stop it, or wait for its end."
         )
+    files.write_json(cache.root / INTENT, asdict(intent))
 
 
-def plan_of(store: DiskStore, doomed: Doomed) -> dict[str, Any]:
-    """What a journal has to say of an erasure: samples, sets and runs concerned, and what to search for at the end."""
-    lookup, salt = IdLookup(doomed.ids), secrets.token_bytes(16)
-    held = {digest: store.sets.read_columns(digest)["ids"] for digest in store.sets.digests()}
-    sets = [digest for digest, ids in held.items() if digest == doomed.leaving[0] or (lookup.locate(ids) >= 0).any()]
-    rows = [row for entry in store.entries() for row in _rows_of(entry, lookup)]
-    return {
-        "ids": list(hex_ids(doomed.ids)),
-        "leaving": list(doomed.leaving),
-        "shared": doomed.shared,
-        "sets": sets,
-        "rows": len(rows),
-        "runs": [str(run) for run in users(store.root, sets)],
-        "salt": salt.hex(),
-        "needles": [list(one) for one in needles_of([*rows, *map(bytes, doomed.ids)], salt)],
-    }
+def finish(cache: Cache) -> None:
+    """The last step: other commands may go on."""
+    files.remove_files([cache.root / INTENT])
 
 
-def erase(store: DiskStore, plan: Mapping[str, Any]) -> None:
-    """Tombstones, then sets, then rows. Doing it again does what is left of it."""
-    store.tombstones.add(plan["ids"])
-    journal.reached("tombstones")
-    doomed, there = pack(plan["ids"]), set(store.sets.digests())
-    for digest in plan["sets"]:
-        if digest in there:
-            _rewrite_set(store, digest, IdLookup(doomed), plan["leaving"])
-            journal.reached("set rewritten")
-    for entry in store.entries():
-        drop_rows(entry, doomed)
-        journal.reached("rows dropped")
-    for leftover in (DAMAGED, INCOMING):
-        remove_folder(store.root / leftover)
+@dataclass(frozen=True, eq=False)
+class Tombstones:
+    """Which samples were erased; their ids cannot be told from it."""
 
+    key: bytes
+    marks: Ids
 
-def look_for(store: DiskStore, plan: Mapping[str, Any]) -> Removed:
-    """Search the cache for what is left of what was erased."""
-    needles, salt = [Needle(*one) for one in plan["needles"]], bytes.fromhex(plan["salt"])
-    skip = [store.root / JOURNAL]
-    found, files, searched = search(store.root, needles, salt, skip=skip, excused=_rows_that_stay(store))
-    journal.reached("searched")
-    counted = {"shared": plan["shared"], "files": files, "searched": searched, "remains": found}
-    return Removed(plan["rows"], tuple(plan["sets"]), runs=tuple(plan["runs"]), **counted)
-
-
-def _rows_that_stay(store: DiskStore) -> Excuse:
-    """Whether bytes in a file of rows or in a set's columns are those of what stays.
-
-    Two pictures may have the same embedding, and bytes across two rows, or two ids, may happen to be a third one. An id
-    in its place, or a name, is never excused, nor is any byte of another file.
-    """
-    files = [file.path for entry in store.entries() for file in entry.files()]
-    files += [store.sets.columns_path(digest) for digest in store.sets.digests()]
-    places = {path: tensor_places(path) for path in files}
-
-    def excused(path: Path, place: int, length: int) -> bool:
-        tensors = places.get(path)
-        if tensors is None or place < min(begin for begin, _ in tensors.values()):
-            return False
-        touched = {name for name, (begin, end) in tensors.items() if place < end and place + length > begin}
-        an_id = touched == {"ids"} and (place - tensors["ids"][0]) % 32 == 0
-        return not an_id and "names" not in touched
-
-    return excused
-
-
-def _rows_of(entry: Entry, lookup: IdLookup) -> Iterator[bytes]:
-    for shard in entry.files():
-        for row in np.flatnonzero(lookup.locate(shard.ids) >= 0).tolist():
-            yield shard.rows[row].tobytes()
-
-
-def _by_samples(store: DiskStore, opened: Mapping[str, EmbeddingSet], samples: Sequence[str]) -> Doomed:
-    """The ids that these texts mean: ids, beginnings of ids, or names of rows."""
-    known = {sample for entry in store.entries() for shard in entry.files() for sample in hex_ids(shard.ids)}
-    known = known.union(*(found.ids for found in opened.values()))
-    pairs = (zip(found.names or (), found.ids, strict=False) for found in opened.values())
-    named = dict(pair for one in pairs for pair in one)
-    ordered, ids = sorted(known), set[str]()
-    for text in samples:
-        matches = {text} if text in known else {named[text]} if text in named else {*_beginning(text, ordered)}
-        if len(matches) != 1:
-            raise NotFoundError(
-                f"{text!r} means {len(matches)} samples of this cache; give a full id or a row's name. "
-                "`probekit cache info SET --rows` shows them. Nothing was removed."
+    @classmethod
+    def read(cls, cache: Cache) -> Self:
+        path = cache.root / TOMBSTONES
+        try:
+            content = files.read_limited(path, MAX_BYTES)
+        except FileNotFoundError:
+            return cls(secrets.token_bytes(KEY_BYTES), np.zeros((0, 32), np.uint8))
+        if len(content) < KEY_BYTES or len(content) % KEY_BYTES:
+            raise CorruptError(
+                f"{path} must hold a key and marks of 32 bytes each; found {len(content)} bytes. "
+                "Restore it from a copy."
             )
-        ids |= matches
-    return Doomed(pack(sorted(ids)))
+        return cls(content[:KEY_BYTES], stack_ids([content[KEY_BYTES:]]))
+
+    def write(self, cache: Cache) -> None:
+        files.write_bytes(cache.root / TOMBSTONES, self.key + self.marks.tobytes())
+
+    def holds(self, ids: Ids) -> NDArray[np.bool_]:
+        """Whether these samples were erased."""
+        if not len(self.marks):
+            return np.zeros(len(ids), bool)
+        return self._index.holds(self._marks_of(ids))
+
+    @cached_property
+    def _index(self) -> IdIndex:
+        return IdIndex([self.marks])
+
+    def __contains__(self, sample_id: bytes) -> bool:
+        return bool(len(self.marks)) and bool(self.holds(stack_ids([sample_id]))[0])
+
+    def of(self, ids: Ids) -> Self:
+        """Those of these samples too, in an order that says nothing."""
+        marks = np.concatenate([self.marks, self._marks_of(ids)])
+        return replace(self, marks=np.unique(marks, axis=0))
+
+    def _marks_of(self, ids: Ids) -> Ids:
+        return stack_ids(hmac.digest(self.key, row.tobytes(), "sha256") for row in ids)
 
 
-def _beginning(text: str, ordered: Sequence[str]) -> Iterable[str]:
-    """The ids, of a sorted list, that begin with a text."""
-    text = text.lower()
-    if len(text) < SHORTEST:
-        return ()
-    return ordered[bisect.bisect_left(ordered, text) : bisect.bisect_left(ordered, text + "g")]
+def without_erased(cache: Cache, rows: EmbeddingSet) -> tuple[EmbeddingSet, int]:
+    """The rows that were not erased from this cache, and how many were."""
+    erased = Tombstones.read(cache).holds(rows.ids)
+    if not erased.any():
+        return rows, 0
+    return rows.take(np.flatnonzero(~erased)), int(erased.sum())
 
 
-def _by_client(store: DiskStore, opened: Mapping[str, EmbeddingSet], client: str, set_name: str | None) -> Doomed:
-    """The ids that only this client holds, the (set, client) that leaves, and how many others hold too."""
-    holders = [digest for digest, found in opened.items() if client in set(found.clients or ())]
-    if set_name is not None:
-        holders = [digest for digest in holders if digest == store.sets.resolve(set_name)]
-    if len(holders) != 1:
-        raise NotFoundError(
-            f"Client {client!r} is in {len(holders)} sets of this cache; name one by `set_name`. Nothing was removed."
-        )
-    mine, others = set[str](), set[str]()
-    for digest, found in opened.items():
-        for sample, owner in zip(found.ids, found.clients or (), strict=False):
-            if owner != client:
-                others.add(sample)
-            elif digest == holders[0]:
-                mine.add(sample)
-    return Doomed(pack(sorted(mine - others)), (holders[0], client), len(mine & others))
+def remove_samples(cache: Cache, ids: Ids) -> None:
+    """Take samples out of rows, sets and memo; killed at any moment, the same call finishes."""
+    with cache.changing():
+        Tombstones.read(cache).of(ids).write(cache)
+        for entry in cache.entries():
+            entry.drop(ids)
+        erased = IdIndex([ids])
+        for name in cache.names():
+            _remove_from_set(cache, name, erased)
+        used = {cache.columns_path(cache.describe(name)) for name in cache.names()}
+        files.remove_files(set((cache.root / "columns").glob(f"*{SUFFIX}")) - used)
+        cache.memo.forget(erased)
+        files.remove_folder(cache.root / "damaged")
+        files.sweep(cache.root)
 
 
-def _rewrite_set(store: DiskStore, digest: str, doomed: IdLookup, leaving: Sequence[str]) -> None:
-    """Keep a set without the rows that go, under the names it had."""
-    note, columns = store.sets.read_note(digest), store.sets.read_columns(digest)
-    stay = doomed.locate(columns["ids"]) < 0
-    if leaving[0] == digest:
-        stay &= columns["clients"] != note["clients"].index(leaving[1])
-    if stay.any():
-        found = store.open(digest)
-        thin = replace(found, embeddings=np.zeros((len(found), found.dimension), dtype=np.uint8))
-        rest = thin.select(np.flatnonzero(stay))
-        new = store.sets.write(replace(rest, embeddings=store.load(found.spec, rest.ids, masked=rest.masked)))
-        journal.reached("set written")
-        for name in store.sets.names_of(digest):
-            store.sets.give_name(name, new)
-            journal.reached("name switched")
-    store.sets.remove(digest)
+def _remove_from_set(cache: Cache, name: str, erased: IdIndex) -> None:
+    """A set without these samples and without the classes that only they had."""
+    description = cache.describe(name)
+    path = cache.columns_path(description)
+    retained = np.flatnonzero(~erased.holds(read_ids(path)))
+    if len(retained) == description.rows:
+        return
+    if not len(retained):
+        files.remove_files([cache.set_path(name)])
+        return
+    column = np.broadcast_to(np.uint8(0), (description.rows, 1))
+    rows = assemble(description, path, column)
+    part = _without_lost_classes(rows, rows.take(retained))
+    changed = replace(
+        description,
+        digest=part.digest,
+        columns=write_columns(cache.root / "columns", part),
+        rows=len(part),
+        class_names=part.class_names,
+    )
+    files.write_json(cache.set_path(name), asdict(changed))
+
+
+def _without_lost_classes(before: EmbeddingSet, after: EmbeddingSet) -> EmbeddingSet:
+    if before.labels is None or after.labels is None:
+        return after
+    lost = set(np.unique(before.labels).tolist()) - set(np.unique(after.labels).tolist())
+    classes = [number for number in range(len(before.class_names)) if number not in lost]
+    numbers: Indices = np.full(len(before.class_names) + 1, -1, np.int64)
+    numbers[classes] = np.arange(len(classes))
+    names = tuple(before.class_names[number] for number in classes)
+    return replace(after, labels=numbers[after.labels], class_names=names)
+
+
+def links(folder: Path) -> Iterator[Path]:
+    """What below a folder is no file or folder of its own."""
+    for path in folder.rglob("*"):
+        if path.is_symlink() or not (path.is_file() or path.is_dir()):
+            yield path

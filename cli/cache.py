@@ -1,133 +1,126 @@
-"""`probekit cache`: look at the cache, check it, clean it, carry it."""
+"""`probekit cache`: list, check and clean cached embeddings."""
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import asdict
-from typing import Annotated, Any
+from typing import TYPE_CHECKING
 
 import typer
+from rich import filesize
 
-from probekit.cli import options as o
-from probekit.cli.cache_changes import app as changes
-from probekit.cli.output import Console, Output, facts, size, table
+from probekit.cli.options import DRY_RUN, argument, expand_flags, flag
+from probekit.cli.output import CacheOutput
 
-app = typer.Typer(help="Look at the cache of embeddings, check it, clean it, carry it elsewhere.", no_args_is_help=True)
-app.add_typer(changes)
-COLUMNS = ("row", "id", "label", "client", "name")
+if TYPE_CHECKING:
+    from probekit.cache.removal import Removed
 
+SHOWN_DIGITS = 12
+SET_COLUMNS = ("name", "rows", "width", "labels", "backbone", "source")
+DAMAGED = 4
 
-@app.command("ls")
-@o.common
-def ls(output: Output) -> None:
-    """Every set, and what each backbone's rows take."""
-    from probekit.cache.audit import usage
-
-    store, sets = output.store, []
-    for digest in store.sets.digests():
-        note, named = store.sets.read_note(digest), {"names": store.sets.names_of(digest), "digest": digest}
-        sets.append(named | {key: note[key] for key in ("rows", "dimension", "backbone", "source", "spec")})
-    entries = [{**asdict(entry), "digest": entry.spec.digest} for entry in usage(store)]
-    taken = sum(entry["size"] for entry in entries)
-    output.result({"cache": str(store.root), "size": taken, "sets": sets, "entries": entries}, _show_sets)
+app = typer.Typer(no_args_is_help=True, help="List, check and clean cached embeddings.")
 
 
-def _show_sets(console: Console, value: dict[str, Any]) -> None:
-    console.print(f"[bold]cache[/]  {value['cache']}, {size(value['size'])}", soft_wrap=True)
-    if not value["sets"]:
-        console.print("It holds no set yet: `probekit extract packaged:digits` makes one.")
-        return
-    keys = ("rows", "dimension", "source", "backbone")
-    rows = [(", ".join(s["names"]), s["digest"][:12], *(s[key] for key in keys)) for s in value["sets"]]
-    console.print(table("", ("set", "digest", "rows", "d", "dataset", "backbone"), rows))
-    kept = [
-        (e["digest"][:12], e["spec"]["backbone"], e["spec"]["view"], e["rows"], e["unsealed"], size(e["size"]))
-        for e in value["entries"]
-    ]
-    console.print(table("", ("spec", "backbone", "view", "rows", "unfinished", "size"), kept))
+@app.command()
+@expand_flags
+def ls(*, output: CacheOutput) -> None:
+    """List the sets, and the encodings that their rows belong to."""
+    from probekit.cache.usage import list_encodings, list_sets
+
+    store = output.open_cache()
+    sets = list_sets(store, output.warn)
+    encodings = list_encodings(store, output.warn)
+    size = sum(encoding["bytes"] for encoding in encodings)
+    output.print(f"{store.root}: {len(sets)} sets, {filesize.decimal(size)}")
+    if sets:
+        output.table(SET_COLUMNS, [[row[column] for column in SET_COLUMNS] for row in sets])
+    if encodings:
+        rows = []
+        for usage in encodings:
+            counts = (usage["rows"], usage["unfinished"], filesize.decimal(usage["bytes"]))
+            rows.append((usage["digest"][:SHOWN_DIGITS], *counts, usage["backbone"]))
+        output.table(["encoding", "rows", "unfinished", "size", "backbone"], rows)
+    output.result({"root": store.root, "bytes": size, "sets": sets, "encodings": encodings})
 
 
-@app.command("info")
-@o.common
-def info(
-    output: Output,
-    name: o.SetName,
-    rows: Annotated[bool, typer.Option("--rows", help="List every row: id, label, client, name.")] = False,
+@app.command()
+@expand_flags
+def info(name: str = argument("Name of a set."), *, output: CacheOutput) -> None:
+    """Show what a set is and what made it."""
+    store = output.open_cache()
+    description = {"name": name, **asdict(store.describe(name))}
+    description["columns"] = sorted(store.open(name).columns)
+    output.fields(description)
+    output.result(description)
+
+
+@app.command()
+@expand_flags
+def rm(
+    names: list[str] = argument("Set, or first digits of an encoding.", metavar="NAME|ENCODING"),
+    dry_run: bool = DRY_RUN,
+    yes: bool = flag("Do not ask.", "--yes", "-y", default=False),
+    *,
+    output: CacheOutput,
 ) -> None:
-    """All that is known of a set: its spec, its classes, its clients, what was skipped."""
-    embeddings = output.store.open(name)
-    counts = Counter(embeddings.labels.tolist())
-    labels = embeddings.class_names or tuple(str(number) for number in range(max(counts, default=-1) + 1))
-    value: dict[str, Any] = {
-        "set": name,
-        "digest": embeddings.digest,
-        "source": embeddings.source,
-        "rows": len(embeddings),
-        "dimension": embeddings.dimension,
-        "different_samples": len(set(embeddings.ids)),
-        "classes": {name: counts[number] for number, name in enumerate(labels)},
-        "unlabelled": int((embeddings.labels < 0).sum()),
-        "masked": len(embeddings) - len(embeddings.usable),
-        "clients": sorted(set(embeddings.clients or ())),
-        "skipped": [asdict(skipped) for skipped in embeddings.skipped],
-        "spec": {"backbone": embeddings.spec.backbone, "digest": embeddings.spec.digest, **embeddings.spec.identity},
-    }
-    if embeddings.targets is not None:
-        value["classes"] = {}
-        known = (embeddings.targets == embeddings.targets).sum(axis=0).tolist()  # NaN, not known, is no number's equal
-        value["targets"] = dict(zip(embeddings.class_names, known, strict=True))
-    if rows:
-        nobody = [None] * len(embeddings)
-        columns = (embeddings.ids, embeddings.labels.tolist(), embeddings.clients or nobody, embeddings.names or nobody)
-        listed = zip(range(len(embeddings)), *columns, strict=True)
-        value["samples"] = [dict(zip(COLUMNS, row, strict=True)) for row in listed]
-    output.result(value, _show_info)
+    """Remove sets with the rows that no other set uses, or encodings with all their sets."""
+    from probekit.cache.removal import remove
+
+    store = output.open_cache()
+    planned = [remove(store, name, dry_run=True) for name in names]
+    if not dry_run:
+        rows = sum(plan.rows for plan in planned)
+        if not yes:
+            question = f"Remove {', '.join(names)} with {rows:,} rows?"
+            output.confirm(question)
+        planned = [remove(store, name) for name in names]
+    for plan in planned:
+        _print_removed(output, plan, dry_run=dry_run)
+    output.result({"dry_run": dry_run, "removed": planned})
 
 
-def _show_info(console: Console, value: dict[str, Any]) -> None:
-    facts(console, {key: text for key, text in value.items() if key not in ("spec", "samples")})
-    facts(console, {f"spec {key}": text for key, text in value["spec"].items()})
-    if "samples" in value:
-        console.print(table("", COLUMNS, [tuple(row.values()) for row in value["samples"]]))
+@app.command()
+@expand_flags
+def gc(dry_run: bool = DRY_RUN, *, output: CacheOutput) -> None:
+    """Remove rows that no set uses, unfinished pieces and leftovers."""
+    from probekit.cache.removal import collect_garbage
+
+    removed = collect_garbage(output.open_cache(), dry_run=dry_run)
+    _print_removed(output, removed, dry_run=dry_run)
+    output.result({"dry_run": dry_run, **asdict(removed)})
 
 
-@app.command("verify")
-@o.common
+def _print_removed(output: CacheOutput, removed: Removed, *, dry_run: bool) -> None:
+    verb = "Would remove" if dry_run else "Removed"
+    counts = [f"{removed.rows:,} rows ({filesize.decimal(removed.bytes)})"]
+    if removed.sets:
+        counts.append(f"sets {', '.join(removed.sets)}")
+    if removed.encodings:
+        digests = [digest[:SHOWN_DIGITS] for digest in removed.encodings]
+        counts.append(f"encodings {', '.join(digests)}")
+    output.print(f"{verb} {'; '.join(counts)}.")
+    for digest in removed.busy:
+        output.warn(
+            f"An extraction is working on encoding {digest[:SHOWN_DIGITS]}; its rows stay. "
+            "Run `probekit cache gc` when it is done."
+        )
+
+
+@app.command()
+@expand_flags
 def verify(
-    output: Output,
-    repair: Annotated[bool, typer.Option("--repair", help="Set damaged files aside.")] = False,
-    encode: Annotated[int, typer.Option(min=0, help="Encode this many random rows of --set again and compare.")] = 0,
-    set_name: Annotated[str | None, typer.Option("--set", help="Which set to encode again.")] = None,
-    dataset: Annotated[str | None, typer.Option(help="Where its samples are now (default: where they were).")] = None,
-    seed: Annotated[int, typer.Option(help="Which rows are drawn.")] = 0,
-) -> int:
-    """Hash every file again and compare with what was written. Exits 4 if anything is wrong."""
-    from probekit.cache.audit import unused_rows
-    from probekit.cache.audit import verify as check
+    repair: bool = flag("Set damaged files aside, to be made again.", "--repair", default=False),
+    *,
+    output: CacheOutput,
+) -> None:
+    """Hash every file again; exit code 4 when damage stays."""
+    from probekit.cache.verify import verify as verify_cache
 
-    store = output.store
-    problems, files = check(store, repair=repair)
-    unused = sum(unused_rows(store).values())
-    value: dict[str, Any] = {"files": files, "sound": not problems, "problems": [asdict(p) for p in problems]}
-    value["unused_rows"] = unused
-    sound = not problems
-    if encode:
-        from probekit.encoding.reencode import reencode
-
-        if set_name is None:
-            raise typer.BadParameter("--encode needs --set, the set whose rows are encoded again.")
-        outcome = reencode(store.open(set_name), count=encode, dataset=dataset, seed=seed)
-        value["encoded"] = asdict(outcome)
-        sound = sound and outcome.passed
-    output.result(value, _show_problems)
-    return 0 if sound else 4
-
-
-def _show_problems(console: Console, value: dict[str, Any]) -> None:
-    problems = [tuple(one.values()) for one in value["problems"]]
-    console.print(f"{value['files']} files read, {len(problems)} problems")
-    if problems:
-        console.print(table("", ("where", "what", "what to do"), problems))
-    if value["unused_rows"]:
-        console.print(f"{value['unused_rows']} rows are used by no set: `probekit cache prune` removes them")
-    facts(console, value.get("encoded", {}))
+    store = output.open_cache()
+    verification = verify_cache(store, repair=repair, progress=output.progress)
+    for damage in verification.damages:
+        state = "set aside" if damage.repaired else "damaged"
+        output.warn(f"{damage.path} ({state}): {damage.problem}. {damage.remedy}")
+    output.print(f"{verification.files:,} files checked, {len(verification.damages)} damaged.")
+    document = {"ok": verification.ok, **asdict(verification)}
+    output.result(document, exit_code=0 if verification.ok else DAMAGED)

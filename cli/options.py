@@ -1,189 +1,169 @@
-"""Flags that several commands share, and the TOML file that may give them."""
+"""Flags that several commands share, as dataclasses, and the TOML file that may set them."""
 
 from __future__ import annotations
 
+import functools
 import inspect
-import re
-import sys
-from collections.abc import Callable, Mapping
-from contextlib import nullcontext, redirect_stdout
-from dataclasses import Field, fields
-from functools import partial, wraps
+from collections.abc import Callable
+from dataclasses import dataclass, is_dataclass
 from pathlib import Path
-from typing import Annotated, Any, TypeVar, get_args, get_type_hints
+from typing import Any, Literal
 
-import click
 import typer
 
-from probekit.cli.output import Output
+
+def expand_flags(function: Callable[..., None]) -> Callable[..., None]:
+    """A command in which a parameter whose type is a dataclass stands for its fields, a flag each.
+
+    typer sees the flags; the function receives the dataclass with their values.
+    """
+    groups: dict[str, tuple[type, list[str]]] = {}
+    flags: list[inspect.Parameter] = []
+    for parameter in inspect.signature(function, eval_str=True).parameters.values():
+        kind = parameter.annotation
+        members = [parameter]
+        if isinstance(kind, type) and is_dataclass(kind):
+            members = list(inspect.signature(kind, eval_str=True).parameters.values())
+            groups[parameter.name] = (kind, [member.name for member in members])
+        flags += [member.replace(kind=inspect.Parameter.KEYWORD_ONLY) for member in members]
+
+    @functools.wraps(function)
+    def command(**values: Any) -> None:
+        for parameter, (kind, names) in groups.items():
+            values[parameter] = kind(**{name: values.pop(name) for name in names})
+        function(**values)
+
+    command.__signature__ = inspect.Signature(flags)  # type: ignore[attr-defined]
+    command.__annotations__ = {flag.name: flag.annotation for flag in flags}
+    return command
+
+
+def keywords(*groups: object) -> dict[str, Any]:
+    """The flags that are set, as keywords of the library."""
+    values = {name: value for group in groups for name, value in vars(group).items()}
+    return {
+        name: tuple(value) if isinstance(value, list) else value
+        for name, value in values.items()
+        if value is not None and name != "amp"  # --amp sets the precision
+    }
 
 
 def read_config(context: typer.Context, path: Path | None) -> Path | None:
-    """Let a TOML file give defaults to this command: its own table, or the top level of the file."""
+    """Take a command's defaults from a TOML file: from its own table, or from the top level."""
     if path is None or context.resilient_parsing:
         return path
     import tomllib
 
-    from probekit.files import MOST_BYTES, read_limited
+    from probekit.errors import ProbekitError
+    from probekit.files import MAX_JSON_BYTES, read_limited
+    from probekit.registry import nearest
 
     try:
-        content: dict[str, Any] = tomllib.loads(read_limited(path, MOST_BYTES).decode())
-    except OSError as error:
-        raise click.BadParameter(f"{path} cannot be read: {error}") from error
-    except (ValueError, RecursionError) as error:
-        raise click.BadParameter(f"{path} is not TOML: {error}") from error
-    own = content.get(context.info_name or "", {name: v for name, v in content.items() if not isinstance(v, dict)})
-    flags = {long.lstrip("-"): parameter.name for parameter in context.command.params for long in parameter.opts}
-    known = {parameter.name for parameter in context.command.params}
-    given = {flags.get(name.replace("_", "-")) or name.replace("-", "_"): value for name, value in own.items()}
-    unknown = sorted(set(given) - known)
-    if unknown:
-        from probekit.registry import nearest
-
-        hint = nearest(unknown[0], sorted(name for name in known if name))
-        raise click.BadParameter(f"{path} sets {', '.join(unknown)}, which this command does not know. {hint}")
-    context.default_map = {**(context.default_map or {}), **given}
+        document = tomllib.loads(read_limited(path, MAX_JSON_BYTES).decode())
+    except (OSError, ProbekitError, ValueError, RecursionError) as error:
+        raise typer.BadParameter(f"{path} cannot be read as TOML: {error}") from error
+    top_level = {key: value for key, value in document.items() if not isinstance(value, dict)}
+    settings: dict[str, Any] = document.get(context.info_name or "", top_level)
+    names = {
+        spelling.lstrip("-").replace("-", "_"): parameter.name or ""
+        for parameter in context.command.params
+        for spelling in parameter.opts
+    }
+    defaults = {}
+    for key, value in settings.items():
+        name = key.replace("-", "_")
+        if name not in names:
+            hint = nearest(key, sorted(names))
+            raise typer.BadParameter(f"{path} sets {key!r}, which is no option here. {hint}")
+        defaults[names[name]] = value
+    context.default_map = defaults
     return path
 
 
-RunFolder = Annotated[Path, typer.Argument(help="A run folder.")]
-State = Annotated[int | None, typer.Option(min=1, help="A state of the run (default: the current one).")]
-Rows = Annotated[bool, typer.Option("--rows", help="Compute again from rows, or from what clients elsewhere answer.")]
-Preset = Annotated[str, typer.Option(help="native, or a preset: f2l2-domainnet, f2l2-imagenet, f2l2-flowers.")]
-Triggered = Annotated[str | None, typer.Option(help="Test pictures with a trigger: how often does it work?")]
-SetName = Annotated[str, typer.Argument(help="A set's name or the beginning of its digest.")]
-Window = Annotated[
-    str | None, typer.Option(help="LOW,HIGH: grey values that become black and white, for 12- and 16-bit scans.")
-]
-Group = Annotated[
-    str | None, typer.Option(help="A column that says what belongs together (patients, users), left out together.")
-]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and do nothing.")]
+def flag(text: str, *spellings: str, default: object = None, **settings: Any) -> Any:
+    """An option of typer with its help text, as the default value of a parameter or field."""
+    return typer.Option(default, *spellings, help=text, **settings)
 
 
-def among(*names: str, name: str | None = None, help: str | None = None) -> Any:  # noqa: A002
-    """A flag that takes one of a few words, known to shell completion."""
-    return typer.Option(*([name] if name else []), click_type=click.Choice(names), help=help)
+def argument(text: str, **settings: Any) -> Any:
+    return typer.Argument(..., help=text, **settings)
 
 
-def window(text: str | None) -> tuple[float, float] | None:
-    """Two grey values with a comma between."""
-    if text is None:
-        return None
-    try:
-        low, high = map(float, text.split(","))
-    except ValueError:
-        raise typer.BadParameter(f"--window wants two numbers, LOW,HIGH; found {text!r}.") from None
-    return low, high
+data_flag = functools.partial(flag, rich_help_panel="Data options")
+vector_flag = functools.partial(flag, rich_help_panel="Options of vectors")
+encoding_flag = functools.partial(flag, rich_help_panel="Encoding options")
+common_flag = functools.partial(flag, rich_help_panel="Common options")
+
+DRY_RUN = flag("Print what would be done, and change nothing.", "--dry-run", default=False)
+ON_ERROR = data_flag("Samples that cannot be used: skip (default for pictures) or raise.")
 
 
-def whole_numbers(text: str, flag: str) -> tuple[int, ...]:
-    """Numbers with commas between."""
-    try:
-        return tuple(int(part) for part in text.split(",") if part.strip())
-    except ValueError:
-        raise typer.BadParameter(f"{flag} wants whole numbers with commas between; found {text!r}.") from None
+@dataclass
+class ColumnFlags:
+    """Which columns of a table are what."""
 
-
-Device = Annotated[str, among("auto", "cpu", "cuda", "mps", help="Where the backbone runs.")]
-
-
-_every = partial(typer.Option, rich_help_panel="Every command")
-
-
-def common(command: Callable[..., int | None]) -> Callable[..., int | None]:
-    """Give a command the flags that all commands share; it takes what they say as an `Output`, its first argument."""
-    _, *own = inspect.signature(command, eval_str=True).parameters.values()
-
-    @wraps(command)
-    def call(**given: Any) -> Any:
-        del given["config"], given["verbose"]  # which were read before
-        output = Output(given.pop("json"), given.pop("quiet"), given.pop("cache"), sys.stdout)
-        # what a backbone or a plugin prints is not our one object
-        with redirect_stdout(sys.stderr) if output.as_json else nullcontext():
-            return command(output, **given)
-
-    shared = inspect.signature(_shared, eval_str=True).parameters.values()
-    keywords = [one.replace(kind=one.KEYWORD_ONLY) for one in (*own, *shared)]
-    call.__signature__ = inspect.Signature(keywords)  # type: ignore[attr-defined]
-    return call
-
-
-def _shared(
-    config: Annotated[
-        Path | None, _every(help="A TOML file with values for these flags.", callback=read_config, is_eager=True)
-    ] = None,
-    cache: Annotated[Path | None, _every(help="The cache folder (default: PROBEKIT_CACHE, else yours).")] = None,
-    json: Annotated[bool, _every("--json", help="Print exactly one JSON object on stdout.")] = False,
-    quiet: Annotated[bool, _every("--quiet", "-q", help="Say nothing but errors.")] = False,
-    verbose: Annotated[bool, _every("--verbose", "-v", help="Show where an unexpected error came from.")] = False,
-) -> None:
-    """The flags that all commands share."""
-
-
-def private_key(path: Path, *exposed: Path) -> bytes:
-    """A private key (PEM) from a file that does not lie in a folder that is copied and shown around."""
-    from probekit.errors import InputError, NotFoundError
-
-    if not path.is_file():
-        raise NotFoundError(f"There is no key file {path}. `openssl genpkey -algorithm ed25519 -out {path}` makes one.")
-    for folder in exposed:
-        if path.resolve().is_relative_to(folder.resolve()):
-            raise InputError(f"The private key {path} lies in {folder}, which others get to see. Keep it elsewhere.")
-    return path.read_bytes()
-
-
-Command = TypeVar("Command", bound=Callable[..., Any])
-
-
-def with_flags(options: type[Any]) -> Callable[[Command], Command]:
-    """Give a command a flag for every field of an options class, which it takes as keywords."""
-
-    def decorate(command: Command) -> Command:
-        own = inspect.signature(command, eval_str=True).parameters.values()
-        types = get_type_hints(options)
-        made = [_flag(one, types[one.name]) for one in fields(options) if one.metadata]
-        kept = [one for one in own if one.kind is not one.VAR_KEYWORD]
-        command.__signature__ = inspect.Signature([*kept, *made])  # type: ignore[attr-defined]
-        return command
-
-    return decorate
-
-
-def _flag(one: Field[Any], kind: Any) -> inspect.Parameter:
-    info = one.metadata["info"]
-    several = info.flag or info.aliases or kind is bool  # a switch has no --no- form
-    names = [f"--{name.replace('_', '-')}" for name in (info.flag or one.name, *info.aliases)] if several else []
-    if str in get_args(kind):
-        kind = str | None  # a number or a word: the options tell which
-    offered = typer.Option(
-        *names,
-        help=info.help,
-        min=info.minimum,
-        click_type=click.Choice(info.choices) if info.choices else None,
-        rich_help_panel=info.panel,
+    label_column: str | None = data_flag("Column of the label.")
+    target_columns: list[str] | None = data_flag(
+        "Column of a real target, or of one of several 0/1 labels.", "--target-column"
     )
-    annotation = Annotated[kind, offered]
-    return inspect.Parameter(one.name, inspect.Parameter.KEYWORD_ONLY, default=one.default, annotation=annotation)
+    client_column: str | None = data_flag("Column of the client.")
+    group_column: str | None = data_flag("Column of what belongs together.", "--group")
+    split_column: str | None = data_flag("Column of the split.")
+    keep_columns: list[str] | None = data_flag("Further column to keep.", "--keep-column")
 
 
-def noted(output: Output, *names: str) -> Callable[[str], None]:
-    """What is called with a remark of the library: its arguments of these names are written as flags."""
-    return lambda text: output.note(as_flags(text, {name: f"--{name}" for name in names}))
+@dataclass
+class DataFlags(ColumnFlags):
+    """How a dataset is read."""
+
+    image_column: str | None = data_flag("Column of the picture.")
+    text_column: str | None = data_flag("Column of the text.")
+    split: str | None = data_flag("Split to use: train, test, ...")
+    limit: int | None = data_flag("Only the first samples.", min=1)
+    window: Any = data_flag(
+        "Gray values that become black and white (16-bit pictures).",
+        metavar="LOW,HIGH",
+        parser=lambda text: text.split(","),
+    )
 
 
-ARGUMENT = re.compile(r"""`([a-z_]+)(?:=([^`]*))?`|\b([a-z_]+)=("[^"]*")|Columns\(([a-z]+)=\.\.\.\)""")
+@dataclass
+class VectorFlags:
+    """How files of vectors are read."""
+
+    labels: Path | None = vector_flag("File with the labels of vectors.")
+    join: str | None = vector_flag("Column that vectors and --labels share.")
+    vector_column: str | None = vector_flag("Column or array that holds the vectors.")
+    vector_columns: str | None = vector_flag("Columns of numbers, such as 'f*'.")
+    on_error: Literal["skip", "raise"] | None = ON_ERROR
 
 
-def as_flags(message: str, flags: Mapping[str, str]) -> str:
-    """A message of the library with the arguments that it names written as the flags that set them."""
+@dataclass
+class ModelFlags:
+    """How a backbone is loaded."""
 
-    def flag(found: re.Match[str]) -> str:
-        name, value = found[1] or found[3] or f"{found[5]}_column", (found[2] or found[4] or "").strip("\"'")
-        if name not in flags:
-            return found[0]
-        value = value.strip("()").replace(" ", "") if value.startswith("(") else value
-        return flags[name] if value in ("", "True") else f"{flags[name]} {value}"
+    device: str = encoding_flag("auto, cpu, cuda, cuda:1, mps.", default="auto")
+    amp: bool = encoding_flag("Mixed precision; part of the identity.", "--amp", default=False)
+    preprocessing: str = encoding_flag("native: the backbone's own.", default="native")
 
-    return ARGUMENT.sub(flag, message)
+    def __post_init__(self) -> None:
+        self.precision = "float32"
+        if self.amp:
+            self.precision = "amp-float16" if self.device.startswith("cuda") else "amp-bfloat16"
+
+
+@dataclass
+class EncodingFlags(ModelFlags):
+    """How samples are encoded."""
+
+    batch_size: int | None = encoding_flag(
+        "Samples encoded at once (default: 32 on a CPU, else 128).", min=1
+    )
+    workers: int | None = encoding_flag("Processes that decode (default: by cores).", min=0)
+    dtype: str = encoding_flag("Stored as float32, float16 or float64.", default="float32")
+    on_error: Literal["skip", "raise"] | None = ON_ERROR
+
+
+@dataclass
+class RowFlags(DataFlags, EncodingFlags, VectorFlags):
+    """How rows are read, whatever DATA is: a cached set, vectors, or samples to be encoded."""

@@ -1,200 +1,173 @@
-"""What a person or a program sees: one JSON object on stdout, or text; everything else on stderr."""
+"""What a command prints: results on stdout, progress and warnings on stderr."""
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, is_dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, TypeVar
+from time import monotonic
+from typing import TYPE_CHECKING, Any
 
+import click
 import typer
 
+from probekit.cli.options import common_flag, read_config
+from probekit.progress import Step
+
 if TYPE_CHECKING:
-    from rich.console import Console as Console
+    from rich.progress import Progress as RichProgress
 
-    from probekit.cache import DiskStore
-    from probekit.protocols import Progress, Watch
-    from probekit.runs.run import Run
-else:
-    Console = Any  # which only type checkers need
+    from probekit.cache import Cache
+    from probekit.embeddings import EmbeddingSet, Skipped
 
-Rows = Sequence[Iterable[object]]
-Value = TypeVar("Value")
-"""A result with `.plain`, or plain values."""
+SECONDS_BETWEEN_LINES = 30.0
+SHOWN_ITEMS = 10
+SKIPPED = 5
+"""The exit code where samples were left out."""
 
 
-def fail(message: str, code: int, kind: str, arguments: list[str]) -> int:
-    """Say what went wrong; gives the exit code."""
-    if "--json" in arguments:  # even where they cannot be parsed
-        print(json.dumps({"error": {"kind": kind, "message": message, "exit_code": code}}))
-    from rich.console import Console
-
-    Console(stderr=True, soft_wrap=True, emoji=False).print(f"[bold red]error:[/] {_plain(message)}", highlight=False)
-    return code
-
-
-def _plain(text: str) -> str:
-    from rich.markup import escape
-
-    return escape(text)
-
-
-@dataclass(frozen=True)
+@dataclass
 class Output:
-    """Where a command speaks. `result` is said once, at the end, on the `stream` where JSON goes."""
+    """Where a command writes, with the flags for that. `result` is called once, at the end."""
 
-    as_json: bool = False
-    quiet: bool = False
-    cache: Path | None = None
-    stream: IO[str] | None = None
+    config: Path | None = common_flag("TOML file of options.", callback=read_config, is_eager=True)
+    json: bool = common_flag("Print exactly one JSON object.", "--json", default=False)
+    quiet: bool = common_flag("Print nothing but errors.", "--quiet", "-q", default=False)
+    verbose: bool = common_flag("Show tracebacks of errors.", "--verbose", "-v", default=False)
 
-    @cached_property
-    def store(self) -> DiskStore:
-        """The cache that was named, or the user's own."""
-        return self.store_for(finishing=False)
+    def __post_init__(self) -> None:
+        self.warnings: list[str] = []
+        self.bars: RichProgress | None = None
+        self.line_printed = monotonic()
 
-    def store_for(self, *, finishing: bool) -> DiskStore:
-        """The same; for commands that finish a removal also if one was interrupted."""
-        from probekit.cache import DiskStore
+    def print(self, text: str = "") -> None:
+        if not self.json and not self.quiet:
+            print(text, flush=True)
 
-        return DiskStore(self.cache, waiting=self.note, unfinished=finishing)
+    def table(self, headers: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+        """Left-aligned columns of plain text."""
+        cells = [list(headers), *([str(cell) for cell in row] for row in rows)]
+        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+        for row in cells:
+            padded = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
+            self.print("  ".join(padded).rstrip())
 
-    def open(self, run: Path, *, finishing: bool = False) -> Run:
-        """A run whose rows are in that cache; for commands that finish a purge also if one was interrupted."""
-        from probekit.runs.run import Run
+    def fields(self, values: Mapping[str, Any]) -> None:
+        """A line for every value."""
+        for name, value in values.items():
+            self.print(f"{name.replace('_', ' ')}: {_one_line(value)}")
 
-        return Run.open(run, store=self.store_for(finishing=finishing), unfinished=finishing)
+    def warn(self, *texts: str) -> None:
+        self.warnings += texts
+        if not self.quiet:
+            self._finish_bars()
+            for text in texts:
+                print(text, file=sys.stderr, flush=True)
 
-    def confirm(self, question: str, yes: bool) -> None:
-        """Ask a person before something is done for good; a program was asked when it was written."""
-        if not yes and not self.as_json:
-            typer.confirm(question, abort=True, err=True)
+    def confirm(self, question: str) -> None:
+        """Ask before something is removed; with --json there is nobody to ask."""
+        if self.json:
+            raise click.UsageError(f"{question} --json does not ask: pass --yes, or --dry-run.")
+        typer.confirm(question, abort=True, err=True)
 
-    @cached_property
-    def side(self) -> Console:
-        """The console for progress and notices."""
-        from rich.console import Console
+    def result(
+        self, value: Mapping[str, Any], *, skipped: Sequence[Skipped] = (), exit_code: int = 0
+    ) -> None:
+        """Print JSON if asked for, name the samples that were left out, and exit."""
+        self.warn(*(f"skipped {item.key}: {item.reason}" for item in skipped[:SHOWN_ITEMS]))
+        if len(skipped) > SHOWN_ITEMS:
+            self.warn(f"... and {len(skipped) - SHOWN_ITEMS:,} more skipped")
+        self._finish_bars()
+        if self.json:
+            document = {**value, "warnings": self.warnings}
+            print(json.dumps(document, ensure_ascii=False, default=_to_json), flush=True)
+        if exit_code or skipped:
+            raise typer.Exit(exit_code or SKIPPED)
 
-        return Console(stderr=True, quiet=self.quiet, highlight=False, emoji=False)
-
-    def note(self, text: str) -> None:
-        """A remark on the way."""
-        self.side.print(f"[dim]{_plain(text)}[/]", soft_wrap=True)
-
-    def busy(self, what: str) -> AbstractContextManager[object]:
-        """Something that turns while work is done, on a terminal only."""
-        return self.side.status(what) if self.side.is_terminal else nullcontext()
-
-    def result(self, value: Value, show: Callable[[Console, Value], None]) -> None:
-        """The outcome, as one JSON object or shown to a person."""
-        if self.as_json:
-            text = json.dumps(getattr(value, "plain", value), ensure_ascii=False, default=str)
-            print(text, file=self.stream, flush=True)
-        elif not self.quiet:
-            from rich.console import Console
-
-            show(Console(highlight=False, emoji=False), value)
-
-    def forms(self, kind: str, rows: Mapping[str, str]) -> None:
-        """Names of a kind, and how each is written."""
-        value = {kind: [{"name": name, "form": form} for name, form in rows.items()]}
-        self.result(value, lambda console, _: console.print(table("", ("name", "how to write it"), rows.items())))
-
-    @contextmanager
-    def bar(self, what: str) -> Iterator[Callable[[int, int | None, str], None]]:
-        """A progress bar with rate and remaining time, on a terminal only; call it with done, total and a remark."""
-        with self.stages() as stages:
-            yield stages(what)
-
-    @contextmanager
-    def watch(self) -> Iterator[Watch]:
-        """Progress bars for stages of rounds or steps."""
-        with self.stages() as stages:
-
-            def begin(stage: str) -> Callable[[Progress], None]:
-                bar = stages(stage)
-                return lambda now: bar(now.done, now.total, _remark(now))
-
-            yield begin
-
-    @contextmanager
-    def stages(self) -> Iterator[Callable[[str], Callable[[int, int | None, str], None]]]:
-        """Progress bars, one below the other: call it with the name of the next stage for its bar."""
-        if self.quiet or not sys.stderr.isatty():
-            yield lambda what: lambda done, total, remark: None
+    def progress(self, step: Step) -> None:
+        """A bar on a terminal; else a line on stderr every 30 seconds."""
+        if self.quiet:
             return
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
+        if sys.stderr.isatty():
+            self._draw(step)
+        elif monotonic() - self.line_printed >= SECONDS_BETWEEN_LINES:
+            self.line_printed = monotonic()
+            total = "" if step.total is None else f" of {step.total:,}"
+            note = f" ({step.note})" if step.note else ""
+            with suppress(OSError):
+                print(f"{step.stage}: {step.done:,}{total}{note}", file=sys.stderr, flush=True)
 
-        left = ("{task.description}", BarColumn(), MofNCompleteColumn(), "{task.fields[rate]}")
-        right = (TimeRemainingColumn(), "[dim]{task.fields[remark]}[/]")
-        with Progress(*left, *right, console=self.side) as progress:
+    def _draw(self, step: Step) -> None:
+        if self.bars is None:
+            self.bars = _new_bars()
+            self.bars.start()
+            click.get_current_context().call_on_close(self._finish_bars)  # also after an error
+        tasks = {task.description: task.id for task in self.bars.tasks}
+        if step.stage not in tasks:
+            tasks[step.stage] = self.bars.add_task(step.stage, note="")
+        self.bars.update(tasks[step.stage], completed=step.done, total=step.total, note=step.note)
 
-            def begin(what: str) -> Callable[[int, int | None, str], None]:
-                task = progress.add_task(what, total=None, rate="", remark="")
-
-                def advance(done: int, total: int | None, remark: str) -> None:
-                    speed = progress.tasks[progress.task_ids.index(task)].speed
-                    rate = f"{speed:.1f}/s" if speed else ""
-                    progress.update(task, completed=done, total=total, rate=rate, remark=remark)
-
-                return advance
-
-            yield begin
-
-
-def _remark(now: Progress) -> str:
-    """What else is known of a round; what is not a number is not known."""
-    known = {"loss": f"{now.loss:.4g}", "residual": f"{now.residual:.1e}"}
-    return ", ".join(f"{name} {value}" for name, value in known.items() if value != "nan")
-
-
-def table(title: str, headers: Iterable[str], rows: Iterable[Iterable[object]]) -> Any:
-    """A rich table of plain values."""
-    from rich.table import Table
-
-    made = Table(title=title or None, title_justify="left", header_style="bold", box=None, pad_edge=False)
-    for header in headers:
-        made.add_column(header, overflow="fold", min_width=max(map(len, header.split()), default=0))
-    for row in rows:
-        made.add_row(*(_plain(str(cell)) for cell in row))
-    return made
+    def _finish_bars(self) -> None:
+        if self.bars is not None:
+            self.bars.stop()
+            self.bars = None
 
 
-def section(
-    console: Console, title: str, headers: Iterable[str], rows: Rows, most: int | None = None, which: str = "first"
-) -> None:
-    """A table of at most so many rows under a line of its own, which is not broken to the table's width."""
-    title += f", the {which} {most} of {len(rows)}" if most is not None and len(rows) > most else ""
-    console.print(f"\n[bold]{_plain(title)}[/]", soft_wrap=True)
-    console.print(table("", headers, rows[:most]))
+@dataclass
+class CacheOutput(Output):
+    """Of a command that uses the cache; what the cache warns of is printed too."""
+
+    cache: Path | None = common_flag("Cache folder (default: PROBEKIT_CACHE, else your own).")
+
+    def open_cache(self, *, during_erasure: bool = False) -> Cache:
+        from probekit.cache import Cache
+
+        return Cache(self.cache, notify=self.warn, during_erasure=during_erasure)
+
+    def describe_set(self, name: str, rows: EmbeddingSet) -> dict[str, Any]:
+        """Print a line about a set; returns what --json says of it."""
+        outcome = f"{len(rows.class_names)} classes" if rows.class_names else "no labels"
+        if rows.target_names:
+            outcome = f"{len(rows.target_names)} targets"
+        size = f"{len(rows):,} x {rows.width} {rows.encoding.dtype}"
+        self.print(f"{name}: {size}, {outcome}, {rows.encoding.backbone}")
+        return {
+            "name": name,
+            "rows": len(rows),
+            "width": rows.width,
+            "dtype": rows.encoding.dtype,
+            "backbone": rows.encoding.backbone,
+            "encoding": rows.encoding.digest,
+            "classes": len(rows.class_names),
+            "targets": rows.target_names,
+            "source": rows.source,
+        }
 
 
-def remarks(console: Console, lines: Iterable[str]) -> None:
-    """What else is to be known, one dim line each."""
-    for line in lines:
-        console.print(f"- {line}", style="dim", markup=False, soft_wrap=True)
+def _new_bars() -> RichProgress:
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import Progress as RichProgress
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    note = TextColumn("{task.fields[note]}", markup=False)
+    return RichProgress(*columns, TimeRemainingColumn(), note, console=Console(stderr=True))
 
 
-def given(value: float | None, form: str) -> str:
-    """A number in this form; nothing where there is none."""
-    return "" if value is None else format(value, form)
+def _one_line(value: Any) -> str:
+    if isinstance(value, Mapping):
+        value = [f"{key} {item}" for key, item in value.items()]
+    if not isinstance(value, list | tuple):
+        return str(value)
+    shown = [str(item) for item in value[:SHOWN_ITEMS]]
+    if len(value) > SHOWN_ITEMS:
+        shown.append(f"... {len(value):,} in all")
+    return ", ".join(shown) or "none"
 
 
-def facts(console: Console, values: Mapping[str, object]) -> None:
-    """Names and values, one pair a line."""
-    width = max((len(name) for name in values), default=0)
-    for name, value in values.items():
-        console.print(f"[bold]{name.replace('_', ' '):<{width}}[/]  {_plain(str(value))}", soft_wrap=True)
-
-
-def size(count: float) -> str:
-    """A number of bytes as people read it."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if count < 1000:
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1000
-    return f"{count:.1f} TB"
+def _to_json(value: Any) -> object:
+    is_record = is_dataclass(value) and not isinstance(value, type)
+    return asdict(value) if is_record else str(value)

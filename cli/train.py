@@ -1,128 +1,175 @@
-"""`probekit train`: a head from cached embeddings, across clients, with all that unlearning will need."""
+"""`probekit train`: a head across clients, written to a run."""
 
 from __future__ import annotations
 
-import re
+import math
 import shlex
+from contextlib import suppress
+from dataclasses import dataclass, fields
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
-
-from probekit.cli import options as o
-from probekit.cli.output import Console, Output, facts, section, size
-from probekit.cli.output import given as shown
-from probekit.runs.options import WHO, TrainOptions
+from probekit.cli.options import (
+    DRY_RUN,
+    RowFlags,
+    argument,
+    common_flag,
+    expand_flags,
+    flag,
+    keywords,
+)
+from probekit.cli.output import CacheOutput
 
 if TYPE_CHECKING:
-    from probekit.runs.training import TrainResult
+    from probekit.runs.options import TrainOptions
+    from probekit.runs.train import TrainingPlan
 
-SHOWN_CLIENTS = 20
+
+def parse_number(text: str) -> float | str:
+    """A finite number where it is one; else the text, so that an error can show it."""
+    for kind in (int, float):
+        with suppress(ValueError):
+            number: float = kind(str(text))  # a TOML file may hold a number
+            return number if math.isfinite(number) else text
+    return text
 
 
-@o.common
-@o.with_flags(TrainOptions)
+network_flag = partial(flag, rich_help_panel="Options of networks")
+
+
+@dataclass
+class TrainFlags:
+    """Whose rows are trained on, and how."""
+
+    clients: Any = flag(
+        "How many clients, or the column that names each row's client.",
+        default="1",
+        metavar="N|COLUMN",
+        parser=parse_number,
+    )
+    partition: str | None = flag("How N clients get rows: iid, dirichlet:0.5, shards:2.")
+    head: str | None = flag(
+        "ridge or logistic (default: ridge; of a conventional network: logistic)."
+    )
+    ridge: Any = flag(
+        "auto (cross-validation from the clients' sums) or a number.",
+        default="auto",
+        metavar="RIDGE",
+        parser=parse_number,
+    )
+    C: float | None = flag("C of a logistic head, as in scikit-learn.", "--c")
+    intercept: str | None = flag("free (default for ridge) or penalized (for logistic).")
+    normalize: str = flag("Rows: none (as they are), l2.", default="none")
+    method: str | None = flag("closed-form, lbfgs, cg, fedavg:rounds=20,epochs=1,rate=0.1.")
+    preset: str | None = flag("A published setting: f2l2-paper, f2l2-code.")
+    server_share: float = flag("Share of the rows that only the server has.", default=0.0)
+    keep: str | None = flag(
+        "What the server keeps: statistics (default), gradients, history, nothing (networks)."
+    )
+    at_least: int | None = flag("Go on when this many clients answer (default: all).", min=1)
+    tolerance: float = flag("How near to the minimum verify wants the head.", default=1e-6)
+    poison: str | None = flag("For trials: client=3,trigger=square,target=0 plants a backdoor.")
+    test: str | None = flag("Test rows, instead of DATA's own test split.")
+    network: str | None = network_flag(
+        "A whole network in place of a head: mlp, mlp:500-100, cnn, py:package.module:factory."
+    )
+    linearize: bool = network_flag(
+        "Linearize it around its weights, or train it as it is.",
+        "--linearize/--no-linearize",
+        default=True,
+    )
+    weights: Path | None = network_flag("State dict to start from (.safetensors, .pt).")
+    pretrain_epochs: int = network_flag("Epochs on the server's rows first.", default=10, min=0)
+    center: str = network_flag("What the ridge pulls to: wp (those weights), zero.", default="wp")
+    seed: int = common_flag("Random seed.", default=0, min=0)
+
+
+@expand_flags
 def train(
-    output: Output,
-    embeddings: Annotated[
-        str | None, typer.Argument(help="A set's name, or how its digest begins; for jvp also a data set.")
-    ] = None,
-    run: Annotated[Path | None, typer.Option(help="The run folder (default: runs/SET-METHOD).")] = None,
-    federation: Annotated[
-        str | None,
-        typer.Option(
-            help="Clients elsewhere instead of a set: a federation's folder. Or ray[:HOST:PORT]: a cluster asks a "
-            "set's clients.",
-            rich_help_panel=WHO,
-        ),
-    ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace a finished run.")] = False,
-    client_keys: Annotated[
-        Path | None,
-        typer.Option(help="A folder with public keys CLIENT.pem, by which clients ask to leave.", rich_help_panel=WHO),
-    ] = None,
-    **given: Any,
+    data: list[str] = argument("A cached set, a path, a name with a scheme; statistics files."),
+    run: Path = flag("Folder of the run.", "--run", default=...),
+    backbone: str | None = flag("Encode with this.", "--backbone", "-b"),
+    add: bool = flag(
+        "Let the clients of DATA (by a column) join the run that is there.", "--add", default=False
+    ),
+    transport: str | None = flag(
+        "Clients answer on Ray: ray, ray:HOST:PORT (default: in one process)."
+    ),
+    dry_run: bool = DRY_RUN,
+    *,
+    training: TrainFlags,
+    reading: RowFlags,
+    output: CacheOutput,
 ) -> None:
-    """Train a head, or a whole network, across clients, and keep in a run folder what unlearning will need.
+    """Train a head across clients, and write a run."""
+    from probekit.federated.transports.files import is_statistics_file
 
-    Killed or interrupted, it leaves no half run: give the same command again, also where clients elsewhere are awaited.
-    """
-    options = TrainOptions(**given)
-    with output.busy("loading ..."):
-        from probekit.runs.asking import client_keys as read_keys
-        from probekit.runs.run import Run
+    paths = [Path(text).expanduser() for text in data]
+    are_files = [path.is_file() and is_statistics_file(path) for path in paths]
+    plan: TrainingPlan
+    if any(are_files) or len(data) > 1:
+        from probekit.runs.files import plan_files
 
-    keys = None if client_keys is None else read_keys(client_keys)
-    path = run or default_run(embeddings or Path(federation or "run").name, options.label)
-    with output.watch() as watch:
-        how: Any = {
-            "store": output.store,
-            "force": force,
-            "watch": watch,
-            "note": o.noted(output, "split", "partition", "ridge"),
-        }
-        made = Run.train(path, embeddings, options, client_keys=keys, federation=federation, **how)
-    result = made.training
-    assert result is not None
-    if result.left_out:
-        output.note(f"{result.left_out} rows without a label or an embedding were left out.")
-    output.result(result, _show)
+        _refuse_reading(
+            reading,
+            backbone=backbone,
+            test=training.test,
+            poison=training.poison,
+            transport=transport,
+        )
+        plan = plan_files(data, run=run, cache=output.open_cache(), **keywords(training))
+    else:
+        from probekit.runs.train import plan_training
 
-
-def default_run(embeddings: str, label: str) -> Path:
-    """runs/SET-METHOD, below the current folder."""
-    return Path("runs") / f"{re.sub(r'[^A-Za-z0-9._-]+', '-', embeddings).lstrip('.-')}-{label}"
-
-
-def _show(console: Console, result: TrainResult) -> None:
-    trained, inputs, partition = result.trained, result.folder.inputs, result.folder.partition()
-    counts, solution, sent = list(trained.counts.values()), trained.solution, trained.total_traffic
-    spread = f", {min(counts)} to {max(counts)} rows each" if len(counts) > 1 else ""
-    seen = {
-        "run": result.folder.path,
-        "trained": f"{trained.method} {result.kind}, {trained.head.dimension} numbers to {len(trained.head.classes)} "
-        f"classes, on {sum(counts)} rows of {inputs['name']} ({trained.head.recipe['backbone']})",
-        "clients": f"{len(counts)} by {partition.scheme}{spread}; the server has {len(partition.server)}",
-        **{f"without {name}": f"{one.reason}: {one.why}" for name, one in result.missing.items()},
-        "ridge": _ridge_line(result),
-        "solved": f"{solution.method}, relative residual {solution.residual:.2g}{_rounds_line(result)}",
-    }
-    if result.effective_dimension is not None:
-        condition = shown(result.condition_number, ".3g") or "unbounded"
-        seen["system"] = f"effective dimension {result.effective_dimension:.1f}, condition number {condition}"
-    if solution.note:
-        seen["note"] = solution.note
-    history = f"; the history takes {size(trained.history.size)}" if trained.history else ""
-    seen["sent"] = f"{size(sent.up)} up, {size(sent.down)} down{history}"
-    times = ((what.replace("_", " "), seconds) for what, seconds in result.seconds.items())
-    seen["time"] = ", ".join(f"{what} {seconds:.2f} s" for what, seconds in times)
-    facts(console, seen)
-    if len(counts) > 1:
-        rows = sorted(trained.counts.items(), key=lambda item: -item[1])
-        section(console, "rows per client", ("client", "rows"), rows, SHOWN_CLIENTS, "largest")
-    able = [("yes" if one.possible else "no", name, one.why) for name, one in result.can_unlearn.items()]
-    section(console, "what can be unlearned from this", ("", "method", "why"), able)
-    leaver = next(iter(trained.counts))
-    run = shlex.quote(str(result.folder.path))
-    following = {"next": f"probekit evaluate {run} TEST-SET", "or": f"probekit unlearn {run} --client {leaver}"}
-    facts(console, following if len(counts) > 1 else {"next": following["next"]})
+        plan = plan_training(
+            data[0],
+            run=run,
+            backbone=backbone,
+            transport=transport,
+            cache=output.open_cache(),
+            progress=output.progress,
+            **keywords(training, reading),
+        )
+    if dry_run:
+        output.warn(*plan.notes)
+        output.fields(plan.to_dict())
+        output.result(plan.to_dict())
+        return
+    trained = plan.add(output.progress) if add else plan.write(output.progress)
+    output.warn(*trained.notes)
+    document = trained.to_dict()
+    options = trained.options
+    noun = "targets" if trained.head.task != "classes" else "classes"
+    output.print(
+        f"{run}: {describe(options)}, rows: {document['rows']:,}, clients: "
+        f"{len(document['clients']):,}, {noun}: {len(document['classes'])}, keeps {options.keep}"
+    )
+    output.print("\n".join(trained.summary()))
+    client = next(iter(document["clients"]))
+    output.print(shlex.join(["next:", "probekit", "unlearn", str(run), f"--client={client}"]))
+    output.result(document)
 
 
-def _ridge_line(result: TrainResult) -> str:
-    chosen = result.ridge_chosen
-    line = f"{result.trained.ridge:.4g} ({result.trained.scaling} scaling)"
-    if chosen is None:
-        return line
-    edge = "; it is the first or last of them, try others by hand" * chosen.at_edge
-    wrong = f", {chosen.wrong_share:.1%} wrong" if chosen.wrong_share is not None else ""
-    tried = f"{chosen.candidates} from {chosen.lowest:.2g} to {chosen.highest:.2g}"
-    return f"{line}, by {chosen.by} over {tried}{wrong}{edge}; chosen using all clients' rows"
+def describe(options: TrainOptions) -> str:
+    """`ridge head`, `linearized mlp`."""
+    if options.network is None:
+        return f"{options.head} head"
+    kind = "linearized" if options.linearize else "conventional"
+    return f"{kind} {options.network}"
 
 
-def _rounds_line(result: TrainResult) -> str:
-    trained = result.trained
-    if not trained.losses:
-        return ""
-    rate = "" if trained.learning_rate is None else f" at learning rate {trained.learning_rate:.4g}"
-    first, last = trained.losses[0], trained.losses[-1]
-    return f"; {trained.rounds} rounds{rate}, loss {f'{first:.4g} to ' * (first != last)}{last:.4g}"
+def _refuse_reading(reading: RowFlags, **others: str | None) -> None:
+    """Statistics files are read as they are."""
+    from probekit.errors import InputError
+
+    settings: list[Any] = [(option.name, option.default) for option in fields(reading)]
+    defaults = {name: setting.default for name, setting in settings}
+    values = {name: value for name, value in vars(reading).items() if name in defaults} | others
+    for name, value in values.items():
+        if value and value != defaults.get(name):
+            text = f"--{name.replace('_', '-')}"
+            raise InputError(
+                f"{text} is about rows; found statistics files, or several DATA, which must be "
+                f"such files. Drop {text}."
+            )

@@ -1,6 +1,5 @@
-"""`python -m probekit` is the command line."""
+"""`python -m probekit`."""
 
 from probekit.cli.main import main
 
-if __name__ == "__main__":
-    main()
+main()

@@ -1,48 +1,45 @@
-"""What can go wrong, as one tree. Every message says what was wanted, what was found and what to do.
+"""What can go wrong, as one tree; the number is the exit code of the command line.
 
-ProbekitError                    exit code 1
-├── InputError                   2   an argument, a file or a value that cannot be used
-│   ├── OtherRunsError           2   runs that would lose rows by this, and nobody agreed to it
-│   └── SampleError              2   one sample of a data set that cannot be used
-├── NotFoundError                3   an unknown name, a missing file
-│   ├── OfflineError             3   something that would have to be downloaded, and cannot be
-│   ├── MissingClientsError      3   clients that had to answer and did not
-│   │   └── RefusedError         3   a client that declines to answer
-│   └── Pending                  3   clients that have not answered yet; the same command goes on when they have
-├── CacheError                   4   the cache cannot be used as it is
-│   ├── CorruptError             4   bytes that are not the bytes that were written
-│   │   └── HostileError         6   a file as probekit never writes one: too large, nested too deep, no text
-│   ├── MismatchError            4   two things that should belong together do not
-│   ├── UnfinishedError          4   a removal that was begun has to be finished first
-│   └── StorageError             4   full, read-only or otherwise refusing to be written
-├── Cancelled                    130 somebody who watched asked to stop; nothing was changed
-├── SolverError                  1   no answer good enough; carries the best one
-└── VerificationError            6   a proof that does not hold
+ProbekitError                1
+├── InputError               2   a value that cannot be used
+│   └── SampleError          2   one sample of a dataset that cannot be used
+├── NotFoundError            3   an unknown name, a missing file
+│   └── OfflineError         3   something that would have to be downloaded, and cannot be
+├── CacheError               4   the cache cannot be used as it is
+│   ├── CorruptError         4   bytes that are not the bytes that were written
+│   ├── MismatchError        4   two things that should belong together do not
+│   └── StorageError         4   a disk that is full or read-only
+├── WireError                4   bytes that are not a record of ours
+├── MissingClients           1   clients without a usable answer, with a reason each
+└── SolverError              1   no answer that is good enough
+
+`verify` raises no error for what it finds in a run: 6 is something false, 7 something not shown.
+
+Every message says what was expected, what was found and what to do.
 """
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+LISTED_CLIENTS = 5
 
 
 class ProbekitError(Exception):
-    """The root of all errors that probekit raises on purpose."""
+    """The base of everything that this library refuses."""
 
     exit_code = 1
 
 
 class InputError(ProbekitError, ValueError):
-    """An argument, a file or a value that cannot be used."""
+    """A value that cannot be used."""
 
     exit_code = 2
 
 
 class SampleError(InputError):
-    """One sample of a data set that cannot be used."""
-
-
-class OtherRunsError(InputError):
-    """Runs that would lose rows by this, and nobody agreed to it. `runs` says which, a sentence each."""
-
-    def __init__(self, message: str, runs: tuple[str, ...] = ()) -> None:
-        super().__init__(message)
-        self.runs = runs
+    """One sample of a dataset that cannot be used."""
 
 
 class NotFoundError(ProbekitError, LookupError):
@@ -55,22 +52,6 @@ class OfflineError(NotFoundError):
     """Something that would have to be downloaded, and cannot be."""
 
 
-class MissingClientsError(NotFoundError):
-    """Clients that had to answer a question and did not."""
-
-
-class RefusedError(MissingClientsError):
-    """A client that could answer and declines to."""
-
-
-class Pending(NotFoundError):  # noqa: N818
-    """Answers that are not there yet: the same command goes on when they are. `awaited` names the clients."""
-
-    def __init__(self, message: str, awaited: tuple[str, ...] = ()) -> None:
-        super().__init__(message)
-        self.awaited = awaited
-
-
 class CacheError(ProbekitError):
     """The cache cannot be used as it is."""
 
@@ -81,39 +62,50 @@ class CorruptError(CacheError):
     """Bytes that are not the bytes that were written."""
 
 
-class HostileError(CorruptError):
-    """A file as probekit never writes one: too large, nested too deep, no text, a key twice."""
-
-    exit_code = 6
-
-
 class MismatchError(CacheError):
     """Two things that should belong together do not."""
 
 
-class UnfinishedError(CacheError):
-    """A removal that was begun and interrupted: it has to be finished before anything else."""
-
-
 class StorageError(CacheError):
-    """A store that is full, read-only or otherwise refuses to be written."""
+    """A disk that is full or read-only."""
 
 
-class Cancelled(ProbekitError):  # noqa: N818
-    """Somebody who watched asked to stop; nothing was changed."""
+class WireError(ProbekitError):
+    """Bytes that are not a record of ours: the only error that decoding raises."""
 
-    exit_code = 130
+    exit_code = 4
+
+    def __init__(self, expected: str, found: object) -> None:
+        super().__init__(
+            f"Expected {expected}; found {found}. Use the same version and plugins on both sides."
+        )
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why a client gave no answer: gone, late, garbage or refused."""
+
+    reason: str
+    detail: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.reason}: {self.detail}" if self.detail else self.reason
+
+
+class MissingClients(ProbekitError):  # noqa: N818
+    """Clients without a usable answer, with a reason each."""
+
+    def __init__(self, reasons: Mapping[str, Failure]) -> None:
+        self.reasons = dict(reasons)
+        named = list(self.reasons.items())[:LISTED_CLIENTS]
+        listed = ", ".join(f"{name} ({failure})" for name, failure in named)
+        if len(self.reasons) > len(named):
+            listed += f" and {len(self.reasons) - len(named)} more"
+        super().__init__(
+            f"Every client must answer; {len(self.reasons)} did not: {listed}. "
+            "Ask again, or go on without them (--at-least)."
+        )
 
 
 class SolverError(ProbekitError):
-    """No answer good enough; `best` carries the best one found."""
-
-    def __init__(self, message: str, best: object = None) -> None:
-        super().__init__(message)
-        self.best = best
-
-
-class VerificationError(ProbekitError):
-    """A proof that does not hold."""
-
-    exit_code = 6
+    """No answer that is good enough."""

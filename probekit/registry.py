@@ -1,266 +1,264 @@
-"""Backbones, data sets, backends, trainers and methods by name: built in, registered in code, or of plugins."""
+"""Names people type: built-in ones, those of plugins (entry points), and `py:module:factory`."""
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 import importlib
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, get_args, get_type_hints
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from probekit.errors import InputError, NotFoundError
 
-if TYPE_CHECKING:
-    from probekit.protocols import Reference
-
-F = TypeVar("F", bound=Callable[..., Any])
-WORDS = {int: "a whole number", float: "a number", bool: "true or false"}
+Factory = Callable[..., Any]
+LISTED = 10
 
 
 def nearest(name: str, known: list[str]) -> str:
-    """A clause for an error message that names the closest known names, or all of a few."""
-    close = difflib.get_close_matches(name, known, n=3, cutoff=0.5) or sorted(known)[:12]
-    return f"Known and close: {', '.join(close)}." if close else "None is installed."
-
-
-class Point(NamedTuple):
-    """Where a name leads, and which distribution says so."""
-
-    name: str
-    module: str
-    attribute: str
-    origin: str = "probekit"
-
-    def load(self) -> Callable[..., Any]:
-        """The factory."""
-        found: Callable[..., Any] = getattr(importlib.import_module(self.module), self.attribute)
-        return found
-
-
-def plugins(group: str) -> tuple[Point, ...]:
-    """The entry points of a group, looked up once for the same search path: every look reads all distributions."""
-    from importlib import metadata
-
-    return _plugins(group, metadata.entry_points, tuple(sys.path))
-
-
-@lru_cache
-def _plugins(group: str, look: Callable[..., Any], path: tuple[str, ...]) -> tuple[Point, ...]:
-    origins = [(one, one.dist.name if one.dist else "an unknown distribution") for one in look(group=group)]
-    return tuple(Point(one.name, one.module, one.attr, origin) for one, origin in origins)
+    """The known names that are close to one, or the first of them, for an error message."""
+    close = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
+    if close:
+        return f"Did you mean {' or '.join(close)}?"
+    if not known:
+        return "None is known."
+    listed = ", ".join(sorted(known)[:LISTED])
+    return f"Known: {listed}, ..." if len(known) > LISTED else f"Known: {listed}."
 
 
 class Registry:
-    """Names of one kind: ours, which need no search, and those of plugins, from the entry points of a group."""
+    """Factories by name: ours as `module:attribute`, and those of an entry-point group."""
 
     def __init__(self, group: str, noun: str, built_in: Mapping[str, str]) -> None:
-        self.group, self.noun = group, noun
-        self.built_in = [Point(name, *f"probekit.{value}".split(":")) for name, value in built_in.items()]
-        self._registered: dict[str, Callable[..., Any]] = {}
-
-    def register(self, name: str) -> Callable[[F], F]:
-        """A decorator that makes a factory known in this process under a name."""
-
-        def remember(factory: F) -> F:
-            self._registered[name] = factory
-            return factory
-
-        return remember
-
-    @property
-    def points(self) -> list[Point]:
-        """Where each name leads; a plugin cannot take one of ours."""
-        ours = {point.name for point in self.built_in}
-        return [*self.built_in, *(point for point in plugins(self.group) if point.name not in ours)]
+        self.group = group
+        self.noun = noun
+        self.built_in = dict(built_in)
 
     def names(self) -> list[str]:
-        """Every name that can be asked for."""
-        return sorted({*self._registered, *(point.name for point in self.points)})
+        return sorted({*self.built_in, *_entry_points(self.group, tuple(sys.path))})
 
-    def get(self, name: str) -> Callable[..., Any]:
-        """The factory of this name."""
-        if name in self._registered:
-            return self._registered[name]
-        ours = [point for point in self.built_in if point.name == name]
-        point = next((point for point in ours or self.points if point.name == name), None)
-        if point is None:
-            raise NotFoundError(f"There is no {self.noun} {name!r}. {nearest(name, self.names())}")
+    def get(self, name: str) -> Factory:
+        """The factory of a name; a plugin cannot take a built-in name."""
+        if name in self.built_in:
+            module, _, attribute = self.built_in[name].partition(":")
+            factory: Factory = getattr(importlib.import_module(module), attribute)
+            return factory
+        entry_point = _entry_points(self.group, tuple(sys.path)).get(name)
+        if entry_point is None:
+            raise NotFoundError(f"Unknown {self.noun} {name!r}. {nearest(name, self.names())}")
         try:
-            return point.load()
-        except Exception as error:  # whatever somebody's code does when it is imported
-            why = str(error) if isinstance(error, ImportError | AttributeError) else f"{type(error).__name__}: {error}"
+            plugin: Factory = entry_point.load()
+        except Exception as error:  # whatever a plugin does when it is imported
+            origin = entry_point.dist.name if entry_point.dist else "an unknown distribution"
             raise NotFoundError(
-                f"The {self.noun} {name!r} of {point.origin} cannot be imported: {why}. Install what it needs."
+                f"The {self.noun} {name!r} of {origin} cannot be imported "
+                f"({type(error).__name__}: {error}). Install what it needs, or remove it."
             ) from error
+        return plugin
 
 
-def below(folder: str, text: str) -> dict[str, str]:
-    """Where names in a folder lead: each `module:Class`, named as its module, or `name=module:Class`."""
-    places = (one.rpartition("=") for one in text.split())
-    return {name or place.partition(":")[0].replace("_", "-"): f"{folder}.{place}" for name, _, place in places}
+@lru_cache
+def _entry_points(group: str, path: tuple[str, ...]) -> dict[str, Any]:
+    from importlib import metadata
+
+    return {entry_point.name: entry_point for entry_point in metadata.entry_points(group=group)}
 
 
-backbones = Registry(
+BACKBONES = Registry(
     "probekit.backbones",
     "backbone",
     {
-        "open_clip": "backbones.open_clip:load",
-        "hf": "backbones.huggingface:load",
-        "timm": "backbones.timm:load",
-        "packaged": "backbones.packaged:load",
-        "pixels": "backbones.pixels:load",
-        "py": "backbones.python:load",
+        "open_clip": "probekit.backbones.open_clip:load",
+        "hf": "probekit.backbones.huggingface:load",
+        "timm": "probekit.backbones.timm:load",
+        "packaged": "probekit.backbones.packaged:load",
+        "pixels": "probekit.backbones.pixels:load",
+        "py": "probekit.backbones.custom:load",
     },
 )
-datasets = Registry(
+DATASETS = Registry(
     "probekit.datasets",
     "dataset",
     {
-        "hf": "datasets.huggingface:load",
-        "folder": "datasets.folder:load",
-        "idx": "datasets.arrays:load_idx",
-        "npz": "datasets.arrays:load_npz",
-        "packaged": "datasets.installed:load",
+        "hf": "probekit.data.tables:load",
+        "packaged": "probekit.data.packaged:load",
+        "py": "probekit.data.arrays:load",
     },
 )
-methods = Registry(
-    "probekit.methods",
-    "unlearning method",
-    below(
-        "unlearning.methods",
-        "cf:ContinuedTraining ew_sga:ElasticAscent exact:Exact fedaccum:FedAccum fedau:FedAuCombination "
-        "federaser:FedEraser fedosd:OrthogonalDescent fedrecover:FedRecover fedrecovery:FedRecovery "
-        "fedremoval:FedRemoval fedremoval-line=line:FedRemovalLine fedremoval-pcg=pcg:FedRemovalPcg "
-        "ferrari:Ferrari flipping:Flipping fused:Fused guo:GuoRemoval knot:Knot mode:MomentumDegradation "
-        "neggrad:NegGrad not=negation:Negation pga:ProjectedAscent puf:NegatedUpdate retrain:Retrain "
-        "retrain-fedavg=retrain:RetrainFedAvg sga:GradientAscent sifu:Sifu",
-    ),
-)
-trainers = Registry(
+
+TRAINERS = Registry(
     "probekit.trainers",
-    "training method",
+    "trainer",
     {
-        "closed-form": "federated.methods.closed_form:ClosedForm",
-        "fedavg": "federated.methods.fedavg:FedAvg",
-        "cg": "federated.methods.cg:FederatedCg",
-        "knot": "federated.methods.knot:KnotTraining",
-        "logistic": "federated.methods.logistic:Logistic",
-        "guo": "federated.methods.guo:Guo",
-        "fedau": "federated.methods.fedau:FedAu",
-        "sifu": "federated.methods.sifu:SifuTraining",
+        "cg": "probekit.federated.training.cg:ConjugateGradients",
+        "closed-form": "probekit.federated.training.closed_form:ClosedForm",
+        "fedavg": "probekit.federated.training.fedavg:FedAvg",
+        "knot": "probekit.federated.training.knot:KnotTraining",
+        "lbfgs": "probekit.federated.training.lbfgs:LbfgsRounds",
     },
 )
-problems = Registry(
-    "probekit.problems",
-    "backend",
+METHODS = Registry(
+    "probekit.methods",
+    "method",
     {
-        "embeddings": "models.embeddings:EmbeddingsBackend",
-        "jvp": "models.jvp:JvpBackend",
-        "network": "models.conventional:ConventionalBackend",
+        "exact": "probekit.unlearning.methods.exact:Exact",
+        "retrain": "probekit.unlearning.methods.retrain:Retrain",
+        "rounds": "probekit.unlearning.methods.rounds:Rounds",
+        "fedremoval": "probekit.unlearning.methods.fedremoval:FedRemoval",
+        "fedremoval-line": "probekit.unlearning.methods.fedremoval:FedRemovalLine",
+        "fedremoval-pcg": "probekit.unlearning.methods.fedremoval:FedRemovalPcg",
+        "cf": "probekit.unlearning.methods.cf:ContinuedTraining",
+        "flipping": "probekit.unlearning.methods.flipping:Flipping",
+        "sga": "probekit.unlearning.methods.ascent:GradientAscent",
+        "ew-sga": "probekit.unlearning.methods.ascent:ElasticAscent",
+        "pga": "probekit.unlearning.methods.ascent:ProjectedAscent",
+        "knot": "probekit.unlearning.methods.knot:Knot",
+        "federaser": "probekit.unlearning.methods.federaser:FedEraser",
+        "fedrecovery": "probekit.unlearning.methods.fedrecovery:FedRecovery",
+        "starfish": "probekit.unlearning.methods.starfish:Starfish",
+        "fused": "probekit.unlearning.methods.fused:Fused",
+        "ferrari": "probekit.unlearning.methods.ferrari:Ferrari",
+    },
+)
+SOLVERS = Registry(
+    "probekit.solvers",
+    "solver",
+    {
+        "cholesky": "probekit.unlearning.methods.fedremoval:Cholesky",
+        "cg": "probekit.unlearning.methods.fedremoval:ConjugateGradient",
+        "sgd": "probekit.unlearning.methods.fedremoval:SgdSteps",
+        "adam": "probekit.unlearning.methods.fedremoval:AdamSteps",
     },
 )
 
 
-def parse(text: str, *, preset: str = "native") -> Reference:
-    """Take `scheme:name[@revision][#view]` apart. A bare name is a plugin's own."""
-    from probekit.protocols import Reference  # which takes NumPy along
-
-    if not text.strip():
-        raise InputError("An empty name names nothing. Write for example packaged:efficientnet-lite0.")
-    rest, _, view = text.partition("#")
-    scheme, colon, name = rest.partition(":")
-    if not colon:
-        scheme, name = rest, ""
-    revision = None
-    if scheme == "hf" and "@" in name:
-        name, _, revision = name.rpartition("@")
-    return Reference(scheme=scheme, name=name, revision=revision or None, view=view or None, preset=preset)
+TRIGGERS = Registry(
+    "probekit.triggers",
+    "trigger",
+    {
+        "square": "probekit.data.triggers:Square",
+        "picture": "probekit.data.triggers:Sticker",
+        "blended": "probekit.data.triggers:Blended",
+        "f2l2": "probekit.data.triggers:Published",
+    },
+)
 
 
-def configured(registry: Registry, text: str) -> Any:
-    """What is registered by `name[:key=value,...]`, with these options; the first may stand without its key.
+METHOD_MEMBERS = ("promise", "needs", "questions", "unlearn")
 
-    `py:module:factory[:...]` names a factory anywhere. A factory that is a dataclass has its fields as options, and
-    perhaps `presets` to begin with (`fedavg:f2l2,rounds=5`); any other is called with the text after its name.
+
+def configured(text: str, registry: Registry = METHODS) -> Any:
+    """The record that `name`, `name:VALUE` or `name:key=value,...` stands for.
+
+    A method may also be an own class, `py:module:Class` with the same options behind it.
+    A bare value is that of the first option. A solver is named by `solver=` (or bare), and options
+    that the method does not have are the solver's: `fedremoval:sgd,steps=1000`.
     """
-    name, _, argument = text.partition(":")
-    if name == "py":
-        module, attribute, argument = (*argument.split(":", 2), "", "")[:3]
+    name, _, options = text.partition(":")
+    if name == "py" and registry is METHODS:  # the others are read from runs of other people
+        module, _, options = options.partition(":")
+        attribute, _, options = options.partition(":")
         name = f"py:{module}:{attribute}"
-        factory = imported(name)
+        factory = import_object(name)
+        lacking = [member for member in METHOD_MEMBERS if not hasattr(factory, member)]
+        if lacking:
+            raise InputError(
+                f"A method has {', '.join(METHOD_MEMBERS)}; {name} has no {lacking[0]}. Name a "
+                "class with all of them."
+            )
     else:
         factory = registry.get(name)
-    call: Callable[..., Any] = factory
-    first, _, rest = argument.partition(",")
-    if first in getattr(factory, "presets", ()):
-        return replace(factory.preset(first), **options_in(factory, name, rest))
-    return call(**options_in(factory, name, argument)) if is_dataclass(factory) else call(argument)
+    known = _options(factory)
+    values: dict[str, str] = {}
+    for position, part in enumerate(filter(None, options.split(","))):
+        key, equals, value = part.strip().partition("=")
+        if not equals and position == 0 and known:
+            key, value = next(iter(known)), key
+        values[key.replace("-", "_")] = value
+    own = {key: value for key, value in values.items() if key in known}
+    others = [f"{key}={value}" for key, value in values.items() if key not in known]
+    if others and "solver" not in own:
+        listed = ", ".join(known) or "none"
+        raise InputError(f"{name} has these options: {listed}; found {others[0]!r}. Leave it out.")
+    arguments = {key: _converted(key, value, known[key]) for key, value in own.items()}
+    if "solver" in own:
+        arguments["solver"] = configured(f"{own['solver']}:{','.join(others)}", SOLVERS)
+    return factory(**arguments)
 
 
-def options_in(factory: Any, name: str, argument: str) -> dict[str, Any]:
-    """The options of a dataclass in `key=value,...`, each in the type of its field."""
-    known = {field.name: field for field in fields(factory) if field.init and field.repr}
-    hints, found = get_type_hints(factory), dict[str, Any]()
-    for place, part in enumerate(argument.split(",") if argument else ()):
-        key, equals, value = part.partition("=")
-        if not equals and place == 0 and known:
-            key, value = next(iter(known)), part
-        key = key.replace("-", "_")
-        if key not in known:
-            hint = nearest(key, list(known)) if known else "It takes none."
-            raise InputError(f"{name} has no option {part!r}. {hint}")
-        found[key] = _converted(value, hints[key], f"{name}:{key}")
-    return found
+def _options(factory: Factory) -> dict[str, Any]:
+    """The fields of a record and their types."""
+    if not dataclasses.is_dataclass(factory):
+        return {}
+    hints = get_type_hints(factory)
+    return {field.name: hints[field.name] for field in dataclasses.fields(factory)}
 
 
-def spec_of(configured: Any) -> str:
-    """The name of something configured, with the options that differ from their defaults."""
-    own = getattr(configured, "spec", None)
-    if own is not None:
-        return str(own)
-    given = [
-        (field.name, getattr(configured, field.name))
-        for field in fields(configured)
-        if field.repr and field.init and getattr(configured, field.name) != field.default
-    ]
-    first = next((field.name for field in fields(configured)), "")
-    parts = [str(value) if key == first else f"{key}={value}" for key, value in given]
-    return f"{configured.name}:{','.join(parts)}" if parts else str(configured.name)
-
-
-def _converted(value: str, hint: Any, what: str) -> Any:
-    kinds = [one for one in (get_args(hint) or (hint,)) if one is not type(None)]
-    if value.lower() == "none" and type(None) in get_args(hint):
+def _converted(key: str, value: str, kind: Any) -> Any:
+    """An option's text as its type says: a number, one of several texts, or none."""
+    kinds = [kind, *get_args(kind)]
+    if value == "none" and type(None) in kinds:
         return None
-    for kind in kinds:
-        try:
-            if kind is bool:
-                return {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}[value.lower()]
-            return kind(value)
-        except (ValueError, KeyError, TypeError):
-            continue
-    names = " or ".join(WORDS.get(kind, getattr(kind, "__name__", str(kind))) for kind in kinds)
-    raise InputError(f"{what} takes {names}; found {value!r}.")
+    if get_origin(kind) is Literal and value not in kinds:
+        raise InputError(f"{key} must be one of {', '.join(get_args(kind))}; found {value!r}.")
+    for number in (int, float):
+        if number in kinds:
+            try:
+                return number(value)
+            except ValueError as error:
+                raise InputError(
+                    f"{key} must be a number; found {value!r}. Write {key}=NUMBER."
+                ) from error
+    return value
 
 
-def imported(text: str) -> Any:
-    """What `py:module:attribute` names. The current folder is searched after everything installed."""
-    module, _, attribute = text.removeprefix("py:").partition(":")
-    if not module or not attribute:
-        raise InputError(f"Wanted py:module:factory, found {text}. Name the factory after a second colon.")
+@dataclass(frozen=True)
+class Name:
+    """`scheme:name[@revision][#view]`, taken apart."""
+
+    scheme: str
+    name: str = ""
+    revision: str | None = None
+    view: str | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> Name:
+        body, _, view = text.strip().partition("#")
+        scheme, _, name = body.partition(":")
+        if not scheme:
+            raise InputError(
+                f"Expected a name such as packaged:efficientnet-lite0; found {text!r}."
+            )
+        revision = ""
+        if scheme == "hf" and "@" in name:
+            name, _, revision = name.rpartition("@")
+        return cls(scheme, name, revision or None, view or None)
+
+    def __str__(self) -> str:
+        text = f"{self.scheme}:{self.name}" if self.name else self.scheme
+        text += f"@{self.revision}" if self.revision else ""
+        return text + (f"#{self.view}" if self.view else "")
+
+
+def import_object(text: str) -> Any:
+    """What `py:module:attribute` names; the working directory is searched last."""
+    module_name, _, attribute = text.removeprefix("py:").partition(":")
+    if not module_name or not attribute:
+        raise InputError(f"Expected py:package.module:factory; found {text!r}.")
     if str(Path.cwd()) not in sys.path:
         sys.path.append(str(Path.cwd()))
     try:
-        home = importlib.import_module(module)
+        module = importlib.import_module(module_name)
     except ImportError as error:
-        absent = error.name if isinstance(error, ModuleNotFoundError) else None
-        if absent and not f"{module}.".startswith(f"{absent}."):
-            raise NotFoundError(f"{text} needs {absent!r}, which is not installed. Install it.") from error
-        raise NotFoundError(f"{text} cannot be found: {error}. Check the spelling and the current folder.") from error
-    if not hasattr(home, attribute):
-        public = [name for name, value in vars(home).items() if callable(value) and not name.startswith("_")]
-        raise NotFoundError(f"{text} cannot be found: {module} has no {attribute!r}. {nearest(attribute, public)}")
-    return getattr(home, attribute)
+        raise NotFoundError(
+            f"{text} cannot be imported: {error}. Check the spelling and the working directory."
+        ) from error
+    if not hasattr(module, attribute):
+        public = [name for name in vars(module) if not name.startswith("_")]
+        raise NotFoundError(
+            f"{module_name} has no attribute {attribute!r}. {nearest(attribute, public)}"
+        )
+    return getattr(module, attribute)

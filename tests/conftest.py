@@ -1,102 +1,135 @@
-"""Small datasets, backbones and stores that every test can use."""
+"""Backbones, pictures and settings for every test."""
 
 from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator
-from importlib.util import find_spec
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import jaxtyping
+# before the libraries that read these are imported
+os.environ.update(
+    HF_HUB_OFFLINE="1",
+    HF_DATASETS_OFFLINE="1",
+    OMP_NUM_THREADS="1",
+    OPENBLAS_NUM_THREADS="1",
+    MKL_NUM_THREADS="1",
+    TOKENIZERS_PARALLELISM="false",
+    RAY_AUTH_MODE="token",
+    RAY_AUTH_TOKEN=64 * "0",  # Ray reads it once a process
+    RAY_USAGE_STATS_ENABLED="0",
+    RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO="0",
+    RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER="0",
+    NO_COLOR="1",
+    COLUMNS="120",
+)
+
 import numpy as np
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 from numpy.typing import NDArray
 from PIL import Image
 
-from probekit.cache import DiskStore
-from probekit.encoding.cluster import Cluster
-from probekit.values import EncodingSpec, Json
+from probekit.arrays import Json
 
-# the hub's client reads these when it is imported: no test may look for a network
-os.environ.update(HF_HUB_OFFLINE="1", HF_DATASETS_OFFLINE="1")
-# before these are imported: the shapes that they state are checked wherever a test goes
-jaxtyping.install_import_hook(["probekit.linear.design"], "beartype.beartype")
-# a busy neighbour must not fail a test
-settings.register_profile("probekit", deadline=None)
+# a busy machine must not fail a test, nor a lucky draw a submission; fixtures that change an
+# environment variable are no harm
+settings.register_profile(
+    "probekit",
+    deadline=None,
+    max_examples=25,
+    derandomize="CI" in os.environ,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
 settings.load_profile("probekit")
 
 
-class PixelBackbone:
-    """Counts what it encodes: the mean colour of a picture's cells, times a number that stands for weights."""
+class CountingBackbone:
+    """The mean colors of a picture's cells times `scale`; counts the pictures that it encoded."""
 
-    kind, view, name = "image", "cells", "test:pixels"
+    kind = "image"
 
-    def __init__(self, *, scale: float = 1.0, cells: int = 4) -> None:
-        self.scale, self.cells, self.encoded = scale, cells, 0
-        self.fingerprint = hashlib.sha256(f"{scale}".encode()).hexdigest()
-        self.preprocessing: dict[str, Json] = {"size": cells, "colour": "RGB"}
+    def __init__(self, *, scale: float = 1.0, cells: int = 4, name: str = "test:cells") -> None:
+        self.name = name
+        self.scale = scale
+        self.cells = cells
+        self.encoded = 0
+        weights = hashlib.sha256(repr(scale).encode()).hexdigest()
+        self.identity: Mapping[str, Json] = {"weights": weights, "size": cells}
+        self.views: Mapping[str, int] = {"cells": 3 * cells * cells}
 
-    def preprocess(self, sample: Any) -> NDArray[np.float32]:
-        """The picture as a small array."""
-        small = sample.convert("RGB").resize((self.cells, self.cells), Image.Resampling.BOX)
+    def prepare(self, content: Any) -> NDArray[np.float32]:
+        small = content.convert("RGB").resize((self.cells, self.cells), Image.Resampling.BOX)
         return np.asarray(small, dtype=np.float32).reshape(-1) / np.float32(255)
 
-    def encode(self, batch: Any) -> NDArray[np.float32]:
-        """One vector per picture."""
+    def encode(self, batch: Sequence[Any]) -> NDArray[np.float32]:
         self.encoded += len(batch)
         return np.stack([np.asarray(item) for item in batch]) * np.float32(self.scale)
 
 
-def picture(number: int, *, size: int = 12) -> Image.Image:
-    """A picture that no other number gives."""
-    pixels = np.random.default_rng(number).integers(0, 256, (size, size, 3), dtype=np.uint8)
-    return Image.fromarray(pixels)
-
-
-def pairs(count: int, *, first: int = 0, classes: int = 3) -> list[tuple[Image.Image, int]]:
-    """Pictures and labels, in order."""
-    return [(picture(first + number), (first + number) % classes) for number in range(count)]
-
-
-def spec(**changes: Any) -> EncodingSpec:
-    """A spec of nothing in particular."""
-    fields: dict[str, Any] = {
-        "backbone": "test:pixels",
-        "weights": "0" * 64,
-        "preprocessing": {"size": 4},
-        "view": "cells",
-    }
-    return EncodingSpec(**{**fields, **changes})
-
-
-def tree(root: Path) -> dict[str, str]:
-    """Every file below a folder that is not a lock, with the sha256 of its bytes."""
-    return {
-        str(path.relative_to(root)): hashlib.sha256(path.read_bytes()).hexdigest()
-        for path in sorted(root.rglob("*"))
-        if path.is_file() and not path.name.startswith((".lock", ".work"))
-    }
+@pytest.fixture
+def pixel_backbone() -> CountingBackbone:
+    return CountingBackbone()
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> DiskStore:
-    """An empty cache."""
-    return DiskStore(tmp_path / "cache")
+def make_backbone() -> Callable[..., CountingBackbone]:
+    """CountingBackbone(scale=1.0, cells=4, name="test:cells")."""
+    return CountingBackbone
+
+
+def make_picture(seed: int, size: int = 12) -> Image.Image:
+    pixels = np.random.default_rng(seed).integers(0, 256, (size, size, 3), dtype=np.uint8)
+    return Image.fromarray(pixels)
+
+
+@pytest.fixture
+def picture() -> Callable[..., Image.Image]:
+    """picture(seed, size=12): a random picture, another one for each seed."""
+    return make_picture
+
+
+@pytest.fixture
+def picture_folder(tmp_path: Path) -> Callable[..., Path]:
+    """picture_folder(name, count=12, classes=3, first=0): class folders of PNG files."""
+
+    def make(name: str = "photos", count: int = 12, classes: int = 3, first: int = 0) -> Path:
+        for seed in range(first, first + count):
+            folder = tmp_path / name / f"class{seed % classes}"
+            folder.mkdir(parents=True, exist_ok=True)
+            make_picture(seed).save(folder / f"{seed:04}.png")
+        return tmp_path / name
+
+    return make
+
+
+@pytest.fixture
+def file_digests() -> Callable[[Path], dict[str, str]]:
+    """file_digests(root): the sha256 of every file below a folder that is not a lock."""
+
+    def digests(root: Path) -> dict[str, str]:
+        return {
+            str(path.relative_to(root)): hashlib.sha256(path.read_bytes()).hexdigest()
+            for path in sorted(root.rglob("*"))
+            if path.is_file() and not path.name.startswith((".lock", ".work"))
+        }
+
+    return digests
 
 
 @pytest.fixture(autouse=True)
-def own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No test touches the user's cache or the network."""
-    monkeypatch.setenv("PROBEKIT_CACHE", str(tmp_path_factory.mktemp("default-cache")))
+def own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Every test has a default cache of its own."""
+    folder = tmp_path_factory.mktemp("default-cache")
+    monkeypatch.setenv("PROBEKIT_CACHE", str(folder))
+    return folder
 
 
-@pytest.fixture(scope="session")
-def ray_cluster() -> Iterator[Cluster]:
-    """A Ray of this machine, started once for all tests that want one."""
-    if find_spec("ray") is None:
-        pytest.skip("Ray is not installed")
-    with Cluster() as found:
-        yield found
+@pytest.fixture(autouse=True)
+def single_thread() -> None:
+    """One thread for torch, where a test imported it: two cores are shared by workers."""
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        torch.set_num_threads(1)

@@ -1,68 +1,114 @@
-"""Slow answers to the same questions, by other means than the library's: no Gram, no eigenvectors."""
+"""Slow answers by other means than the library's: no Gram, no eigenvectors, one refit at a time."""
 
 from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
 
+from probekit.embeddings import EmbeddingSet
+
 Array = NDArray[np.float64]
+Labels = NDArray[np.int64]
 
 
-def one_hot(labels: NDArray[np.int64], classes: int) -> Array:
-    """A row of zeros with a one, per label."""
+def random_rows(
+    count: int, width: int, classes: int, *, seed: int = 0, signal: float = 0.5
+) -> tuple[NDArray[np.float32], Labels]:
+    """Rows around a center for each class, all away from zero as embeddings are."""
+    generator = np.random.default_rng(seed)
+    labels = generator.integers(0, classes, count)
+    labels[: min(classes, count)] = np.arange(min(classes, count))
+    centers = signal * generator.standard_normal((classes, width))
+    rows = generator.standard_normal((count, width)) + centers[labels] + 0.7
+    return rows.astype(np.float32), labels
+
+
+def random_set(
+    count: int, width: int, classes: int, *, seed: int = 0, signal: float = 0.5
+) -> EmbeddingSet:
+    rows, labels = random_rows(count, width, classes, seed=seed, signal=signal)
+    names = [f"class {number}" for number in range(classes)]
+    return EmbeddingSet.from_numpy(rows, labels, class_names=names)
+
+
+def one_hot(labels: Labels, classes: int) -> Array:
     return np.eye(classes)[labels]
 
 
-def columns(rows: Array, *, intercept: str = "penalised", view: str = "raw") -> Array:
-    """The explicit matrix of a design."""
-    seen = np.array([row / np.sqrt(sum(x * x for x in row)) for row in rows]) if view == "l2" else rows
-    return seen if intercept == "none" else np.hstack([seen, np.ones((len(seen), 1))])
+def with_ones(rows: NDArray[np.floating]) -> Array:
+    return np.hstack([np.asarray(rows, np.float64), np.ones((len(rows), 1))])
 
 
-def least_squares(
-    matrix: Array, targets: Array, *, penalty: float, free: bool = False, weights: Array | None = None
+def ridge_by_lstsq(
+    rows: NDArray[np.floating],
+    targets: Array,
+    ridge: float,
+    *,
+    intercept: str = "free",
+    weights: Array | None = None,
 ) -> Array:
-    """The ridge solution as an ordinary least-squares problem with rows for the penalty (through an SVD)."""
-    root = np.ones(len(matrix)) if weights is None else np.sqrt(weights)
-    extra = np.sqrt(penalty) * np.eye(matrix.shape[1])
-    if free:
-        extra[-1] = 0
-    stacked = np.vstack([matrix * root[:, None], extra])
-    aims = np.vstack([targets * root[:, None], np.zeros((len(extra), targets.shape[1]))])
-    return np.asarray(np.linalg.lstsq(stacked, aims, rcond=None)[0])
+    """Ridge as least squares with rows for the penalty (an SVD), (d + 1, k)."""
+    matrix = with_ones(rows)
+    weights = np.ones(len(matrix)) if weights is None else weights
+    root = np.sqrt(weights)[:, None]
+    penalty = np.sqrt(weights.sum() * ridge) * np.eye(matrix.shape[1])
+    if intercept == "free":
+        penalty[-1] = 0
+    stacked = np.vstack([root * matrix, penalty])
+    right = np.vstack([root * targets, np.zeros((len(penalty), targets.shape[1]))])
+    return np.asarray(np.linalg.lstsq(stacked, right, rcond=None)[0])
 
 
-def leave_one_out_scores(matrix: Array, targets: Array, *, penalty: float, free: bool = False) -> Array:
-    """The score of each row in the head trained on all other rows, by training that many heads."""
-    found = np.empty_like(targets)
-    for row in range(len(matrix)):
-        rest = np.arange(len(matrix)) != row
-        found[row] = matrix[row] @ least_squares(matrix[rest], targets[rest], penalty=penalty, free=free)
-    return found
+def refitted_scores(
+    rows: NDArray[np.floating],
+    targets: Array,
+    ridge: float,
+    groups: NDArray,
+    *,
+    intercept: str = "free",
+    weights: Array | None = None,
+) -> Array:
+    """The scores of every row in the head of the rows of other groups, by fitting all heads."""
+    scores = np.empty_like(targets)
+    for group in np.unique(groups):
+        inside = groups == group
+        head = ridge_by_lstsq(
+            rows[~inside],
+            targets[~inside],
+            ridge,
+            intercept=intercept,
+            weights=None if weights is None else weights[~inside],
+        )
+        scores[inside] = with_ones(rows[inside]) @ head
+    return scores
 
 
-def woodbury_removal(matrix: Array, targets: Array, *, gone: NDArray[np.int64], penalty: float) -> Array:
-    """The head without some rows, from the inverse with them: W + R^- X_S^T (X_S W - Y_S)."""
-    inverse = np.linalg.inv(matrix.T @ matrix + penalty * np.eye(matrix.shape[1]))
-    params = inverse @ matrix.T @ targets
-    rows, aims = matrix[gone], targets[gone]
-    middle = np.linalg.inv(np.eye(len(gone)) - rows @ inverse @ rows.T)
-    without = inverse + inverse @ rows.T @ middle @ rows @ inverse
-    return np.asarray(params + without @ rows.T @ (rows @ params - aims))
+def gcv_error(
+    rows: NDArray[np.floating],
+    targets: Array,
+    ridge: float,
+    *,
+    intercept: str = "free",
+    weights: Array | None = None,
+) -> float:
+    """(RSS / n) / (1 - tr H / rows)^2 with the hat matrix of all rows, column by column."""
+    identity = np.eye(len(rows))
+    weights = np.ones(len(rows)) if weights is None else weights
+    hat = with_ones(rows) @ ridge_by_lstsq(
+        rows, identity, ridge, intercept=intercept, weights=weights
+    )
+    residuals = targets - hat @ targets
+    mean = float((weights[:, None] * np.square(residuals)).sum() / weights.sum())
+    return mean / (1 - float(np.trace(hat)) / len(rows)) ** 2
 
 
-def numerical_gradient(function: object, point: Array, *, step: float = 1e-6) -> Array:
-    """Central differences, one entry at a time."""
-    assert callable(function)
-    found = np.empty_like(point)
-    for index in np.ndindex(*point.shape):
-        there, back = point.copy(), point.copy()
-        there[index] += step
-        back[index] -= step
-        found[index] = (function(there) - function(back)) / (2 * step)
-    return found
+def cosine(left: NDArray[np.floating], right: NDArray[np.floating]) -> float:
+    pairs = list(zip(left.tolist(), right.tolist(), strict=True))
+    product = sum(x * y for x, y in pairs)
+    norms = sum(x * x for x, _ in pairs) * sum(y * y for _, y in pairs)
+    return float(product / np.sqrt(norms))
 
 
-def relative(found: Array, wanted: Array) -> float:
-    """The Frobenius distance over the norm of what was wanted."""
-    return float(np.linalg.norm(np.asarray(found) - wanted) / np.linalg.norm(wanted))
+def relative_error(found: NDArray, expected: NDArray) -> float:
+    """The Frobenius distance over the norm of what was expected."""
+    return float(np.linalg.norm(np.asarray(found) - expected) / np.linalg.norm(expected))

@@ -1,63 +1,82 @@
-"""What `import probekit` promises."""
+"""The public names, the error tree and its exit codes."""
 
 from __future__ import annotations
 
-import inspect
+import re
 import subprocess
 import sys
-import types
-from importlib import import_module, metadata
+from importlib import metadata
 
 import pytest
 
 import probekit
+from probekit import errors
+
+PUBLIC = {
+    *("Cache", "DataOptions", "EmbeddingSet", "Encoding", "ExtractOptions", "Head", "KNNProbe"),
+    *("ProbeResult", "ProbekitError", "RidgeProbe", "extract", "load_backbone", "load_head"),
+    *("Run", "probe", "read_dataset", "train", "__version__"),
+}
+EXIT_CODES = {
+    "ProbekitError": 1,
+    "InputError": 2,
+    "SampleError": 2,
+    "NotFoundError": 3,
+    "OfflineError": 3,
+    "CacheError": 4,
+    "CorruptError": 4,
+    "MismatchError": 4,
+    "StorageError": 4,
+    "WireError": 4,
+    "MissingClients": 1,
+    "SolverError": 1,
+}
 
 
-@pytest.mark.parametrize("name", probekit.__all__)
-def test_every_public_name_is_there_and_documented(name: str) -> None:
-    found = getattr(probekit, name)
-    assert not isinstance(found, types.ModuleType)
-    if name != "__version__":
-        assert inspect.getdoc(found), name
+def test_public_names_are_these() -> None:
+    assert set(probekit.__all__) == PUBLIC
+    assert set(dir(probekit)) >= PUBLIC
 
 
-def test_all_is_what_can_be_had() -> None:
-    assert sorted(probekit.__all__) == dir(probekit)
-    assert len(set(probekit.__all__)) == len(probekit.__all__)
-    starred: dict[str, object] = {}
-    exec("from probekit import *", starred)
-    assert set(probekit.__all__) <= set(starred)
+@pytest.mark.parametrize("name", sorted(PUBLIC - {"__version__"}))
+def test_public_names_lead_to_what_they_name(name: str) -> None:
+    assert getattr(probekit, name).__name__ == name
 
 
-def test_public_names_and_submodules_do_not_hide_each_other() -> None:
-    """Importing `probekit.encoding.extract` must not replace `probekit.extract`, whatever is imported first."""
-    script = """
-import pkgutil, importlib, probekit
-before = {name: getattr(probekit, name) for name in probekit.__all__}
-for module in pkgutil.iter_modules(probekit.__path__):
-    assert module.name not in probekit.__all__, module.name
-    if module.name != "__main__":
-        importlib.import_module(f"probekit.{module.name}")
-assert before == {name: getattr(probekit, name) for name in probekit.__all__}
-"""
-    subprocess.run([sys.executable, "-c", script], check=True, capture_output=True)
+def test_unknown_names_are_attribute_errors() -> None:
+    with pytest.raises(AttributeError, match="prob_"):
+        _ = probekit.prob_
 
 
-@pytest.mark.parametrize("name", probekit.__all__)
-def test_the_second_look_gives_the_same(name: str) -> None:
-    assert getattr(probekit, name) is getattr(probekit, name)
+def test_the_version_is_that_of_the_distribution() -> None:
+    assert probekit.__version__ == metadata.version("probekit-heads")
+    command = [sys.executable, "-m", "probekit", "--version"]
+    printed = subprocess.run(command, text=True, capture_output=True, check=True).stdout
+    assert printed.split() == ["probekit", probekit.__version__]
 
 
-def test_names_are_those_of_their_home() -> None:
-    for name, home in probekit._HOMES.items():
-        assert getattr(import_module(home), name) is getattr(probekit, name)
-        assert getattr(probekit, name).__module__ == home
+def test_every_error_is_ours_and_has_its_exit_code() -> None:
+    classes = {
+        name: cls
+        for name, cls in vars(errors).items()
+        if isinstance(cls, type) and issubclass(cls, Exception)
+    }
+    assert {name: cls.exit_code for name, cls in classes.items()} == EXIT_CODES
+    assert all(issubclass(cls, errors.ProbekitError) for cls in classes.values())
 
 
-def test_unknown_names_are_refused_as_python_does() -> None:
-    with pytest.raises(AttributeError, match="no attribute 'extarct'"):
-        _ = probekit.extarct
-
-
-def test_version_is_the_distribution_s() -> None:
-    assert metadata.version("probekit") == probekit.__version__
+def test_the_drawn_error_tree_is_the_real_one() -> None:
+    parents: list[str] = []
+    drawn: set[str] = set()
+    for line in (errors.__doc__ or "").splitlines():
+        match = re.match(r"([│├└─ ]*)(\w+Error|MissingClients) +(\d)", line)
+        if match is None:
+            continue
+        depth = len(match[1]) // 4
+        cls = getattr(errors, match[2])
+        assert cls.exit_code == int(match[3]), line
+        if depth:
+            assert issubclass(cls, getattr(errors, parents[depth - 1])), line
+        parents[depth:] = [match[2]]
+        drawn.add(match[2])
+    assert drawn == EXIT_CODES.keys()

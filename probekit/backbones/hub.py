@@ -1,89 +1,138 @@
-"""What hubs and loaders say when something is missing, put into our own errors."""
+"""Files of the Hugging Face hub, and what loaders raise put into our errors."""
 
 from __future__ import annotations
 
 import logging
-import pickle
-import urllib.error
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from huggingface_hub import errors as hub
+from huggingface_hub import constants, get_session, snapshot_download
 
 from probekit.errors import InputError, NotFoundError, OfflineError, ProbekitError
-from probekit.protocols import Reference
+from probekit.registry import Name
 
+HUB = "hf-hub:"
+FOLDER = "local-dir:"
+"""How open_clip and timm spell a repository of the hub, and a folder."""
+RANDOM = "random"
+RANDOM_SEED = 0
 SUFFIXES = (".safetensors", ".pt", ".pth", ".bin")
-UNREACHED = ("ConnectError", "ConnectTimeout", "ReadTimeout")
-"""Of httpx or requests: transformers and huggingface_hub speak one of them, depending on their versions."""
+TIMEOUT = 10.0
+"""Seconds that the hub has to answer the first request; there is no second one."""
 
-AWAY = (
-    "its files are not in the local cache and the hub cannot be reached. Run once with a network (and without "
-    "HF_HUB_OFFLINE), or copy the files here and name their folder."
+UNREACHABLE = (
+    "its files are not in the local cache and the hub cannot be reached. Run once with a network "
+    "(and without HF_HUB_OFFLINE), or copy the files here and name their folder."
 )
-CODE = "the file holds more than tensors, and probekit runs no code out of files. Save its state_dict as safetensors."
-ANSWERS: tuple[tuple[type[BaseException], type[ProbekitError], str], ...] = (
-    (hub.GatedRepoError, NotFoundError, "access is on request. Accept its terms on the hub, then run `hf auth login`."),
-    (hub.RevisionNotFoundError, NotFoundError, "the hub has no such revision. Check the spelling."),
-    (hub.RepositoryNotFoundError, NotFoundError, "the hub has no such repository. Check the spelling."),
-    *((kind, OfflineError, AWAY) for kind in (hub.LocalEntryNotFoundError, hub.OfflineModeIsEnabled)),
-    *((kind, OfflineError, AWAY) for kind in (urllib.error.URLError, ConnectionError, TimeoutError)),
-    (
-        hub.EntryNotFoundError,
-        NotFoundError,
-        "the repository lacks a file ({0}). Use one that has it, or another prefix.",
-    ),
-    (hub.HFValidationError, InputError, "{0} Write ORG/NAME, or the path of an existing folder."),
-    (pickle.UnpicklingError, InputError, CODE),
-)
-"""What is raised and said for which cause; the first that fits."""
+GATED = "access is on request. Accept its terms on the hub, then run `hf auth login`."
+ABSENT = "the hub has no such repository or revision. Check the spelling, or run `hf auth login`."
+NO_FILE = "the repository lacks a file ({cause}). Use one that has it, or another scheme."
+CODE = "the file holds more than tensors, and no code is run. Save its state_dict as safetensors."
+NETWORK = ("ConnectError", "ConnectTimeout", "ReadTimeout", "ProxyError", "ConnectionError")
+REASONS: dict[str, tuple[type[ProbekitError], str]] = {
+    **dict.fromkeys((*NETWORK, "URLError", "TimeoutError"), (OfflineError, UNREACHABLE)),
+    "LocalEntryNotFoundError": (OfflineError, UNREACHABLE),
+    "GatedRepoError": (NotFoundError, GATED),
+    "RevisionNotFoundError": (NotFoundError, ABSENT),
+    "RepositoryNotFoundError": (NotFoundError, ABSENT),
+    "EntryNotFoundError": (NotFoundError, NO_FILE),
+    "UnpicklingError": (InputError, CODE),
+}
+"""By name: the hub's libraries use httpx, httpx2 or requests, by their versions."""
 
 
-def translated(error: BaseException, reference: Reference) -> ProbekitError:
-    """Our error for what a loader raised while it looked for this backbone: loaders wrap the hub's errors in theirs."""
+def translate(error: BaseException, name: Name | str) -> ProbekitError:
+    """Our error for what a loader raised; loaders wrap the hub's errors in their own."""
     cause: BaseException | None = error
-    seen: list[BaseException] = []
-    while cause is not None and cause not in seen:
-        seen.append(cause)
+    while cause is not None:
         if isinstance(cause, ProbekitError):
             return cause
-        if type(cause).__name__ in UNREACHED:
-            return OfflineError(f"Cannot load {reference}: {AWAY}")
-        for kind, ours, text in ANSWERS:
-            if isinstance(cause, kind):
-                return ours(f"Cannot load {reference}: {text.format(_first_line(cause))}")
+        for kind in type(cause).__mro__:
+            if kind.__name__ in REASONS:
+                translated, reason = REASONS[kind.__name__]
+                return translated(f"Cannot load {name}: {reason.format(cause=_first_line(cause))}")
         cause = cause.__cause__ or cause.__context__
-    return InputError(f"Cannot load {reference}: {_first_line(error)[:400]}")
+    return InputError(f"Cannot load {name}: {_first_line(error)}")
 
 
 def _first_line(error: BaseException) -> str:
-    return str(error).strip().partition("\n")[0] or type(error).__name__
-
-
-def weights_file(text: str, prefix: str) -> Path:
-    """The file of weights of this name, which stands in a backbone's name after a prefix."""
-    file = Path(text).expanduser()
-    if not file.is_file():
-        raise NotFoundError(f"There is no weights file {text}. Correct the path after {prefix}/.")
-    if file.suffix not in SUFFIXES:
-        raise InputError(f"Cannot read weights from {file}: wanted one of {', '.join(SUFFIXES)}.")
-    return file
+    return str(error).strip().partition("\n")[0][:400] or type(error).__name__
 
 
 @contextmanager
-def translating(reference: Reference) -> Iterator[None]:
-    """Turns whatever a loader raises into one of our errors.
+def hub_errors(name: Name) -> Iterator[None]:
+    """Raise our errors for whatever a loader raises.
 
-    Loaders that call `logging.warning` directly are kept from setting up logging for the whole process.
+    A loader that calls `logging.warning` cannot set up logging for the whole process meanwhile.
     """
     handler = logging.NullHandler()
     logging.root.addHandler(handler)
     try:
         yield
-    except (ProbekitError, MemoryError):
+    except (ProbekitError, MemoryError, ImportError):
         raise
     except Exception as error:
-        raise translated(error, reference) from error
+        raise translate(error, name) from error
     finally:
         logging.root.removeHandler(handler)
+
+
+@contextmanager
+def one_request() -> Iterator[None]:
+    """Ask once whether the hub is there; if not, loaders take their files from the local cache.
+
+    They would retry for a minute, for each file. huggingface_hub has no other switch for that.
+    """
+    offline = constants.HF_HUB_OFFLINE
+    try:
+        get_session().head(constants.ENDPOINT, timeout=TIMEOUT)
+    except Exception:  # of whichever library it uses
+        constants.HF_HUB_OFFLINE = True
+    try:
+        yield
+    finally:
+        constants.HF_HUB_OFFLINE = offline
+
+
+def fetch_snapshot(
+    repository: str,
+    revision: str | None,
+    *,
+    stem: str = "model",
+    torch_stem: str = "pytorch_model",
+) -> Path:
+    """The folder of a hub repository's configuration and weights; its name is the commit.
+
+    Safetensors where there are any. Where the hub cannot be reached, the local cache must have the
+    revision already.
+    """
+    with one_request():
+        for file in (f"{stem}{{}}.safetensors", f"{torch_stem}{{}}.bin"):
+            weights = [file.format(""), file.format("-*")]
+            patterns = ["*.json", *weights]
+            folder = snapshot_download(repository, revision=revision, allow_patterns=patterns)
+            if any(True for pattern in weights for _ in Path(folder).glob(pattern)):
+                break
+    return Path(folder)
+
+
+def library_folder(text: str, **stems: str) -> Path | None:
+    """The folder of `hf-hub:ORG/NAME[@REVISION]` or `local-dir:FOLDER`; None for other names."""
+    if text.startswith(HUB):
+        repository, _, revision = text.removeprefix(HUB).partition("@")
+        return fetch_snapshot(repository, revision or None, **stems)
+    if text.startswith(FOLDER):
+        return Path(text.removeprefix(FOLDER)).expanduser()
+    return None
+
+
+def weights_file(path: str, prefix: str) -> Path:
+    """The file of weights that stands in a backbone's name after a prefix."""
+    file = Path(path).expanduser()
+    if not file.is_file() or file.suffix not in SUFFIXES:
+        raise NotFoundError(
+            f"{path} is no file of weights ({', '.join(SUFFIXES)}). Correct the path after "
+            f"{prefix}, or save the model's state_dict."
+        )
+    return file

@@ -1,160 +1,202 @@
-"""open_clip's image towers.
+"""open_clip's image towers; the text tower is not kept.
 
-Names: `open_clip:ARCH/TAG`, `ARCH/FILE`, `ARCH/random`, `hf-hub:ORG/NAME[@REVISION]`, `local-dir:FOLDER`.
-Views: `#proj` (default), the tower's output after its projection, not normalised; `#pre`, before the
-projection, for towers whose projection stands apart.
+Names: `open_clip:MODEL/PRETRAINED`, `open_clip:MODEL/FILE`, `open_clip:MODEL/random`,
+`open_clip:hf-hub:ORG/NAME[@REVISION]`, `open_clip:local-dir:FOLDER`.
+Views: `#proj` (default), the tower's output after its projection, not normalized; `#pre`, before
+it; `#mean` of the patch tokens; those of inner layers, see `views`.
+
+A bare weights file carries neither activation nor preprocessing: open_clip uses its defaults for
+it, and a model trained otherwise would give wrong embeddings without a word. Those are refused.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Unpack
 
-import probekit.backbones.torchvision_operators  # noqa: F401
+import torch
+from torch import Tensor
+
+from probekit.arrays import Json
+from probekit.backbones import hub
+from probekit.backbones.module import Options, Preprocessing, TorchBackbone, Transform, plain_json
+from probekit.backbones.timm import TimmEncoder, layer_vectors
+from probekit.backbones.views import Encoder, Vectors, vision_backbone
+from probekit.errors import InputError, NotFoundError
+from probekit.registry import Name, nearest
 
 # isort: split
 import open_clip
-import torch
-from huggingface_hub import hf_hub_download, try_to_load_from_cache
-from huggingface_hub.errors import EntryNotFoundError
+from open_clip.modified_resnet import ModifiedResNet
+from open_clip.timm_model import TimmModel
 from open_clip.transform import PreprocessCfg, image_transform_v2
+from open_clip.transformer import VisionTransformer
 
-from probekit.backbones import hub, open_clip_files
-from probekit.backbones.module import FrozenModule
-from probekit.backbones.preprocessing import Preprocess, choose_preprocess, scaled_preprocess
-from probekit.errors import InputError, NotFoundError
-from probekit.protocols import Reference
-from probekit.registry import nearest
-from probekit.values import Json, canonical
-
-SEED = 0
-"""What `ARCH/random` is initialised from."""
-
-HUB, FOLDER = "hf-hub:", "local-dir:"
-WEIGHTS = ("open_clip_model.safetensors", "open_clip_pytorch_model.bin")
+CONFIG_FILE = "open_clip_config.json"
+STEMS = {"stem": "open_clip_model", "torch_stem": "open_clip_pytorch_model"}
+QUICK = "-quickgelu"
+Settings = Mapping[str, Any]
 
 
-def load(reference: Reference) -> FrozenModule:
-    """The image tower that this name means; the text tower is not kept."""
-    name = reference.name
-    with hub.translating(reference):
-        if name.startswith((HUB, FOLDER)):
-            kind, _, place = name.partition(":")
-            folder = _fetched(place) if f"{kind}:" == HUB else Path(place).expanduser()
-            _check_folder(folder)
-            return _frozen(reference, _created(FOLDER + str(folder)), open_clip.get_model_config(FOLDER + str(folder)))
-        arch, _, weights = name.partition("/")
-        return _of_architecture(reference, arch, weights=weights)
+def load(name: Name, **options: Unpack[Options]) -> TorchBackbone:
+    with hub.hub_errors(name):
+        model, config = _create(name.name)
+        tower: Any = model.visual
+        if isinstance(tower, VisionTransformer):
+            tower.output_tokens = True
+        settings: dict[str, Any] = open_clip.get_model_preprocess_cfg(model)
+        side = settings["size"]
+        size = (side, side) if isinstance(side, int) else tuple(side)
+        native = Preprocessing(
+            Transform(image_transform_v2(PreprocessCfg(**settings), is_train=False)),
+            plain_json({"library": "open_clip", **settings, "size": size}),
+            (3, *size),
+        )
+        encoder = OpenClipEncoder(tower, _identity(config), default_views=("proj",))
+        return vision_backbone(name, encoder, native, **options)
 
 
-def _of_architecture(reference: Reference, arch: str, *, weights: str) -> FrozenModule:
-    if arch not in open_clip.list_models():
-        raise NotFoundError(f"open_clip has no architecture {arch!r}. {nearest(arch, open_clip.list_models())}")
-    config: dict[str, Any] = open_clip.get_model_config(arch)
-    if not weights:
-        tags = ", ".join(open_clip.list_pretrained_tags_by_model(arch)[:6]) or "none is published"
-        ways = f"open_clip:{arch}/TAG ({tags}), open_clip:{arch}/FILE, or open_clip:{arch}/random for random ones"
-        raise InputError(f"open_clip:{arch} names no weights. Write {ways}.")
-    if weights == "random":
+def _create(name: str) -> tuple[Any, dict[str, Any]]:
+    """A model with its weights, and its configuration."""
+    folder = hub.library_folder(name, **STEMS)
+    if folder is not None:
+        source = f"{hub.FOLDER}{folder}"
+        return _with_weights(source), open_clip.get_model_config(source)
+    architecture, _, weights = name.partition("/")
+    architectures = open_clip.list_models()
+    if architecture not in architectures:
+        raise NotFoundError(
+            f"open_clip has no model {architecture!r}. {nearest(architecture, architectures)}"
+        )
+    config: dict[str, Any] = open_clip.get_model_config(architecture)
+    if weights == hub.RANDOM:
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(SEED)
-            return _frozen(reference, open_clip.create_model(arch, load_weights=False, pretrained_text=False), config)
-    if open_clip.is_pretrained_cfg(arch, weights):
-        open_clip_files.check_tag(arch, weights, config=config)
-    else:
-        weights = str(open_clip_files.checked(arch, weights, config=config))
-    return _frozen(reference, _created(arch, pretrained=weights), config)
+            torch.manual_seed(hub.RANDOM_SEED)
+            model = open_clip.create_model(architecture, load_weights=False, pretrained_text=False)
+        return model, config
+    if open_clip.is_pretrained_cfg(architecture, weights):
+        config = tag_config(architecture, weights)
+        with hub.one_request():
+            model = _with_weights(
+                architecture, pretrained=weights, force_quick_gelu=config["quick_gelu"]
+            )
+        return model, config
+    file = find_weights(architecture, weights, config)
+    return _with_weights(architecture, pretrained=str(file)), config
 
 
-def _created(source: str, **options: Any) -> Any:
-    """open_clip's own model; without `require_pretrained` it would go on with random weights."""
-    options |= {"device": "cpu", "precision": "fp32", "require_pretrained": True, "weights_only": True}
-    return open_clip.create_model(source, **options)
+def _with_weights(source: str, **options: Any) -> Any:
+    """Without `require_pretrained`, open_clip would go on with random weights."""
+    return open_clip.create_model(source, require_pretrained=True, weights_only=True, **options)
 
 
-def _fetched(repository: str) -> Path:
-    """The local snapshot of a hub repository, with its configuration and weights.
+def tag_config(architecture: str, tag: str) -> dict[str, Any]:
+    """The configuration of an architecture with the activation of published weights.
 
-    open_clip's own `hf-hub:` knows no revisions, and only logs that it could not fetch the weights.
+    open_clip would only warn that `ViT-B-32` computes GELU and `openai` needs QuickGELU.
     """
-    name, _, revision = repository.partition("@")
-    config = hf_hub_download(name, "open_clip_config.json", revision=revision or None)
-    cached = (try_to_load_from_cache(name, file, revision=revision or None) for file in WEIGHTS)
-    if not any(isinstance(path, str) for path in cached):
+    config: dict[str, Any] = open_clip.get_model_config(architecture)
+    published = open_clip.get_pretrained_cfg(architecture, tag)
+    config["quick_gelu"] = bool(config.get("quick_gelu") or published.get("quick_gelu"))
+    return config
+
+
+def find_weights(architecture: str, text: str, config: Settings) -> Path:
+    """The weights file of a name, if nothing known about it contradicts how it would be used."""
+    tags = open_clip.list_pretrained_tags_by_model(architecture)
+    if not Path(text).suffix:
+        raise NotFoundError(
+            f"open_clip has no weights {text!r} for {architecture}. {nearest(text, tags)} Write "
+            f"open_clip:{architecture}/TAG, /FILE, or /{hub.RANDOM} for random ones."
+        )
+    file = hub.weights_file(text, f"open_clip:{architecture}/")
+    if (file.parent / CONFIG_FILE).is_file():
+        raise InputError(
+            f"{file.parent / CONFIG_FILE} says how {file.name} is to be used, and a bare file "
+            f"loses it. Write open_clip:local-dir:{file.parent}."
+        )
+    named = [tag for tag in tags if tag in str(file)]
+    published = [open_clip.get_pretrained_cfg(architecture, tag) for tag in named or tags]
+    differences = [_difference(settings, config) for settings in published]
+    if differences and all(differences):
+        quick = f"{architecture}{QUICK}"
+        remedy = f", or open_clip:{quick}/{file}" if quick in open_clip.list_models() else ""
+        raise InputError(
+            f"Published weights of {architecture} are used otherwise than {file.name} would be: "
+            f"{differences[0]}. Put it into a folder with an {CONFIG_FILE} and write "
+            f"open_clip:local-dir:FOLDER{remedy}."
+        )
+    return file
+
+
+def _difference(published: Settings, config: Settings) -> str:
+    """What published weights need and a bare file would not get; the size is the architecture's."""
+    needed = {"quick_gelu": False, **published, "size": None}
+    bare = {**asdict(PreprocessCfg()), "quick_gelu": bool(config.get("quick_gelu"))}
+    differences = [
+        f"{key} {needed[key]} (a bare file: {value})"
+        for key, value in bare.items()
+        if needed.get(key) not in (None, value)
+    ]
+    return "; ".join(differences)
+
+
+def _identity(config: Settings) -> dict[str, Json]:
+    """What the tensors do not say: heads, activation, pooling; with all defaults filled in."""
+    vision: dict[str, Any] = asdict(open_clip.CLIPVisionCfg(**config["vision_cfg"]))
+    vision.pop("timm_model_pretrained")
+    quick_gelu = bool(config.get("quick_gelu")) and not vision["timm_model_name"]
+    return {"library": "open_clip", "quick_gelu": quick_gelu, "vision": plain_json(vision)}
+
+
+class OpenClipEncoder(Encoder):
+    def vectors(self, batch: Tensor) -> Vectors:
+        if isinstance(self.model, VisionTransformer):
+            return self._transformer_vectors(batch)
+        if isinstance(self.model, TimmModel):
+            return self._timm_vectors(batch)
+        return {"proj": self.model(batch)}
+
+    def _transformer_vectors(self, batch: Tensor) -> Vectors:
+        """open_clip ends with `pooled @ proj`; here that is done apart."""
+        projection = self.model.proj
+        self.model.proj = None
         try:
-            hf_hub_download(name, WEIGHTS[0], revision=revision or None)
-        except EntryNotFoundError:
-            hf_hub_download(name, WEIGHTS[1], revision=revision or None)
-    return Path(config).parent
+            pooled, tokens = self.model(batch)
+        finally:
+            self.model.proj = projection
+        vectors = {"proj": pooled if projection is None else pooled @ projection, "pre": pooled}
+        if self.model.attn_pool is None and self.model.pool_type in ("tok", "avg"):
+            vectors["mean"] = tokens.mean(1)
+        return vectors
 
+    def _timm_vectors(self, batch: Tensor) -> Vectors:
+        """The projection is the head; without one it is the trunk's own classifier.
 
-def _check_folder(folder: Path) -> None:
-    if not (folder / "open_clip_config.json").is_file():
-        remedy = "Name a folder as open_clip saves it for the hub, or write open_clip:ARCH/FILE."
-        raise NotFoundError(f"{folder} holds no open_clip_config.json. {remedy}")
-    files = sorted(file for end in ("safetensors", "bin", "pth") for file in folder.glob(f"*.{end}"))
-    if not files:
-        raise NotFoundError(f"{folder} holds no weights (*.safetensors, *.bin, *.pth). Put them there.")
-    usual = {"open_clip_model", "open_clip_pytorch_model", "model", "pytorch_model"}
-    if len(files) > 1 and not any(file.stem in usual for file in files):
-        names = ", ".join(file.name for file in files)
-        raise InputError(f"{folder} holds several weights ({names}). Keep one, or call it open_clip_model.safetensors.")
+        Where the head pools too, its input is no vector and so no view.
+        """
+        trunk, head = self.model.trunk, self.model.head
+        features = trunk.forward_features(batch)
+        output = trunk.forward_head(features)
+        vectors = {**TimmEncoder(trunk, {}).tokens(features), "proj": head(output)}
+        if len(head):
+            vectors["pre"] = output
+        elif trunk.num_classes:
+            vectors["pre"] = trunk.forward_head(features, pre_logits=True)
+        return vectors
 
-
-def _frozen(reference: Reference, model: Any, config: dict[str, Any]) -> FrozenModule:
-    tower: Any = model.visual
-    native, size = _native(model)
-    view = reference.view or "proj"
-    available = {"proj": _first, **_pre(tower)}
-    if view not in available:
-        raise InputError(f"{reference} has no view #{view}. It has: {', '.join('#' + name for name in available)}.")
-    if view == "pre" and hasattr(tower, "proj"):
-        tower.proj = None
-    preprocess, architecture = choose_preprocess(reference.preset, native, size=size), _architecture(config)
-    read = available[view]
-    return FrozenModule(tower, preprocess, name=str(reference), view=view, read=read, architecture=architecture)
-
-
-def _native(model: Any) -> tuple[Preprocess, tuple[int, int]]:
-    """The preprocessing that the loaded model carries, and the height and width it makes."""
-    stated = open_clip.get_model_preprocess_cfg(model)
-    transform = image_transform_v2(PreprocessCfg(**stated), is_train=False)
-    resize, side = stated["resize_mode"], stated["size"]
-    size = (side, side) if isinstance(side, int) else (int(side[0]), int(side[1]))
-    crop = {"shortest": "centre", "longest": "centre, padded", "squash": "none"}[resize]
-    fill = stated["fill_color"] if resize == "longest" else None
-    values: dict[str, Json] = {"library": "open_clip", "resize": resize, "crop": crop, "fill": fill}
-    return scaled_preprocess(transform, stated, size, **values), size
-
-
-def _first(tower: Any, batch: torch.Tensor) -> torch.Tensor:
-    """The tower's output; CoCa's gives its tokens as well."""
-    output = tower(batch)
-    return cast(torch.Tensor, output[0] if isinstance(output, tuple) else output)
-
-
-def _pre(tower: Any) -> dict[str, Callable[[Any, torch.Tensor], torch.Tensor]]:
-    """How to read the tower before its projection, if that can be told apart."""
-    if getattr(tower, "proj", None) is not None:
-        return {"pre": _first}  # once `proj` is None, the tower stops before it
-    head, trunk = getattr(tower, "head", None), getattr(tower, "trunk", None)
-    if trunk is None or head is None or hasattr(head, "pool"):
-        return {}
-    if len(head):
-        return {"pre": lambda tower, batch: tower.trunk(batch)}
-    return {"pre": _before_logits} if trunk.num_classes > 0 else {}
-
-
-def _before_logits(tower: Any, batch: torch.Tensor) -> torch.Tensor:
-    return cast(torch.Tensor, tower.trunk.forward_head(tower.trunk.forward_features(batch), pre_logits=True))
-
-
-def _architecture(config: dict[str, Any]) -> str:
-    """What the weights do not tell: heads, activation, pooling; with defaults, so that all sources agree."""
-    vision = asdict(open_clip.CLIPVisionCfg(**config["vision_cfg"]))
-    vision.pop("timm_model_pretrained", None)
-    quick = bool(config.get("quick_gelu")) and not vision.get("timm_model_name")
-    stated = {"library": "open_clip", "embed_dim": config["embed_dim"], "quick_gelu": quick, "vision": vision}
-    return canonical(stated)
+    def layers(self, batch: Tensor, numbers: Sequence[int], *, normed: bool) -> Sequence[Vectors]:
+        if isinstance(self.model, TimmModel):
+            return TimmEncoder(self.model.trunk, {}).layers(batch, numbers, normed=normed)
+        states = self.model.forward_intermediates(
+            batch,
+            indices=[number - 1 for number in numbers] or None,
+            normalize_intermediates=normed and not isinstance(self.model, ModifiedResNet),
+            intermediates_only=True,
+            output_extra_tokens=True,
+        )
+        grids = states["image_intermediates"]
+        prefixes = states.get("image_intermediates_prefix", [None] * len(grids))
+        return [layer_vectors(*pair) for pair in zip(grids, prefixes, strict=True)]

@@ -1,60 +1,85 @@
-"""No network at all: the values of a small picture. What a backbone has to beat, and a network's raw food."""
+"""The values of a small picture, without any model: `pixels[:SIDE]` (gray) and `pixels[:SIDE]#rgb`.
+
+What a backbone has to beat, and what small networks are trained on.
+"""
 
 from __future__ import annotations
 
-import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
+from numpy.typing import NDArray
 from PIL import Image
-from torch import nn
 
-from probekit.backbones.module import FrozenModule
-from probekit.backbones.preprocessing import picture_preprocess
-from probekit.errors import InputError
-from probekit.protocols import Reference
+from probekit.arrays import Json
+from probekit.data.pictures import to_rgb
+from probekit.errors import InputError, NotFoundError
+from probekit.registry import Name
 
-VIEWS = {"grey": ("L", 28), "rgb": ("RGB", 32)}
-"""Pillow's mode and the side that need not be written: those of MNIST and of CIFAR-10."""
-LARGEST = 512
+DEFAULT_SIDES = {"gray": 28, "rgb": 32}
+"""The sides of MNIST and of CIFAR-10."""
+MODES = {"gray": "L", "rgb": "RGB"}
+MAX_SIDE = 512
 
 
 @dataclass(frozen=True)
-class PixelValues:
-    """A picture as values between 0 and 1, one channel after another, squashed unless it has that size already."""
+class Pixels:
+    """A picture as values between 0 and 1, squashed to a square, one channel after another."""
 
     side: int
-    mode: str
+    view: str
+    kind = "image"
 
-    def __call__(self, picture: Image.Image) -> torch.Tensor:
-        size, coloured = (self.side, self.side), picture.convert(self.mode)
-        small = coloured if coloured.size == size else coloured.resize(size, Image.Resampling.BILINEAR)
-        values = np.asarray(small, dtype=np.float32)
-        planes = values if values.ndim == 2 else values.transpose(2, 0, 1)
-        return torch.from_numpy(planes.reshape(-1) / np.float32(255))
+    @property
+    def name(self) -> str:
+        """Without what is the default, so that one backbone has one name."""
+        side = "" if self.side == DEFAULT_SIDES[self.view] else str(self.side)
+        return str(Name("pixels", side, view="rgb" if self.view == "rgb" else None))
+
+    @property
+    def identity(self) -> Mapping[str, Json]:
+        return {
+            "backbone": "pixels",
+            "size": [self.side, self.side],
+            "resize": "squash",
+            "interpolation": "bilinear",
+            "range": [0, 1],
+            "order": "channels first",
+        }
+
+    @property
+    def sample_shape(self) -> tuple[int, ...]:
+        """What a row is, before it was flattened."""
+        return (len(MODES[self.view]), self.side, self.side)
+
+    @property
+    def views(self) -> Mapping[str, int]:
+        return {self.view: int(np.prod(self.sample_shape))}
+
+    def prepare(self, content: Image.Image) -> NDArray[np.float32]:
+        picture = to_rgb(content).convert(MODES[self.view])
+        picture = picture.resize((self.side, self.side), Image.Resampling.BILINEAR)
+        values = np.atleast_3d(np.asarray(picture, dtype=np.float32))
+        return values.transpose(2, 0, 1).reshape(-1) / np.float32(255)
+
+    def encode(self, batch: Sequence[Any]) -> NDArray[np.float32]:
+        return np.asarray(batch, dtype=np.float32).reshape(len(batch), -1)
 
 
-def load(reference: Reference) -> FrozenModule:
-    """`pixels[:SIDE]`: grey values, 28 x 28 unless told; `pixels[:SIDE]#rgb`: three channels, 32 x 32 unless told."""
-    if reference.preset != "native":
-        raise InputError(f"pixels has its own preprocessing and no presets. Leave out {reference.preset!r}.")
-    view = reference.view or "grey"
-    if view not in VIEWS:
-        raise InputError(f"pixels has the views #grey and #rgb; found #{view}. Write pixels or pixels#rgb.")
-    mode, usual = VIEWS[view]
-    side = _side(reference.name) if reference.name else usual
-    values: dict[str, Any] = {"size": [side, side], "resize": "squash", "interpolation": "bilinear", "range": [0, 1]}
-    values |= {"grey": "ITU-R 601"} if view == "grey" else {"channels": 3, "order": "channels first"}
-    preprocess = picture_preprocess(PixelValues(side, mode), **values)
-    name = "pixels" + ("" if side == usual else f":{side}") + ("" if view == "grey" else f"#{view}")
-    architecture = f"pixels {side} x {side} {view}"
-    return FrozenModule(nn.Identity(), preprocess, name=name, view=view, architecture=architecture)
-
-
-def _side(text: str) -> int:
-    if not re.fullmatch("[1-9][0-9]{0,2}", text) or int(text) > LARGEST:
-        wanted = f"a whole number from 1 to {LARGEST} for the side of its square"
-        raise InputError(f"pixels takes {wanted}; found {text!r}. Write for example pixels:32.")
-    return int(text)
+def load(name: Name, **options: str) -> Pixels:
+    if options["preprocessing"] != "native":
+        raise InputError(
+            f"pixels has its own preprocessing; found {options['preprocessing']!r}. "
+            "Leave out preprocessing (--preprocessing)."
+        )
+    view = name.view or "gray"
+    if view not in DEFAULT_SIDES:
+        raise NotFoundError(f"{name} has no view #{view}. It has: #gray, #rgb.")
+    side = name.name or str(DEFAULT_SIDES[view])
+    if not side.isdecimal() or not 1 <= int(side) <= MAX_SIDE:
+        raise InputError(
+            f"pixels takes a side from 1 to {MAX_SIDE}; found {side!r}. Write pixels:32."
+        )
+    return Pixels(int(side), view)

@@ -1,84 +1,137 @@
-"""timm's models without classifier: `timm:NAME`, `timm:NAME/FILE`, `timm:NAME/random`. View: `#pooled`."""
+"""timm's models without their classifiers.
+
+Names: `timm:NAME`, `timm:NAME/FILE`, `timm:NAME/random`, `timm:FOLDER`,
+`timm:hf-hub:ORG/NAME[@REVISION]`.
+Views: `#pooled` (default), the model's own output; `#cls`, `#mean` of the last tokens or map; those
+of inner layers, see `views`.
+"""
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
-import probekit.backbones.torchvision_operators  # noqa: F401
+import torch
+from torch import Tensor
+
+from probekit.arrays import Json, digest
+from probekit.backbones import hub
+from probekit.backbones.module import Options, Preprocessing, TorchBackbone, Transform, plain_json
+from probekit.backbones.views import Encoder, Vectors, has_class_token, read_tokens, vision_backbone
+from probekit.errors import NotFoundError
+from probekit.files import read_json
+from probekit.registry import Name, nearest
 
 # isort: split
 import timm
-import timm.data
 import timm.models
-import torch
-
-from probekit.backbones import hub
-from probekit.backbones.module import FrozenModule
-from probekit.backbones.preprocessing import Preprocess, choose_preprocess, scaled_preprocess
-from probekit.errors import InputError, NotFoundError
-from probekit.protocols import Reference
-from probekit.registry import nearest
-
-SEED = 0
-ELSEWHERE = ("hf-hub:", "hf_hub:", "local-dir:")
-"""Names that timm itself looks up outside its own list."""
+from timm.data.config import resolve_model_data_config
+from timm.data.transforms_factory import create_transform
 
 
-def load(reference: Reference) -> FrozenModule:
-    """The pooled output of a timm model."""
-    if reference.view not in (None, "pooled"):
-        raise InputError(f"{reference} has no view #{reference.view}. timm's models have: #pooled.")
-    with hub.translating(reference):
-        model, arch = _model(reference.name)
-        native, size = _native(model)
-        preprocess = choose_preprocess(reference.preset, native, size=size)
-        return FrozenModule(
-            model, preprocess, name=str(reference), view="pooled", architecture=f"timm\n{arch}\n{model}"
+def load(name: Name, **options: Unpack[Options]) -> TorchBackbone:
+    with hub.hub_errors(name):
+        path = Path(name.name).expanduser()
+        folder = path if path.is_dir() else hub.library_folder(name.name)
+        if folder is None:
+            architecture = name.name.partition("/")[0].partition(".")[0]
+            config = {"architecture": architecture}
+            model = _create(name.name)
+        else:
+            config = read_json(folder / "config.json")
+            model = timm.create_model(f"{hub.FOLDER}{folder}", pretrained=True)
+        # weights were loaded with their classes, so that timm did so strictly
+        model.reset_classifier(0)
+        resolve: Any = resolve_model_data_config
+        data = resolve(model, use_test_size=False)
+        native = Preprocessing(
+            Transform(create_transform(**data, is_training=False)),
+            plain_json({"library": "timm", "use_test_size": False, **data}),
+            tuple(data["input_size"]),
         )
+        identity: dict[str, Json] = {"library": "timm", "structure": digest(repr(model))}
+        identity["architecture"] = config["architecture"]
+        identity["arguments"] = config.get("model_args") or {}
+        return vision_backbone(name, TimmEncoder(model, identity), native, **options)
 
 
-def _model(name: str) -> tuple[Any, str]:
-    """The model that a name means, and the name of its architecture."""
-    if name.startswith(ELSEWHERE):
-        model: Any = timm.create_model(name, pretrained=True, num_classes=0)
-        return model, str(model.pretrained_cfg.get("architecture"))
-    arch, _, weights = name.partition("/")
-    plain, _, tag = arch.partition(".")
+def _create(name: str) -> Any:
+    """A model by its name in timm, with published weights, those of a file, or random ones."""
+    architecture, _, weights = name.partition("/")
+    plain, _, tag = architecture.partition(".")
     if not timm.is_model(plain):
-        raise NotFoundError(f"timm has no model {arch!r}. {nearest(arch, timm.list_models())}")
-    if weights == "random":
+        raise NotFoundError(
+            f"timm has no model {plain!r}. {nearest(plain, timm.list_models())} A folder of "
+            "weights is named by its path."
+        )
+    if weights == hub.RANDOM:
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(SEED)
-            return timm.create_model(arch, pretrained=False, num_classes=0), plain
+            torch.manual_seed(hub.RANDOM_SEED)
+            return timm.create_model(architecture, num_classes=0)
     if weights:
-        return _from_file(arch, hub.weights_file(weights, f"timm:{arch}")), plain
-    known = timm.list_pretrained(f"{plain}.*") or timm.list_pretrained(plain)
-    if not known:
-        raise NotFoundError(f"timm has no weights for {plain}. Write timm:{plain}/FILE or timm:{plain}/random.")
-    if tag and arch not in known:
-        raise NotFoundError(f"timm has no weights {arch!r}. {nearest(arch, known)}")
-    return timm.create_model(arch, pretrained=True, num_classes=0), plain
+        return _with_weights(plain, hub.weights_file(weights, f"timm:{architecture}/"))
+    published = timm.list_pretrained(f"{plain}.*") or timm.list_pretrained(plain)
+    if not published or (tag and architecture not in published):
+        raise NotFoundError(
+            f"timm publishes no weights {architecture!r}. {nearest(architecture, published)} "
+            f"Or write timm:{plain}/FILE, timm:{plain}/{hub.RANDOM}."
+        )
+    with hub.one_request():
+        return timm.create_model(architecture, pretrained=True)
 
 
-def _from_file(arch: str, file: Path) -> Any:
-    """The model with the weights of a file. All must find their place: timm would skip those that do not."""
+def _with_weights(architecture: str, file: Path) -> Any:
+    """A model with a file's weights, made with as many classes: timm skips what does not fit."""
     state = timm.models.load_state_dict(str(file), weights_only=True)
-    model: Any = timm.create_model(arch, pretrained=False, num_classes=0)
-    classifier = model.pretrained_cfg.get("classifier")
-    first = classifier if isinstance(classifier, str) or not classifier else classifier[0]
-    classes = len(state.get(f"{first}.weight", ()))
-    overlay = {"file": str(file), "num_classes": classes, "label_offset": 0}
-    model = timm.create_model(arch, pretrained=True, num_classes=classes, pretrained_cfg_overlay=overlay)
-    model.reset_classifier(0)
-    return model
+    model: Any = timm.create_model(architecture, num_classes=0)
+    classifier = model.pretrained_cfg.get("classifier") or ""
+    if not isinstance(classifier, str):
+        classifier = classifier[0]
+    classes = len(state.get(f"{classifier}.weight", ()))
+    overlay = {"state_dict": state, "num_classes": classes, "label_offset": 0}
+    return timm.create_model(
+        architecture, pretrained=True, num_classes=classes, pretrained_cfg_overlay=overlay
+    )
 
 
-def _native(model: Any) -> tuple[Preprocess, tuple[int, int]]:
-    """The preprocessing that timm states for the model, and the height and width it makes."""
-    data: Any = timm.data
-    stated = data.resolve_model_data_config(model)
-    _, height, width = stated["input_size"]
-    transform, size = data.create_transform(**stated, is_training=False), (height, width)
-    crop = {"crop_share": stated["crop_pct"], "crop": stated["crop_mode"]}
-    return scaled_preprocess(transform, stated, size, library="timm", **crop), size
+class TimmEncoder(Encoder):
+    def vectors(self, batch: Tensor) -> Vectors:
+        features = self.model.forward_features(batch)
+        pooled = self.model.forward_head(features).flatten(1)
+        return {"pooled": pooled, **self.tokens(features)}
+
+    def tokens(self, features: object) -> Vectors:
+        if not isinstance(features, Tensor):  # CrossViT has two branches
+            return {}
+        if features.dim() == 4 and str(getattr(self.model, "output_fmt", "")).endswith("NHWC"):
+            features = features.permute(0, 3, 1, 2)
+        prefix: int | None = 0
+        if features.dim() == 3:
+            prefix = getattr(self.model, "num_prefix_tokens", None)
+        has_class = prefix != 0 and has_class_token(self.model)
+        return read_tokens(features, prefix=prefix, has_class=has_class)
+
+    def layers(self, batch: Tensor, numbers: Sequence[int], *, normed: bool) -> Sequence[Vectors]:
+        parameters = inspect.signature(self.model.forward_intermediates).parameters
+        options = {"return_prefix_tokens": True} if "return_prefix_tokens" in parameters else {}
+        states = self.model.forward_intermediates(
+            batch,
+            indices=[number - 1 for number in numbers] or None,
+            norm=normed,
+            stop_early=True,
+            intermediates_only=True,
+            **options,
+        )
+        pairs = [state if isinstance(state, tuple) else (state, None) for state in states]
+        has_class = has_class_token(self.model)
+        return [layer_vectors(grid, prefix if has_class else None) for grid, prefix in pairs]
+
+
+def layer_vectors(grid: Tensor, prefix: Tensor | None) -> Vectors:
+    """Of a map (n, d, h, w), and of the tokens before it (n, p, d) where the first is a class."""
+    vectors = {"mean": grid.mean((2, 3))}
+    if prefix is not None and prefix.shape[1]:
+        vectors["cls"] = prefix[:, 0]
+    return vectors

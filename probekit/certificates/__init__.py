@@ -1,1 +1,1 @@
-"""What is proven of an unlearned head, and how somebody else checks it."""
+"""Certificates: provable bounds on how far a head is from the minimum over its retained rows."""

@@ -1,298 +1,245 @@
-"""How far a head can be from the minimum of the retained loss, rounding errors included.
+"""How far parameters of a linear model are from the minimum over its rows, rounding included.
 
-The retained loss is 1/2 <W, H W> - <W, B> + const with minimum W*. At any W its gradient g = H W - B = H (W - W*)
-gives |W - W*| <= |g| / smallest curvature, loss - minimum = 1/2 <g, H^-1 g>, and for a row x
-|x (W - W*)|_k <= sqrt(x H^-1 x) sqrt(g_k H^-1 g_k). Every number below is an upper bound of what exact
-arithmetic on the rows (as the design sees them) would give: H and B come from rounded sums, the products
-round, and so does the eigenvalue. gamma(m) = m u / (1 - m u) bounds the relative error of m operations.
+With g the gradient of the mean loss there, penalty included, and c at most the least curvature:
+|w - w*| <= |g| / c and L(w) - L(w*) <= |g|^2 / 2c.
+
+For squares with Hessian H and any step s, let r = g - H s. Then w* = w - s - H^-1 r, so that
+|w - w*| <= |s| + |r| / c, L(w) - L(w*) = 1/2 <g, H^-1 g> <= 1/2 (|s|_H + |r| / sqrt c)^2, and the
+minimum's scores of a row z are those of w - s up to |z| |r| / c.
+
+For softmax, whose third derivative is bounded by its second (Bach, 2010): with R the longest row,
+M = R sqrt(2 / ridge) and nu^2 = <g, H^-1 g>, if M nu < 1, |w - w*|_H <= t = -log(1 - M nu) / M and
+so |w - w*| <= t / sqrt ridge and L(w) - L(w*) <= nu t.
+
+All sums are rounded: gamma_m = m u / (1 - m u) bounds the relative error of m operations. Rows are
+summed in blocks, so m is about the rows of a block plus the number of blocks and clients.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Collection
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from probekit.errors import InputError
-from probekit.linear.design import ClientStats, Design
-from probekit.linear.lapack import linalg
-from probekit.linear.norms import column_norms, norm
-from probekit.linear.ridge import penalty_of
-from probekit.linear.roots import STACK_ROWS
-from probekit.linear.statistics import BLOCK_BYTES, FAST_ROWS
-from probekit.linear.system import Standardisation, class_weights, standardisation_of
-from probekit.linear.targets import TargetStats
+from probekit.arrays import Array
+from probekit.embeddings import EmbeddingSet
+from probekit.errors import SolverError
+from probekit.linear.model import LinearModel
+from probekit.linear.stats import STACK_ROWS, SufficientStats, block_rows, with_ones
 
-UNIT = float(np.finfo(np.float64).eps) / 2
-TINY = 2.0**-1000
-"""What underflow can hide."""
-SMALLEST = 2.0**-960
-UNBOUNDED = (
-    "The rows' squares add up to {:.3g}: float64 cannot bound what it does to such numbers, or to such a ridge. "
-    "Scale the embeddings."
-)
-FAST_UNIT = float(np.finfo(np.float32).eps) / 2
-
-Array = NDArray[np.float64]
+UNIT = 2.0**-53
+SLACK = 1 + 2.0**-4
+"""Claims exceed what was derived by this much, so that a verifier's arithmetic confirms them."""
+PROVABLE = 1 - 2.0**-10
+"""The share of a computed eigenvalue that a Cholesky factor is asked to confirm."""
 
 
-def gamma(operations: float, unit: float = UNIT) -> float:
-    """The relative error that so many roundings can add up to."""
-    product = operations * unit
-    if product >= 0.5:
-        raise InputError(f"Rounding errors of {operations:g} operations cannot be bounded. Use float64 sums.")
-    return product / (1 - product)
+def gamma(operations: float) -> float:
+    """The relative error that so many roundings add up to."""
+    return operations * UNIT / (1 - operations * UNIT)
 
 
-def summing_error(arithmetic: str, dimension: int, rows: int, parts: int) -> float:
-    """The relative error, against the sum of absolute products, of what is summed over blocks and clients."""
-    if arithmetic == "exact":
-        return 0.0
-    size = 4 if arithmetic == "fast" else 8
-    block = max(64, BLOCK_BYTES // (size * dimension))
-    if arithmetic == "fast":
-        # the shift by the mean makes products up to 8 times as large
-        return 8 * gamma(min(rows, block, FAST_ROWS) + 4, FAST_UNIT) + gamma(rows / FAST_ROWS + parts + 4)
-    return gamma(min(rows, block) + rows / block + parts + 4)
+def summing_error(parts: Collection[SufficientStats]) -> float:
+    """The error of summed statistics, relative to the sums of absolute values.
 
-
-def root_error(rows: int) -> float:
-    """The relative error of R^T R against the sum of squares, for the triangular factor of so many rows.
-
-    Each of `rows` Householder reflections of that length moves a column by at most gamma(10 rows) times its norm
-    (Higham, Accuracy and Stability, Lemma 19.3), and R^T R by twice that.
+    A root has that of its Householder reflections (Higham, Accuracy and Stability, Lemma 19.3).
     """
-    return 2 * rows * gamma(10 * rows)
+    products = 0.0
+    additions = 0.0
+    reflections = 0
+    for part in parts:
+        if part.root is None:
+            block = block_rows(part.columns - 1)
+            products = max(products, min(part.count, block) + part.count / block)
+            additions += 1
+        else:
+            products = max(products, STACK_ROWS, len(part.root))
+            additions += 2 * len(part.root) / STACK_ROWS  # two neighbors are more than a full stack
+            reflections = max(reflections, len(part.root))
+    rooted = 3 * reflections * gamma(10 * reflections)
+    return gamma(products + additions + 16) + rooted
 
 
 @dataclass(frozen=True, eq=False)
-class RetainedQuadratic:
-    """The retained loss from statistics, in the parameters of the head's least-squares problem.
+class Bounds:
+    """The minimum is within `drift` of params - step; every number is on the safe side.
 
-    `floor` is a curvature that every direction has whatever the rows are (0: none is known).
-    `curvature_error` and `linear_error` bound the rounding in `curvature` and `linear` (Frobenius). `centre` is
-    taken off rows before they meet the parameters (only for a centred head without intercept).
+    residual: at least |g|, of which `allowance` is for rounding.
+    curvature: at most the least eigenvalue of the Hessian.
+    distance: at least |w - w*|.
+    excess_loss: at least L(w) - L(w*).
     """
 
-    curvature: Array
-    linear: Array
-    floor: float
-    curvature_error: float
-    linear_error: float
-    centre: Array | None = None
+    params: Array
+    step: Array
+    drift: float
+    residual: float
+    allowance: float
+    curvature: float
+    distance: float
+    excess_loss: float
+
+    def certified_rows(self, rows: EmbeddingSet) -> int:
+        """How many rows have the same class by the parameters and by the minimum."""
+        return sum(int(self.keeps_class(block).sum()) for block in rows.blocks())
+
+    def keeps_class(self, rows: EmbeddingSet) -> NDArray[np.bool_]:
+        """Whether the top score leads every other at the parameters and at the minimum.
+
+        A change of length `drift` moves the difference of two scores by at most sqrt(2) |z| drift.
+        """
+        Z = with_ones(np.asarray(rows.rows))
+        lengths = np.linalg.norm(Z, axis=1, keepdims=True) * SLACK
+        size = float(np.linalg.norm(self.params) + np.linalg.norm(self.step))
+        rounding = 4 * gamma(Z.shape[1] + 4) * lengths * size
+        scores = Z @ self.params
+        top = scores.argmax(axis=1)[:, None]
+        safe = _leads(scores, top) > rounding
+        moved = math.sqrt(2) * lengths * self.drift + rounding
+        safe &= _leads(scores - Z @ self.step, top) > moved
+        np.put_along_axis(safe, top, True, axis=1)
+        return np.asarray(safe.all(axis=1))
 
 
-def quadratic(
-    stats: ClientStats, objective: Mapping[str, Any], *, parts: int = 1, roots: int = 0, term: Array | None = None
-) -> RetainedQuadratic:
-    """The retained loss of summed statistics by a certificate's `objective` (ridge, scaling, view, class_weight).
+@np.errstate(over="ignore", invalid="ignore")  # what is not finite is refused
+def bounds_from_statistics(
+    stats: SufficientStats, params: Array, *, model: LinearModel, ridge: float, summing: float
+) -> Bounds:
+    """For squares, whose Hessian follows from the sums; `summing` is the sums' relative error.
 
-    parts: how many clients' sums were added. roots: the most rows that one sent as a root.
-    term: a linear term, in sum scaling, that the loss has besides.
+    The weight n is such a sum too: hence 2 `summing`.
     """
-    largest = float(np.abs(stats.gram).max(initial=0.0))
-    if largest and not SMALLEST < largest < 1 / SMALLEST:
-        raise InputError(UNBOUNDED.format(largest))
-    design, weights = stats.design, class_weights(stats, objective["class_weight"])
-    chosen = standardisation_of(stats, objective["view"])
-    gram = stats.total_gram if (weights == 1).all() else np.tensordot(weights, stats.gram, axes=1)
-    moment = stats.moment * weights
-    masses = np.array([stats.count]) if isinstance(stats, TargetStats) else stats.class_counts * weights
-    weight, centre = float(masses.sum()), None
-    if design.intercept == "none" and chosen.centre.any():
-        centre = chosen.centre
-        gram, moment = _centred(gram, moment, centre, counts=masses)
-    mean_ridge = penalty_of(objective["ridge"], objective["scaling"], weight) / weight
-    curvature = gram / weight + mean_ridge * _penalty(design, chosen)
-    if not np.isfinite(curvature).all():
-        raise InputError(UNBOUNDED.format(largest))
-    linear = (moment if term is None else moment - term) / weight
-    added = 0.0 if term is None else gamma(4) * norm(term) / weight
-    # means, and classes with weights, are sums over the classes
-    summing = summing_error(design.arithmetic, design.dimension, stats.count, parts) + gamma(design.classes + 16)
-    if roots and not design.grid:
-        summing += gamma(min(STACK_ROWS, stats.count)) + root_error(roots)
-    energy = float(np.trace(stats.total_gram)) * float(weights.max()) / weight
-    target_energy = (
-        float(np.sum(stats.energy if isinstance(stats, TargetStats) else stats.class_counts * weights**2)) / weight
+    size = stats.columns
+    hessian = stats.gram / stats.weight + ridge * np.diagflat(model.penalized)
+    moment = stats.moment / stats.weight
+    gradient = hessian @ params - moment
+    row_square = float(np.trace(stats.gram)) / stats.weight
+    target_square = float(stats.target_squares.sum()) / stats.weight
+    hessian_size = float(np.linalg.norm(hessian))
+    hessian_error = 2 * summing * row_square + gamma(4) * hessian_size
+    products = hessian_size * float(np.linalg.norm(params)) + float(np.linalg.norm(moment))
+    allowance = SLACK * (
+        hessian_error * float(np.linalg.norm(params))
+        + 2 * summing * math.sqrt(row_square * target_square)
+        + gamma(size + 4) * products
     )
-    penalised = design.intercept != "free" and chosen.name == "none"
-    return RetainedQuadratic(
-        curvature,
-        linear,
-        floor=mean_ridge * (1 - gamma(16)) if penalised else 0.0,
-        curvature_error=summing * energy * (1 if centre is None else 4)
-        + gamma(4) * norm(curvature)
-        + _penalty_error(design, chosen, mean_ridge, rows=stats)
-        + TINY,
-        linear_error=summing * math.sqrt(energy * target_energy) * (1 if centre is None else 2) + added,
-        centre=centre,
+    if not float(np.linalg.norm(gradient)) + allowance < math.inf:
+        raise SolverError(
+            f"Squares of rows and parameters must be finite; those of {stats.count} rows are "
+            "not. Scale the embeddings."
+        )
+    floor = ridge * float(model.penalized.min())
+    curvature = least_curvature(hessian, hessian_error, floor=floor)
+    convex = strongly_convex(params, gradient, allowance=allowance, curvature=curvature)
+    step = _newton_step(hessian, gradient)
+    step_size = float(np.linalg.norm(step))
+    rounding = gamma(size + 4) * (hessian_size * step_size + float(np.linalg.norm(gradient)))
+    remainder = float(np.linalg.norm(gradient - hessian @ step))
+    remainder += rounding + hessian_error * step_size + allowance
+    energy = float((step * (hessian @ step)).sum())
+    energy += (hessian_error + gamma(2 * size + 8) * hessian_size) * step_size**2
+    return quadratic(convex, step, remainder=remainder, energy=math.sqrt(max(energy, 0.0)))
+
+
+def strongly_convex(
+    params: Array, gradient: Array, *, allowance: float, curvature: float
+) -> Bounds:
+    """From the gradient's norm and the least curvature alone."""
+    residual = float(np.linalg.norm(gradient)) * SLACK + allowance
+    if not curvature > 0:
+        raise SolverError(
+            "A certificate needs curvature in every direction that rounding cannot explain; found "
+            f"{curvature:g}. Raise the ridge (--ridge), or penalize the intercept."
+        )
+    distance = SLACK * residual / curvature
+    excess = SLACK * residual * (residual / curvature) / 2
+    return Bounds(
+        params, np.zeros_like(params), distance, residual, allowance, curvature, distance, excess
     )
 
 
-@dataclass(frozen=True)
-class Residual:
-    """|g| as computed, and how much rounding may have hidden; for all classes together and for each."""
-
-    norm: float
-    rounding: float
-    by_class: tuple[float, ...]
-    rounding_by_class: tuple[float, ...]
-
-    @property
-    def bound(self) -> float:
-        """What |g| cannot exceed."""
-        return self.norm + self.rounding
-
-    @property
-    def class_bounds(self) -> Array:
-        """What no class's |g_k| can exceed."""
-        return np.asarray(np.add(self.by_class, self.rounding_by_class))
+def quadratic(bounds: Bounds, step: Array, *, remainder: float, energy: float) -> Bounds:
+    """The same for squares where a step s is known: |g - H s| <= remainder, |s|_H <= energy."""
+    drift = SLACK * remainder / bounds.curvature
+    if not drift < bounds.drift:
+        return bounds
+    distance = SLACK * float(np.linalg.norm(step)) + drift
+    root = SLACK * (energy + remainder / math.sqrt(bounds.curvature))
+    return replace(
+        bounds,
+        step=step,
+        drift=drift,
+        distance=min(distance, bounds.distance),
+        excess_loss=min(root * root / 2, bounds.excess_loss),
+    )
 
 
-def residual(loss: RetainedQuadratic, params: Array) -> Residual:
-    """The gradient's norms at these parameters, from statistics."""
-    products = loss.curvature @ params - loss.linear
-    sizes = np.abs(loss.curvature) @ np.abs(params) + np.abs(loss.linear)
-    rounding = gamma(len(params) + 4) * column_norms(sizes)
-    rounding += loss.curvature_error * column_norms(params) + loss.linear_error
-    return _residual(products, rounding)
+def self_concordant(bounds: Bounds, *, decrement: float, longest_row: float) -> Bounds:
+    """The same for softmax where nu <= decrement; `bounds` where nothing better follows."""
+    growth = SLACK * longest_row * math.sqrt(2 / bounds.curvature)
+    if not growth * decrement < 1:
+        return bounds
+    length = -math.log1p(-growth * decrement) / growth
+    distance = min(SLACK * length / math.sqrt(bounds.curvature), bounds.distance)
+    excess = min(SLACK * decrement * length, bounds.excess_loss)
+    return replace(bounds, drift=distance, distance=distance, excess_loss=excess)
 
 
-def asked_residual(
-    gradient: Array,
+def least_curvature(hessian: Array, error: float, *, floor: float) -> float:
+    """At most the least eigenvalue of what `hessian` is up to `error`, which is `floor` or more.
+
+    If a Cholesky factor of A exists in floating point, no eigenvalue of A is below
+    -gamma_(p+1) trace(A).
+    """
+    guess = float(np.linalg.eigvalsh(hessian)[0]) * PROVABLE
+    floor *= 1 - gamma(4)
+    try:
+        np.linalg.cholesky(hessian - guess * np.eye(len(hessian)))
+    except np.linalg.LinAlgError:
+        return floor
+    return max(guess - error - SLACK * gamma(len(hessian) + 4) * float(np.trace(hessian)), floor)
+
+
+def a_priori_distance(
+    server: SufficientStats,
+    retained: SufficientStats,
     params: Array,
     *,
-    problem: Any,
+    model: LinearModel,
     ridge: float,
-    counts: Sequence[int],
-    scales: Mapping[str, float],
-    term: Array | None = None,
-) -> Residual:
-    """The norms of a gradient that clients were asked for; of `scales`, `energy` is the sum of squares of their rows,
-    `target_energy` that of their targets; `term` is a linear term (in sum scaling) that was added to it.
+    residual: float = 0.0,
+) -> float:
+    """What the distance after a Newton step with the server's curvature cannot exceed, beforehand.
 
-    X^T (X W - Y) rounds by at most gamma(d + rows) |X|^T (|X| |W| + |Y|), and that is at most |X|^2 |W| + |X| |Y|.
+    |G/n - G_p/n_p| |g| / (c_p c) + |residual| / c_p, with g the retained gradient at `params`, c_p
+    and c the least curvatures, and `residual` what a solver left. Rounding is not allowed for.
     """
-    columns, energy, target_energy = problem.shape[0], scales["energy"], scales["target_energy"]
-    rows, block = sum(counts), max(64, BLOCK_BYTES // (8 * columns))
-    operations = columns + min(max(counts), block) + max(counts) / block + len(counts) + 16
-    factor = summing_error(problem.arithmetic, columns, rows, len(counts)) + gamma(operations)
-    data = energy / rows * column_norms(params) + math.sqrt(energy / rows * target_energy / rows)
-    added = ridge * column_norms(params) + (0.0 if term is None else column_norms(term) / rows)
-    return _residual(gradient, factor * data + gamma(8) * (column_norms(gradient) + added))
+    penalty = ridge * np.diagflat(model.penalized)
+    server_gram = server.gram / server.weight
+    retained_gram = retained.gram / retained.weight
+    hessian = retained_gram + penalty
+    gradient = hessian @ params - retained.moment / retained.weight
+    server_curvature = float(np.linalg.eigvalsh(server_gram + penalty)[0])
+    curvature = float(np.linalg.eigvalsh(hessian)[0])
+    if not min(server_curvature, curvature) > 0:
+        return math.inf
+    difference = float(np.linalg.norm(retained_gram - server_gram, 2))
+    newton = difference * float(np.linalg.norm(gradient)) / curvature
+    return (newton + residual) / server_curvature
 
 
-@dataclass(frozen=True)
-class SmallestCurvature:
-    """The smallest curvature that was used, and what guarantees it: "ridge" or "statistics"."""
+def _newton_step(hessian: Array, gradient: Array) -> Array:
+    from scipy.linalg import LinAlgError, cho_factor, cho_solve
 
-    value: float
-    source: str
-
-
-@dataclass(frozen=True, eq=False)
-class Known:
-    """What is known of the retained loss at some parameters: the gradient, the smallest curvature, perhaps all (real
-    targets: `groups`, the losses of targets that the same rows know). `gradient` is as clients answered it."""
-
-    residual: Residual
-    curvature: SmallestCurvature | None
-    loss: RetainedQuadratic | None = None
-    groups: tuple[tuple[NDArray[np.int64], RetainedQuadratic], ...] = ()
-    gradient: Array | None = None
-
-    @property
-    def weights(self) -> float | None:
-        """The bound on the distance of parameters."""
-        if self.curvature is None or not self.curvature.value > 0:
-            return None
-        return self.residual.bound / self.curvature.value
+    try:
+        return np.ascontiguousarray(cho_solve(cho_factor(hessian, lower=True), gradient))
+    except LinAlgError:
+        return np.zeros_like(gradient)
 
 
-def convexity(loss: RetainedQuadratic) -> SmallestCurvature:
-    """The smallest curvature, less its rounding error, or the ridge's where that is more."""
-    values = np.linalg.eigvalsh(loss.curvature)
-    room = 4 * (len(values) + 4) * UNIT * float(np.trace(loss.curvature)) + 16 * len(values) * UNIT * float(values[-1])
-    sure = float(values[0]) - loss.curvature_error - room
-    sure *= 1 - gamma(64)
-    return SmallestCurvature(sure, "statistics") if sure > loss.floor else SmallestCurvature(loss.floor, "ridge")
-
-
-@dataclass(frozen=True, eq=False)
-class Factor:
-    """H^-1 as a form: v -> an upper bound of v H^-1 v, for each column.
-
-    With L L^T the computed factorisation, L L^T <= H + t I <= (1 + t / c) H for c the smallest curvature and t
-    what rounding did; a triangular solve's relative error is at most gamma(d) |L| / sqrt(c - t).
-    """
-
-    lower: Array
-    inflation: float
-
-    @classmethod
-    def of(cls, loss: RetainedQuadratic, curvature: float) -> Factor | None:
-        """The factor, or None where rounding is as large as the smallest curvature."""
-        trace, size = float(np.trace(loss.curvature)), len(loss.curvature)
-        strayed = loss.curvature_error + gamma(size + 2) * trace
-        if curvature <= 2 * strayed:
-            return None
-        try:
-            lower = linalg.cholesky(loss.curvature, lower=True)
-        except linalg.LinAlgError:
-            return None
-        solving = gamma(size) * math.sqrt(trace / (curvature - strayed))
-        if solving >= 0.5:
-            return None
-        return cls(lower, (1 + strayed / curvature) * (1 + 2 * solving) ** 2 * (1 + gamma(size + 4)))
-
-    def forms(self, v: Array) -> Array:
-        """Upper bounds of v_k H^-1 v_k for each column of v."""
-        solved = linalg.solve_triangular(self.lower, v, lower=True)
-        return np.asarray(np.square(solved).sum(axis=0) * self.inflation)
-
-
-def excess_loss(gradient_bound: Residual, curvature: float, *, loss: RetainedQuadratic | None, params: Array) -> float:
-    """How far the retained loss can lie above its minimum: 1/2 <g, H^-1 g>, or |g|^2 / (2 smallest curvature)."""
-    simple = gradient_bound.bound / curvature * gradient_bound.bound / 2
-    factor = None if loss is None else Factor.of(loss, curvature)
-    if loss is None or factor is None:
-        return simple
-    root = math.sqrt(float(factor.forms(loss.curvature @ params - loss.linear).sum()))
-    hidden = norm(np.asarray(gradient_bound.rounding_by_class)) / math.sqrt(curvature)
-    return min(simple, (root + hidden) * (root + hidden) / 2) * (1 + gamma(16))
-
-
-def _penalty(design: Design, standardisation: Standardisation) -> Array:
-    """The matrix of the penalty in the head's own parameters: of (scale coefficients, bias at the centre)."""
-    result = np.zeros((design.columns, design.columns))
-    size = design.dimension
-    np.einsum("ii->i", result)[:size] = standardisation.scale**2
-    if design.intercept == "penalised":
-        last = np.append(standardisation.centre, 1.0)
-        result += np.outer(last, last)
-    return result
-
-
-def _penalty_error(design: Design, standardisation: Standardisation, ridge: float, *, rows: ClientStats) -> float:
-    """How far rounding in means and variances may take the penalty off."""
-    if standardisation.name == "none":
-        return 0.0
-    square = float(np.trace(rows.total_gram[: design.dimension, : design.dimension])) / rows.count
-    return ridge * gamma(4 * design.classes + 64) * (square + 1)
-
-
-def _centred(gram: Array, moment: Array, centre: Array, *, counts: Array) -> tuple[Array, Array]:
-    sums = moment.sum(axis=1)
-    shift = np.outer(sums, centre)
-    return (gram - (shift + shift.T) + counts.sum() * np.outer(centre, centre), moment - np.outer(centre, counts))
-
-
-def _residual(products: Array, rounding: Array) -> Residual:
-    columns = column_norms(products)
-    rounding = rounding + gamma(len(products) + len(columns) + 32) * columns  # norms round too
-    return Residual(norm(products), norm(rounding), tuple(columns.tolist()), tuple(rounding.tolist()))
+def _leads(scores: Array, top: NDArray[np.int64]) -> Array:
+    """By how much the top score leads each."""
+    return np.asarray(np.take_along_axis(scores, top, axis=1) - scores)

@@ -1,298 +1,385 @@
-"""A certificate: how far an unlearned head can be from retraining, on what assumptions, checkable by whom.
-
-It is a frozen value with one text. Its digest covers everything it says; a signature, if any, covers the
-digest's text and stands beside it.
-"""
+"""Certificates: what is proven about a head and the minimum over the rows that it retains."""
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields, replace
-from functools import cached_property
-from typing import Any, Self
+from dataclasses import asdict, dataclass
+from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
+from typing import Literal
 
-from probekit.certificates.agreement import Agreement, RoundsAgreement
-from probekit.certificates.bounds import Residual, SmallestCurvature
-from probekit.certificates.published import Concentration, Term
-from probekit.certificates.sealing import LOSS_CHANGE, REQUEST, RETAINED, unsealed
-from probekit.custody.seals import Openings, opened
-from probekit.errors import VerificationError
-from probekit.files import parsed
-from probekit.linear.objective import SIGMA
-from probekit.values import Json, canonical, digest
+import numpy as np
 
-FORMAT = 2
-"""Format 1 is still read; it is never proven."""
-BOUNDS = ("weights", "excess_loss", "outputs", "loss_change")
-CLAIMS = ("residual", "curvature", "agreement", "rounds", "reference", "privacy")
-CONTEXT = ("paper", "concentration", "warnings")
-"""What is written beside the claims and proves nothing."""
-SERVER, SCALAR, GRADIENT, STATISTICS = (
-    "server alone",
-    "server plus one scalar per retained client",
-    "server plus one gradient round of the retained clients",
-    "statistics of the retained clients",
+from probekit.arrays import Array, Json
+from probekit.certificates.bounds import (
+    SLACK,
+    Bounds,
+    bounds_from_statistics,
+    gamma,
+    quadratic,
+    self_concordant,
+    strongly_convex,
+    summing_error,
 )
-"""Who can check a certificate, from the least material to the most."""
-CHECKERS = (SERVER, SCALAR, GRADIENT, STATISTICS)
+from probekit.embeddings import BLOCK, EmbeddingSet
+from probekit.errors import InputError
+from probekit.federated.client import ClientData
+from probekit.federated.federation import Federation, collect_stats
+from probekit.federated.loss import MeanLoss
+from probekit.federated.queries import WEIGHT, Arrays, Shapes
+from probekit.federated.state import KeptStatistics, State
+from probekit.federated.training.lbfgs import identity, whitener
+from probekit.linear.model import LinearModel
+from probekit.linear.solvers import Map, conjugate_gradient
+from probekit.objective import Model, Squares
+from probekit.records import record
 
-ASSUMPTIONS = (
-    "The embeddings of the retained rows are those that were trained on: same backbone, preprocessing and bits.",
-    "The retained clients' answers (statistics, gradients, numbers) are true; a lying client is not detected.",
-    "The reference is the minimum of the retained ridge loss with the same ridge, design and classes.",
-    "Numbers were computed in IEEE float64; rounding is bounded to first order and included.",
-)
-TERM_ASSUMPTIONS = (
-    "The loss has a secret linear term, the same before and after, of which only the size is told here.",
-    "Without that term digests, counts, statistics, the smallest curvature and what follows from the residual can be "
-    "checked, but not the residual itself: every head is the minimum for some term.",
-)
-"""What goes with a certificate of objective perturbation."""
-NOT_QUADRATIC = "No distance to retraining is certified for this loss: it is not quadratic."
-CAVEATS = (
-    "It concerns the released head only: not embeddings, logs, the head before, nor statistics of the forgotten, "
-    "which must be deleted too. Whoever holds both heads can take their difference.",
-    "Requests that depend on what was released before are outside of guarantees of this kind.",
-    "The backbone must not have been trained on the forgotten rows.",
-    "Ridge, classes, centring, scaling and grid chosen with the forgotten rows' help remember them.",
-)
-
-
-@dataclass(frozen=True)
-class Bounds:
-    """Upper bounds against the minimum of the retained loss; None where the material does not allow one.
-
-    `weights`: Frobenius distance of parameters. `excess_loss`: retained loss above its minimum. `outputs`: of a
-    score for an embedding row of norm 1. `loss_change`: the change of the retained loss, where known, and how far
-    rounding may have taken it off (`loss_rounding`).
-    """
-
-    weights: float | None = None
-    excess_loss: float | None = None
-    outputs: float | None = None
-    loss_change: float | None = None
-    loss_rounding: float | None = None
-    why: str = ""
+Evidence = Literal["statistics", "gradients"]
+PRODUCTS = 10
+"""Rounds of products that may be asked for to sharpen a bound."""
+NEAR = 1e-6
+"""No product is asked for where the plain bound is this share of the parameters' norm."""
+SOLVED = 1e-3
+STALE_RIDGE = "The ridge was chosen with rows that have been forgotten since."
+STALE_CLASSES = "The head has classes that no retained row has."
+TRUSTED: dict[Evidence, str] = {
+    "statistics": "Assumed: the clients' statistics are those of their rows.",
+    "gradients": "Assumed: the clients' gradients and products are those of their rows.",
+}
 
 
-@dataclass(frozen=True)
-class ReferenceHead:
-    """Another head to compare with (one that was retrained): its own bound, and the measured distance.
-
-    Both are at most their bounds from the same minimum, so `distance` <= bound + own `bound`.
-    """
-
-    head: str
-    bound: float
-    distance: float
-
-
+@record("certificate")
 @dataclass(frozen=True)
 class Certificate:
-    """What was removed, how, and what is proven about the result.
+    """The head is within `distance` of the minimum over `rows` retained rows.
 
-    What could give somebody away is written sealed where it has an opening. Read without it, `request`, `before` and
-    `concentration` are seals, `retained` is empty and `counted` has its numbers.
+    excess_loss: its mean loss there, penalty included, is at most this much above the minimum's.
+    certified_rows: of `test_rows`, those that both provably give the same class.
+    residual: at least the gradient's norm; `allowance` of it is for rounding.
+    curvature: at most the least curvature of the loss.
+    stale_ridge, stale_classes: chosen with rows that have been forgotten since.
     """
 
-    request: Mapping[str, Json]
-    method: str
-    before: Mapping[str, str]
-    after: Mapping[str, str]
-    retained: Mapping[str, int]
-    objective: Mapping[str, Json]
-    checkable_by: str
-    bounds: Bounds
-    residual: Residual | None = None
-    curvature: SmallestCurvature | None = None
-    agreement: Agreement | None = None
-    rounds: RoundsAgreement | None = None
-    reference: ReferenceHead | None = None
-    paper: tuple[Term, ...] = ()
-    concentration: Concentration | None = None
-    privacy: Mapping[str, Json] | None = None
-    warnings: tuple[str, ...] = ()
-    assumptions: tuple[str, ...] = ASSUMPTIONS
-    caveats: tuple[str, ...] = CAVEATS
-    format: int = FORMAT
-    unknown: tuple[Mapping[str, Json], ...] = ()
-    counted: Mapping[str, Json] | None = None
-    openings: Openings = field(default_factory=dict)
+    rows: int
+    clients: int
+    ridge: float
+    distance: float
+    excess_loss: float
+    test_rows: int
+    certified_rows: int
+    residual: float
+    allowance: float
+    curvature: float
+    evidence: Evidence
+    stale_ridge: bool
+    stale_classes: bool
 
-    @property
-    def retained_numbers(self) -> tuple[int, int]:
-        """How many clients are retained, and how many rows; their names may be sealed."""
-        found: Any = self.counted
-        return (found["clients"], found["rows"]) if found else (len(self.retained), sum(self.retained.values()))
+    def __post_init__(self) -> None:
+        numbers = [value for value in asdict(self).values() if isinstance(value, int | float)]
+        if not all(0 <= number < math.inf for number in numbers):
+            raise InputError(
+                f"A certificate's numbers are finite and 0 or more; found {min(numbers)} to "
+                f"{max(numbers)}. Certify the head again."
+            )
+        if self.certified_rows > self.test_rows:
+            raise InputError(
+                f"Of {self.test_rows} test rows no more can be certified; found "
+                f"{self.certified_rows}. Certify the head again."
+            )
 
     @property
     def statements(self) -> tuple[str, ...]:
-        """What it takes for granted and warns of."""
-        return (*self.assumptions, *self.caveats)
+        """What the numbers say, and what nothing is said about."""
+        kept = f"{self.certified_rows:,} of {self.test_rows:,} test rows provably keep their class."
+        optional = {
+            kept: self.test_rows > 0,
+            TRUSTED[self.evidence]: True,
+            STALE_RIDGE: self.stale_ridge,
+            STALE_CLASSES: self.stale_classes,
+        }
+        return (
+            f"The head is within {rounded_up(self.distance)} of the minimum over {self.rows:,} "
+            f"retained rows, its loss at most {rounded_up(self.excess_loss)} above.",
+            *(sentence for sentence, applies in optional.items() if applies),
+            f"Computed from {self.rows:,} retained rows (clients: {self.clients:,}).",
+            "This is a deterministic bound, not (epsilon, delta) removal.",
+            "Nothing is said about the encoder, earlier heads, copies, or whether these were all "
+            "the rows.",
+        )
 
-    @property
-    def plain(self) -> dict[str, Json]:
-        """All that it says, in plain values."""
-        found: dict[str, Json] = _said(replace(self, openings={}, retained={}))
-        del found["openings"]  # salts are for nobody
-        return found | {"retained": dict(sorted(self.retained.items()))}
+    def to_dict(self) -> dict[str, Json]:
+        return {**asdict(self), "statements": list(self.statements)}
 
-    @cached_property
-    def stored(self) -> dict[str, Any]:
-        """As it is written: what it claims is a list of typed entries. Not to be changed."""
-        said: dict[str, Any] = self.plain
-        if self.format == 1:
-            said["bounds"].pop("loss_rounding")
-            return {name: value for name, value in said.items() if name not in ("unknown", "counted", "rounds")}
-        bounds, counted = said.pop("bounds"), said.pop("counted")
-        claims = [{"kind": kind, "value": bounds[kind]} for kind in BOUNDS if bounds[kind] is not None]
-        if bounds["loss_change"] is not None:  # the last of them
-            claims[-1]["rounding"] = bounds["loss_rounding"]
-        claims += [{"kind": kind, **value} for kind in CLAIMS if (value := said.pop(kind)) is not None]
-        context = {"why": bounds["why"], **{name: said.pop(name) for name in CONTEXT}}
-        seals = {place: one.seal for place, one in self.openings.items()}
-        if LOSS_CHANGE in seals:  # after those that everybody may read
-            claims = [one for one in claims if one["kind"] != LOSS_CHANGE]
-            claims.append({"kind": LOSS_CHANGE, **seals.pop(LOSS_CHANGE)})
-        claims += said.pop("unknown")
-        context |= {name: seals.pop(name) for name in CONTEXT if name in seals}
-        if RETAINED in seals:
-            clients, rows = self.retained_numbers
-            counted = {"clients": clients, "rows": rows, **seals.pop(RETAINED)}
-        said |= {RETAINED: counted} if counted else {}
-        for place in [one for one in seals if one.startswith(f"{REQUEST}.")]:
-            _, kind, number = place.split(".")
-            said[REQUEST][kind][int(number)] = seals.pop(place)
-        return {**said, **seals, "claims": claims, "context": context}
+    def noise_for(self, epsilon: float, delta: float) -> float:
+        """The deviation of Gaussian noise that would hide `distance` (Balle and Wang, 2018).
 
-    @cached_property
-    def digest(self) -> str:
-        """The sha256 of all that it says."""
-        return digest(self.stored)
+        For comparison: the least s with
+        Phi(D/2s - epsilon s/D) - e^epsilon Phi(-D/2s - epsilon s/D) <= delta. No noise is added.
+        """
+        if not (0 < epsilon < math.inf and 0 < delta < 1):
+            raise InputError(
+                f"epsilon must be above 0 and delta between 0 and 1; found {epsilon:g} and "
+                f"{delta:g}. Choose for example 1 and 1e-5."
+            )
+        low = high = 1.0
+        while _leak(high, epsilon) > delta:
+            high *= 2
+        while _leak(low, epsilon) <= delta:
+            low /= 2
+        while high > low * (1 + 1e-9):
+            middle = math.sqrt(low * high)
+            if _leak(middle, epsilon) > delta:
+                low = middle
+            else:
+                high = middle
+        return high * self.distance
+
+
+def _leak(noise: float, epsilon: float) -> float:
+    """The least delta of Gaussian noise of this deviation on a distance of 1."""
+    from scipy.special import log_ndtr, ndtr
+
+    inside = float(log_ndtr(-0.5 / noise - epsilon * noise))
+    return float(ndtr(0.5 / noise - epsilon * noise)) - math.exp(epsilon + inside)
+
+
+def rounded_up(value: float, digits: int = 2) -> str:
+    """An upper bound in a few digits, never below it."""
+    return f"{Context(prec=digits, rounding=ROUND_CEILING).plus(Decimal(value)):.{digits}g}"
+
+
+def rounded_down(value: float, digits: int = 2) -> str:
+    """A lower bound in a few digits, never above it."""
+    return f"{Context(prec=digits, rounding=ROUND_FLOOR).plus(Decimal(value)):.{digits}g}"
+
+
+@record("query/row-scale")
+@dataclass(frozen=True)
+class RowScale:
+    """Sums of squares of rows and of targets, the longest row, and which classes have rows."""
+
+    def answer(self, client: ClientData) -> Arrays:
+        squares = np.zeros(2)
+        classes = np.zeros(client.model.classes)
+        longest = 0.0
+        for block in client.rows.blocks():
+            X = np.asarray(block.rows, np.float64)
+            lengths = np.einsum("nd,nd->n", X, X) + 1
+            by_class = block.row_weights @ np.square(block.target_matrix)
+            squares += np.array([block.row_weights @ lengths, by_class.sum()])
+            classes += by_class
+            longest = max(longest, float(lengths.max()))
+        return {
+            "squares": squares,
+            "longest": np.array([longest]),
+            "classes": classes,
+            "weight": np.array([client.weight]),
+        }
+
+    def shapes(self, model: Model, rows: int) -> Shapes:
+        return {"squares": (2,), "longest": (1,), "classes": (model.classes,), **WEIGHT}
+
+
+def certify(
+    state: State,
+    retained: Federation,
+    *,
+    test: EmbeddingSet | None = None,
+    class_labels: bool = True,
+) -> Certificate:
+    """What is proven about a state and the rows of these clients.
+
+    By kept statistics, which ask nobody; else by a gradient round, where every parameter is
+    penalized; else by the clients' statistics, which squares with a free intercept need.
+    class_labels: outputs are classes, of which each should have a row.
+    """
+    model = state.model
+    if not isinstance(model, LinearModel):
+        raise InputError(
+            f"Certificates are about linear models; found a {type(model).__name__}. "
+            "Compare it with a retrained one."
+        )
+    kept = state.get(KeptStatistics)
+    squares = isinstance(model.loss, Squares)
+    if squares and kept is not None:
+        return certify_by_statistics(state, kept, test=test, class_labels=class_labels)
+    if dict(retained.clients) != dict(state.clients) or retained.model != model:
+        raise InputError(
+            f"A certificate asks the state's {len(state.clients)} clients about their "
+            f"{sum(state.clients.values())} rows of {model.classes} classes; found "
+            f"{len(retained.clients)} clients with {retained.rows} rows of "
+            f"{retained.model.classes}. Pass the federation of the retained rows."
+        )
+    penalized = bool((model.penalized == 1).all()) and state.ridge > 0
+    if not squares or (penalized and retained.has_rows):
+        return _certify_by_gradients(state, model, retained, test, class_labels=class_labels)
+    collected = KeptStatistics(collect_stats(retained))
+    return certify_by_statistics(state, collected, test=test, class_labels=class_labels)
+
+
+def certify_by_statistics(
+    state: State,
+    kept: KeptStatistics,
+    *,
+    test: EmbeddingSet | None = None,
+    class_labels: bool = True,
+) -> Certificate:
+    """For squares, from the sums of the retained clients."""
+    model = state.model
+    counts = {name: part.count for name, part in kept.parts.items()}
+    if not isinstance(model, LinearModel) or counts != dict(state.clients):
+        raise InputError(
+            f"Statistics of a linear model's {len(state.clients)} retained clients and "
+            f"{sum(state.clients.values())} rows are needed; found those of {len(counts)} and "
+            f"{sum(counts.values())}. Unlearn by a method that renews them."
+        )
+    bounds = bounds_from_statistics(
+        kept.total,
+        state.params,
+        model=model,
+        ridge=state.ridge,
+        summing=summing_error(kept.parts.values()),
+    )
+    stale = class_labels and bool((kept.total.target_squares == 0).any())
+    return _certificate(state, bounds, "statistics", test, stale_classes=stale)
+
+
+@np.errstate(over="ignore", invalid="ignore")  # what is not finite is refused
+def _certify_by_gradients(
+    state: State,
+    model: LinearModel,
+    retained: Federation,
+    test: EmbeddingSet | None,
+    *,
+    class_labels: bool,
+) -> Certificate:
+    """For a loss with a ridge on every parameter: a gradient round, a few products if need be."""
+    if not (model.penalized == 1).all():
+        raise InputError(
+            "Gradients certify where every parameter is penalized; the intercept is free. "
+            "Train with --intercept penalized."
+        )
+    rounds = _Rounds.of(state, model, retained)
+    gradient = rounds.loss.gradient(state.params)
+    bounds = strongly_convex(
+        state.params,
+        gradient,
+        allowance=rounds.gradient_error(gradient),
+        curvature=state.ridge * (1 - gamma(4)),
+    )
+    if bounds.distance > NEAR * float(np.linalg.norm(state.params)):
+        bounds = rounds.sharpened(bounds, gradient)
+    stale = class_labels and rounds.lacks_classes
+    return _certificate(state, bounds, "gradients", test, stale_classes=stale)
+
+
+@dataclass(frozen=True, eq=False)
+class _Rounds:
+    """What the retained clients answer about a state, and how far rounding may put it off.
+
+    row_square, target_square: means over the rows. operations: those of the longest sum.
+    """
+
+    state: State
+    model: LinearModel
+    loss: MeanLoss
+    row_square: float
+    target_square: float
+    longest_row: float
+    operations: float
+    lacks_classes: bool
 
     @classmethod
-    def from_stored(cls, stored: Mapping[str, Any], openings: Openings | None = None) -> Self:
-        """The certificate that was written so, opened where openings fit; what is no certificate is refused."""
-        try:
-            said = dict(stored)
-            if said["format"] == FORMAT:
-                said, fitting = unsealed(said, openings or {})
-                said = {**_opened(said), "openings": fitting}
-            elif said["format"] != 1:
-                raise ValueError(f"format {said['format']!r} is of another version of probekit")
-            return cls(**{name: _PARTS.get(name, lambda one: one)(value) for name, value in said.items()})
-        except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
-            raise VerificationError(f"This is not a certificate: {error}. Take the file as written.") from error
-
-
-def _opened(said: dict[str, Any]) -> dict[str, Any]:
-    """The fields of a certificate from its list of claims."""
-    context = said.pop("context")
-    if set(context) != {"why", *CONTEXT}:
-        raise ValueError(f"a context of {', '.join(context)}")
-    found: dict[str, Any] = said | context
-    bounds, unknown = {"why": context["why"]}, []
-    del found["why"]
-    for claim in found.pop("claims"):
-        kind, rest = claim["kind"], {name: value for name, value in claim.items() if name != "kind"}
-        if "sealed" in rest:
-            unknown.append(claim)
-        elif kind in BOUNDS and kind not in bounds:
-            bounds |= {kind: rest.pop("value")}
-            bounds |= {"loss_rounding": rest.pop("rounding")} if kind == "loss_change" else {}
-            if rest:
-                raise ValueError(f"a claim {kind} with more than a value")
-        elif kind in CLAIMS and kind not in found:
-            found[kind] = rest
-        else:
-            unknown.append(claim)
-    found |= {"bounds": bounds, "unknown": unknown}
-    return found
-
-
-def required_statements(certificate: Certificate) -> tuple[str, ...]:
-    """The assumptions and caveats that a certificate of such an objective cannot leave out."""
-    return (*ASSUMPTIONS, *CAVEATS, *(TERM_ASSUMPTIONS if SIGMA in certificate.objective else ()))
-
-
-def certificate_text(certificate: Certificate, *, signature: Mapping[str, str] | None = None) -> str:
-    """The one text of a certificate: its JSON with its digest and, if there is one, its signature."""
-    sealed = {"certificate": certificate.stored, "digest": certificate.digest, "signature": signature}
-    return json.dumps(sealed, sort_keys=True, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
-
-
-def read_certificate(text: str, openings: Openings | None = None) -> tuple[Certificate, Mapping[str, str] | None]:
-    """The certificate and signature in a text, opened where openings fit.
-
-    One that differs in any byte from what was written is refused.
-    """
-    try:
-        sealed = parsed(text.encode())
-        plain, signature = sealed["certificate"], sealed["signature"]
-        if signature is not None and {type(one) for one in signature.values()} != {str}:
-            raise ValueError("its signature is none")
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise VerificationError(f"This is not a certificate: {error}. Take the file as written.") from error
-    found = Certificate.from_stored(plain, openings)
-    if certificate_text(found, signature=signature) != text:
-        raise VerificationError(
-            f"The certificate was changed after it was written: its digest says {str(sealed.get('digest'))[:16]}, "
-            f"its content {found.digest[:16]}. Take the file as written."
+    def of(cls, state: State, model: LinearModel, retained: Federation) -> _Rounds:
+        answers = [answer.arrays for answer in retained.ask(RowScale())]
+        weight = sum(float(arrays["weight"][0]) for arrays in answers)
+        squares = np.sum([arrays["squares"] for arrays in answers], axis=0) / weight
+        longest = max(float(arrays["longest"][0]) for arrays in answers)
+        classes = np.sum([arrays["classes"] for arrays in answers], axis=0)
+        rows = max(retained.clients.values())
+        operations = sum(model.shape) + min(rows, BLOCK) + rows / BLOCK + len(answers) + 32
+        return cls(
+            state,
+            model,
+            MeanLoss(retained, state.ridge),
+            float(squares[0]),
+            float(squares[1]),
+            math.sqrt(longest),
+            operations,
+            bool((classes == 0).any()),
         )
-    return found, signature
+
+    def gradient_error(self, gradient: Array) -> float:
+        """Z^T (f'(Z W) - Y) / n: scores are off by gamma |z| |W|, a softmax by twice that."""
+        size = float(np.linalg.norm(self.state.params))
+        row = math.sqrt(self.row_square)
+        sums = row * (2 * row * size + 4 * math.sqrt(self.target_square))
+        penalty = self.state.ridge * size + float(np.linalg.norm(gradient))
+        return SLACK * (gamma(self.operations) * sums + gamma(8) * penalty)
+
+    def product_error(self, vector: Array) -> float:
+        """The same of H v: a softmax's curvature is off by gamma (5 + 6 |z| |W|)."""
+        size = float(np.linalg.norm(vector))
+        growth = 8 * (1 + self.longest_row * float(np.linalg.norm(self.state.params)))
+        data = gamma(self.operations) * self.row_square * growth
+        return SLACK * size * (data + gamma(8) * (self.row_square + self.state.ridge))
+
+    def sharpened(self, bounds: Bounds, gradient: Array) -> Bounds:
+        """The same with a few rounds of conjugate gradients towards the minimum."""
+        step = self._newton_step(gradient)
+        product = self.loss.product(self.state.params, step)
+        step_size = float(np.linalg.norm(step))
+        error = self.product_error(step)
+        remainder = float(np.linalg.norm(gradient - product)) + error + bounds.allowance
+        rounding = gamma(2 * step.size + 8) * step_size
+        energy = float((step * product).sum()) + error * step_size
+        energy += rounding * float(np.linalg.norm(product))
+        if isinstance(self.model.loss, Squares):
+            return quadratic(bounds, step, remainder=remainder, energy=math.sqrt(max(energy, 0.0)))
+        slope = float((step * (2 * gradient - product)).sum())
+        slope += (error + 2 * bounds.allowance) * step_size
+        slope += rounding * (2 * float(np.linalg.norm(gradient)) + float(np.linalg.norm(product)))
+        square = slope + remainder * remainder / bounds.curvature
+        decrement = SLACK * math.sqrt(max(square, 0.0))
+        return self_concordant(bounds, decrement=decrement, longest_row=self.longest_row)
+
+    def _newton_step(self, gradient: Array) -> Array:
+        """Softmax couples the classes, so that all parameters are one column."""
+        params = self.state.params
+        shape = params.shape if isinstance(self.model.loss, Squares) else (params.size, 1)
+        kept = self.state.get(KeptStatistics)
+        inverse: Map = identity
+        if kept is not None:
+            inverse = whitener(self.model, kept.total, self.state.ridge)
+        solution = conjugate_gradient(
+            lambda vector: self.loss.product(params, vector.reshape(params.shape)).reshape(shape),
+            gradient.reshape(shape),
+            steps=PRODUCTS,
+            tolerance=SOLVED,
+            precondition=lambda vector: inverse(vector.reshape(params.shape)).reshape(shape),
+        )
+        return solution.value.reshape(params.shape)
 
 
-def signed_bytes(certificate: Certificate) -> bytes:
-    """What a signature covers: its kind, so that it fits nothing else, and the canonical JSON of all that it says."""
-    kind = b"" if certificate.format == 1 else f"probekit certificate {certificate.format}\n".encode()
-    return kind + canonical(certificate.stored).encode()
-
-
-def _said(value: Any) -> Any:
-    """The same in plain values, names sorted, with infinite bounds as None: JSON has no infinity."""
-    if value is None or isinstance(value, str | int | float):
-        return value if not isinstance(value, float) else float(value) if math.isfinite(value) else None
-    if isinstance(value, list | tuple):
-        plain = {*map(type, value)} == {float}
-        return [one if math.isfinite(one) else None for one in value] if plain else [_said(one) for one in value]
-    named = value if isinstance(value, Mapping) else {one.name: getattr(value, one.name) for one in fields(value)}
-    return {name: _said(named[name]) for name in sorted(named)}
-
-
-def _typed(kind: Any) -> Callable[[Any], Any]:
-    """Makes a value of a class from plain values of its fields' types; None stays None."""
-    kinds = {one.name: str(one.type) for one in fields(kind)}
-
-    def make(value: Any) -> Any:
-        if value is None:
-            return None
-        for name, one in value.items():
-            if not _fits(one, kinds[name]):
-                raise TypeError(f"{name} is to be {kinds[name]}; found {one!r:.40}")
-        return kind(**{name: tuple(one) if isinstance(one, list) else one for name, one in value.items()})
-
-    return make
-
-
-def _fits(value: Any, kind: str) -> bool:
-    if kind.endswith("| None"):
-        return value is None or _fits(value, kind.removesuffix("| None").strip())
-    if kind.startswith("tuple["):
-        return isinstance(value, list | tuple) and all(_fits(one, kind[6:].split(",")[0]) for one in value)
-    known: dict[str, Any] = {"float": int | float, "int": int, "str": str}
-    return isinstance(value, known[kind]) and not isinstance(value, bool)
-
-
-_PARTS: Mapping[str, Any] = {
-    "bounds": _typed(Bounds),
-    "residual": _typed(Residual),
-    "curvature": _typed(SmallestCurvature),
-    "agreement": _typed(Agreement),
-    "rounds": _typed(RoundsAgreement),
-    "reference": _typed(ReferenceHead),
-    "paper": lambda value: tuple(map(_typed(Term), value)),
-    "concentration": lambda value: _typed(Concentration)(value) if opened(value) else value,
-    **dict.fromkeys(("warnings", "assumptions", "caveats", "unknown"), tuple),
-}
+def _certificate(
+    state: State,
+    bounds: Bounds,
+    evidence: Evidence,
+    test: EmbeddingSet | None,
+    *,
+    stale_classes: bool,
+) -> Certificate:
+    return Certificate(
+        rows=sum(state.clients.values()),
+        clients=len(state.clients),
+        ridge=state.ridge,
+        distance=bounds.distance,
+        excess_loss=bounds.excess_loss,
+        test_rows=0 if test is None else len(test),
+        certified_rows=0 if test is None else bounds.certified_rows(test),
+        residual=bounds.residual,
+        allowance=bounds.allowance,
+        curvature=bounds.curvature,
+        evidence=evidence,
+        stale_ridge=state.ridge_choice.stale,
+        stale_classes=stale_classes,
+    )

@@ -1,1 +1,0 @@
-"""How good a head is: metrics, few-shot curves, backdoors, membership inference."""

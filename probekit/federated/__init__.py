@@ -1,0 +1,1 @@
+"""Clients that train together: what they hold, what they are asked, and how answers add up."""

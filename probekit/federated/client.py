@@ -1,153 +1,156 @@
-"""What a client does: a pure function from a question, what it holds and what it remembers to an answer.
-
-Answers are sums over the client's rows, and leave the ridge out: whoever asks adds it once. The questions:
-`statistics` (Gram, moments, class counts, or the joint root of few rows; with `folds`, sums per fold), `gradient` (half
-the gradient of the sum of squares, and half that sum as `loss`), `product` (J^T J v), `curvature` (of a
-loss that is no square, at the array "at", applied), `form` (|J v|^2), `scales` (energies, the largest curvature),
-`importance` (each parameter's squared derivatives: of the outputs where the loss is a sum of squares, else of every
-row's loss), `fit` (local training by a plan), `leave-out` (errors of left-out rows along a path of ridges), `evaluate`.
-"""
+"""What a client holds: rows, or statistics in their place. Queries are pure functions of it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import replace
-from typing import Any
+from collections.abc import Collection
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Protocol, Self
 
-import numpy as np
-from numpy.typing import NDArray
+from probekit.embeddings import EmbeddingSet
+from probekit.errors import InputError
+from probekit.linear.model import LinearModel, StatsObjective
+from probekit.linear.stats import SufficientStats, check_training_rows
+from probekit.objective import Model, Objective, RowsObjective, Squares
 
-from probekit.errors import MissingClientsError
-from probekit.federated.message import Answer, Ask
-from probekit.linear.path import RidgePath
-from probekit.linear.roots import RootStats
-from probekit.linear.target_client import arrays_of
-from probekit.linear.targets import TargetStats
-from probekit.models.adapters import fit_adapter
-from probekit.models.fitting import FitPlan
-from probekit.models.sensitivity import fit_blind
-from probekit.values import LABELS
-
-Memory = Mapping[str, Any]
-Found = tuple[dict[str, NDArray[Any]], dict[str, float]]
+LocalData = EmbeddingSet | SufficientStats
 
 
-def answer(ask: Ask, holding: Any, memory: Memory, *, name: str = "") -> tuple[Answer, Memory]:
-    """A client's answer, and what it remembers afterwards. What it cannot answer raises MissingClientsError."""
-    why = unable(ask, holding)
-    if why:
-        raise MissingClientsError(why)
-    chosen = selected(ask, holding)
-    arrays, values = QUESTIONS[ask.kind](ask, chosen, name)
-    return Answer(name, chosen.count, arrays, values, ("gram",) if "gram" in arrays else ()), memory
+@dataclass(frozen=True)
+class Limits:
+    """What a client agrees to.
+
+    allowed: the names of the records that it answers, wherever in a query they stand; None: all.
+    min_rows: it says nothing about fewer rows.
+    work: steps times rows a step times parameters, of the local training in one question.
+    """
+
+    allowed: frozenset[str] | None = None
+    min_rows: int = 1
+    work: float = 1e14
 
 
-def unable(ask: Ask, holding: Any) -> str:
-    """Why a question cannot be answered from this holding; empty where it can."""
-    if ask.kind not in holding.offers:
-        return f"it has nothing to answer {ask.kind!r} from."
-    if ask.problem and ask.problem != holding.problem.digest:
-        return "it was asked about another problem than it was given."
-    if ask.rows.kind != "own" and not hasattr(holding, "ids"):
-        return "it knows sums of its rows, not which rows they are of."
-    return ""
+class ClientData(Protocol):
+    """A client as queries see it."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def model(self) -> Model: ...
+    @property
+    def limits(self) -> Limits: ...
+    @property
+    def count(self) -> int: ...
+    @property
+    def weight(self) -> float: ...
+    @property
+    def rows(self) -> EmbeddingSet: ...
+    @property
+    def objective(self) -> Objective: ...
+    @property
+    def statistics(self) -> SufficientStats: ...
 
 
-def selected(ask: Ask, holding: Any) -> Any:
-    """What is held of the rows that a question is about."""
-    if ask.rows.kind == "own":
-        return holding
-    inside = np.array([sample in ask.rows.ids for sample in holding.ids], dtype=bool)
-    kept = inside if ask.rows.kind == "only" else ~inside
-    return replace(holding, rows=holding.rows[kept])
+@dataclass(frozen=True, eq=False)
+class RowClient:
+    """A client with rows."""
+
+    name: str
+    model: Model
+    rows: EmbeddingSet
+    limits: Limits = field(default_factory=Limits)
+
+    def __post_init__(self) -> None:
+        if len(self.rows) < self.limits.min_rows:
+            raise InputError(
+                f"Client {self.name} answers about {self.limits.min_rows} rows or more; these are "
+                f"{len(self.rows)}. Ask about more of them."
+            )
+        self.model.check_rows(self.name, self.rows.width, self.rows.outputs)
+
+    @property
+    def count(self) -> int:
+        return len(self.rows)
+
+    @property
+    def weight(self) -> float:
+        return self.rows.weight
+
+    @cached_property
+    def objective(self) -> Objective:
+        check_training_rows(self.rows)
+        return RowsObjective.of(self.model, self.rows)
+
+    @property
+    def statistics(self) -> SufficientStats:
+        if not isinstance(self.model, LinearModel):
+            raise InputError(
+                f"Sufficient statistics need a LinearModel; this is a {type(self.model).__name__}. "
+                "Train by gradient rounds."
+            )
+        return SufficientStats.from_rows(self.rows)
+
+    def restricted(self, ids: Collection[str], *, keep: bool) -> Self:
+        """The client with only the rows of these ids (`keep`), or with all but them."""
+        rows = self.rows.only(ids) if keep else self.rows.without(ids)
+        return replace(self, rows=rows)
 
 
-def _statistics(ask: Ask, holding: Any, name: str) -> Found:
-    found = [holding.statistics.loaded]
-    if isinstance(found[0], TargetStats):
-        return arrays_of(found[0]), {}
-    if "folds" not in ask.plan and isinstance(found[0], RootStats):
-        return {"root": found[0].root, "class_counts": found[0].class_counts}, {}
-    if "folds" in ask.plan:
-        plan: Any = ask.plan
-        from probekit.linear.folds import client_folds
+@dataclass(frozen=True, eq=False)
+class StatisticsClient:
+    """A client without rows: its statistics were kept by the server, or are in a file."""
 
-        found = client_folds(holding.picked, holding.labels, holding.problem.design, **plan, name=name)
-    each = {field: [getattr(one, field) for one in found] for field in ("gram", "moment", "class_counts")}
-    return {field: np.stack(parts) if len(parts) > 1 else parts[0] for field, parts in each.items()}, {}
+    name: str
+    model: Model
+    statistics: SufficientStats
+    limits: Limits = field(default_factory=Limits)
 
+    def __post_init__(self) -> None:
+        self.model.check_rows(self.name, self.statistics.columns - 1, self.statistics.targets)
 
-def _gradient(ask: Ask, holding: Any, name: str) -> Found:
-    squares = holding.squares(ask.precision)
-    values = {"loss": squares.value(ask.arrays["params"]) / 2} if ask.plan.get("loss") else {}
-    return {"gradient": squares.gradient(ask.arrays["params"])}, values
+    @property
+    def count(self) -> int:
+        return self.statistics.count
 
+    @property
+    def weight(self) -> float:
+        return self.statistics.weight
 
-def _product(ask: Ask, holding: Any, name: str) -> Found:
-    return {"product": holding.squares(ask.precision).product(ask.arrays["params"])}, {}
+    @property
+    def rows(self) -> EmbeddingSet:
+        raise InputError(
+            f"Local training and single samples need rows; client {self.name} has statistics only. "
+            "Use a closed-form method, or ask for a new statistics file."
+        )
 
-
-def _curvature(ask: Ask, holding: Any, name: str) -> Found:
-    return {"product": holding.squares(ask.precision).product(ask.arrays["params"], ask.arrays["at"])}, {}
-
-
-def _form(ask: Ask, holding: Any, name: str) -> Found:
-    v = ask.arrays["params"]
-    return {}, {"form": float((v * holding.squares(ask.precision).product(v)).sum())}
-
-
-def _scales(ask: Ask, holding: Any, name: str) -> Found:
-    squares = holding.squares(ask.precision)
-    values = {"energy": squares.energy(), "target_energy": squares.target_energy()}
-    if "ridge" in ask.plan:
-        plan: Any = ask.plan
-        ridge, rowwise = float(plan["ridge"]), plan.get("batch") is not None
-        largest = squares.largest_row_curvature() + ridge if rowwise else holding.quick.largest_curvature(ridge)
-        values["curvature"] = largest
-    return {}, values
+    @cached_property
+    def objective(self) -> Objective:
+        if not isinstance(self.model.loss, Squares):
+            raise InputError(
+                f"Statistics give the gradients of squares; this model has "
+                f"{type(self.model.loss).__name__}. Bring client {self.name} online."
+            )
+        return StatsObjective(self.statistics)
 
 
-def _importance(ask: Ask, holding: Any, name: str) -> Found:
-    return {"importance": holding.importance(ask.arrays["params"])}, {}
+def client_data(
+    name: str, model: Model, data: LocalData, limits: Limits | None = None
+) -> RowClient | StatisticsClient:
+    """The client that holds these rows or these statistics."""
+    if isinstance(data, SufficientStats):
+        return StatisticsClient(name, model, data, limits or Limits())
+    return RowClient(name, model, data, limits or Limits())
 
 
-def _fit(ask: Ask, holding: Any, name: str) -> Found:
-    plan = FitPlan.from_plain(ask.plan)
-    values = {"loss": holding.problem.loss(holding, ask.arrays["params"])} if plan.tells_loss else {}
-    fit = fit_blind if plan.noise else fit_adapter if plan.rank is not None else holding.problem.fit
-    return {"params": fit(holding, name, plan, ask.arrays)}, values
+@dataclass(frozen=True)
+class Holding:
+    """What a client says of its data at the start: how many rows, and whether it has them."""
 
+    count: int
+    has_rows: bool = True
 
-def _leave_out(ask: Ask, holding: Any, name: str) -> Found:
-    from probekit.linear.leaveout import left_out_sums
-
-    ridges, dtype = ask.arrays["ridges"], np.dtype(str(ask.plan["dtype"]))
-    if LABELS in ask.arrays:
-        return {"squared": holding.left_out(ask.arrays, ask.plan, ridges, dtype), "wrong": np.zeros(len(ridges))}, {}
-    path = RidgePath.received(holding.problem.design, ask.arrays, ask.plan)
-    squared, wrong = left_out_sums(path, holding.picked, holding.labels, ridges=ridges, dtype=dtype)
-    return {"squared": squared, "wrong": wrong}, {}
-
-
-def _evaluate(ask: Ask, holding: Any, name: str) -> Found:
-    """How often each class (down) is given each class (across)."""
-    problem, params = holding.problem, ask.arrays["params"]
-    head = problem.head(params, ridge=0.0, recipe={})
-    guesses = np.argmax(problem.scores(head, holding.picked), axis=1)
-    counts = np.zeros((len(head.classes),) * 2, np.int64)
-    np.add.at(counts, (holding.labels, guesses), 1)
-    return {"confusion": counts}, {"loss": problem.loss(holding, params)}
-
-
-QUESTIONS: dict[str, Callable[[Ask, Any, str], Found]] = {
-    "statistics": _statistics,
-    "gradient": _gradient,
-    "product": _product,
-    "curvature": _curvature,
-    "form": _form,
-    "scales": _scales,
-    "importance": _importance,
-    "fit": _fit,
-    "leave-out": _leave_out,
-    "evaluate": _evaluate,
-}
+    @classmethod
+    def of(cls, data: LocalData) -> Self:
+        if isinstance(data, SufficientStats):
+            return cls(data.count, has_rows=False)
+        return cls(len(data))

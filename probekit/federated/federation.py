@@ -1,252 +1,328 @@
-"""The one door to clients: a federation passes questions on, says who is missing and why, and counts the bytes.
+"""Federation: the one door to clients.
 
-In one process, from what a server kept, through files, on an engine: small implementations of one protocol. Trainers
-and unlearning methods see a `Federation` and nothing else.
+A transport carries messages; order, checks, traffic and absences are here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Protocol, Self, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
-from probekit.errors import (
-    CorruptError,
-    InputError,
-    MismatchError,
-    MissingClientsError,
-    ProbekitError,
-    RefusedError,
-)
-from probekit.federated.message import Answer, Arrays, Ask
-from probekit.federated.summation import fold, least_rows, order, trie
-from probekit.federated.sums import Sum
-from probekit.linear.design import ClientStats
-from probekit.linear.target_client import ROWS, fault_of
+from probekit.arrays import Array
+from probekit.errors import Failure, InputError, MissingClients, ProbekitError
+from probekit.federated.client import Holding, Limits, LocalData, client_data
+from probekit.federated.queries import Arrays, Copies, Query, Restricted, Shapes, Statistics
+from probekit.linear.stats import SufficientStats, sum_stats
+from probekit.objective import Model
+from probekit.progress import Progress, Step, silent
+from probekit.records import array_bytes
 
-REASONS: dict[str, tuple[type[Exception], ...]] = {
-    "refused": (RefusedError,),
-    "cannot": (MissingClientsError, InputError, MismatchError),
-    "garbage": (CorruptError,),
-    "late": (TimeoutError,),
-    "gone": (Exception,),
-}
-"""Why clients are missing, each with the errors of theirs that it stands for."""
+LARGEST = 1e100
+"""Sums of rows stay far below: squares of the largest float32 are 1e77."""
+ROUNDING = 1e-9
+
+R = TypeVar("R")
 
 
-@dataclass(frozen=True)
-class Missing:
-    """Why a client's answer is not there: gone, late, garbage, cannot or refused; and a sentence."""
+@dataclass(frozen=True, eq=False)
+class Ask:
+    """A query to a client, and the shapes that its answer must have."""
 
-    reason: str
-    why: str
+    client: str
+    query: Query
+    shapes: Shapes
 
 
-@dataclass(frozen=True)
+Outcome = tuple[Ask, Arrays | Failure]
+
+
+class Transport(Protocol):
+    """Carries queries to clients and answers back, in the order asked.
+
+    A client that is gone, late, refuses or sends garbage is a Failure, never an exception.
+    """
+
+    def describe(self) -> Mapping[str, Holding]: ...
+    def carries(self, model: Model, ask: Ask) -> bool:
+        """Whether the question leaves the server: its bytes count then."""
+
+    def exchange(self, model: Model, asks: Iterable[Ask]) -> Iterator[Outcome]: ...
+
+
+@dataclass
 class Traffic:
-    """Bytes sent to the server (up) and from it (down), as they were encoded, and rounds of questions."""
+    """Bytes of arrays that passed, and how often clients were asked."""
 
-    up: int = 0
-    down: int = 0
+    sent: int = 0
+    received: int = 0
     rounds: int = 0
 
-    def __add__(self, other: Traffic) -> Traffic:
-        return Traffic(self.up + other.up, self.down + other.down, self.rounds + other.rounds)
 
-    def __sub__(self, other: Traffic) -> Traffic:
-        return Traffic(self.up - other.up, self.down - other.down, self.rounds - other.rounds)
+@dataclass(frozen=True, eq=False)
+class Answer:
+    """A client's checked answer about so many rows."""
+
+    client: str
+    rows: int
+    arrays: Arrays
 
 
-@dataclass(eq=False)
-class Answers:
-    """The answers to one question, read once; `missing` fills while they are read."""
+@dataclass(frozen=True, eq=False)
+class Federation:
+    """Clients that share a model, with their numbers of rows, in the order of their names.
 
-    stream: Iterable[Answer] = field(repr=False)
-    columns: int
-    missing: dict[str, Missing]
-    counts: Mapping[str, int] | None
-    at_least: int | None = None
-    stats: Callable[[Arrays], ClientStats] | None = None
-    """What makes statistics of arrays, where the problem has such."""
+    samples: ids that clients leave out of every answer (with `keep`, the only ones asked about).
+    without_rows: clients of whom only statistics exist.
+    """
 
-    def each(self) -> Iterator[Answer]:
-        """Every answer, in the order in which they are added."""
-        found = 0
-        for one in self.stream:
-            found += 1
-            yield one
-        self.require(found)
+    transport: Transport
+    model: Model
+    clients: Mapping[str, int]
+    without_rows: frozenset[str] = frozenset()
+    samples: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    keep: bool = False
+    traffic: Traffic = field(default_factory=Traffic)
 
-    def require(self, found: int) -> None:
-        """Refuse if so few answers are not enough."""
-        wanted = found + len(self.missing) if self.at_least is None else self.at_least
-        if found < wanted:
-            first = "".join(f" Client {name}: {one.reason}, {one.why}" for name, one in [*self.missing.items()][:1])
-            more = f" {len(self.missing) - 1} more are missing." if len(self.missing) > 1 else ""
-            raise MissingClientsError(
-                f"{wanted} clients had to answer, {found} did.{first}{more} Ask again when they can, or ask for fewer "
-                "(`at_least`)."
+    @classmethod
+    def of(cls, transport: Transport, model: Model) -> Self:
+        """All clients of a transport."""
+        holdings = transport.describe()
+        empty = sorted(name for name, holding in holdings.items() if holding.count < 1)
+        if empty:
+            raise InputError(
+                f"Clients need rows; {empty[0]!r} has none ({len(empty)} such clients). "
+                "Leave them out, or merge them with others."
+            )
+        counts = {name: holdings[name].count for name in sorted(holdings)}
+        without_rows = frozenset(name for name in holdings if not holdings[name].has_rows)
+        return cls(transport, model, counts, without_rows)
+
+    @property
+    def rows(self) -> int:
+        return sum(self.clients.values())
+
+    @property
+    def has_rows(self) -> bool:
+        """Whether every client can train locally."""
+        return self.without_rows.isdisjoint(self.clients)
+
+    def only(self, names: Collection[str]) -> Self:
+        self._check_known(names)
+        clients = {name: rows for name, rows in self.clients.items() if name in names}
+        return replace(self, clients=clients)
+
+    def without(self, names: Collection[str]) -> Self:
+        return self.only(self.clients.keys() - set(names))
+
+    def without_samples(self, samples: Mapping[str, frozenset[str]]) -> Self:
+        """The clients without these rows and those left out before; who has no others is gone.
+
+        Asks the clients, in one round, how many rows that are.
+        """
+        absent = dict(self.samples)
+        counts = dict(self.clients)
+        for name, copies in self._copies(samples).items():
+            absent[name] = self.samples.get(name, frozenset()) | samples[name]
+            counts[name] -= copies
+        clients = {name: rows for name, rows in counts.items() if rows > 0}
+        return replace(self, clients=clients, samples=absent)
+
+    def only_samples(self, samples: Mapping[str, frozenset[str]]) -> Self:
+        """The clients with these rows alone."""
+        return replace(self, clients=self._copies(samples), samples=samples, keep=True)
+
+    def _copies(self, samples: Mapping[str, frozenset[str]]) -> dict[str, int]:
+        """How many rows have these ids; copies have the same."""
+        self._check_known(samples)
+        asks = [self._ask(name, Copies(samples[name])) for name in self.clients if name in samples]
+        answers = self._exchange(asks)
+        return {answer.client: int(answer.arrays["rows"][0]) for answer in answers}
+
+    def ask(self, query: Query, clients: Collection[str] | None = None) -> Iterator[Answer]:
+        """The answers in the order of names; MissingClients after the last, if any failed."""
+        wanted = None if clients is None else frozenset(clients)
+        if wanted is not None:
+            self._check_known(wanted)
+        names = (name for name in self.clients if wanted is None or name in wanted)
+        return self._exchange(self._ask(name, query) for name in names)
+
+    def _exchange(self, asks: Iterable[Ask]) -> Iterator[Answer]:
+        pending: set[str] = set()
+        failures: dict[str, Failure] = {}
+        for ask, outcome in self.transport.exchange(self.model, self._counted(asks, pending)):
+            pending.discard(ask.client)
+            if not isinstance(outcome, Failure):
+                if self.transport.carries(self.model, ask):
+                    self.traffic.received += sum(array.nbytes for array in outcome.values())
+                outcome = checked(ask, outcome)
+            if isinstance(outcome, Failure):
+                failures[ask.client] = outcome
+            else:
+                yield Answer(ask.client, self.clients[ask.client], outcome)
+        failures |= {name: Failure("gone", "no answer") for name in sorted(pending)}
+        if failures:
+            raise MissingClients(failures)
+
+    def _counted(self, asks: Iterable[Ask], pending: set[str]) -> Iterator[Ask]:
+        """The questions as they leave."""
+        size: int | None = None
+        for ask in asks:  # about one query, with or without samples
+            pending.add(ask.client)
+            if self.transport.carries(self.model, ask):
+                if size is None:
+                    size = array_bytes(ask.query)
+                    self.traffic.rounds += 1
+                self.traffic.sent += size
+            yield ask
+
+    def _ask(self, name: str, query: Query) -> Ask:
+        shapes = query.shapes(self.model, self.clients[name])
+        ids = self.samples.get(name)
+        if ids is not None:
+            query = Restricted(query, ids, self.keep)
+        return Ask(name, query, shapes)
+
+    def _check_known(self, names: Iterable[str]) -> None:
+        unknown = set(names) - self.clients.keys()
+        if unknown:
+            known = ", ".join(list(self.clients)[:5])
+            raise InputError(
+                f"Clients must be in this federation; {min(unknown)!r} is not. It has "
+                f"{len(self.clients)}: {known}{', ...' if len(self.clients) > 5 else ''}."
             )
 
-    def total(self) -> Answer:
-        """The sum of all answers, in the one order that depends on the clients present alone."""
-        stream, counts = self.each(), self.counts
-        if counts is None or self.missing or self.at_least is not None:
-            present = {one.client: one for one in stream}
-            counts = {name: one.count for name, one in present.items()}
-            stream = iter([present[name] for name in order(counts)])
-        if not counts:
-            raise MissingClientsError("There is nothing to add up: no client answered. Ask at least one that does.")
 
-        def get(name: str) -> Sum:
-            one = next(stream, None)
-            if one is None or one.client != name or one.count != counts[name]:
-                list(stream)  # whoever is missing is named at the end
-                raise MissingClientsError(f"Client {name} was expected to answer for {counts[name]} rows. Ask again.")
-            return as_sum(one, self.stats)
-
-        found = fold(trie(counts), least_rows(self.columns), get)
-        next(stream, None)
-        return as_answer(found)
+def checked(ask: Ask, arrays: Arrays) -> Arrays | Failure:
+    """An answer in C order, which later bits depend on, unless it is garbage."""
+    shapes = {name: array.shape for name, array in arrays.items()}
+    if shapes != ask.shapes:
+        return Failure("garbage", f"shapes {ask.shapes} were expected; found {shapes}")
+    for name, array in arrays.items():
+        largest = max(array.max(initial=0.0), -array.min(initial=0.0))
+        if not largest < LARGEST:  # nor is NaN
+            return Failure("garbage", f"numbers below {LARGEST:g} were expected in {name}")
+    if "weight" in arrays and arrays["weight"][0] <= 0:
+        return Failure("garbage", f"a weight above 0 was expected; found {arrays['weight'][0]:g}")
+    return {name: np.ascontiguousarray(array) for name, array in arrays.items()}
 
 
-def as_sum(answer: Answer, stats: Callable[[Arrays], ClientStats] | None) -> Sum:
-    """An answer as what others are added to."""
-    if stats is not None and ("root" in answer.arrays or ROWS in answer.arrays):
-        return Sum.of(stats(answer.arrays))
-    return Sum(answer.arrays, answer.values, answer.count)
+@dataclass(frozen=True, eq=False)
+class InProcess:
+    """Clients in this process, with rows or with statistics only."""
+
+    data: Mapping[str, LocalData]
+    limits: Limits = field(default_factory=Limits)
+
+    def describe(self) -> Mapping[str, Holding]:
+        return {name: Holding.of(data) for name, data in self.data.items()}
+
+    def carries(self, model: Model, ask: Ask) -> bool:
+        return True
+
+    def exchange(self, model: Model, asks: Iterable[Ask]) -> Iterator[Outcome]:
+        for ask in asks:
+            try:
+                client = client_data(ask.client, model, self.data[ask.client], self.limits)
+                yield ask, ask.query.answer(client)
+            except ProbekitError as error:
+                yield ask, Failure("refused", str(error))
 
 
-def as_answer(found: Sum) -> Answer:
-    """The sum of answers as nobody's answer."""
-    arrays = found.settle().arrays
-    return Answer("", found.count, arrays, found.values, ("gram",) if "gram" in arrays else ())
+@dataclass(frozen=True, eq=False)
+class Total:
+    """Sums of answers over all rows."""
 
-
-class Federation(Protocol):
-    """Clients that can be asked. `counts` are their rows, where these are known; `traffic` what passed so far."""
+    arrays: Arrays
 
     @property
-    def clients(self) -> tuple[str, ...]: ...
-    @property
-    def counts(self) -> Mapping[str, int]: ...
-    @property
-    def traffic(self) -> Traffic: ...
-    def offers(self, kind: str, how: str = "each") -> bool: ...
-    def ask(self, kind: str, *arguments: Any, **options: Any) -> Answers:
-        """The answers to a question; `in_process.Asked` lists arguments and options."""
+    def weight(self) -> float:
+        return float(self.arrays["weight"][0])
+
+    def mean(self, name: str) -> Array:
+        return np.asarray(self.arrays[name] / self.weight)
 
 
-class Nobody:
-    """A federation without clients: whoever is asked is not there."""
-
-    clients: tuple[str, ...] = ()
-    counts: Mapping[str, int] = {}
-    traffic = Traffic()
-
-    def offers(self, kind: str, how: str = "each") -> bool:
-        """Nothing."""
-        return False
-
-    def ask(self, kind: str, *_: Any, **__: Any) -> Answers:
-        """Refused."""
-        raise MissingClientsError(f"Nobody is there to answer {kind!r}. Give clients, their rows or what was kept.")
+def total(answers: Iterable[Answer]) -> Total:
+    """The sum of answers in their order: the same clients give the same bits, whoever left."""
+    sums: Arrays = {}
+    for answer in answers:
+        for name, array in answer.arrays.items():
+            if name in sums:
+                sums[name] += array
+            else:
+                sums[name] = np.array(array)
+    if not sums:
+        raise InputError("A sum needs answers; found no client. Retain at least one.")
+    return Total(sums)
 
 
-ARRAYS = {
-    "statistics": ("class_counts", "gram", "moment"),
-    "gradient": ("gradient",),
-    "product": ("product",),
-    "curvature": ("product",),
-    "form": (),
-    "scales": (),
-    "importance": ("importance",),
-    "fit": ("params",),
-    "leave-out": ("squared", "wrong"),
-    "evaluate": ("confusion",),
-}
-"""What the answer to each of our own questions consists of; a plugin's questions are its own matter."""
+def each_stats(
+    federation: Federation,
+    clients: Collection[str] | None = None,
+    *,
+    progress: Progress = silent,
+) -> Iterator[tuple[str, SufficientStats]]:
+    """Statistics by client; MissingClients after the last names those that no rows can have."""
+
+    def read(answer: Answer) -> tuple[str, SufficientStats]:
+        stats = Statistics.read(federation.model, answer.rows, answer.arrays)
+        check_possible(stats)
+        return answer.client, stats
+
+    count = len(federation.clients if clients is None else clients)
+    pairs = read_each(federation.ask(Statistics(), clients), read)
+    for done, pair in enumerate(pairs, start=1):
+        progress(Step("statistics", done, count))
+        yield pair
 
 
-ROOT = ("class_counts", "root")
-"""What the statistics of few rows may consist of instead."""
+def read_each(answers: Iterable[Answer], read: Callable[[Answer], R]) -> Iterator[R]:
+    """What is read from answers; one that cannot be read is its client's failure."""
+    failures: dict[str, Failure] = {}
+    try:
+        for answer in answers:
+            try:
+                value = read(answer)
+            except InputError as error:
+                failures[answer.client] = Failure("garbage", str(error))
+                continue
+            yield value
+    except MissingClients as missing:
+        failures |= missing.reasons
+    if failures:
+        raise MissingClients(failures)
 
 
-def checked(answer: Answer, ask: Ask, shape: tuple[int, int], *, targets: bool = False) -> str:
-    """What is wrong with an answer, in itself; empty where nothing is. `shape` is that of the parameters.
-
-    targets: whether the problem has real targets, so that statistics come by pattern of known ones.
-    """
-    if answer.count < 0:
-        return f"it speaks of {answer.count} rows."
-    if not all(np.isfinite(value) for value in answer.values.values()):
-        return "a value is NaN or infinite."
-    if ask.kind == "statistics" and targets:
-        wild = [name for name, array in answer.arrays.items() if not np.isfinite(array).all()]
-        return f"{wild[0]} holds NaN or infinity." if wild else fault_of(answer.arrays, answer.count, *shape)
-    rooted = ask.kind == "statistics" and "folds" not in ask.plan and tuple(sorted(answer.arrays)) == ROOT
-    if ask.kind in ARRAYS and tuple(sorted(answer.arrays)) != ARRAYS[ask.kind] and not rooted:
-        return f"it holds {', '.join(answer.arrays) or 'nothing'}; wanted {', '.join(ARRAYS[ask.kind]) or 'no arrays'}."
-    lacking = [name for name in _values(ask) if name not in answer.values]
-    if lacking:
-        return f"it does not say {lacking[0]}."
-    faults = (_fault(name, array, ask, answer.count, shape) for name, array in sorted(answer.arrays.items()))
-    fault = next(filter(None, faults), "")
-    return _root_fault(answer, shape[0]) if rooted and not fault else fault
+def check_possible(stats: SufficientStats) -> None:
+    """Refuse sums that no rows can have: by symmetry and the Cauchy-Schwarz inequality."""
+    if stats.root is not None:  # a root is rows
+        return
+    diagonal = np.append(np.diagonal(stats.gram), stats.target_squares)
+    scale = np.sqrt(np.maximum(diagonal, 0.0))
+    bound = np.outer(scale[: stats.columns], scale)
+    products = np.abs(np.hstack([stats.gram, stats.moment]))
+    asymmetry = np.abs(stats.gram - stats.gram.T)
+    if (
+        (diagonal < 0).any()
+        or (products > (1 + ROUNDING) * bound).any()
+        or (asymmetry > ROUNDING * bound[:, : stats.columns]).any()
+    ):
+        raise InputError("Sums of products of rows were expected; found some that no rows have.")
 
 
-def _values(ask: Ask) -> tuple[str, ...]:
-    """The numbers that a question asks for."""
-    if ask.kind == "form":
-        return ("form",)
-    if ask.kind == "scales":
-        return ("energy", "target_energy", *(("curvature",) if "ridge" in ask.plan else ()))
-    told = {"evaluate": True, "fit": ask.plan.get("tells_loss", True), "gradient": ask.plan.get("loss")}
-    return ("loss",) if told.get(ask.kind) else ()
+def collect_stats(
+    federation: Federation,
+    clients: Collection[str] | None = None,
+    *,
+    progress: Progress = silent,
+) -> dict[str, SufficientStats]:
+    """Each client's statistics, to be kept."""
+    return dict(each_stats(federation, clients, progress=progress))
 
 
-def _fault(name: str, array: NDArray[Any], ask: Ask, rows: int, shape: tuple[int, int]) -> str:
-    """What is wrong with one array of an answer."""
-    if not np.isfinite(array).all():
-        return f"{name} holds NaN or infinity."
-    if ask.kind not in ARRAYS:
-        return ""
-    columns, outputs = shape
-    if name == "root":
-        return "" if array.dtype == np.float64 else f"root has type {array.dtype}."
-    whole = name in ("class_counts", "confusion")
-    if array.dtype != (np.int64 if whole else np.float64):
-        return f"{name} has type {array.dtype}."
-    folds: Any = ask.plan.get("folds", 1)
-    lead = (folds,) if ask.kind == "statistics" and folds > 1 else ()
-    wanted = {
-        "gram": ((*lead, columns, columns), (*lead, outputs, columns, columns)),
-        "moment": ((*lead, columns, outputs),),
-        "class_counts": ((*lead, outputs),),
-        "confusion": ((len(array),) * 2,),
-    }.get(name, (next((ask.arrays[one].shape for one in ("ridges", "adapter") if one in ask.arrays), shape),))
-    if array.shape not in wanted:
-        return f"{name} has shape {array.shape}; wanted {wanted[0]}."
-    if name == "gram" and not np.array_equal(array, array.swapaxes(-1, -2)):
-        return "gram is not symmetric."
-    if name == "importance" and (array < 0).any():
-        return "importance holds numbers below 0."
-    if whole and ((array < 0).any() or array.sum() != rows):
-        return f"{name} adds up to {array.sum()} rows, it speaks of {rows}."
-    return ""
-
-
-def _root_fault(answer: Answer, columns: int) -> str:
-    """What is wrong with the shape of a root; one per class has a single target."""
-    root, classes = answer.arrays["root"], np.count_nonzero(answer.arrays["class_counts"])
-    wanted = [(answer.count, columns + many) for many in (int(classes), 1)]
-    return "" if root.shape in wanted else f"root has shape {root.shape}; wanted {wanted[0]}."
-
-
-def absence(error: Exception) -> Missing:
-    """Why a client whose answering failed like this is missing."""
-    reason = next(reason for reason, kinds in REASONS.items() if isinstance(error, kinds))
-    return Missing(reason, str(error) if isinstance(error, ProbekitError) else f"{type(error).__name__}: {error}")
+def total_stats(federation: Federation, *, progress: Progress = silent) -> SufficientStats:
+    """The sum of all clients' statistics, none of which is kept."""
+    return sum_stats(stats for _, stats in each_stats(federation, progress=progress))

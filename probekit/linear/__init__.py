@@ -1,1 +1,1 @@
-"""The algebra of ridge least squares: statistics, solvers, paths."""
+"""Linear models on embeddings: sums of rows, ridge, exact leave-one-out, calibration, k-NN."""

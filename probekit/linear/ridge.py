@@ -1,143 +1,294 @@
-"""The closed form: parameters from summed statistics, in one solve.
+"""Ridge regression from sums.
 
-minimise 1/2 sum_i w_i |x_i W - y_i|^2 + penalty/2 |W|^2, y_i one-hot; penalty = n ridge ("mean") or ridge
-("sum").
+minimize over W, b   1/(2n) sum_i v_i |W^T x_i + b - y_i|^2 + ridge/2 |W|^2
+
+n is the sum of the row weights v, which is the number of rows where they have none. The intercept b
+is free, or "penalized": then |b|^2 joins |W|^2. scikit-learn's alpha is n * ridge.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass
+from typing import Literal, Protocol, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-from probekit.errors import InputError
-from probekit.linear.design import SCALINGS, ClientStats, LinearFit, Solution
-from probekit.linear.objective import refuse_unhidden
-from probekit.linear.solvers import Cholesky, Solver
-from probekit.linear.system import ClassWeight, Standardisation, System, system_of
-from probekit.linear.targets import TargetStats
-from probekit.values import Json
+from probekit.arrays import Array
+from probekit.embeddings import Rows
+from probekit.errors import InputError, SolverError
+from probekit.linear.stats import SufficientStats, with_ones
+from probekit.records import record
 
-CHOLESKY = Cholesky()
-PERTURBED = "A secret linear term is part of the objective."
+Intercept = Literal["free", "penalized"]
+INTERCEPTS = get_args(Intercept)
+GRID_SIZE = 45
+GRID_LOW = 1e-8
+GRID_HIGH = 10.0
+RESIDUAL_TOLERANCE = 1e-6
+ALIKE = 1e-13
+EPSILON = float(np.finfo(np.float64).eps)
 
 
-def fit(
-    stats: ClientStats,
-    ridge: float,
-    *,
-    scaling: str = "mean",
-    standardise: str | Standardisation = "none",
-    class_weight: ClassWeight = None,
-    normalise_classes: bool = False,
-    solver: Solver = CHOLESKY,
-    objective: NDArray[np.float64] | None = None,
-) -> LinearFit:
-    """The closed form for these statistics.
+def check_ridge(ridge: float | str) -> float:
+    """A ridge as a float, if it is finite and not negative."""
+    if isinstance(ridge, bool | str) or not 0 <= ridge < math.inf:
+        raise InputError(
+            f"ridge (--ridge) must be a finite number, 0 or more, or 'auto'; found {ridge!r}."
+        )
+    return float(ridge)
 
-    ridge, scaling: the penalty, times the rows ("mean") or as it is ("sum").
-    standardise: "none", "centre", "standardise", or where to centre and how to scale.
-    class_weight: "balanced", or one number per class.
-    normalise_classes: divide each class's solved column by its norm, as Fed3R does.
-    solver: of the linear system.
-    objective: a linear term B: <B, W> is added to what is minimised.
-    Gives the parameters, and the solution of the system that was solved (before centring and scaling are undone).
-    Real targets are fitted each on the rows that know it, whose number scales its ridge.
+
+def ridge_grid(mean_square: float) -> Array:
+    """Ridges from 1e-8 to 10 times the rows' mean squared norm, in even ratios.
+
+    The norm is rounded to a power of two: the digits of a chosen ridge outlive the rows, and must
+    not remember them.
     """
-    if isinstance(stats, TargetStats):
-        unable = {"objective noise": objective is not None, "class weights": class_weight is not None}
-        for name, asked in (unable | {"normalised classes": normalise_classes}).items():
-            if asked:
-                raise InputError(f"Several labels and real targets take no {name}. Leave it out.")
-        return _fit_targets(stats, ridge, scaling=scaling, standardise=standardise, solver=solver)
-    system = system_of(stats, standardise=standardise, class_weight=class_weight)
-    if objective is not None:
-        refuse_unhidden(ridge=ridge, normalised=normalise_classes)
-        system = system.perturbed(objective)
-    solution = solve(system, penalty_of(ridge, scaling, system.weight), solver=solver)
-    if objective is not None:
-        solution = replace(solution, note=f"{PERTURBED} {solution.note}".strip())
-    value = solution.value
-    if normalise_classes:
-        norms = np.linalg.norm(value, axis=0)
-        value = value / np.where(norms > 0, norms, 1.0)
-    recipe: dict[str, Json] = {
-        **recipe_of(stats, scaling=scaling, system=system),
-        "class_weight": class_weight if isinstance(class_weight, str | None) else [*map(float, class_weight)],
-        "normalise_classes": normalise_classes,
-        "solver": solution.method,
-        "note": solution.note,
-        "residual": solution.residual,
-    }
-    return LinearFit(system.lift(value), ridge, stats.design, solution, recipe)
+    if not 0 < mean_square < math.inf:
+        raise InputError(
+            f"A ridge cannot be chosen for rows with a variance of {mean_square:g}. "
+            "Pass ridge as a number (--ridge)."
+        )
+    return np.geomspace(GRID_LOW, GRID_HIGH, GRID_SIZE) * 2.0 ** round(math.log2(mean_square))
 
 
-def _fit_targets(
-    stats: TargetStats, ridge: float, *, scaling: str, standardise: str | Standardisation, solver: Solver
-) -> LinearFit:
-    """The closed form of every target on the rows that know it; targets of the same rows are solved together."""
-    params, value, found = np.zeros((stats.design.dimension + 1, stats.design.classes)), None, []
-    for labels, some in stats.label_groups():
-        if not some.count:
-            raise InputError(f"No row knows target {labels[0]}, so it cannot be fitted. Leave that target out.")
-        system = system_of(some, standardise=standardise)
-        solution = solve(system, penalty_of(ridge, scaling, system.weight), solver=solver)
-        params[:, labels] = system.lift(solution.value)
-        value = np.zeros((len(solution.value), stats.design.classes)) if value is None else value
-        value[:, labels] = solution.value
-        found.append(solution)
-    assert value is not None
-    worst = max(found, key=lambda one: one.residual)
-    solution = replace(worst, value=value, steps=max(one.steps for one in found))
-    view = standardise if isinstance(standardise, str) else standardise.name
-    recipe: dict[str, Json] = {
-        **_recipe(stats, scaling=scaling, view=view),
-        "class_weight": None,
-        "targets": stats.design.targets,
-        "solver": solution.method,
-        "note": solution.note,
-        "residual": solution.residual,
-    }
-    return LinearFit(params, ridge, stats.design, solution, recipe)
+@dataclass(frozen=True, eq=False)
+class Coordinates:
+    """Rows and targets such that every column is penalized: a free intercept is centered out."""
+
+    intercept: Intercept
+    center: Array
+    target_mean: Array
+
+    @classmethod
+    def of(cls, stats: SufficientStats, intercept: Intercept) -> Coordinates:
+        if intercept not in INTERCEPTS:
+            raise InputError(f"intercept must be 'free' or 'penalized'; found {intercept!r}.")
+        if intercept == "penalized":
+            return cls(intercept, np.zeros(stats.columns - 1), np.zeros(stats.targets))
+        if stats.root is not None:
+            ones = stats.root[:, stats.columns - 1]
+            means = ones @ stats.root / stats.weight
+            return cls(intercept, means[: stats.columns - 1], means[stats.columns :])
+        return cls(intercept, stats.gram[-1, :-1] / stats.weight, stats.moment[-1] / stats.weight)
+
+    @property
+    def is_free(self) -> bool:
+        return self.intercept == "free"
+
+    def columns(self, rows: Rows) -> Array:
+        """The design matrix of some rows."""
+        if self.is_free:
+            return np.asarray(rows, np.float64) - self.center
+        return with_ones(np.asarray(rows))
+
+    def normal_equations(self, stats: SufficientStats) -> tuple[Array, Array]:
+        """The Gram and moment of the design."""
+        if not self.is_free:
+            return stats.gram, stats.moment
+        n = stats.weight
+        gram = np.outer(self.center, self.center)
+        gram *= -n
+        gram += stats.gram[:-1, :-1]
+        moment = stats.moment[:-1] - n * np.outer(self.center, self.target_mean)
+        return gram, moment
+
+    def params(self, solution: Array) -> Array:
+        """Weights above the intercept, (d + 1, k), that act on rows as they are."""
+        if not self.is_free:
+            return np.ascontiguousarray(solution)
+        return np.vstack([solution, self.target_mean - self.center @ solution])
 
 
-def solve(system: System, penalty: float, *, solver: Solver = CHOLESKY) -> Solution:
-    """The solution of a system at one penalty; a penalty of zero needs a Gram of full rank."""
+def solve_ridge(stats: SufficientStats, ridge: float, intercept: Intercept = "free") -> Array:
+    """The minimum: weights above the intercept, (d + 1, k)."""
+    from scipy.linalg import LinAlgError, cho_factor, cho_solve
+
+    penalty = stats.weight * check_ridge(ridge)
+    coordinates = Coordinates.of(stats, intercept)
+    gram, moment = coordinates.normal_equations(stats)
     if penalty == 0:
-        values = np.linalg.eigvalsh(system.gram)
-        rank = int(np.count_nonzero(values > len(values) * np.finfo(np.float64).eps * values[-1]))
-        if rank < len(values):
-            found = f"found rank {rank} of {len(values)}. Use a ridge above 0, for example 1e-6."
-            raise InputError(f"Without a ridge the Gram must have full rank; {found}")
-    return solver.solve(system.gram + penalty * np.eye(len(system.gram)), system.moment)
+        _check_rank(np.asarray(np.linalg.eigvalsh(gram), np.float64), len(gram))
+    system = gram.copy()
+    system[np.diag_indices(len(gram))] += penalty
+    try:
+        factor = cho_factor(system.T, lower=True)  # LAPACK wants columns; it is symmetric
+    except LinAlgError as error:
+        raise InputError(
+            f"The sums of {stats.count} rows are singular at ridge {ridge:g}. Raise it (--ridge)."
+        ) from error
+    solution = cho_solve(factor, moment)
+    residual = float(np.linalg.norm(system @ solution - moment))
+    scale = float(np.linalg.norm(moment))
+    if residual > RESIDUAL_TOLERANCE * scale:
+        raise SolverError(
+            f"A relative residual of at most {RESIDUAL_TOLERANCE:g} was expected; found "
+            f"{residual / scale:.1g} at ridge {ridge:g}. Raise it (--ridge)."
+        )
+    return coordinates.params(np.ascontiguousarray(solution))
 
 
-def penalty_of(ridge: float, scaling: str, weight: float) -> float:
-    """What is added to the Gram's diagonal: weight times ridge ("mean") or ridge itself ("sum")."""
-    if scaling not in SCALINGS:
-        raise InputError(f"The ridge's scaling must be one of {', '.join(SCALINGS)}; found {scaling!r}.")
-    if not 0 <= ridge < math.inf:
-        raise InputError(f"A ridge must be a finite number, 0 or more; found {ridge}.")
-    return float(weight * ridge if scaling == "mean" else ridge)
+def _varying(eigenvalues: Array) -> NDArray[np.bool_]:
+    """Which eigenvalues are not rounding error."""
+    floor = len(eigenvalues) * EPSILON * eigenvalues.max(initial=0.0)
+    return np.asarray(eigenvalues > floor)
 
 
-def recipe_of(stats: ClientStats, *, scaling: str, system: System) -> Mapping[str, Json]:
-    """What determined a head besides the rows, in plain values."""
-    return _recipe(stats, scaling=scaling, view=system.standardisation.name)
+def _check_rank(eigenvalues: Array, columns: int) -> None:
+    rank = int(np.count_nonzero(_varying(eigenvalues)))
+    if rank < columns:
+        raise InputError(
+            f"Without a ridge the rows must span all {columns} columns; found rank {rank}. "
+            "Pass a ridge above 0 (--ridge 1e-6)."
+        )
 
 
-def _recipe(stats: ClientStats, *, scaling: str, view: str) -> Mapping[str, Json]:
-    design = stats.design
-    return {
-        "head": "ridge",
-        "scaling": scaling,
-        "intercept": design.intercept,
-        "arithmetic": design.arithmetic,
-        "grid": design.grid,
-        "fit_view": view,
-        "rows": stats.count,
-        "exact_unlearning": True,
-    }
+@dataclass(frozen=True, eq=False)
+class RidgePath:
+    """All ridges from one eigendecomposition: the Gram is Q diag(s) Q^T, a ridge adds to s.
+
+    values: s, (r,); directions where the rows do not vary may be missing.
+    vectors: Q, (columns, r).
+    rotated: Q^T moment, (r, k).
+    target_squares: of the centered targets, summed.
+    """
+
+    coordinates: Coordinates
+    count: int
+    weight: float
+    values: Array
+    vectors: Array
+    rotated: Array
+    target_squares: float
+
+    @classmethod
+    def of(cls, stats: SufficientStats, intercept: Intercept = "free") -> RidgePath:
+        """Few rows (a root) cost an SVD of the root, else d x d eigenvectors are computed."""
+        coordinates = Coordinates.of(stats, intercept)
+        if stats.root is not None:
+            values, vectors, rotated, squares = _decompose_root(stats, coordinates)
+        else:
+            gram, moment = coordinates.normal_equations(stats)
+            values, vectors = np.linalg.eigh(gram)
+            values = np.maximum(values, 0.0)
+            rotated = vectors.T @ moment
+            means = stats.weight * np.square(coordinates.target_mean)
+            squares = float((stats.target_squares - means).sum())
+        return cls(coordinates, stats.count, stats.weight, values, vectors, rotated, squares)
+
+    @property
+    def mean_square(self) -> float:
+        """The mean squared norm of the (centered) rows."""
+        return float(self.values.sum()) / self.weight
+
+    def grid(self) -> Array:
+        """The ridges to choose from; rows that are all alike but for rounding are refused."""
+        size = self.mean_square
+        center = self.coordinates.center
+        return ridge_grid(size if size > ALIKE * float(center @ center) else 0.0)
+
+    def params(self, ridge: float) -> Array:
+        """The minimum at one ridge, (d + 1, k): that of `solve_ridge` up to rounding."""
+        shifted = self.values + self.weight * check_ridge(ridge)
+        if ridge == 0:
+            _check_rank(self.values, len(self.vectors))
+        return self.coordinates.params(self.vectors @ (self.rotated / shifted[:, None]))
+
+    @property
+    def varying(self) -> NDArray[np.bool_]:
+        return _varying(self.values)
+
+    def gcv_errors(self, ridges: Array) -> Array:
+        """Generalized cross-validation errors (RSS / n) / (1 - dof / rows)^2, from the sums alone.
+
+        With b_i = |q_i^T moment|^2 and a = n ridge: RSS = |Y|^2 - sum b_i / s_i, what no head
+        explains, plus sum b_i a^2 / (s_i (s_i + a)^2), and
+        rows - dof = rows - rank + sum a / (s_i + a).
+        A free intercept is one more degree of freedom.
+        """
+        varying = self.varying
+        values = self.values[varying]
+        energies = np.square(self.rotated[varying]).sum(axis=1)
+        spare_rows = self.count - len(values) - int(self.coordinates.is_free)
+        unexplained = max(0.0, self.target_squares - float((energies / values).sum()))
+        if spare_rows <= 0:  # every target is fitted exactly; what is left is rounding
+            spare_rows = 0
+            unexplained = 0.0
+        penalties = self.weight * ridges[:, None]
+        shifted = values + penalties
+        residuals = unexplained + (energies / values * np.square(penalties / shifted)).sum(axis=1)
+        freedom = spare_rows + (penalties / shifted).sum(axis=1)
+        return np.asarray(residuals / self.weight / np.square(freedom / self.count))
+
+
+def _decompose_root(
+    stats: SufficientStats, coordinates: Coordinates
+) -> tuple[Array, Array, Array, float]:
+    """Eigenpairs of the Gram from the root: P R_x = U s V^T, P projects the column of ones away."""
+    assert stats.root is not None
+    Z = stats.root[:, : stats.columns]
+    Y = stats.root[:, stats.columns :]
+    if coordinates.is_free:
+        ones = Z[:, -1:]
+        Y = Y - ones * coordinates.target_mean
+        Z = Z[:, :-1] - ones * coordinates.center
+    U, singular, Vt = np.linalg.svd(Z, full_matrices=False)
+    rotated = singular[:, None] * (U.T @ Y)
+    return np.square(singular), Vt.T, rotated, float(np.square(Y).sum())
+
+
+class RidgeRule(Protocol):
+    """How a ridge follows from the sums of rows, so that it can be chosen again without some."""
+
+    def choose(self, stats: SufficientStats, intercept: Intercept) -> float: ...
+
+
+@record("ridge/gcv")
+@dataclass(frozen=True)
+class Gcv:
+    """The ridge of least generalized cross-validation error, of `ridges` or of the rows' grid."""
+
+    ridges: tuple[float, ...] = ()
+
+    def choose(self, stats: SufficientStats, intercept: Intercept) -> float:
+        path = RidgePath.of(stats, intercept)
+        ridges = np.array(self.ridges) if self.ridges else path.grid()
+        return float(ridges[int(np.argmin(path.gcv_errors(ridges)))])
+
+
+@record("ridge/c")
+@dataclass(frozen=True)
+class InverseC:
+    """The ridge 1 / (C n) of logistic regression with a given C, n the weight of the rows."""
+
+    C: float
+
+    def __post_init__(self) -> None:
+        if not 0 < self.C < math.inf:
+            raise InputError(f"C (--c) must be a finite number above 0; found {self.C:g}.")
+
+    def choose(self, stats: SufficientStats, intercept: Intercept) -> float:
+        return self.of(stats.weight)
+
+    def of(self, weight: float) -> float:
+        return 1 / (self.C * weight)
+
+
+@record("ridge/choice")
+@dataclass(frozen=True)
+class RidgeChoice:
+    """A ridge, the rule that chose it (None: by hand), and whether its rows are all retained.
+
+    stale: rows that the rule saw have been forgotten since, and it was not applied again.
+    """
+
+    value: float
+    rule: RidgeRule | None = None
+    stale: bool = False
+
+    @property
+    def setting(self) -> float | RidgeRule:
+        """What to train with, to repeat the choice."""
+        return self.value if self.rule is None else self.rule

@@ -1,1 +1,1 @@
-"""A run as values, Markdown and pictures."""
+"""Reports: one HTML page about one run or several, from plain values."""

@@ -1,78 +1,55 @@
-"""Reports as pages: one HTML file for all runs, Markdown for one."""
+"""A page about one run or several: HTML that fetches nothing and runs no script."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-from probekit.files import storing, write_text
-from probekit.pages.formats import one_line, words
-from probekit.pages.pictures import Picture
-from probekit.pages.probe_page import figures_of
-from probekit.pages.render import image, render
-from probekit.report import summary
-from probekit.report.run_table import run_table
-
-SHOWN = 50
-"""So many clients and classes stand in a table; JSON has all."""
-
-Plain = Mapping[str, Any]
-Drawn = tuple[Plain, Sequence[Picture], Mapping[str, bytes]]
-"""A plain report, its pictures, and small pictures of rows by id."""
+from probekit.errors import InputError
+from probekit.files import write_bytes
+from probekit.report.tables import (
+    ReportData,
+    bounds_table,
+    clients_table,
+    costs_table,
+    heads_table,
+    runs_table,
+)
 
 
-def write_page(made: Sequence[Drawn], path: Path | str) -> list[Plain]:
-    """Write one page about runs, which needs no other file. Gives their plain values."""
-    path = Path(path).absolute()
-    with storing(path.parent):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_text(path, report_page(made))
-    return [value for value, _, _ in made]
+def render(runs: Sequence[ReportData]) -> str:
+    """The page; the same values give the same bytes."""
+    import jinja2
 
+    from probekit.report.figures import draw
 
-def report_page(made: Sequence[Drawn]) -> str:
-    """The page about these runs."""
-    table = run_table([value for value, _, _ in made])
-    places = {value["run"]: f"r{place}" for place, (value, _, _) in enumerate(made, start=1)}
-    runs = [_run(place, *one) for place, one in enumerate(made, start=1)]
-    return render("report.html.j2", runs=runs, table=table, places=places)
-
-
-def markdown(report: Plain) -> str:
-    """A report as Markdown, with its pictures beside it."""
-    text = render("report.md.j2", **_words(report))
-    return re.sub(r"\n{3,}", "\n\n", text).strip() + "\n"
-
-
-def _words(report: Plain) -> dict[str, Any]:
-    pages = [
+    if not runs:
+        raise InputError("A report needs a run; found none. Pass the folder of a run.")
+    articles = [
         {
-            **page,
-            "facts": summary.certificate_facts(page, report["run"]),
-            "caveats": summary.caveats(page),
-            "concentration": summary.concentration(page),
+            "data": data,
+            "heads": heads_table(data.evaluation),
+            "bounds": bounds_table(data),
+            "clients": clients_table(data.evaluation),
+            "costs": costs_table(data.costs),
+            "figures": draw(data),
         }
-        for page in report["certificates"]
+        for data in runs
     ]
-    proven, claimed = summary.claims(report)
-    said: Plain = {"sentences": summary.sentences(report), "proven": proven, "claimed": claimed}
-    said = {**said, "rebuilt": summary.rebuilt(report)}
-    sources = sorted({one["source"] for one in report["stages"] if one["source"]})
-    return {"report": report, "pages": pages, "shown": SHOWN, "sources": sources, **said}
+    comparison = runs_table(runs) if len(runs) > 1 else None
+    title = runs[0].name if len(runs) == 1 else f"{len(runs)} runs"
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("probekit.report"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    template = environment.get_template("page.html.j2")
+    return template.render(title=title, articles=articles, comparison=comparison)
 
 
-def _run(place: int, report: Plain, pictures: Sequence[Picture], thumbnails: Mapping[str, bytes]) -> dict[str, Any]:
-    """What the page's template is given of a run."""
-    prefix = f"r{place}"
-    return {
-        **_words(report),
-        "id": prefix,
-        "config": [summary.Fact(name, one_line(one)) for name, one in report["config"].items() if one is not None],
-        "environment": [summary.Fact(name, one_line(one)) for name, one in report["environment"].items()],
-        "inputs": [summary.Fact(words(name), one_line(one), exact=True) for name, one in report["inputs"].items()],
-        "name": Path(report["run"]).name or report["run"],
-        **figures_of(pictures, prefix),
-        "thumbnails": {row: image(content) for row, content in thumbnails.items()},
-    }
+def write_page(runs: Sequence[ReportData], path: Path) -> Path:
+    write_bytes(path, render(runs).encode())
+    return path

@@ -1,1 +1,1 @@
-"""Runs: what was trained, by whom, on which rows, and every request since."""
+"""Runs: federated training and unlearning, written to a folder."""

@@ -1,180 +1,300 @@
-"""The files of a run folder besides its states: run.json, the partition, where and with what it was made."""
+"""A run's folder: strictly read, written aside and renamed.
+
+run.json                  options, encoding, versions, a random id; written once
+commitment.safetensors    the leaves of all rows, sorted by value; written once
+partition.safetensors     who holds which rows, and the salts that open their leaves
+states/0001/              head/, kept.safetensors, certificate.json, history.jsonl
+
+The newest state counts. It retains the rows of the partition less those that its history forgot.
+"""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator
+import platform
+import re
+import time
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+import msgspec
 import numpy as np
 from filelock import FileLock
-from numpy.typing import NDArray
 
 from probekit import __version__
-from probekit.cache.journal import refuse
-from probekit.errors import CacheError, CorruptError, InputError, VerificationError
-from probekit.files import (
-    ASIDE,
-    new_folder,
-    parsed,
-    read_limited,
-    remove_file,
-    remove_folder,
-    restore_folder,
-    storing,
-    sweep,
-)
-from probekit.runs import tensors
-from probekit.values import Json, Partition
+from probekit.arrays import Ids
+from probekit.certificates.certificate import Certificate
+from probekit.embeddings import Encoding
+from probekit.errors import CorruptError, InputError, MismatchError, NotFoundError, WireError
+from probekit.federated.federation import Federation
+from probekit.files import MAX_JSON_BYTES, acquire, read_limited, storage_errors, sweep
+from probekit.objective import Model
+from probekit.progress import Progress, Step
+from probekit.records import parse, record
+from probekit.runs.options import TrainOptions
+from probekit.runs.rows import Mask, RunRows
 
-SCHEMA = 1
-NOTE, LEDGER, PARTITION = "run.json", "ledger.jsonl", "partition.safetensors"
-REFERENCES, CERTIFICATE = "references", "certificate.json"
-PACKAGES = ("numpy", "scipy", "scikit-learn", "safetensors", "faiss-cpu", "torch")
-THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
-FIELDS = {"config": dict, "inputs": dict, "partition": str, "state": int, "ledger": str}
-MOST_BYTES = 2**24
-"""The size of a run.json that is read at all."""
+FORMAT = 1
+DESCRIPTION = "run.json"
+COMMITMENT = "commitment.safetensors"
+ROWS = "partition.safetensors"
+STATES = "states"
+HEAD = "head"
+KEPT = "kept.safetensors"
+CERTIFICATE = "certificate.json"
+HISTORY = "history.jsonl"
+LOCK = ".lock"
+MAX_BYTES = 1 << 36
+NUMBER = re.compile(r"\d{4,9}", re.ASCII)
+RUN_ID = re.compile(r"[0-9a-f]{32}")
+SAMPLE_ID = re.compile(r"[0-9a-f]{64}")
+RESTORE = "Restore the run from a copy, or train again."
 
-
-def environment() -> dict[str, Json]:
-    """What a run was made with: versions, machine and thread settings, as plain values."""
-    import platform
-    from importlib import metadata  # which takes the whole of email along
-
-    versions: dict[str, Json] = {}
-    for name in PACKAGES:
-        try:
-            versions[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            versions[name] = None
-    return {
-        "probekit": __version__,
-        "python": platform.python_version(),
-        "platform": platform.platform(),
-        "machine": platform.machine(),
-        "cores": os.cpu_count(),
-        "threads": {name: os.environ[name] for name in THREADS if name in os.environ},
-        "packages": versions,
-    }
+T = TypeVar("T")
 
 
-def read_note(path: Path) -> dict[str, Any]:
-    """What run.json says, if it is of our schema."""
-    try:
-        note = parsed(read_limited(path / NOTE, MOST_BYTES))
-        if not isinstance(note, dict):
-            raise ValueError("it is no JSON object")
-    except ValueError as error:
-        why = f"{path / NOTE} is not one that was written: {error}"
-        raise VerificationError(f"{why}. Restore it from a copy, or train again.") from error
-    if note.get("schema") != SCHEMA:
-        raise CacheError(
-            f"{path} was written by probekit {note.get('probekit', 'of another time')} with run schema "
-            f"{note.get('schema')}; this one reads {SCHEMA}. Use that version, or train again."
+@dataclass(frozen=True)
+class Description:
+    """What run.json says: nothing computed over clients' rows, no names of clients or classes.
+
+    network: the sha256 of the network that training starts from; "" for a head.
+    """
+
+    id: str
+    options: TrainOptions
+    encoding: dict[str, Any]
+    width: int
+    source: str
+    versions: dict[str, str]
+    network: str = ""
+    format: int = FORMAT
+
+    @classmethod
+    def of(
+        cls, run_id: str, options: TrainOptions, encoding: Encoding, *, width: int, source: str
+    ) -> Description:
+        versions = {
+            "probekit": __version__,
+            "numpy": np.__version__,
+            "python": platform.python_version(),
+        }
+        return cls(run_id, options, encoding.to_dict(), width, source, versions)
+
+    def of_model(self, model: Model) -> Description:
+        return replace(self, network=model.digest)
+
+    def dump(self) -> bytes:
+        return msgspec.json.format(msgspec.json.encode(self, order="sorted"), indent=1) + b"\n"
+
+    def read_encoding(self) -> Encoding:
+        return Encoding.from_dict(self.encoding)
+
+
+class Event(msgspec.Struct, frozen=True, tag_field="event", forbid_unknown_fields=True):
+    """A line of a history. The date and the order of events cannot be attested."""
+
+    date: str
+
+
+class Cost(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What clients were asked: rounds, bytes of arrays to and from them; and how long it took."""
+
+    rounds: int = 0
+    sent: int = 0
+    received: int = 0
+    seconds: float = 0.0
+
+    @classmethod
+    def of(cls, federation: Federation, started: float) -> Cost:
+        """Of a federation that was first asked at this time (time.monotonic)."""
+        traffic = federation.traffic
+        seconds = round(time.monotonic() - started, 3)
+        return cls(traffic.rounds, traffic.sent, traffic.received, seconds)
+
+
+class Trained(Event, frozen=True, tag="trained"):
+    """poison: of a trial with a backdoor, as it was asked for."""
+
+    fingerprint: str
+    cost: Cost
+    poison: str | None = None
+
+
+class Joined(Event, frozen=True, tag="joined"):
+    """fingerprint: of the run with the new rows, of which there are so many."""
+
+    fingerprint: str
+    rows: int
+    cost: Cost
+
+
+class Unlearned(Event, frozen=True, tag="unlearned"):
+    """rows: how many this request forgot, test rows and the server's included."""
+
+    clients: tuple[str, ...]
+    samples: tuple[str, ...]
+    rows: int
+    method: str
+    cost: Cost
+
+
+class Erased(Event, frozen=True, tag="erased"):
+    rows: int
+    token: str
+
+
+AnyEvent = Trained | Joined | Unlearned | Erased
+
+
+@record("run/commitment")
+@dataclass(frozen=True, eq=False)
+class Commitment:
+    """The leaves of all rows, (n, 32), sorted by value."""
+
+    leaves: Ids
+
+    def __post_init__(self) -> None:
+        shape = self.leaves.shape
+        if len(shape) != 2 or shape[1] != 32:
+            raise InputError(f"Leaves have shape (n, 32); found {shape}. Train again.")
+
+
+def forgotten(rows: RunRows, events: Sequence[AnyEvent]) -> Mask:
+    """Which rows a history says are forgotten."""
+    requests = [event for event in events if isinstance(event, Unlearned)]
+    clients = {name for event in requests for name in event.clients}
+    samples = {sample for event in requests for sample in event.samples}
+    return rows.held_by(clients) | rows.with_ids(samples)
+
+
+def retained(rows: RunRows, events: Sequence[AnyEvent]) -> RunRows:
+    return rows.take(~forgotten(rows, events))
+
+
+def state_numbers(run: Path) -> list[int]:
+    """The complete states, oldest first."""
+    folder = run / STATES
+    entries = folder.iterdir() if folder.is_dir() else ()
+    numbers = sorted(int(entry.name) for entry in entries if NUMBER.fullmatch(entry.name))
+    if not numbers:
+        raise CorruptError(f"{run} has no state. {RESTORE}")
+    return numbers
+
+
+def state_folder(run: Path, number: int) -> Path:
+    return run / STATES / f"{number:04}"
+
+
+def find_run(folder: Path) -> Path:
+    """The real folder of a run; refuses links and anything but files and folders inside of it."""
+    run = folder.expanduser().resolve()
+    if not (run / DESCRIPTION).is_file():
+        raise NotFoundError(
+            f"{folder} is no run: it has no {DESCRIPTION}. Pass a folder that train wrote."
         )
-    for name, kind in FIELDS.items():
-        if not isinstance(note.get(name), kind):
-            raise CorruptError(f"{path / NOTE} does not say its {name}. Restore it from a copy, or train again.")
-    return note
+    for path in run.rglob("*"):
+        if path.is_symlink() or not (path.is_file() or path.is_dir()):
+            raise CorruptError(
+                f"A run holds files and folders; {path} is a link or a device. Remove it, or put "
+                "its content in its place."
+            )
+    return run
 
 
-def write_partition(path: Path, partition: Partition, rows: NDArray[np.int64] | None) -> str:
-    """Write who holds which rows, and which rows of the cached set those are; gives the file's sha256."""
-    arrays = {
-        "held": np.concatenate(list(partition.clients.values())).astype("<i8"),
-        "ends": np.cumsum([len(held) for held in partition.clients.values()]).astype("<i8"),
-    }
-    if len(partition.server):
-        arrays["server"] = partition.server.astype("<i8")
-    if rows is not None:
-        arrays["rows"] = rows.astype("<i8")
-    note: dict[str, Json] = {"clients": list(partition.clients), "rows": partition.rows}
-    return tensors.put(path, arrays, {**note, "scheme": partition.scheme, "seed": partition.seed})
+def read_description(run: Path) -> tuple[Description, bytes]:
+    """What run.json says, and its bytes."""
+    path = run / DESCRIPTION
+    content = _read(path, MAX_JSON_BYTES)
+    version = decode(path, content, dict[str, Any]).get("format")
+    if version != FORMAT:
+        raise MismatchError(
+            f"{run} is a run of another version of probekit (format {version!r}); this one reads "
+            f"format {FORMAT}. Use the version that wrote it, or train again."
+        )
+    description: Description = decode(path, content, Description)
+    try:
+        description.read_encoding()
+        is_ours = description.dump() == content and RUN_ID.fullmatch(description.id)
+    except (KeyError, TypeError, ValueError):
+        is_ours = None
+    if not is_ours or description.width < 1:
+        raise CorruptError(f"{path} is not as probekit wrote it. {RESTORE}")
+    return description, content
 
 
-def read_partition(path: Path, stated: str) -> tuple[Partition, NDArray[np.int64] | None]:
-    """The partition, and the rows of the cached set that it divides (None: all)."""
-    arrays, note = tensors.take(path, stated)
-    held, ends = arrays["held"], arrays["ends"].tolist()
-    clients = {name: held[i:j] for name, i, j in zip(note["clients"], [0, *ends], ends, strict=False)}
-    if len(clients) != len(ends):
-        raise CorruptError(f"{path} has the rows of {len(ends)} clients and {len(clients)} names. Restore it.")
-    server = arrays.get("server", np.empty(0, np.int64))
-    return Partition(clients, server, note["rows"], note["scheme"], note["seed"]), arrays.get("rows")
+def read_events(folder: Path) -> tuple[AnyEvent, ...]:
+    """A state's history: trained first and only first, no name twice in a request."""
+    path = folder / HISTORY
+    content = _read(path, MAX_JSON_BYTES)
+    events = tuple(decode(path, line, AnyEvent) for line in content.splitlines())
+    if dump_events(events) != content:
+        raise CorruptError(f"{path} is not as probekit wrote it. {RESTORE}")
+    firsts = [number for number, event in enumerate(events) if isinstance(event, Trained)]
+    requests = [event for event in events if isinstance(event, Unlearned)]
+    names = [listed for event in requests for listed in (event.clients, event.samples)]
+    is_hex = all(SAMPLE_ID.fullmatch(sample) for event in requests for sample in event.samples)
+    if firsts != [0] or not is_hex or any(list(part) != sorted(set(part)) for part in names):
+        raise CorruptError(f"{path} has events of no run. {RESTORE}")
+    return events
 
 
-def next_state(run: Path) -> Path:
-    """Where the next state is written until it is the state."""
-    return run / "states" / f"{ASIDE}state"
+def dump_events(events: Sequence[AnyEvent]) -> bytes:
+    return b"".join(msgspec.json.encode(event, order="sorted") + b"\n" for event in events)
 
 
-def state_folder(path: Path, number: int) -> Path:
-    """Where a state stands."""
-    return path / "states" / f"{number:04d}"
+def read_record(path: Path, kind: type[T]) -> T:
+    content = _read(path, MAX_BYTES)
+    try:
+        return parse(content, kind, max_bytes=MAX_BYTES)
+    except WireError as error:
+        raise CorruptError(f"{path} cannot be read: {error} {RESTORE}") from error
 
 
-def states(path: Path) -> list[int]:
-    """The numbers of the states that are there: of a purged one there is only its certificate."""
-    folders = (folder for folder in (path / "states").iterdir() if folder.name.isdigit())
-    return sorted(int(folder.name) for folder in folders if {one.name for one in folder.iterdir()} != {CERTIFICATE})
+def read_certificate(folder: Path) -> Certificate | None:
+    """None where the head could not be certified."""
+    path = folder / CERTIFICATE
+    content = _read(path, MAX_JSON_BYTES)
+    certificate: Certificate | None = decode(path, content, Certificate | None)
+    if dump_certificate(certificate) != content:
+        raise CorruptError(f"{path} is not as probekit wrote it. {RESTORE}")
+    return certificate
 
 
-def drop_leftovers(path: Path, state: int) -> None:
-    """Remove what killed processes left: states beyond the current one, and what was not yet in its place."""
-    for folder in (path / "states").iterdir():
-        if not folder.name.isdigit() or int(folder.name) > state:
-            remove_folder(folder)
-    sweep(path, "states", "states/*")
+def dump_certificate(certificate: Certificate | None) -> bytes:
+    document = None if certificate is None else certificate.to_dict()
+    return msgspec.json.format(msgspec.json.encode(document), indent=1) + b"\n"
 
 
-def drop_partitions(stays: Path) -> None:
-    """Remove all partitions of a run but one."""
-    for path in stays.parent.glob("partition*.safetensors"):
-        if path.name != stays.name:
-            remove_file(path)
+def decode(path: Path, content: bytes, kind: Any) -> Any:
+    """JSON of this type."""
+    try:
+        return msgspec.json.decode(content, type=kind)
+    except (ValueError, RecursionError) as error:
+        raise CorruptError(f"{path} is damaged: {error}. {RESTORE}") from error
 
 
-def lock_of(path: Path) -> FileLock:
-    """Beside the run, so that it also guards its appearing and its replacement."""
-    return FileLock(path.absolute().parent / f".{path.name}.lock")
-
-
-def checkpoint_path(path: Path) -> Path:
-    """Where it stands how far an unfinished training for this run is."""
-    return path.absolute().parent / f".{path.name}.training"
-
-
-def job_path(path: Path) -> Path:
-    """Where it stands what an unfinished work with clients elsewhere is called."""
-    return path.absolute().parent / f".{path.name}.job"
-
-
-def noise_path(path: Path) -> Path:
-    """Where the ledger of a run that is not trained yet fixes its noise."""
-    return path.absolute().parent / f".{path.name}.noise"
-
-
-def refuse_taken(path: Path, *, force: bool) -> None:
-    """Refuse a folder that holds a finished run (unless it may be replaced) or anything that is not a run."""
-    if not path.exists() or (path.is_dir() and not any(path.iterdir())):
-        return
-    refuse(path)
-    if not (path / NOTE).is_file():
-        raise InputError(f"{path} exists and is not a run folder. Choose another folder, or remove it.")
-    if not force:
-        raise InputError(f"{path} holds a finished run. Give `force=True` to replace it, or choose another folder.")
+def now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 @contextmanager
-def appearing(path: Path, *, force: bool = False) -> Iterator[Path]:
-    """A folder to fill, which is then the run of that name; under its lock, so that it replaces no other."""
-    with storing(path.parent):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with lock_of(path):
-            restore_folder(path)
-            refuse_taken(path, force=force)
-            with new_folder(path, aside=path.absolute().parent / f"{ASIDE}{path.name}", closed=True) as aside:
-                yield aside
+def working(run: Path, progress: Progress) -> Iterator[None]:
+    """Hold a run's lock; what killed commands left aside is removed."""
+    lock = FileLock(run / LOCK)
+    with storage_errors(run):
+        acquire(lock, lambda: progress(Step(f"waiting for another command on {run.name}", 0)))
+        try:
+            sweep(run)
+            yield
+        finally:
+            lock.release()
+
+
+def _read(path: Path, limit: int) -> bytes:
+    try:
+        return read_limited(path, limit)
+    except FileNotFoundError as error:
+        raise CorruptError(f"{path} is missing. {RESTORE}") from error

@@ -1,128 +1,442 @@
-"""The rows of a run: those that can be used, those of a state, and the samples that a request means."""
+"""The rows of a run: who holds them, and the salted digests by which they are committed.
+
+A row's leaf is the sha256 of its salt, id, role, client, label and embedding. Whoever has the row
+and its salt can open the leaf; without the salt it says nothing. Leaves are sorted by value, so
+that their order says nothing either.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import secrets
+import struct
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
-from typing import Any, NamedTuple
+from dataclasses import dataclass, replace
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from probekit.cache import DiskStore
-from probekit.cache.ids import meant
-from probekit.custody.petitions import Petition
-from probekit.custody.seals import opened
+from probekit.arrays import TEXT, Array, Ids, Indices, Texts, id_keys, stack_ids
+from probekit.embeddings import BLOCK, EmbeddingSet, Encoding, Rows
 from probekit.errors import InputError
-from probekit.federated.server_share import drawn_from_clients, returned
-from probekit.runs.folder import RunFolder
-from probekit.runs.ledger import PURGE as PURGE
-from probekit.runs.ledger import UNLEARN as UNLEARN
-from probekit.runs.ledger import LedgerEntry
-from probekit.unlearning.request import Relabelled, SampleRef, UnlearnRequest
-from probekit.unlearning.rows import remaining_rows
-from probekit.values import UNLABELLED, EmbeddingSet, Partition
+from probekit.heads import Task
+from probekit.records import record
+
+TRAINING, TEST, SERVER = range(3)
+"""Roles. Test rows belong to client ""; the server's to the client they came from, or to ""."""
+
+SALT_BYTES = 16
+Bytes = NDArray[np.uint8]
+Mask = NDArray[np.bool_]
 
 
-class RunRows(NamedTuple):
-    """Rows of a cached set, and who holds them."""
+@dataclass(frozen=True)
+class Span:
+    """Some rows of a matrix, read when they are used."""
 
-    embeddings: EmbeddingSet
-    partition: Partition
+    matrix: Rows
+    start: int
+    stop: int
 
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return len(self), self.matrix.shape[1]
 
-def usable(embeddings: EmbeddingSet) -> tuple[EmbeddingSet, NDArray[np.int64] | None]:
-    """The rows with a label and an embedding, and their numbers (None: all rows are so)."""
-    good = embeddings.labels != UNLABELLED
-    if embeddings.masked is not None:
-        good &= ~embeddings.masked
-    if good.all() and len(good):
-        return embeddings, None
-    if not good.any():
-        raise InputError(
-            f"No row can be used: of {len(embeddings)} rows none has both a label and an embedding. Extract a data set "
-            "that has labels (`label_column`)."
-        )
-    rows = np.flatnonzero(good).astype(np.int64)
-    return embeddings.select(rows), rows
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return self.matrix.dtype
 
+    def __len__(self) -> int:
+        return self.stop - self.start
 
-def request_of(entry: LedgerEntry) -> UnlearnRequest:
-    """What a ledger entry says was asked for."""
-    plain: Any = entry.details["request"]
-    if not opened(plain):
-        raise InputError(f"What was asked for in entry {entry.number} of the ledger was erased by a purge of its rows.")
-    return UnlearnRequest.from_plain(plain)
+    def __getitem__(self, index: Any) -> NDArray[Any]:
+        if isinstance(index, slice):
+            start, stop, step = index.indices(len(self))
+            return self.matrix[self.start + start : self.start + stop : step]
+        return self.matrix[self.start + np.arange(len(self))[index]]
+
+    def __array__(self, dtype: Any = None, *, copy: bool | None = None) -> NDArray[Any]:
+        return np.array(self[:], dtype=dtype, copy=copy)
 
 
-def requests(run: RunFolder, state: int | None = None) -> list[UnlearnRequest]:
-    """Everything that was ever asked for (up to a state) and not erased since, in order."""
-    last = run.state if state is None else state
-    asked = [entry for entry in run.entries() if entry.action == UNLEARN and entry.state <= last]
-    return [request_of(entry) for entry in asked if opened(entry.details["request"])]
+@dataclass(frozen=True, eq=False)
+class Chosen:
+    """Rows of a matrix by their numbers, read when they are used."""
+
+    matrix: Rows
+    numbers: Indices
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return len(self), self.matrix.shape[1]
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return self.matrix.dtype
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    def __getitem__(self, index: Any) -> NDArray[Any]:
+        return self.matrix[self.numbers[index]]
+
+    def __array__(self, dtype: Any = None, *, copy: bool | None = None) -> NDArray[Any]:
+        return np.array(self[:], dtype=dtype, copy=copy)
 
 
-def rows_at(run: RunFolder, store: DiskStore, state: int | None = None, *, joining: Collection[str] = ()) -> RunRows:
-    """The run's rows as they stood in a state: the cached set without the samples that were taken out until then.
+@record("run/rows")
+@dataclass(frozen=True, eq=False)
+class RunRows:
+    """The rows of a run, by role, then by client, then in the order of the data.
 
-    A client that was forgotten still holds its rows there: a state's `counts` say whose it was trained on. Rows of it
-    that the server's share was drawn from are its own again, unless it is `joining`.
+    clients, holders: the clients' names, in order; the number of each row's client.
+    outputs: names of the classes or of the targets; labels (n,) or targets (n, k) say which.
+    salts: (n, 16), which open the rows' leaves; leaves: their places in the commitment.
     """
-    number = run.state if state is None else state
-    embeddings, partition, entries = run.embeddings(store), run.partition(), run.entries()
-    rebased = max((n for n, one in enumerate(entries) if one.action == PURGE and one.details["cache"]), default=-1)
-    for entry in entries[rebased + 1 :]:
-        if entry.action != UNLEARN or entry.state > number:
-            continue
-        request = request_of(entry)
-        if request.by_row:
-            counts = {name: len(held) for name, held in partition.clients.items()}
-            everyone, rows_only = replace(run.trained(number), counts=counts), replace(request, clients=(), added=())
-            rest = remaining_rows(everyone, rows_only, embeddings, partition)
-            embeddings, partition = rest.embeddings, rest.partition
-    if drawn_from_clients(partition):
-        partition = returned(embeddings, partition, {*run.trained(number).counts, *joining})
-    return RunRows(embeddings, partition)
+
+    clients: tuple[str, ...]
+    holders: Indices
+    roles: Bytes
+    ids: Ids
+    outputs: tuple[str, ...]
+    labels: Indices | None
+    targets: Array | None
+    salts: Bytes
+    leaves: Indices
+
+    def __post_init__(self) -> None:
+        count = len(self.ids)
+        expected = {
+            "holders": (count,),
+            "roles": (count,),
+            "ids": (count, 32),
+            "labels": (count,),
+            "targets": (count, len(self.outputs)),
+            "salts": (count, SALT_BYTES),
+            "leaves": (count,),
+        }
+        columns = {name: getattr(self, name) for name in expected}
+        wrong = [
+            name
+            for name, column in columns.items()
+            if column is not None and column.shape != expected[name]
+        ]
+        if wrong or (self.labels is None) == (self.targets is None):
+            raise InputError(
+                f"A run's {count} rows need every column, and labels or targets; found wrong "
+                f"{', '.join(wrong) or 'labels or targets'}. Train again."
+            )
+        order = self.holders + len(self.clients) * self.roles.astype(np.int64)
+        is_right = {
+            "clients": _are_numbers(self.holders, self.clients) and _is_sorted(self.clients),
+            "roles": _are_numbers(self.roles, (TRAINING, TEST, SERVER)),
+            "labels": self.labels is None or _are_numbers(self.labels, self.outputs),
+            "outputs": len(set(self.outputs)) == len(self.outputs),
+            "targets": self.targets is None or bool(np.isfinite(self.targets).all()),
+            "leaves": len(np.unique(self.leaves)) == count and not (self.leaves < 0).any(),
+            "order": not (np.diff(order) < 0).any(),
+        }
+        if not all(is_right.values()):
+            wrong = [name for name, right in is_right.items() if not right]
+            raise InputError(
+                f"A run's {count} rows need clients in order, each row one of them, a label and a "
+                f"leaf of its own; found wrong {', '.join(wrong)}. Train again."
+            )
+
+    @classmethod
+    def of(cls, rows: EmbeddingSet, *, clients: Texts, roles: Bytes) -> Self:
+        """Rows with new salts, not yet committed; the client and the role of each row."""
+        count = len(rows)
+        names, holders = np.unique(clients, return_inverse=True)
+        order = np.lexsort((holders, roles))
+        salts = np.frombuffer(secrets.token_bytes(SALT_BYTES * count), np.uint8)
+        return cls(
+            clients=tuple(names.tolist()),
+            holders=holders[order].astype(np.int64),
+            roles=roles[order],
+            ids=rows.ids[order],
+            outputs=rows.class_names if rows.targets is None else rows.target_names,
+            labels=None if rows.labels is None else rows.labels[order].astype(np.int64),
+            targets=None if rows.targets is None else rows.targets[order],
+            salts=salts.reshape(-1, SALT_BYTES),
+            leaves=np.arange(count),
+        ).take(np.arange(count))
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @property
+    def size(self) -> int:
+        """How many rows these stand for."""
+        return len(self)
+
+    def same_rows(self, other: RunRows) -> bool:
+        """Whether the same clients hold the same rows, whatever the salts."""
+        return (
+            self.clients == other.clients
+            and (self.targets is None) == (other.targets is None)
+            and all(
+                np.array_equal(getattr(self, name), getattr(other, name))
+                for name in ("holders", "roles", "ids")
+            )
+            and np.array_equal(self.answers, other.answers)
+        )
+
+    @property
+    def answers(self) -> Texts | Array:
+        """The class's name of each row, or its targets."""
+        if self.targets is not None:
+            return self.targets
+        assert self.labels is not None
+        return np.array(self.outputs, TEXT)[self.labels]
+
+    def joined(self, other: RunRows) -> RunRows:
+        """These rows and others, of other clients."""
+        clients = tuple(sorted({*self.clients, *other.clients}))
+        outputs = tuple(dict.fromkeys((*self.outputs, *other.outputs)))
+        parts = (self, other)
+        holders = np.concatenate([_renumbered(p.holders, p.clients, clients) for p in parts])
+        columns = {
+            name: np.concatenate([getattr(part, name) for part in parts])
+            for name in ("roles", "ids", "salts", "leaves", "targets")
+            if getattr(self, name) is not None
+        }
+        if self.labels is not None:
+            labels = [
+                _renumbered(part.labels, part.outputs, outputs)
+                for part in parts
+                if part.labels is not None
+            ]
+            columns["labels"] = np.concatenate(labels)
+        order = np.lexsort((holders, columns["roles"]))
+        ordered = {name: column[order] for name, column in columns.items()}
+        return replace(self, clients=clients, outputs=outputs, holders=holders[order], **ordered)
+
+    def take(self, rows: Indices | Mask) -> Self:
+        """These rows, in their order; without the clients and classes that have none of them."""
+        used, holders = np.unique(self.holders[rows], return_inverse=True)
+        outputs = self.outputs
+        labels = self.labels
+        if labels is not None:
+            classes, labels = np.unique(labels[rows], return_inverse=True)
+            outputs = tuple(outputs[number] for number in classes.tolist())
+        return replace(
+            self,
+            clients=tuple(self.clients[number] for number in used.tolist()),
+            holders=holders.astype(np.int64),
+            roles=self.roles[rows],
+            ids=self.ids[rows],
+            outputs=outputs,
+            labels=None if labels is None else labels.astype(np.int64),
+            targets=None if self.targets is None else self.targets[rows],
+            salts=self.salts[rows],
+            leaves=self.leaves[rows],
+        )
+
+    def held_by(self, clients: Collection[str]) -> Mask:
+        """Which rows these clients hold."""
+        are_these = np.array([name in clients for name in self.clients], bool)
+        return np.asarray(are_these[self.holders])
+
+    def with_ids(self, samples: Collection[str]) -> Mask:
+        """Which rows are of these samples (hex ids)."""
+        keys = id_keys(stack_ids(bytes.fromhex(sample) for sample in samples))
+        return np.isin(id_keys(self.ids), keys)
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """The classes of a head that is trained on these rows, or all targets."""
+        if self.labels is None:
+            return self.outputs
+        present = np.unique(self.labels[self.roles == TRAINING])
+        return tuple(self.outputs[number] for number in present.tolist())
+
+    @property
+    def task(self) -> Task:
+        """What a head of these rows predicts."""
+        if self.targets is None:
+            return "classes"
+        is_binary = np.isin(self.targets[self.roles == TRAINING], (0.0, 1.0)).all()
+        return "labels" if is_binary else "numbers"
+
+    def counts(self) -> dict[str, int]:
+        """How many rows each client trains on."""
+        counts = np.bincount(self.holders[self.roles == TRAINING], minlength=len(self.clients))
+        pairs = zip(self.clients, counts.tolist(), strict=True)
+        return {client: count for client, count in pairs if count}
+
+    def client_sets(
+        self, matrix: Rows, encoding: Encoding, classes: tuple[str, ...]
+    ) -> dict[str, EmbeddingSet]:
+        """Each client's training rows; matrix: the embeddings of all of these rows."""
+        rows = self.embedding_set(matrix, encoding, classes)
+        stop = int((self.roles == TRAINING).sum())
+        starts = np.searchsorted(self.holders[:stop], np.arange(len(self.clients) + 1)).tolist()
+        spans = zip(self.clients, starts, starts[1:], strict=False)
+        return {client: part_of(rows, start, end) for client, start, end in spans if end > start}
+
+    def role_set(
+        self, matrix: Rows, encoding: Encoding, classes: tuple[str, ...], role: int
+    ) -> EmbeddingSet | None:
+        """The test rows or the server's; a label of no class is -1. None where there are none."""
+        rows = self.embedding_set(matrix, encoding, classes)
+        start, stop = np.searchsorted(self.roles, [role, role + 1]).tolist()
+        return part_of(rows, start, stop) if stop > start else None
+
+    def embedding_set(
+        self, matrix: Rows, encoding: Encoding, classes: tuple[str, ...]
+    ) -> EmbeddingSet:
+        labels = self.labels
+        if labels is not None:
+            numbers = {name: number for number, name in enumerate(classes)}
+            labels = np.array([numbers.get(name, -1) for name in self.outputs], np.int64)[labels]
+        return EmbeddingSet(
+            rows=matrix,
+            ids=self.ids,
+            encoding=encoding,
+            labels=labels,
+            class_names=() if labels is None else classes,
+            targets=self.targets,
+            target_names=self.outputs if labels is None else (),
+        )
 
 
-def read_request(
-    client: str | None = None,
-    *,
-    clients: Sequence[str] = (),
-    samples: Sequence[str] = (),
-    relabel: Mapping[str, int] | Sequence[str] = (),
-    add: Sequence[str] = (),
-    asked: Sequence[Petition] = (),
-) -> UnlearnRequest:
-    """The request in these texts: a sample is ID or CLIENT/ID, a relabelled one ID=LABEL or CLIENT/ID=LABEL."""
-    changed, names = [], (*clients, *([client] if client is not None else []))
-    if isinstance(relabel, Mapping):
-        relabel = [f"{name}={label}" for name, label in relabel.items()]
-    for text in relabel:
-        name, equals, label = text.rpartition("=")
-        if not equals or not label.isdecimal():
-            raise InputError(f"A relabelled sample is written ID=NUMBER; found {text!r}.")
-        changed.append(Relabelled(_held(name)[0], int(label), _held(name)[1]))
-    refs, by = tuple(SampleRef(*_held(text)) for text in samples), tuple(asked) or (Petition(),)
-    return UnlearnRequest(names, refs, tuple(changed), tuple(add), by)
+@record("run/file")
+@dataclass(frozen=True)
+class FileFacts:
+    """Of a statistics file: how many rows its sums are of, and its date."""
+
+    rows: int
+    date: str
 
 
-def _held(text: str) -> tuple[str, str | None]:
-    client, slash, sample = text.rpartition("/")
-    return sample, client if slash else None
+@record("run/files")
+@dataclass(frozen=True, eq=False)
+class RunFiles(RunRows):
+    """Clients of whom only statistics files exist, an entry each; their classes are all outputs.
+
+    ids: the digests of their sums, which stand for embeddings in leaves too. targets: 0.
+    kind: what a head predicts. files: by client.
+    """
+
+    kind: Task
+    files: Mapping[str, FileFacts]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        counts = [self.files[name].rows for name in self.clients if name in self.files]
+        if len(counts) < len(self.clients) or min(counts, default=1) < 1 or self.roles.any():
+            raise InputError("Every client of files needs one, with rows. Train again.")
+
+    @property
+    def size(self) -> int:
+        return sum(self.counts().values())
+
+    def take(self, rows: Indices | Mask) -> Self:
+        taken = super().take(rows)
+        return replace(taken, files={name: self.files[name] for name in taken.clients})
+
+    def joined(self, other: RunRows) -> RunRows:
+        assert isinstance(other, RunFiles)
+        both = replace(self, files={**self.files, **other.files})
+        return super(RunFiles, both).joined(other)
+
+    @property
+    def task(self) -> Task:
+        return self.kind
+
+    def counts(self) -> dict[str, int]:
+        return {name: self.files[name].rows for name in self.clients}
+
+    def client_sets(
+        self, matrix: Rows, encoding: Encoding, classes: tuple[str, ...]
+    ) -> dict[str, EmbeddingSet]:
+        return {}
+
+    def role_set(
+        self, matrix: Rows, encoding: Encoding, classes: tuple[str, ...], role: int
+    ) -> EmbeddingSet | None:
+        return None
 
 
-def full_ids(request: UnlearnRequest, embeddings: EmbeddingSet) -> UnlearnRequest:
-    """The request with beginnings of ids and names of rows made into ids."""
-    known, named = set(embeddings.ids), dict(zip(embeddings.names or (), embeddings.ids, strict=False))
+def commit(rows: RunRows, matrix: Rows) -> tuple[RunRows, Ids]:
+    """The rows, and the commitment to them: all leaves, sorted; matrix: embeddings as stored."""
+    leaves = leaves_of(rows, matrix)
+    by_value = np.argsort(id_keys(leaves))
+    places = np.empty(len(rows), np.int64)
+    places[by_value] = np.arange(len(rows))
+    return replace(rows, leaves=places), np.ascontiguousarray(leaves[by_value])
 
-    def full(text: str) -> str:
-        matches = meant(text, known, named)
-        if len(matches) != 1:
-            hint = "give a full id (`probekit cache info SET --rows`)"
-            raise InputError(f"{text!r} means {len(matches)} samples of this run; {hint}.")
-        return matches.pop()
 
-    samples = tuple(replace(one, sample=full(one.sample)) for one in request.samples)
-    changed = tuple(replace(one, sample=full(one.sample)) for one in request.relabelled)
-    return replace(request, samples=samples, relabelled=changed)
+def _are_numbers(column: NDArray[Any], names: Sequence[object]) -> bool:
+    return not len(column) or bool(column.min() >= 0 and column.max() < len(names))
+
+
+def _renumbered(numbers: Indices, old: Sequence[str], new: Sequence[str]) -> Indices:
+    """Numbers of some names as numbers of others."""
+    places = {name: place for place, name in enumerate(new)}
+    return np.array([places[name] for name in old], np.int64)[numbers]
+
+
+def _is_sorted(names: Sequence[str]) -> bool:
+    return list(names) == sorted(set(names))
+
+
+def part_of(rows: EmbeddingSet, start: int, stop: int) -> EmbeddingSet:
+    """Some rows of a set, read when they are used."""
+    return EmbeddingSet(
+        rows=Span(rows.rows, start, stop),
+        ids=rows.ids[start:stop],
+        encoding=rows.encoding,
+        labels=None if rows.labels is None else rows.labels[start:stop],
+        class_names=rows.class_names,
+        targets=None if rows.targets is None else rows.targets[start:stop],
+        target_names=rows.target_names,
+        columns={name: column[start:stop] for name, column in rows.columns.items()},
+        source=rows.source,
+    )
+
+
+def leaf(salt: bytes, sample: bytes, role: int, client: bytes, answer: bytes, row: bytes) -> bytes:
+    """The salted digest of one row: what it is, who holds it, its label, its embedding."""
+    header = struct.pack("<BII", role, len(client), len(answer))
+    return hashlib.sha256(b"".join((salt, sample, header, client, answer, row))).digest()
+
+
+def leaves_of(rows: RunRows, matrix: Rows) -> Ids:
+    """The leaf of every row, in the order of the rows; matrix: their embeddings as stored."""
+    clients = [name.encode() for name in rows.clients]
+    outputs = [name.encode() for name in rows.outputs]
+    leaves = []
+    for start in range(0, len(rows), BLOCK):
+        block = np.ascontiguousarray(matrix[start : start + BLOCK])
+        for number, row in enumerate(block, start):
+            if rows.labels is not None:
+                answer = outputs[rows.labels[number]]
+            else:
+                assert rows.targets is not None
+                answer = rows.targets[number].tobytes()
+            leaves.append(
+                leaf(
+                    rows.salts[number].tobytes(),
+                    rows.ids[number].tobytes(),
+                    int(rows.roles[number]),
+                    clients[rows.holders[number]],
+                    answer,
+                    row.tobytes(),
+                )
+            )
+    return stack_ids(leaves)
+
+
+def fingerprint_of(description: bytes, leaves: Ids) -> str:
+    """F: of a run's options (the bytes of run.json) and of all its leaves, sorted."""
+    options = hashlib.sha256(description).digest()
+    return hashlib.sha256(b"probekit run 1\n" + options + leaves.tobytes()).hexdigest()
+
+
+def state_fingerprint(fingerprint: str, retained: Ids) -> str:
+    """S: of a run's fingerprint and of the leaves of the rows that a state retains, sorted."""
+    content = b"probekit state 1\n" + fingerprint.encode() + retained.tobytes()
+    return hashlib.sha256(content).hexdigest()

@@ -1,212 +1,488 @@
-"""A run: what was trained, by whom, on which rows, every request since, and what is proven of it."""
+"""Run: a trained head in a folder, its history, and the rows that it is about."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import wraps
-from importlib import import_module
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from probekit.cache import DiskStore
-from probekit.cache.users import register
-from probekit.errors import ProbekitError
-from probekit.federated.trained import Trained
-from probekit.models.heads import Head
-from probekit.protocols import Watch, unwatched
-from probekit.runs.folder import OpenRun, RunFolder
-from probekit.runs.layout import NOTE
-from probekit.runs.result import Result
+import numpy as np
+from threadpoolctl import threadpool_limits
+
+from probekit.arrays import Ids
+from probekit.cache import Cache
+from probekit.cache.runs import note_run, noted_runs
+from probekit.certificates.certificate import Certificate, certify
+from probekit.embeddings import EmbeddingSet, Encoding, Rows
+from probekit.errors import CorruptError, InputError, SolverError
+from probekit.federated.client import LocalData
+from probekit.federated.federation import Federation, InProcess, Transport
+from probekit.federated.state import KeptStatistics, State
+from probekit.federated.transports.kept import KeptFirst
+from probekit.files import write_bytes
+from probekit.heads import BaseHead, Head, load_head
+from probekit.linear.model import LinearModel
+from probekit.linear.stats import normalized
+from probekit.objective import Model, Squares
+from probekit.progress import Progress, silent
+from probekit.records import dump, record_name
+from probekit.runs import layout
+from probekit.runs.layout import AnyEvent, Commitment, Description, Erased
+from probekit.runs.rows import (
+    SERVER,
+    TEST,
+    TRAINING,
+    Mask,
+    RunFiles,
+    RunRows,
+    fingerprint_of,
+    state_fingerprint,
+)
 
 if TYPE_CHECKING:
-    from probekit.evaluation.probe_values import Probe
-    from probekit.federated.party import Party
-    from probekit.report.report import Report
-    from probekit.runs.bundling import bundle
-    from probekit.runs.duplicates import DuplicatesResult, duplicates
-    from probekit.runs.erasing import erase
-    from probekit.runs.evaluation import evaluate
-    from probekit.runs.exporting import export
-    from probekit.runs.influence import influence
-    from probekit.runs.membership import MembershipResult
-    from probekit.runs.options import TrainOptions
-    from probekit.runs.proving import prove
-    from probekit.runs.purging import purge
-    from probekit.runs.reconstruction import reconstruction
-    from probekit.runs.training import TrainResult
-    from probekit.runs.unlearning import plan, unlearn
-    from probekit.runs.verification import verify
+    from probekit.runs.erase import Erasure
+    from probekit.runs.evaluate import RunEvaluation
+    from probekit.runs.unlearn import Unlearning
+    from probekit.runs.verify import VerifyResult
+
+SERVER_NAME = "server"
+Connect = Callable[[Mapping[str, LocalData]], Transport]
 
 
-@dataclass(frozen=True)
-class AuditResult(Result):
-    """What would mislead in a run's rows, and what its heads leak of them."""
+@contextmanager
+def single_thread() -> Iterator[None]:
+    """One BLAS thread: several would add in another order, and give other bits."""
+    import scipy.linalg  # noqa: F401  # so that its library is limited too
 
-    duplicates: DuplicatesResult
-    membership: MembershipResult
-
-
-class Verb:
-    """A verb of runs in a module of its own, imported when first used: most commands need one.
-
-    With `small`, a small problem has one BLAS thread meanwhile.
-    """
-
-    def __init__(self, module: str, *, small: bool = False) -> None:
-        self._module, self._small = f"probekit.runs.{module}", small
-
-    def __set_name__(self, owner: type, name: str) -> None:
-        self._name = name
-
-    def __get__(self, run: OpenRun | None, owner: type) -> Any:
-        verb = getattr(import_module(self._module), self._name)
-        return self._sparing(verb).__get__(run, owner) if self._small else verb.__get__(run, owner)
-
-    def _sparing(self, verb: Callable[..., Any]) -> Any:
-        @wraps(verb)
-        def limited(run: OpenRun, *arguments: Any, **options: Any) -> Any:
-            from probekit.linear.threads import threads_for
-
-            try:
-                columns = int(run.folder.at().problem["design"]["dimension"])
-            except (ProbekitError, KeyError):  # a network, or what the verb itself says more of
-                return verb(run, *arguments, **options)
-            with threads_for(columns):
-                return verb(run, *arguments, **options)
-
-        return limited
+    with threadpool_limits(1, user_api="blas"):
+        yield
 
 
-class Run(OpenRun):
-    """A run folder and the cache that its rows are in. `training` is what training gave, in the `Run` that trained.
+@contextmanager
+def connection(transport: str | None) -> Iterator[Connect]:
+    """What makes clients of rows: None in this process, "ray" or "ray:HOST:PORT" on Ray."""
+    if transport is None:
+        yield InProcess
+        return
+    name, colon, address = transport.partition(":")
+    if name != "ray" or (colon and not address):
+        raise InputError(f"--transport must be ray or ray:HOST:PORT; found {transport!r}.")
+    from probekit.federated.transports.ray import RayTransport, cluster
 
-    Most verbs are functions in modules of their own, whose first argument is the run.
-    """
+    with cluster(address):
+        connect: Connect = RayTransport.of
+        yield connect
 
-    if TYPE_CHECKING:
-        plan, unlearn, prove, verify, purge = plan, unlearn, prove, verify, purge
-        bundle, export, erase = bundle, export, erase
-        evaluate, influence, duplicates, reconstruction = evaluate, influence, duplicates, reconstruction
-    else:
-        plan, unlearn, verify = (Verb("unlearning"), Verb("unlearning", small=True), Verb("verification", small=True))
-        prove, bundle, export = map(Verb, ("proving", "bundling", "exporting"))
-        erase, reconstruction = Verb("erasing", small=True), Verb("reconstruction", small=True)
-        purge, evaluate, influence, duplicates = map(Verb, ("purging", "evaluation", "influence", "duplicates"))
 
-    def __init__(self, folder: RunFolder, store: DiskStore, *, training: TrainResult | None = None) -> None:
-        super().__init__(folder, store)
-        self.training = training
+@dataclass(frozen=True, eq=False)
+class StoredState:
+    """A state of a run on the disk; its files are read when they are asked for."""
+
+    run: Path
+    number: int
+    description: Description
+    fingerprint: str
+    commitment: Ids
+
+    @classmethod
+    def newest(cls, run: Path) -> Self:
+        description, content = layout.read_description(run)
+        commitment = layout.read_record(run / layout.COMMITMENT, Commitment).leaves
+        fingerprint = fingerprint_of(content, commitment)
+        return cls(run, layout.state_numbers(run)[-1], description, fingerprint, commitment)
 
     @property
-    def unfinished(self) -> bool:
-        """Whether a purge of it was interrupted: `purge` finishes it."""
-        from probekit.runs.purging import unfinished
+    def folder(self) -> Path:
+        return layout.state_folder(self.run, self.number)
 
-        return unfinished(self)
+    @cached_property
+    def events(self) -> tuple[AnyEvent, ...]:
+        return layout.read_events(self.folder)
+
+    @cached_property
+    def all_rows(self) -> RunRows:
+        """The rows of the partition: the retained, and the forgotten that were not erased."""
+        rows = layout.read_record(self.run / layout.ROWS, RunRows)
+        if rows.leaves.max(initial=-1) >= len(self.commitment):
+            raise CorruptError(
+                f"{self.run / layout.ROWS} names leaves that the run does not have. "
+                f"{layout.RESTORE}"
+            )
+        return rows
+
+    @cached_property
+    def rows(self) -> RunRows:
+        """The retained rows."""
+        return self.all_rows.take(~self.forgotten)
+
+    @cached_property
+    def forgotten(self) -> Mask:
+        """Which of all rows are forgotten."""
+        return layout.forgotten(self.all_rows, self.events)
+
+    @cached_property
+    def state(self) -> State:
+        self.description.options.trainer()  # whose module knows the records of a plugin
+        return layout.read_record(self.folder / layout.KEPT, State)
+
+    @cached_property
+    def head(self) -> BaseHead:
+        return load_head(self.folder / layout.HEAD)
+
+    @cached_property
+    def certificate(self) -> Certificate | None:
+        return layout.read_certificate(self.folder)
+
+    @property
+    def ridge(self) -> float:
+        """By the certificate where there is one, which is small; a state may have many sums."""
+        return self.state.ridge if self.certificate is None else self.certificate.ridge
+
+    @cached_property
+    def state_fingerprint(self) -> str:
+        """S: of exactly the rows that this state retains."""
+        return state_fingerprint(self.fingerprint, self.commitment[np.sort(self.rows.leaves)])
+
+
+@dataclass(frozen=True, eq=False)
+class RunData:
+    """The rows of a run that are in the cache, as clients, test rows and the server's.
+
+    A client is here with all of its rows or not at all. classes: of all rows, here or not.
+    """
+
+    rows: RunRows
+    classes: tuple[str, ...]
+    description: Description
+    encoding: Encoding
+    matrix: Rows
+
+    @classmethod
+    def of(cls, rows: RunRows, description: Description, cache: Cache) -> Self:
+        """Which rows are here is looked up; they are read when they are used."""
+        encoding = description.read_encoding()
+        if isinstance(rows, RunFiles):
+            return cls(rows, rows.classes, description, encoding, rows.ids)
+        entry = cache.entry(encoding)
+        here = entry.index().holds(rows.ids)
+        training = rows.roles == TRAINING
+        incomplete = np.unique(rows.holders[training & ~here])
+        here &= ~(training & np.isin(rows.holders, incomplete))
+        present = rows.take(here)
+        matrix = entry.rows(present.ids, description.width)
+        return cls(present, rows.classes, description, encoding, matrix)
+
+    def federation(
+        self, model: Model, kept: KeptStatistics | None = None, connect: Connect = InProcess
+    ) -> Federation:
+        """The clients; of a ridge head, kept statistics answer for them where they can."""
+        sets = self.rows.client_sets(self.matrix, self.encoding, self.classes)
+        normalize = self.description.options.normalize
+        live = connect({name: normalized(rows, normalize) for name, rows in sets.items()})
+        if kept is None or not isinstance(model.loss, Squares):
+            return Federation.of(live, model)
+        return Federation.of(KeptFirst(kept.parts, live), model)
+
+    def server(self, model: Model) -> Federation | None:
+        """The server's rows, as a federation of one."""
+        rows = self.server_rows
+        return None if rows is None else Federation.of(InProcess({SERVER_NAME: rows}), model)
+
+    @property
+    def server_rows(self) -> EmbeddingSet | None:
+        """Those with a label; None where there are none."""
+        rows = self._of_role(SERVER)
+        return None if rows is None or not len(rows.labeled()) else rows.labeled()
+
+    @property
+    def test(self) -> EmbeddingSet | None:
+        return self._of_role(TEST)
+
+    @property
+    def is_classes(self) -> bool:
+        return self.rows.targets is None
+
+    def _of_role(self, role: int) -> EmbeddingSet | None:
+        """As heads see them."""
+        rows = self.rows.role_set(self.matrix, self.encoding, self.classes, role)
+        return None if rows is None else normalized(rows, self.description.options.normalize)
+
+    def head(self, state: State) -> BaseHead:
+        return head_of(state, self.rows, self.description)
+
+
+def matrix_of(rows: RunRows, description: Description, cache: Cache) -> Rows:
+    """The embeddings of rows that are in the cache; of files the digests of their sums."""
+    if isinstance(rows, RunFiles):
+        return rows.ids
+    return cache.entry(description.read_encoding()).rows(rows.ids, description.width)
+
+
+def certify_state(
+    state: State, retained: Federation, *, test: EmbeddingSet | None, class_labels: bool
+) -> tuple[Certificate | None, tuple[str, ...]]:
+    """What is proven about a state and its retained rows; a note where that is nothing."""
+    try:
+        return certify(state, retained, test=test, class_labels=class_labels), ()
+    except (InputError, SolverError) as error:
+        return None, (f"This head has no certificate. {error}",)
+
+
+def head_of(state: State, rows: RunRows, description: Description) -> BaseHead:
+    """What predicts, of a state that retains these rows."""
+    rule = state.ridge_choice.rule
+    options = description.options
+    fields: dict[str, Any] = {
+        "names": rows.classes,
+        "task": rows.task,
+        "normalize": options.normalize,
+        "temperature": 1.0 if options.head == "logistic" else None,
+        "encoding": description.read_encoding(),
+        "fit": {
+            "head": options.head,
+            "ridge": state.ridge,
+            "ridge_choice": "manual" if rule is None else record_name(rule),
+        },
+        "dataset": description.source,
+    }
+    if not isinstance(state.model, LinearModel):
+        from probekit.networks.head import NetworkHead, TrainedNetwork
+        from probekit.networks.network import Network
+
+        assert isinstance(state.model, Network)
+        return NetworkHead(trained=TrainedNetwork(state.model, state.params), **fields)
+    return Head(
+        weights=np.ascontiguousarray(state.params[:-1]),
+        intercept=np.ascontiguousarray(state.params[-1]),
+        **fields,
+    )
+
+
+def write_state(
+    folder: Path,
+    rows: RunRows,
+    state: State,
+    certificate: Certificate | None,
+    events: Sequence[AnyEvent],
+    description: Description,
+) -> None:
+    """Write a state of these retained rows into a new folder."""
+    head_of(state, rows, description).save(folder / layout.HEAD)
+    write_bytes(folder / layout.KEPT, dump(state))
+    write_bytes(folder / layout.CERTIFICATE, layout.dump_certificate(certificate))
+    write_bytes(folder / layout.HISTORY, layout.dump_events(events))
+
+
+class Run:
+    """A folder that `train` wrote. Its newest state counts."""
+
+    def __init__(
+        self,
+        folder: Path | str,
+        *,
+        cache: Cache | Path | str | None = None,
+        notes: tuple[str, ...] = (),
+    ) -> None:
+        """Open a run. notes: of the training that made it."""
+        self.folder = layout.find_run(Path(folder))
+        self.options = layout.read_description(self.folder)[0].options
+        self.notes = notes
+        self.cache = cache if isinstance(cache, Cache) else Cache(cache)
+        self._newest: StoredState | None = None
 
     def __repr__(self) -> str:
-        return f"Run({str(self.path)!r}, state {self.state})"
+        newest = self.newest
+        return f"Run({str(self.folder)!r}, state {newest.number}, {newest.rows.size:,} rows)"
 
-    @classmethod
-    def train(
-        cls,
-        path: Path | str,
-        embeddings: str | None = None,
-        options: TrainOptions | None = None,
+    @property
+    def newest(self) -> StoredState:
+        """The newest state."""
+        number = layout.state_numbers(self.folder)[-1]
+        if self._newest is None or self._newest.number != number:
+            self._newest = StoredState.newest(self.folder)
+        return self._newest
+
+    @property
+    def head(self) -> BaseHead:
+        return self.newest.head
+
+    @property
+    def certificate(self) -> Certificate | None:
+        return self.newest.certificate
+
+    @property
+    def fingerprint(self) -> str:
+        """F: of the options and of all rows that were committed."""
+        return self.newest.fingerprint
+
+    @property
+    def state_fingerprint(self) -> str:
+        """S: of exactly the rows that the newest state retains."""
+        return self.newest.state_fingerprint
+
+    def rows_of(self, role: int) -> EmbeddingSet | None:
+        """The retained rows of a role (TRAINING, TEST or SERVER) that are in the cache."""
+        rows = self.newest.rows
+        wanted = rows.take(rows.roles == role)
+        if not len(wanted):
+            return None
+        data = RunData.of(wanted, self.newest.description, self.cache)
+        return data.rows.role_set(data.matrix, data.encoding, rows.classes, role)
+
+    def accuracy(self) -> float | None:
+        """The share of the test rows that the head gets right; None without classes or rows."""
+        rows = self.rows_of(TEST)
+        if rows is None or rows.labels is None:
+            return None
+        return float((self.head.predict(rows) == rows.labels).mean())
+
+    def note_place(self) -> None:
+        """Tell the cache where the run is; it may have been moved, or its training killed."""
+        run_id = self.newest.description.id
+        noted = noted_runs(self.cache).get(run_id)
+        if noted is None or not noted.done or noted.folder(self.cache) != self.folder:
+            note_run(self.cache, run_id, self.folder, done=True)
+
+    def unlearn(
+        self,
         *,
-        store: DiskStore | None = None,
-        force: bool = False,
-        watch: Watch = unwatched,
-        note: Callable[[str], None] | None = None,
-        client_keys: Mapping[str, bytes] | None = None,
-        federation: Party | str | None = None,
-        **more: Any,
-    ) -> Self:
-        """Train on a set of the cache, or across a federation, and keep everything in a new run folder.
+        client: str | Collection[str] = (),
+        sample: str | Collection[str] = (),
+        where: str | None = None,
+        method: str = "auto",
+        dry_run: bool = False,
+        progress: Progress = silent,
+    ) -> Unlearning:
+        """Forget clients, samples (ids, or their first digits) or rows where COLUMN=VALUE."""
+        from probekit.runs.unlearn import unlearn_rows
 
-        embeddings: the set's name, or how its digest begins; for a whole network also a data set.
-        options: or the fields of `TrainOptions` as keywords.
-        store: the cache; the user's own where none is given.
-        force: replace a finished run in that folder.
-        watch, note: told of progress, and of remarks on the way.
-        client_keys: the 32 bytes of the public keys of clients that have one, by which they ask to leave.
-        federation: clients elsewhere, or a text that names them, instead of `embeddings`.
-        """
-        from probekit.runs.options import TrainOptions
-        from probekit.runs.training import train_run
-
-        chosen = TrainOptions(**more) if options is None else options
-        store = store or DiskStore()
-        how: Any = {"store": store, "force": force, "watch": watch, "note": note, "client_keys": client_keys}
-        result = train_run(Path(path), embeddings, chosen, federation=federation, **how)
-        return cls(result.folder, store, training=result)
-
-    @classmethod
-    def from_probe(
-        cls, path: Path | str, probe: Probe, *, name: str | None = None, store: DiskStore | None = None, **more: Any
-    ) -> Self:
-        """Split a probe's rows among clients and train the same head across them, to unlearn from; nothing is encoded.
-
-        name: what the cache calls the probe's rows; the run's own name where none is given.
-        more: as for `train`, for example clients=20, partition="dirichlet:0.5"; what made the head is the probe's.
-        """
-        store, recipe = store or DiskStore(), probe.head.recipe
-        rows = store.adopt(probe.train, name or Path(path).name)
-        same = {what: recipe[what] for what in ("intercept", "fit_view", "class_weight", "scaling")}
-        return cls.train(
-            path, rows.digest, store=store, **{"ridge": probe.head.ridge, "view": probe.head.view, **same, **more}
+        return unlearn_rows(
+            self,
+            clients=[client] if isinstance(client, str) else client,
+            samples=[sample] if isinstance(sample, str) else sample,
+            where=where,
+            method=method,
+            dry_run=dry_run,
+            progress=progress,
         )
 
-    @classmethod
-    def open(cls, path: Path | str, *, store: DiskStore | None = None, unfinished: bool = False) -> Self:
-        """The run in a folder; `unfinished`: also if a purge was interrupted, to give it again."""
-        return cls(RunFolder.open(path, unfinished=unfinished), store or DiskStore(unfinished=unfinished))
+    def erase(
+        self,
+        *,
+        client: str | Collection[str] = (),
+        sample: str | Collection[str] = (),
+        where: str | None = None,
+        others: bool = False,
+        gone: Collection[str] = (),
+        progress: Progress = silent,
+    ) -> Erasure:
+        """Remove clients, samples or rows where COLUMN=VALUE from the run and the cache for good.
 
-    @classmethod
-    def list(cls, folder: Path | str, *, store: DiskStore | None = None) -> Sequence[Self]:
-        """Every run in a folder, by name."""
-        return [cls.open(found.parent, store=store) for found in sorted(Path(folder).glob(f"*/{NOTE}"))]
-
-    def head(self, state: int | None = None) -> Head:
-        """The head of a state (None: of the current one)."""
-        return self.folder.head(state)
-
-    def trained(self, state: int | None = None) -> Trained:
-        """The head of a state with all that the server kept."""
-        return self.folder.trained(state)
-
-    def membership(self, **options: Any) -> MembershipResult:
-        """Attack every head: are a client's rows (none named: all forgotten ones) told from unseen ones?
-
-        options: client, unseen, most, shadows, seed, as `probekit.runs.membership.membership` has them.
+        others: other runs that share the rows may be changed too. gone: ids of runs that are lost.
         """
-        from probekit.runs.membership import membership  # which needs scipy.stats
+        from probekit.runs.erase import erase_rows, plan_erasure
 
-        return membership(self, **options)
+        plan = plan_erasure(
+            self.folder,
+            cache=self.cache,
+            clients=[client] if isinstance(client, str) else client,
+            samples=[sample] if isinstance(sample, str) else sample,
+            where=where,
+            gone=gone,
+            progress=progress,
+        )
+        return erase_rows(plan, others=others, progress=progress)
 
-    def audit(self, *, client: str | None = None, test: str | None = None) -> AuditResult:
-        """Duplicates and membership, for one client or for all; `test` is compared with and taken as unseen."""
-        return AuditResult(self.duplicates(client=client, test=test), self.membership(client=client, unseen=test))
+    def summary(self) -> list[str]:
+        """The newest state in a few lines."""
+        newest = self.newest
+        accuracy = self.accuracy()
+        setting = self.options.setting()
+        rule = "as given" if isinstance(setting, float) else record_name(setting)
+        how = rule.removeprefix("ridge/")
+        lines = [f"ridge: {newest.ridge:.4g} ({how}), intercept {self.options.chosen_intercept}"]
+        event = newest.events[-1]
+        if not isinstance(event, Erased):
+            cost = event.cost
+            lines.append(
+                f"rounds: {cost.rounds:,}, bytes to clients: {cost.sent:,}, from clients: "
+                f"{cost.received:,}"
+            )
+        if accuracy is not None:
+            lines.append(f"accuracy: {accuracy:.4f} on the test rows")
+        if newest.certificate is not None:
+            lines += newest.certificate.statements
+        return [
+            *lines,
+            f"fingerprint of the run: {newest.fingerprint}",
+            f"fingerprint of this state: {newest.state_fingerprint}",
+        ]
 
-    def report(self, tests: Sequence[str] = (), **options: Any) -> Report:
-        """Everything about the run, its ledger and certificates checked; `.write(folder)` makes pages of it.
+    def verify(
+        self,
+        *,
+        fingerprint: str | None = None,
+        forgot: str | Collection[str] = (),
+        within: float | None = None,
+        progress: Progress = silent,
+    ) -> VerifyResult:
+        """Check everything that the run says against its rows; `verify_run` says how."""
+        from probekit.runs.verify import verify_run
 
-        tests: sets to judge on; none: the server's rows.
-        options: triggered and target, as for `evaluate`; from_rows: retrain from the cached rows even where statistics
-        are kept.
+        return verify_run(
+            self.folder,
+            cache=self.cache,
+            fingerprint=fingerprint,
+            forgot=forgot,
+            within=within,
+            progress=progress,
+        )
+
+    def evaluate(
+        self, data: object = "test", *, progress: Progress = silent, **reading: Any
+    ) -> RunEvaluation:
+        """The heads before, after, retrained and at the minimum, on the run's test rows or others.
+
+        reading: how `data` are read, as in `probe`.
         """
-        from probekit.runs.reporting import report  # which draws
+        from probekit.probing.probe import reading_options
+        from probekit.runs.evaluate import evaluate_run
 
-        return report(self.folder, self.store, tests, **options)
+        return evaluate_run(self, data, reading=reading_options(reading), progress=progress)
 
-    def fork(self, path: Path | str, *, force: bool = False) -> Self:
-        """A copy of the run as it is now, under another name; with `force` it replaces a run of that name.
+    def report(
+        self,
+        path: Path | str = "report.html",
+        *,
+        data: object = "test",
+        progress: Progress = silent,
+    ) -> Path:
+        """Evaluate, and write a page about it."""
+        from probekit.report.page import write_page
+        from probekit.report.run import describe_run
 
-        A run that releases its heads with noise is not copied.
-        """
-        from probekit.runs.noise import refuse_copies
+        evaluation = self.evaluate(data, progress=progress)
+        return write_page([describe_run(evaluation)], Path(path))
 
-        refuse_copies(self.folder)
-        register(self.store.root, Path(path))
-        return type(self)(self.folder.fork(Path(path), force=force), self.store)
+    def to_dict(self) -> dict[str, Any]:
+        newest = self.newest
+        certificate = newest.certificate
+        return {
+            "run": str(self.folder),
+            "id": newest.description.id,
+            "state": newest.number,
+            "clients": newest.rows.counts(),
+            "rows": sum(newest.rows.counts().values()),
+            "test_rows": int((newest.rows.roles == TEST).sum()),
+            "server_rows": int((newest.rows.roles == SERVER).sum()),
+            "classes": list(newest.rows.classes),
+            "ridge": newest.ridge,
+            "fingerprint": newest.fingerprint,
+            "state_fingerprint": newest.state_fingerprint,
+            "head": newest.head.digest,
+            "accuracy": self.accuracy(),
+            "certificate": None if certificate is None else certificate.to_dict(),
+        }

@@ -1,14 +1,12 @@
-"""Conformance tests for people who write backbones, federations and unlearning methods, used on our own as well.
+"""Conformance checks for authors of plugins; probekit's own tests use them too."""
 
-In a plugin's tests two lines do:
+from probekit.testing.backbones import BackboneMeasurements, ConformanceError, check_backbone
+from probekit.testing.methods import check_method, example_removal
 
-    failed = [check for check in check_backbone(make()) if not check.passed]
-    assert not failed
-"""
-
-from probekit.testing.backbones import check_backbone
-from probekit.testing.check import KitCheck
-from probekit.testing.federations import check_federation
-from probekit.testing.methods import check_method
-
-__all__ = ["KitCheck", "check_backbone", "check_federation", "check_method"]
+__all__ = [
+    "BackboneMeasurements",
+    "ConformanceError",
+    "check_backbone",
+    "check_method",
+    "example_removal",
+]

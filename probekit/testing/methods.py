@@ -1,150 +1,288 @@
-"""What an unlearning method must do: forget, ask only for what it declares, and leave the run before as it was."""
+"""What an unlearning method must do, tried on small runs of every kind of training."""
 
 from __future__ import annotations
 
-import hashlib
+import dataclasses
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import fields, is_dataclass, replace
-from typing import Any
+from dataclasses import dataclass, field, replace
+from functools import cache
 
 import numpy as np
 
-from probekit.federated.trained import Trained
-from probekit.testing.check import KitCheck, checked
-from probekit.testing.planted_runs import KEPT, NETWORKS, USUAL, PlantedRun, WatchedRemoval, paired
-from probekit.unlearning.choice import carried_out
-from probekit.unlearning.method import Unlearned, method, missing
+from probekit.arrays import hex_id
+from probekit.embeddings import EmbeddingSet
+from probekit.federated.federation import Federation, InProcess, Transport, collect_stats
+from probekit.federated.local import LocalPlan, Sgd
+from probekit.federated.state import State, Trainer
+from probekit.federated.training.closed_form import ClosedForm
+from probekit.federated.training.fedavg import FedAvg
+from probekit.federated.training.knot import KnotTraining
+from probekit.federated.training.lbfgs import LbfgsRounds
+from probekit.federated.transports.kept import KeptFirst
+from probekit.federated.transports.loopback import Loopback
+from probekit.linear.model import LinearModel
+from probekit.linear.ridge import Intercept
+from probekit.objective import CrossEntropy, Loss, Squares
+from probekit.records import dump
+from probekit.registry import configured
+from probekit.testing.backbones import ConformanceError
+from probekit.unlearning.choice import plan_of
+from probekit.unlearning.removal import Removal, Request, Unlearner, missing, unlearn
 
-LEAST_MOVE = 1e-6
-"""A head that exact removal moves further than this has to move."""
+LEAVER = "the-client-that-leaves"
+CLIENTS = {"north": 24, "south": 31, LEAVER: 20, "west": 27}
+WIDTH = 5
+CLASSES = 3
+RIDGE = 0.1
+EVERYTHING = frozenset({"statistics", "gradients", "history"})
+
+LOCAL = FedAvg(4, LocalPlan(0.03, steps=2), keep=EVERYTHING)
+BATCHES = LocalPlan(0.03, epochs=1, batch_size=8, optimizer=Sgd(momentum=0.5))
+TRAINERS: dict[str, tuple[Trainer, Loss, Intercept]] = {
+    "closed form": (ClosedForm(frozenset({"statistics", "gradients"})), Squares(), "free"),
+    "fedavg": (LOCAL, Squares(), "penalized"),
+    "fedavg of samples of clients, by batches": (
+        FedAvg(5, BATCHES, participation=0.75, keep=frozenset({"history"})),
+        CrossEntropy(),
+        "penalized",
+    ),
+    "lbfgs": (LbfgsRounds(keep=frozenset({"gradients"})), CrossEntropy(), "penalized"),
+    "knot": (KnotTraining(2, replace(LOCAL, keep=frozenset())), Squares(), "penalized"),
+}
 
 
-def check_method(unlearner: Any, *, network: bool = True) -> list[KitCheck]:
-    """What was checked of an unlearning method, on every planted run that has what it needs.
+@dataclass(frozen=True, eq=False)
+class ExampleRun:
+    """Clients, the server's rows, and a state that was trained on the former."""
 
-    unlearner: the method, or its name with its options.
-    network: whether to check on a small network too, which takes torch.
+    name: str
+    clients: Mapping[str, EmbeddingSet]
+    server: Federation
+    state: State
+
+    def removal(
+        self,
+        request: Request,
+        *,
+        transport: Transport | None = None,
+        online: Callable[[str], bool] = lambda name: True,
+        state: State | None = None,
+        server: bool = True,
+    ) -> Removal:
+        federation = Federation.of(transport or InProcess(self.clients), self.state.model)
+        federation = federation.only([name for name in federation.clients if online(name)])
+        return Removal.of(
+            state or self.state, request, federation, server=self.server if server else None
+        )
+
+
+@cache
+def example_run(name: str) -> ExampleRun:
+    """A run by one of the trainers."""
+    trainer, loss, intercept = TRAINERS[name]
+    generator = np.random.default_rng(0)
+    centers = generator.normal(size=(CLASSES, WIDTH))
+
+    def rows(count: int) -> EmbeddingSet:
+        labels = np.arange(count) % CLASSES
+        vectors = generator.normal(size=(count, WIDTH)) + centers[labels] + 0.5
+        names = [f"class {number}" for number in range(CLASSES)]
+        return EmbeddingSet.from_numpy(vectors.astype(np.float32), labels, class_names=names)
+
+    clients = {client: rows(count) for client, count in CLIENTS.items()}
+    model = LinearModel(WIDTH, CLASSES, loss, intercept)
+    state = trainer.train(Federation.of(InProcess(clients), model), ridge=RIDGE)
+    server = Federation.of(InProcess({"server": rows(60)}), model)
+    return ExampleRun(name, clients, server, state)
+
+
+def example_requests(run: ExampleRun) -> dict[str, Request]:
+    ids = run.clients[LEAVER].ids
+    samples = {LEAVER: frozenset({hex_id(ids[0]), hex_id(ids[7])})}
+    return {"a client": Request(frozenset({LEAVER})), "samples": Request(samples=samples)}
+
+
+def example_removal() -> Removal:
+    """As in the paper: a FedAvg run that kept everything, a server with rows, one client leaves."""
+    run = example_run("fedavg")
+    return run.removal(example_requests(run)["a client"])
+
+
+@dataclass(frozen=True)
+class MethodCoverage:
+    """The example runs that a method was tried on, and what it lacked for the others."""
+
+    tried: tuple[str, ...]
+    lacking: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+
+def check_method(method: Unlearner | str) -> MethodCoverage:
+    """Raise ConformanceError for the first thing that removals rely on and is not so.
+
+    method: a method, or its name as after --method.
     """
-    if isinstance(unlearner, str):
-        unlearner = method(unlearner)
-    declared = checked("declaration", lambda: _declaration(unlearner))
-    if not declared.passed:
-        return [declared]
-    found = [declared]
+    unlearner = configured(method) if isinstance(method, str) else method
+    tried = []
     lacking = {}
-    pairs = paired({what for party, what in _declared(unlearner) if party == "kept"}, network=network)
-    for make in (*USUAL, *(NETWORKS if network else ()), *pairs):
-        run = make()
-        why = missing(unlearner, run.removal())
-        if why:
-            lacking[run.name] = why
-        else:
-            found += _checks(unlearner, run)
-    return [*found, KitCheck("applies", len(found) > 1, f"nothing for it in {lacking}" if lacking else "to every run")]
+    for name in TRAINERS:
+        run = example_run(name)
+        for target, request in example_requests(run).items():
+            title = f"{target} of {name}"
+            needed = missing(unlearner, run.removal(request))
+            if needed:
+                lacking[title] = tuple(needed)
+                continue
+            _Trial(unlearner, run, request, title).check()
+            tried.append(title)
+    if not tried:
+        raise ConformanceError(
+            f"{type(unlearner).__name__} must be possible for some of {len(lacking)} example "
+            f"removals; for each it needs more, such as {next(iter(lacking.values()))}."
+        )
+    return MethodCoverage(tuple(tried), lacking)
 
 
-def _declaration(unlearner: Any) -> tuple[bool, str]:
-    lacking = [name for name in ("name", "needs", "keeps", "traits", "unlearn") if not hasattr(unlearner, name)]
-    if lacking:
-        return False, f"it has no {', '.join(lacking)}"
-    odd = [pair for pair in _declared(unlearner) if len(pair) != 2 or not all(isinstance(one, str) for one in pair)]
-    return not odd, f"needs that are no pairs of party and what: {odd}"
+@dataclass(frozen=True, eq=False)
+class _Trial:
+    """A method, tried on one removal."""
+
+    method: Unlearner
+    run: ExampleRun
+    request: Request
+    title: str
+
+    def require(self, holds: bool, must: str, actual: object) -> None:
+        if not holds:
+            name = type(self.method).__name__
+            raise ConformanceError(f"{name} must {must} (forgetting {self.title}); found {actual}.")
+
+    def check(self) -> None:
+        before = dump(self.run.state)
+        removal = self.run.removal(self.request)
+        after = self.unlearned_as_planned(removal)
+        params = after.params
+        self.require(
+            params.shape == after.model.shape and bool(np.isfinite(params).all()),
+            f"end with finite parameters of shape {after.model.shape}",
+            f"shape {params.shape}, from {params.min()} to {params.max()}",
+        )
+        moved = not np.array_equal(params, self.run.state.params)
+        self.require(moved, "change the parameters", "the old ones")
+        self.require(
+            dict(after.clients) == dict(removal.clients),
+            f"end with the clients {dict(removal.clients)} (removal.finish does)",
+            dict(after.clients),
+        )
+        unchanged = dump(self.run.state) == before
+        self.require(unchanged, "leave the state before as it was", "that it changed it")
+        self.check_kept(after)
+        self.check_bits(dump(after))
+        self.check_needs()
+
+    def unlearned_as_planned(self, removal: Removal) -> State:
+        """The state after, with no more asked than `questions` say."""
+        planned = plan_of("", self.method, removal)
+        traffic = removal.retained.traffic
+        before = replace(traffic)
+        after = self.unlearned(removal)
+        rounds = traffic.rounds - before.rounds
+        size = traffic.sent + traffic.received - before.sent - before.received
+        self.require(
+            rounds <= planned.rounds and size <= planned.bytes,
+            f"ask no more than questions() say: {planned.rounds} rounds, {planned.bytes} bytes",
+            f"{rounds} rounds, {size} bytes",
+        )
+        return after
+
+    def unlearned(self, removal: Removal) -> State:
+        try:
+            return unlearn(self.method, removal)
+        except Exception as error:  # whatever somebody else's method raises
+            raise ConformanceError(
+                f"{type(self.method).__name__} must forget {self.title}; it raised "
+                f"{type(error).__name__}: {error}. Declare what it needs, if that is missing."
+            ) from error
+
+    def check_kept(self, after: State) -> None:
+        """What is kept can be read by others, and has forgotten."""
+        for item in after.kept:
+            module = type(item).__module__
+            self.require(
+                module.startswith("probekit.") or module == type(after.trainer).__module__,
+                "keep what every reader of a run knows: probekit's kinds, or its trainer's",
+                type(item).__name__,
+            )
+        if self.request.clients:
+            has_name = LEAVER.encode() in dump(after)
+            self.require(not has_name, "keep nothing of who left", "the client's name")
+        forgotten = {array.tobytes() for array in _arrays_of(self.run.state.kept, LEAVER)}
+        leaked = forgotten.intersection(array.tobytes() for array in _arrays(after.kept))
+        must = "keep nothing that was computed from forgotten rows"
+        self.require(not leaked, must, f"{len(leaked)} arrays from before")
+
+    def check_bits(self, bits: bytes) -> None:
+        again = dump(self.unlearned(self.run.removal(self.request)))
+        self.require(again == bits, "give the same state twice", "two (draw by the run's seed)")
+        loopback = self.run.removal(self.request, transport=Loopback(self.run.clients))
+        self.require(
+            dump(self.unlearned(loopback)) == bits,
+            "give the same state when questions and answers are bytes",
+            "another (keep arrays in C order, and all that a query needs in its record)",
+        )
+
+    def check_needs(self) -> None:
+        """Where nothing is declared missing, it must work."""
+        for absent, removal in _reduced(self.run, self.request).items():
+            if not missing(self.method, removal):
+                try:
+                    self.method.unlearn(removal)
+                except Exception as error:  # whatever a method does where it lacks something
+                    must = f"declare what it needs; it was tried without {absent}"
+                    self.require(False, must, error)
 
 
-def _checks(unlearner: Any, run: PlantedRun) -> Iterator[KitCheck]:
-    removal, before = run.removal(), _fingerprint(run.trained)
-    try:
-        done: Unlearned = carried_out(removal, unlearner)
-        after = np.asarray(done.trained_after.params)
-    except Exception as error:
-        yield KitCheck(f"{run.name}: runs", False, f"{type(error).__name__}: {error}")
-        return
-    moves: dict[str, Callable[[], tuple[bool, str]]] = {
-        "finite": lambda: (bool(np.isfinite(after).all()), f"{int((~np.isfinite(after)).sum())} bad parameters"),
-        "shape": lambda: (after.shape == run.trained.params.shape, f"{after.shape}, was {run.trained.params.shape}"),
-        "moves": lambda: _moves(run, after),
-        "declared questions": lambda: _asked(unlearner, removal),
-        "declared material": lambda: _enough(unlearner, run),
-        "before": lambda: (_fingerprint(run.trained) == before, "the run before must stay as it was"),
-        "forgotten": lambda: _forgotten(run, done.trained_after),
-        "again": lambda: _again(unlearner, run, after),
+def _reduced(run: ExampleRun, request: Request) -> dict[str, Removal]:
+    """The same removal with one thing missing."""
+    everybody = Federation.of(InProcess(run.clients), run.state.model)
+    parts = collect_stats(everybody)
+    retained = {name: part for name, part in parts.items() if name != LEAVER}
+    statistics = KeptFirst(retained, InProcess({LEAVER: run.clients[LEAVER]}))
+    removals = {
+        "retained clients": run.removal(request, online=lambda name: name == LEAVER),
+        "retained clients with rows": run.removal(request, transport=statistics),
+        "rows on the server": run.removal(request, server=False),
+        "anything kept": run.removal(request, state=replace(run.state, kept=())),
     }
-    for name, check in moves.items():
-        yield checked(f"{run.name}: {name}", check)
+    if request.clients:
+        removals["the forgotten client"] = run.removal(request, online=lambda name: name != LEAVER)
+        removals["anybody"] = run.removal(request, online=lambda name: False)
+    for item in run.state.kept:
+        kept = tuple(other for other in run.state.kept if other is not item)
+        state = replace(run.state, kept=kept)
+        removals[type(item).__name__] = run.removal(request, state=state)
+    return removals
 
 
-def _moves(run: PlantedRun, after: Any) -> tuple[bool, str]:
-    """Not the old head, where exact removal, or training anew where there is none, gives another."""
-    known = method("retrain" if {"quadratic", "trainer"} & run.trained.problem.traits else "retrain-fedavg")
-    wanted = known.unlearn(run.removal()).trained_after.params - run.trained.params
-    exact, own = float(np.linalg.norm(wanted)), float(np.linalg.norm(after - run.trained.params))
-    return exact <= LEAST_MOVE or own > LEAST_MOVE, f"by {own:.2e}, exact removal by {exact:.2e}"
-
-
-def _asked(unlearner: Any, removal: WatchedRemoval) -> tuple[bool, str]:
-    """Clients were asked nothing that was not declared; what is declared of retained ones may be asked online."""
-    declared = set(_declared(unlearner))
-    declared |= {("online", what) for party, what in declared if party == "retained"}
-    surplus = sorted(set(removal.asked) - declared)
-    return not surplus, f"asked without being declared: {surplus}"
-
-
-def _enough(unlearner: Any, run: PlantedRun) -> tuple[bool, str]:
-    """It runs with the kept things that it declares alone."""
-    kept = {what for party, what in _declared(unlearner) if party == "kept"}
-    bare: dict[str, Any] = {name: None for name in KEPT if name not in kept}
-    others = {name: one for name, one in run.trained.kept.items() if name in kept}
-    carried_out(run.removal(replace(run.trained, kept=others, **bare)), unlearner)
-    return True, f"of what was kept: {', '.join(sorted(kept)) or 'nothing'}"
-
-
-def _forgotten(run: PlantedRun, after: Trained) -> tuple[bool, str]:
-    """Nothing that was kept knows the client that left."""
-    gradients = after.gradients
-    known: dict[str, Any] = {
-        "counts": after.counts,
-        "weights": after.weights,
-        "statistics": after.statistics or (),
-        "gradients": () if gradients is None else {*gradients.aggregate, *gradients.local},
-        "history": () if after.history is None else after.history.about,
-        **{name: {*one.about, *one.parts} for name, one in after.kept.items()},
-    }
-    knowing = [name for name, clients in known.items() if run.leaver in clients]
-    return not knowing, f"still in {', '.join(knowing) or 'nothing'}"
-
-
-def _again(unlearner: Any, run: PlantedRun, after: Any) -> tuple[bool, str]:
-    """The same once more, bit for bit."""
-    found = carried_out(run.removal(), unlearner).trained_after.params
-    return found.tobytes() == after.tobytes(), f"largest change {np.abs(found - after).max(initial=0.0):.2e}, wanted 0"
-
-
-def _declared(unlearner: Any) -> list[tuple[str, str]]:
-    """All pairs of party and what, those to choose from included."""
-    needs = [one for need in unlearner.needs for one in (need if isinstance(need[0], tuple) else (need,))]
-    return [tuple(one[:2]) for one in needs]
-
-
-def _fingerprint(trained: Trained) -> str:
-    """The sha256 of all numbers of a run."""
-    hasher = hashlib.sha256()
-    for part in _parts(replace(trained, problem=None)):
-        hasher.update(part)
-    return hasher.hexdigest()
-
-
-def _parts(value: Any) -> Iterator[bytes]:
+def _arrays(value: object) -> Iterator[np.ndarray]:
+    """Every array inside a record."""
     if isinstance(value, np.ndarray):
-        yield value.tobytes()
-    elif isinstance(value, Mapping):
-        for name in value:
-            yield str(name).encode()
-            yield from _parts(value[name])
-    elif is_dataclass(value):
-        for one in fields(value):
-            yield from _parts(getattr(value, one.name))
-    elif isinstance(value, tuple | list):
-        for one in value:
-            yield from _parts(one)
-    else:
-        yield repr(value).encode()
+        yield value
+    for item in _items(value):
+        yield from _arrays(item)
+
+
+def _arrays_of(value: object, client: str) -> Iterator[np.ndarray]:
+    """Every array under a client's name."""
+    if isinstance(value, Mapping) and client in value:
+        yield from _arrays(value[client])
+    for item in _items(value):
+        yield from _arrays_of(item, client)
+
+
+def _items(value: object) -> Iterator[object]:
+    if isinstance(value, Mapping):
+        yield from value.values()
+    elif isinstance(value, tuple):
+        yield from value
+    elif dataclasses.is_dataclass(value):
+        yield from (getattr(value, item.name) for item in dataclasses.fields(value))

@@ -1,1 +1,1 @@
-"""Unlearning: a head without some clients or samples, exactly or as near as the kept material allows."""
+"""Unlearning: requests, removals, methods and the choice among them."""

@@ -1,127 +1,227 @@
-"""Which method to take when none is asked for: the best that the kept material allows, and why."""
+"""Which method to use where none is named, what each would need and cost, what one has changed."""
 
 from __future__ import annotations
 
-from typing import Any
-
-import numpy as np
+import math
+from collections.abc import Collection
+from dataclasses import dataclass
 
 from probekit.errors import InputError
-from probekit.federated.trained import Trained
-from probekit.registry import methods
-from probekit.unlearning.method import FROM_ROWS, NOTHING, REMEDIES, ROWS, Material, Unlearned, method, missing
-from probekit.unlearning.removal import Removal
-from probekit.unlearning.request import UnlearnRequest
-from probekit.values import Array
+from probekit.federated.federation import Federation, InProcess
+from probekit.federated.loss import MeanLoss
+from probekit.federated.queries import Statistics
+from probekit.federated.state import State
+from probekit.federated.training.closed_form import ClosedForm
+from probekit.federated.transports.kept import KeptFirst
+from probekit.linear.model import StatsObjective
+from probekit.linear.stats import sum_stats
+from probekit.objective import Penalty
+from probekit.records import array_bytes
+from probekit.registry import METHODS, configured
+from probekit.unlearning.classes import ClassSquares
+from probekit.unlearning.methods.exact import Exact
+from probekit.unlearning.methods.fedremoval import FedRemoval, FedRemovalPcg, ServerRows
+from probekit.unlearning.methods.retrain import Retrain
+from probekit.unlearning.removal import (
+    Need,
+    Promise,
+    Questions,
+    Removal,
+    Unlearner,
+    finds_classes,
+    missing,
+)
 
 
-def choose(removal: Removal) -> tuple[str, str]:
-    """The name of a method and a sentence that says why: of those that are possible, the one that comes nearest.
+@dataclass(frozen=True)
+class Choice:
+    """A method by its name, and a sentence that says why."""
 
-    One step with the server's curvature is only taken where its own rule says that it helps.
-    """
-    if removal.pretrained_on:
-        raise InputError(removal.pretrained_on)
-    before, by_row = removal.before, removal.request.by_row
-    rows = removal.held is not None and not removal.material.server_only
-    answering = removal.material.clients is not None and removal.online.offers("statistics")
-    if before.statistics is not None and (rows or not by_row or answering):
-        return "exact", "Every client's statistics are kept: the rest is summed anew and solved, exactly."
-    if "quadratic" not in removal.problem.traits:
-        return _trained_anew(removal)
-    summed = "statistics" in removal.problem.traits
-    if rows and not missing(method("retrain"), removal):
-        why = "The cached rows are at hand: training on the rest from the same w_p finds its minimum."
-        if summed:
-            why = "No statistics are kept, but the cached rows are at hand: closed-form training on the rest is exact."
-        return "retrain", why
-    if by_row and removal.material.clients is None and not rows:
-        raise InputError(f"Forgetting single samples needs {ROWS}.")
-    if not missing(method("fedremoval-pcg"), removal):
-        return f"fedremoval-pcg:{method('fedremoval-pcg').rounds}", (
-            "No statistics are kept, but the server has rows of its own and the retained clients answer: a "
-            "gradient round each brings the head as near to retraining as wanted."
+    name: str
+    method: Unlearner
+    reason: str
+
+
+def choose(removal: Removal) -> Choice:
+    """The method that comes nearest to the minimum with the least asked of clients."""
+    if not removal.is_quadratic:
+        return _choose_retraining(removal)
+    if removal.keeps_statistics:
+        reason = "The clients' statistics are kept: those of the retained are summed and solved."
+        return Choice("exact", Exact(), reason)
+    asked = not removal.absent
+    if asked and (_is_local(removal.retained) or isinstance(removal.state.trainer, ClosedForm)):
+        reason = "No statistics are kept, but the retained clients can be asked for theirs once."
+        return Choice("exact", Exact(), reason)
+    if asked and removal.server is not None:
+        reason = (
+            "No statistics are kept; with the server's rows each round of the retained clients "
+            "brings the head nearer to the minimum."
         )
-    if not missing(method("fedremoval-line"), removal):
-        return "fedremoval-line", (
-            "The retained clients answer with one number each: along FedRemoval's step their loss falls to its lowest."
-        )
-    online = removal.material.clients is not None and before.objective is None
-    if online and not missing(method("retrain"), removal):
-        return "retrain", "The retained clients answer: closed-form training on what they send is exact."
-    return "fedremoval", _one_step(removal, f" For exact removal keep {REMEDIES['kept', 'statistics']}." * summed)
+        return Choice("fedremoval-pcg", FedRemovalPcg(), reason)
+    if asked:
+        return _choose_retraining(removal)
+    return _choose_one_step(removal)
 
 
-def _trained_anew(removal: Removal) -> tuple[str, str]:
-    """What is left where the loss is not quadratic: training on the rest, to the minimum or by the run's own rounds."""
-    why = "The loss is not quadratic, so that nothing is certified; training on the rest from the run's own start"
-    for name, ends in (("retrain", "finds its minimum"), ("retrain-fedavg", "is the reference itself")):
-        if not missing(method(name), removal):
-            return name, f"{why} {ends}."
-    lacking = missing(method("retrain-fedavg"), removal)
-    raise InputError(f"{lacking} Other methods are taken by name (`method=...`).")
-
-
-def _one_step(removal: Removal, exact: str) -> str:
-    """Why one step with the server's curvature is taken: its own rule says that it helps; else it is refused."""
-    from probekit.unlearning.methods.fedremoval import server_plan
-
-    lacking = missing(method("fedremoval"), removal)
+def _choose_retraining(removal: Removal) -> Choice:
+    """For losses without a closed form, or clients elsewhere and no rows on the server."""
+    exact = Exact()
+    if not removal.is_quadratic and not missing(exact, removal):
+        reason = "The retained clients train anew from zero, which leaves no trace of the old head."
+        return Choice("exact", exact, reason)
+    lacking = missing(Retrain(), removal)
     if lacking:
-        raise InputError(f"Nothing that this run kept allows unlearning. {lacking}{exact} Or give {ROWS}.")
-    plan = server_plan(removal)
-    if plan.warnings:
+        raise InputError(f"Every method that fits needs {' and '.join(lacking)}. Provide it.")
+    return Choice("retrain", Retrain(), "The retained clients repeat the run's own training.")
+
+
+def _choose_one_step(removal: Removal) -> Choice:
+    lacking = missing(FedRemoval(), removal)
+    if lacking or removal.server is None:
         raise InputError(
-            f"All that this run kept allows is one step with the server's curvature, which may do harm, so that it is "
-            f"only taken when asked for by name (`method=fedremoval`). {' '.join(plan.warnings)}{exact} Or give {ROWS}."
+            f"{removal.absent[0]} and {len(removal.absent) - 1} more retained clients are absent, "
+            f"and what was kept allows no method; fedremoval needs {' and '.join(lacking)}. "
+            "Bring them online."
         )
-    return (
-        f"No statistics are kept and no client answers: one step with the server's curvature is what the kept "
-        f"gradients allow, and its {plan.server_rows} rows are enough for it to help. It is not exact; how far off it "
-        "is takes a gradient round to know."
+    server = ServerRows.of(removal.server, ridge=removal.state.ridge)
+    if not server.enough:
+        raise InputError(f"{server.warning} Name the method to use it all the same.")
+    reason = (
+        f"Nobody can be asked; kept gradients allow one step with the server's {server.rows} rows, "
+        "which are enough for it to help. How far it ends from the minimum is not known."
     )
+    return Choice("fedremoval", FedRemoval(), reason)
 
 
-def unlearn(
-    trained: Trained, request: UnlearnRequest, *, method: Any = "auto", material: Material = NOTHING
-) -> Unlearned:
-    """The run without the forgotten, by the method of this name or the best that the material allows."""
-    removal = Removal(trained, request, material)
-    return carried_out(removal, choose(removal)[0] if method == "auto" else method)
+def _is_local(federation: Federation) -> bool:
+    """Whether the clients' rows are in this process."""
+    transport = federation.transport
+    live = transport.live if isinstance(transport, KeptFirst) else transport
+    return isinstance(live, InProcess)
 
 
-def carried_out(removal: Removal, name: Any) -> Unlearned:
-    """The removal by one method, its needs checked once."""
-    unlearner = method(name)
-    if not removal.counts:  # where a request names what is not there, this is where it is refused
-        raise InputError("Cannot forget every sample of every client: nothing would remain to be trained on.")
-    why = missing(unlearner, removal)
-    if why:
-        raise InputError(why)
-    found: Unlearned = unlearner.unlearn(removal)
-    _refuse_nothing_done(removal, unlearner, np.asarray(found.trained_after.params))
-    return found
+@dataclass(frozen=True)
+class Properties:
+    """By what a method needs and promises, the five by which the paper compares systems.
 
-
-def _refuse_nothing_done(removal: Removal, unlearner: Any, after: Array) -> None:
-    """Refuse parameters that are not finite, and the old ones where rows were to go: doing nothing is no method.
-
-    What is made of the retained rows alone may come out as it was.
+    certified: it ends at the minimum; None: it repeats training, by which others are measured.
     """
-    if not np.isfinite(after).all():
-        raise InputError(f"Unlearning by {unlearner.name} must end in finite parameters. Nothing was changed.")
-    request, counts = removal.request, removal.before.counts
-    leaves = any(counts.get(name) for name in request.clients) or bool(request.samples)
-    if leaves and FROM_ROWS not in getattr(unlearner, "traits", ()) and np.array_equal(after, removal.params):
-        raise InputError(
-            f"Unlearning by {unlearner.name} gave the old head back, bit for bit, though rows were to go. Nothing was "
-            "changed; use another method, or other options of this one."
+
+    no_communication: bool
+    no_target: bool
+    no_retained: bool
+    no_history: bool
+    certified: bool | None
+
+    @classmethod
+    def of(cls, method: Unlearner, removal: Removal) -> Properties:
+        needs = method.needs(removal)
+        no_target = Need.TARGET not in needs
+        no_retained = needs.isdisjoint({Need.RETAINED, Need.RETAINED_ROWS})
+        return cls(
+            no_communication=no_target and no_retained,
+            no_target=no_target,
+            no_retained=no_retained,
+            no_history=needs.isdisjoint({Need.HISTORY, Need.CLUSTERS}),
+            certified=None if method.promise == "retrained" else method.promise == "minimum",
         )
 
 
-def can_unlearn(trained: Trained, material: Material = NOTHING) -> dict[str, str]:
-    """For every registered method why a client cannot be forgotten by it now; empty where it can."""
-    if len(trained.counts) < 2:
-        return dict.fromkeys(methods.names(), "Leaving a client out needs at least two; this run has one.")
-    removal = Removal(trained, UnlearnRequest((next(iter(trained.counts)),)), material)
-    return {name: missing(method(name), removal) for name in methods.names()}
+@dataclass(frozen=True)
+class MethodPlan:
+    """What a method would need, whether it is here, and what it would ask at most."""
+
+    name: str
+    promise: Promise
+    properties: Properties
+    missing: tuple[str, ...]
+    rounds: int
+    bytes: int
+    warning: str = ""
+
+    @property
+    def possible(self) -> bool:
+        return not self.missing
+
+
+def plan(removal: Removal, names: Collection[str] = ()) -> tuple[MethodPlan, ...]:
+    """These methods (else all, with defaults); nobody is asked but the server's own rows."""
+    return tuple(plan_of(name, configured(name), removal) for name in names or METHODS.names())
+
+
+def plan_of(name: str, method: Unlearner, removal: Removal) -> MethodPlan:
+    lacking = missing(method, removal)
+    questions = list(method.questions(removal)) if not lacking else []
+    if not lacking:
+        questions += _preparing(method, removal)
+    warning = ""
+    if removal.server is not None and isinstance(method, FedRemoval):
+        warning = ServerRows.of(removal.server, ridge=removal.state.ridge).warning
+    rounds = sum(question.times for question in questions)
+    size = sum(question.times * _bytes(question, removal) for question in questions)
+    properties = Properties.of(method, removal)
+    return MethodPlan(name, method.promise, properties, tuple(lacking), rounds, size, warning)
+
+
+def _preparing(method: Unlearner, removal: Removal) -> list[Questions]:
+    """What is asked before any method: new sums where samples leave, or which classes remain."""
+    if removal.keeps_statistics:
+        return [Questions(Statistics(), clients=removal.changed)] if removal.changed else []
+    if removal.class_labels and finds_classes(method, removal):
+        return [Questions(ClassSquares())]
+    return []
+
+
+def _bytes(question: Questions, removal: Removal) -> int:
+    """What one round sends and receives."""
+    federation = removal.target if question.target else removal.retained
+    names = federation.clients if question.clients is None else question.clients
+    query = question.query
+    answers = sum(
+        math.prod(shape)
+        for name in names
+        for shape in query.shapes(federation.model, federation.clients[name]).values()
+    )
+    return len(names) * array_bytes(query) + 8 * answers
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What a removal has done to the loss of the retained rows, and what the server's rows allow.
+
+    server_rows and effective_dimension are 0 where the server has no rows.
+    """
+
+    loss_before: float
+    loss_after: float
+    server_rows: int
+    effective_dimension: float
+    warnings: tuple[str, ...]
+
+
+def facts(removal: Removal, after: State) -> Facts:
+    """From kept statistics, else by two rounds of the retained clients."""
+    removal = removal.seen_by(after)
+    before_loss = _loss(removal, removal.state, ridge=after.ridge)
+    after_loss = _loss(removal, after, ridge=after.ridge)
+    warnings: list[str] = []
+    if after_loss > before_loss:
+        warnings.append(
+            f"The retained loss rose from {before_loss:.6g} to {after_loss:.6g}: the head is worse "
+            "on the retained rows than before. Use another method."
+        )
+    if removal.server is None or not removal.is_quadratic:
+        return Facts(before_loss, after_loss, 0, 0.0, tuple(warnings))
+    server = ServerRows.of(removal.server, ridge=after.ridge)
+    if server.warning:
+        warnings.append(server.warning)
+    return Facts(before_loss, after_loss, server.rows, server.effective_dimension, tuple(warnings))
+
+
+def _loss(removal: Removal, state: State, *, ridge: float) -> float:
+    if removal.is_quadratic and removal.statistics is not None:
+        objective = StatsObjective(sum_stats(removal.statistics.values()))
+        value = objective.value_and_gradient(state.params)[0] / objective.weight
+        return value + Penalty(state.model, ridge).value(state.params)
+    return MeanLoss(removal.retained, ridge).value_and_gradient(state.params)[0]

@@ -1,298 +1,412 @@
-"""A request against a run, with everything that a method may use to carry it out."""
+"""A removal: what was trained, what is to be forgotten, and who can be asked."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from enum import Enum
 from functools import cached_property
-from typing import Any
+from typing import ClassVar, Literal, Protocol, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
-from probekit.errors import InputError, MismatchError
-from probekit.federated.federation import Federation, Nobody, Traffic
-from probekit.federated.in_process import FirstOf, InProcess
-from probekit.federated.loss import CommonLoss
-from probekit.federated.server import client_weights
-from probekit.federated.summation import StatisticsTree
-from probekit.federated.trained import Trained
-from probekit.linear.design import ClientStats, Solution
-from probekit.models.heads import Head
-from probekit.protocols import Watch
-from probekit.registry import spec_of
-from probekit.unlearning.method import NOTHING, ROWS, Cost, Material, Unlearned
-from probekit.unlearning.request import UnlearnRequest
-from probekit.unlearning.rows import Remainder, remaining_rows
-from probekit.unlearning.soundness import refuse_unsound
-from probekit.unlearning.sources import (
-    kept_clients,
-    online_clients,
-    pretrained_on,
-    remaining_server,
-    server_holding,
+from probekit.arrays import Array, Indices
+from probekit.errors import InputError, SolverError
+from probekit.federated.federation import Federation, collect_stats
+from probekit.federated.loss import MeanLoss
+from probekit.federated.queries import Query, Weight
+from probekit.federated.state import (
+    History,
+    Kept,
+    KeptGradients,
+    KeptStatistics,
+    State,
+    choose_from,
+    choose_ridge,
+)
+from probekit.federated.training.knot import Clusters
+from probekit.linear.model import LinearModel
+from probekit.linear.ridge import InverseC, RidgeChoice
+from probekit.linear.stats import SufficientStats, sum_stats
+from probekit.objective import Squares
+from probekit.progress import Progress, silent
+from probekit.unlearning.classes import (
+    ClassSquares,
+    narrow_federation,
+    narrow_state,
+    narrow_stats,
 )
 
-Array = NDArray[np.float64]
+SHOWN_CLIENTS = 9
+
+K = TypeVar("K")
+
+
+class Need(Enum):
+    """What a method may need; the value says how to have it."""
+
+    TARGET = "the forgotten clients with their rows (bring them online)"
+    RETAINED = "the retained clients (bring them online)"
+    RETAINED_ROWS = "retained clients with rows (statistics cannot train locally)"
+    SERVER_ROWS = "rows on the server (train with --server-share)"
+    WHOLE_CLIENTS = "a request about whole clients (forget samples by exact or retrain)"
+    HISTORY = "the rounds of the training (train --method fedavg --keep history)"
+    CLUSTERS = "a head trained in clusters (train --method knot)"
+    DIRECTIONS = "what to be blind to (ferrari:columns=0:9, or ferrari:directions=FILE.npy)"
+    QUADRATIC = "a head trained on squares (a ridge head)"
+    PENALIZED = "a ridge above 0 on every parameter (--ridge, --intercept penalized)"
+
+
+@dataclass(frozen=True)
+class Request:
+    """Whole clients, or samples (hex ids) by client, to be forgotten."""
+
+    clients: frozenset[str] = frozenset()
+    samples: Mapping[str, frozenset[str]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if bool(self.clients) == bool(self.samples):
+            raise InputError(
+                "A request is about clients or about samples; found both or neither. "
+                "Make a request for each."
+            )
+
+    @property
+    def touched(self) -> frozenset[str]:
+        """Clients of whom nothing that was computed before may be used."""
+        return self.clients | self.samples.keys()
 
 
 @dataclass(frozen=True, eq=False)
 class Removal:
-    """A request against a run, with everything that may be used to carry it out."""
+    """What a method works from. The rows on the server are a federation of one.
 
-    before: Trained
-    request: UnlearnRequest
-    material: Material = NOTHING
-    started: float = field(default_factory=time.perf_counter)
-    earlier: Traffic = field(init=False)
-    """What the federations had sent before."""
+    clients: all retained clients with their rows. retained: those of them that can be asked.
+    target: the forgotten clients, or the forgotten samples of clients, that can be asked.
+    class_labels: outputs are classes, which leave the head with their last row.
+    renewed: the retained clients' sums, where they were collected before.
+    """
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "earlier", sum((one.traffic for one in self._asked()), Traffic()))
+    state: State
+    request: Request
+    clients: Mapping[str, int]
+    retained: Federation
+    target: Federation
+    server: Federation | None = None
+    class_labels: bool = True
+    progress: Progress = silent
+    renewed: Mapping[str, SufficientStats] | None = None
 
-    @property
-    def problem(self) -> Any:
-        """What was trained."""
-        return self.before.problem
-
-    @property
-    def watch(self) -> Watch:
-        """Called with progress."""
-        return self.material.watch
-
-    @property
-    def params(self) -> Array:
-        """The parameters before."""
-        return self.before.params
-
-    @cached_property
-    def left(self) -> tuple[str, ...]:
-        """The clients that stay, and those that join."""
-        return self.request.remaining(self.before)
-
-    @cached_property
-    def arriving(self) -> dict[str, ClientStats]:
-        """The statistics of clients that join."""
-        given = {name: one for name, one in self.material.arriving.items() if name in self.request.added}
-        return {name: refuse_unsound(one, name, design=self.problem.design) for name, one in given.items()}
-
-    @cached_property
-    def held(self) -> Mapping[str, NDArray[np.int64]] | None:
-        """The cached rows of clients that stay or join, before single ones are forgotten; None: not at hand."""
-        partition = self.material.partition
-        if self.material.embeddings is None or partition is None:
-            return None
-        absent = [name for name in self.left if name not in partition.clients and name not in self.arriving]
-        if absent and absent[0] in self.request.added:
-            raise InputError(
-                f"Cannot add client {absent[0]}: it has neither statistics (Material.arriving) nor rows in the "
-                "partition. Give one of them."
-            )
-        if absent:
-            raise MismatchError(
-                f"Client {absent[0]} of this run holds no rows in the partition given. Use the run's own partition."
-            )
-        return {name: partition.clients.get(name, np.empty(0, np.int64)) for name in self.left}
-
-    @cached_property
-    def rest(self) -> Remainder:
-        """The rows that stay, where single ones are forgotten or relabelled."""
-        material = self.material
-        if self.held is None or material.embeddings is None or material.partition is None:
-            raise InputError(f"This request needs {ROWS}.")
-        divided = replace(material.partition, clients={**material.partition.clients, **self.held})
-        return remaining_rows(self.before, self.request, material.embeddings, divided)
-
-    @cached_property
-    def changed(self) -> frozenset[str]:
-        """Clients that stay, with other rows than before, or that join with rows."""
-        joining = frozenset(self.request.added) - self.arriving.keys()
-        if self.material.clients is not None and self.request.by_row and self.held is None:
-            named = {*(one.client for one in self.request.samples), *(one.client for one in self.request.relabelled)}
-            # only they themselves know whose rows change, unless the request does
-            return joining | (frozenset(self.left) if None in named else frozenset(self.left) & named)
-        if joining and self.material.clients is None and (self.held is None or self.material.server_only):
-            raise InputError(
-                f"Cannot add client {min(joining)}: it needs its statistics (Material.arriving) or cached rows. Give "
-                "them, or the embedding set and the partition."
-            )
-        return self.rest.changed | joining if self.request.by_row else joining
-
-    @cached_property
-    def online(self) -> Federation:
-        """The retained clients themselves: those given, else from their cached rows."""
-        return online_clients(self)
-
-    server_set = cached_property(remaining_server)
-    """The server's own rows after the request; those that were a client's leave with it."""
-    pretrained_on = cached_property(pretrained_on)
-    """Why nothing takes these clients out of a network, or empty."""
-    server = cached_property(server_holding)
-    """What the server holds itself: from its statistics or, where a problem has none, from its rows."""
-
-    @cached_property
-    def retained(self) -> Federation:
-        """The retained clients, as they can be asked: from what was kept, else online."""
-        return FirstOf(self.problem, [*kept_clients(self), self.online], self.counts)
-
-    @cached_property
-    def target(self) -> Federation:
-        """The forgotten clients (of a request by samples: the clients with those samples alone)."""
-        material = self.material
-        if material.target is not None:
-            return material.target
-        if material.embeddings is None or material.partition is None or material.server_only:
-            return Nobody()
-        known, leaving = material.partition.clients, self.request.clients
-        gone = self.rest.gone if self.request.by_row else {name: known[name] for name in leaving if name in known}
-        return InProcess.of(self.problem, material.embeddings, gone) if gone else Nobody()
-
-    @cached_property
-    def counts(self) -> dict[str, int]:
-        """How many rows each client has afterwards."""
-        if self.material.clients is not None:
-            return {name: count for name in self.left if (count := self.online.counts[name])}
-        known = dict(self.before.counts)
-        if self.held is not None:
-            rows = self.rest.partition.clients if self.request.by_row else self.held
-            known |= {name: len(rows.get(name, ())) for name in self.left if name in self.changed}
-        known |= {name: one.count for name, one in self.arriving.items()}
-        return {name: known[name] for name in self.left if known.get(name)}
-
-    @property
-    def rows(self) -> int:
-        """How many rows are retained."""
-        return sum(self.counts.values())
-
-    @property
-    def ridge(self) -> float:
-        """The ridge in mean scaling, for the retained rows."""
-        return self.before.mean_ridge(self.rows)
-
-    @cached_property
-    def loss(self) -> CommonLoss:
-        """The retained loss, in float64."""
-        return CommonLoss(self.retained, self.problem, self.ridge, precision="float64")
-
-    @cached_property
-    def gradient(self) -> Array:
-        """The retained loss's gradient at the parameters before."""
-        return self.loss.gradient(self.params)
-
-    def gradients_at(self, params: Array) -> dict[str, Array]:
-        """Every retained client's mean gradient at these parameters, the ridge's part included: one round."""
-        extra = self.problem.penalty(self.ridge) * params
-        answers = self.retained.ask("gradient", {"params": params}).each()
-        found = {one.client: one.arrays["gradient"] / one.count + extra for one in answers}
-        return {name: found[name] for name in self.counts}
-
-    @cached_property
-    def statistics(self) -> StatisticsTree | None:
-        """The retained clients' statistics where the run kept them; those that the request changed are asked for."""
-        kept = self.before.statistics
-        if kept is None:
-            return None
-        stay = set(self.left) - self.changed
-        gone = [name for name in kept if name not in stay]
-        if isinstance(kept, StatisticsTree):
-            tree = kept.without(*gone)
+    @classmethod
+    def of(
+        cls,
+        state: State,
+        request: Request,
+        federation: Federation,
+        *,
+        server: Federation | None = None,
+        class_labels: bool = True,
+        progress: Progress = silent,
+    ) -> Removal:
+        """The clients that can be asked, divided by a request. Clients may be absent."""
+        _check_clients(state, request, federation)
+        if request.clients:
+            retained = federation.without(request.clients)
+            target = federation.only(request.clients & federation.clients.keys())
         else:
-            rest = {name: kept[name] for name in kept if name not in gone}
-            tree = StatisticsTree.of(rest) if rest else StatisticsTree(self.problem.design)
-        arrived, asked = dict(self.arriving), [name for name in self.changed if name in self.counts]
-        if asked:
-            source = self.online if self.online.offers("statistics") else self.retained
-            for one in source.ask("statistics", clients=asked).each():
-                sent = self.problem.stats(one.arrays)
-                arrived[one.client] = refuse_unsound(sent, one.client, design=self.problem.design)
-        for name, statistics in arrived.items():
-            tree = tree.including(name, statistics)
-        if not tree.parts:
-            raise InputError("Cannot forget every sample of every client: nothing would remain to be trained on.")
-        return tree
-
-    def shares(self, counts: Mapping[str, int]) -> dict[str, float]:
-        """What clients with so many rows count in an average: by size, or all alike, as in the run's training."""
-        old, new = (np.array([*one.values()]) for one in (self.before.counts, counts))
-        sized = np.allclose([*self.before.weights.values()], client_weights(old))
-        return dict(zip(counts, client_weights(new, "size" if sized else "uniform").tolist(), strict=True))
+            retained = federation.without_samples(request.samples)
+            target = _forgotten_samples(request, federation, retained)
+        clients = {
+            name: retained.clients.get(name, rows)
+            for name, rows in state.clients.items()
+            if name in retained.clients or name not in request.touched
+        }
+        if not clients:
+            raise InputError(
+                f"Some rows must be retained; this request is about all "
+                f"{sum(state.clients.values())}. Forget less, or delete the run."
+            )
+        if server is not None:
+            server = replace(server, model=state.model)
+        return cls(state, request, clients, retained, target, server, class_labels, progress)
 
     @property
-    def forgotten(self) -> frozenset[str]:
-        """The clients that something is forgotten of."""
-        return frozenset(self.request.clients) | self.changed
+    def is_quadratic(self) -> bool:
+        return isinstance(self.state.model.loss, Squares)
 
     @property
-    def cost(self) -> Cost:
-        """What passed so far, and the time since the request was taken up."""
-        sent = sum((one.traffic for one in self._asked()), Traffic()) - self.earlier
-        return Cost(sent.up, sent.down, sent.rounds, seconds=time.perf_counter() - self.started)
+    def absent(self) -> list[str]:
+        """The retained clients that cannot be asked."""
+        return [name for name in self.clients if name not in self.retained.clients]
 
-    def _asked(self) -> list[Federation]:
-        """Federations that were given or made, each once: what is asked through another is counted there."""
-        made, material = vars(self), self.material
-        found = (made.get("retained", made.get("online", material.clients)), made.get("target", material.target))
-        return [one for one in found if one is not None]
+    @property
+    def round(self) -> int:
+        """The number of the next round, which no batch has been drawn under."""
+        return self.state.rounds
 
-    def available(self, party: str, what: str) -> bool:
-        """Whether something that a method needs is here."""
-        match party:
-            case "kept":
-                return self.before.has(what)
-            case "server":
-                found = self.server_set
-                rows = self.held is not None or self.material.server is not None
-                return found is not None and (found.statistics is not None or rows)
-            case "problem":
-                return what in self.problem.traits
-            case "request":  # "clients": whole ones leave; "leaving": nobody joins
-                return not self.request.added and (what == "leaving" or not self.request.by_row)
-            case "trainer":
-                return hasattr(self.material.options, what)
-            case "retained" | "online" | "target":
-                return bool(getattr(self, party).offers(what))
-        raise InputError(f"A method can need something of kept, server, retained, target, ...; found {party!r}.")
+    def kept(self, kind: type[K]) -> K:
+        """What the server keeps of this kind; a method that calls this declares the need."""
+        item = self.state.get(kind)
+        if item is None:
+            raise InputError(
+                f"This run must keep {kind.__name__}; it keeps "
+                f"{', '.join(type(item).__name__ for item in self.state.kept) or 'nothing'}. "
+                "Use another method, or train anew."
+            )
+        return item
+
+    @property
+    def loss(self) -> MeanLoss:
+        """The loss of the retained rows; each value is a round."""
+        return MeanLoss(self.retained, self.ridge_choice.value)
+
+    @property
+    def changed(self) -> list[str]:
+        """The retained clients whose sums must be asked for again: those that forget samples."""
+        return [name for name in self.clients if name in self.request.touched]
+
+    @property
+    def keeps_statistics(self) -> bool:
+        """Whether every retained client's sums are kept, but for those that forget samples."""
+        kept = self.state.get(KeptStatistics)
+        return kept is not None and kept.parts.keys() >= self.clients.keys()
+
+    @property
+    def keeps_gradients(self) -> bool:
+        """Whether the retained gradient at the trained parameters follows from what is kept."""
+        kept = self.state.get(KeptGradients)
+        return (
+            kept is not None
+            and not self.request.samples
+            and kept.gradients.keys() >= self.clients.keys()
+            and np.array_equal(kept.params, self.state.params)
+        )
+
+    @cached_property
+    def statistics(self) -> dict[str, SufficientStats] | None:
+        """The retained clients' sums: kept, or asked for again where samples were forgotten."""
+        if self.renewed is not None:
+            return dict(self.renewed)
+        kept = self.state.get(KeptStatistics)
+        if kept is None or not self.keeps_statistics:
+            return None
+        parts = dict(kept.without(self.request.touched).parts)
+        if self.changed:
+            parts |= collect_stats(self.retained, self.changed, progress=self.progress)
+        return {name: parts[name] for name in self.clients}
+
+    @cached_property
+    def ridge_choice(self) -> RidgeChoice:
+        """The ridge; one that a rule chose is chosen again from the retained sums, or stale."""
+        choice = self.state.ridge_choice
+        if choice.rule is None:
+            return choice
+        if self.statistics is not None:
+            total = sum_stats(self.statistics.values())
+            return choose_from(choice.rule, self.state.model, total)
+        if isinstance(choice.rule, InverseC) and not self.absent:
+            return choose_ridge(choice.rule, self.retained)
+        return replace(choice, stale=True)
+
+    def gradient(self) -> Array:
+        """The retained gradient at the trained parameters: from what was kept, else one round."""
+        kept = self.state.get(KeptGradients)
+        params = self.state.params
+        if kept is None or not self.keeps_gradients:
+            return self.loss.gradient(params)
+        gradient = sum(kept.gradients[name] for name in self.clients)
+        weight = sum(kept.weights[name] for name in self.clients)
+        return np.asarray(gradient / weight + self.loss.penalty.gradient(params))
+
+    @cached_property
+    def remaining_classes(self) -> Indices:
+        """The classes that retained rows have: by kept sums, else by one small round."""
+        every = np.arange(self.state.model.classes)
+        if not self.class_labels or not isinstance(self.state.model, LinearModel):
+            return every
+        if self.statistics is None:
+            squares = [answer.arrays["squares"] for answer in self.retained.ask(ClassSquares())]
+            return np.flatnonzero(np.sum(squares, axis=0))
+        present = np.zeros(len(every), bool)
+        for part in self.statistics.values():  # the first few clients often have them all
+            present |= part.target_squares > 0
+            if present.all():
+                break
+        return np.flatnonzero(present)
+
+    def narrowed(self) -> Removal:
+        """The removal for a head of the remaining classes; the server's rows stay as they are."""
+        classes = self.remaining_classes
+        if len(classes) == self.state.model.classes:
+            return self
+        parts = self.statistics
+        if parts is not None:
+            parts = {name: narrow_stats(part, classes) for name, part in parts.items()}
+        return replace(
+            self,
+            state=narrow_state(self.state, classes),
+            renewed=parts,
+            retained=narrow_federation(self.retained, classes),
+            class_labels=False,
+        )
+
+    def narrowed_state(self, after: State) -> State:
+        """A state of all classes, for the remaining ones."""
+        classes = self.remaining_classes
+        return after if len(classes) == after.model.classes else narrow_state(after, classes)
+
+    def seen_by(self, after: State) -> Removal:
+        """The removal in the classes of the state that a method made of it."""
+        return self if after.model.classes == self.state.model.classes else self.narrowed()
 
     def finish(
-        self,
-        method: Any,
-        solution: Solution | None = None,
-        *,
-        params: Array | None = None,
-        head: Head | None = None,
-        flops: int = 0,
-        note: str = "",
-        warnings: tuple[str, ...] = (),
-        loss_change: float | None = None,
-        one_step: bool = False,
-        **kept: Any,
-    ) -> Unlearned:
-        """The run at a new head (or its parameters); what knows a forgotten client, or belongs to the old head, goes.
-
-        `kept` replaces what would be dropped, by name. Without a `solution` no system was solved: the residual is that
-        of no step at all.
-        """
-        name = spec_of(method)
-        if head is None:
-            if params is None or not np.isfinite(params).all():
-                raise InputError(f"Unlearning by {name} must end in finite parameters. Nothing was changed.")
-            recipe = {**self.before.lasting, "solver": name, "rows": self.rows, "exact_unlearning": False}
-            head = self.problem.head(params, ridge=self.before.head.ridge, recipe=recipe)
-        dropped: Any = {"losses": (), "history": None, "gradients": None, "learning_rate": None, "rounds": 0}
-        kept = {**dropped, "server": self.server_set, **kept}
-        if "statistics" not in kept:
-            kept["statistics"] = self.statistics
-        solution = solution or Solution(self.problem.params(head), 1.0, 0, name, "No system was solved.")
-        cost = replace(self.cost, flops=flops)
-        after = replace(
-            self.before.without(self.forgotten),
-            head=head,
-            solution=solution,
-            method=name,
-            counts=dict(self.counts),
-            weights=self.shares(self.counts),
-            traffic={name: Traffic(cost.up, cost.down, cost.rounds)},
-            **kept,
+        self, params: Array, *renewed: Kept, rounds: int = 0, ridge: RidgeChoice | None = None
+    ) -> State:
+        """The state after `rounds` more; what is kept forgets, unless it was renewed."""
+        if not np.isfinite(params).all():
+            raise SolverError(
+                "Unlearning must end with finite parameters; found others. Use another method."
+            )
+        kept = list(renewed)
+        kinds = {type(item) for item in renewed}
+        for item in self.state.kept:
+            remaining = self._remaining(item)
+            if type(item) not in kinds and remaining is not None:
+                kept.append(remaining)
+        return replace(
+            self.state,
+            params=np.ascontiguousarray(params),
+            ridge_choice=ridge or self.ridge_choice,
+            clients=dict(self.clients),
+            rounds=self.state.rounds + rounds,
+            kept=tuple(kept),
         )
-        return Unlearned(after, self.request, name, solution, cost, note, warnings, loss_change, one_step)
+
+    def _remaining(self, item: Kept) -> Kept | None:
+        """What is kept, without the forgotten; gradients elsewhere than here are of no use."""
+        if isinstance(item, KeptStatistics) and self.statistics is not None:
+            return KeptStatistics(self.statistics)
+        if isinstance(item, KeptGradients):
+            return None
+        return item.without(self.request.touched)
+
+
+def _check_clients(state: State, request: Request, federation: Federation) -> None:
+    """The retained must be those of the training, or the result would be about other rows."""
+    unknown = request.touched - state.clients.keys()
+    if unknown:
+        raise InputError(
+            f"Cannot forget client {min(unknown)}: this run has {_listed(state.clients)}. "
+            "Check the name."
+        )
+    for name, rows in federation.clients.items():
+        trained = state.clients.get(name, 0)
+        if trained != rows and name not in request.clients:
+            raise InputError(
+                f"Client {name} must have the {trained} rows of the training; it has {rows}. "
+                "Bring them back, leave out samples that were forgotten before "
+                "(federation.without_samples), or forget the client too."
+            )
+
+
+def _forgotten_samples(
+    request: Request, federation: Federation, retained: Federation
+) -> Federation:
+    """The samples alone, as they were counted when the retained rows were."""
+    counts = {
+        name: rows - retained.clients.get(name, 0)
+        for name, rows in federation.clients.items()
+        if name in request.samples
+    }
+    return replace(federation, clients=counts, samples=request.samples, keep=True)
+
+
+def _listed(clients: Iterable[str]) -> str:
+    """`clients 0 to 4`, or their names."""
+    names = list(clients)
+    if len(names) > 1 and sorted(names) == sorted(map(str, range(len(names)))):
+        return f"clients 0 to {len(names) - 1}"
+    shown = ", ".join(names[:SHOWN_CLIENTS])
+    return f"{len(names)} clients: {shown}{', ...' if len(names) > SHOWN_CLIENTS else ''}"
+
+
+@dataclass(frozen=True, eq=False)
+class Questions:
+    """A query that a method asks so many times, of all its clients or of some.
+
+    target: it is asked of the forgotten clients, not of the retained ones.
+    """
+
+    query: Query
+    times: int = 1
+    clients: Sequence[str] | None = None
+    target: bool = False
+
+
+def choosing_questions(removal: Removal) -> list[Questions]:
+    """What choosing the ridge again asks where no sums are kept."""
+    by_weight = isinstance(removal.state.ridge_choice.rule, InverseC)
+    return [Questions(Weight())] if by_weight and not removal.keeps_statistics else []
+
+
+Promise = Literal["minimum", "retrained", "nothing"]
+
+
+class Unlearner(Protocol):
+    """A way to forget: a record whose options are its fields.
+
+    promise: where it ends, up to rounding or its tolerance: at the minimum over the retained rows,
+        at what the run's own procedure makes of them, or nowhere in particular.
+    """
+
+    promise: ClassVar[Promise]
+
+    def needs(self, removal: Removal) -> frozenset[Need]: ...
+    def questions(self, removal: Removal) -> Sequence[Questions]:
+        """What it would ask clients, at most."""
+
+    def unlearn(self, removal: Removal) -> State: ...
+
+
+def missing(method: Unlearner, removal: Removal) -> list[str]:
+    """What a method needs that is not here."""
+    state = removal.state
+    present = {
+        Need.TARGET: removal.target.clients.keys() == removal.request.touched
+        and removal.target.has_rows,
+        Need.RETAINED: not removal.absent,
+        Need.RETAINED_ROWS: not removal.absent and removal.retained.has_rows,
+        Need.SERVER_ROWS: removal.server is not None,
+        Need.WHOLE_CLIENTS: bool(removal.request.clients),
+        Need.HISTORY: state.get(History) is not None,
+        Need.CLUSTERS: state.get(Clusters) is not None,
+        Need.DIRECTIONS: False,  # a method that has them does not declare the need
+        Need.QUADRATIC: removal.is_quadratic,
+        Need.PENALIZED: state.ridge > 0 and bool((state.model.penalized == 1).all()),
+    }
+    return sorted(need.value for need in method.needs(removal) if not present[need])
+
+
+def finds_classes(method: Unlearner, removal: Removal) -> bool:
+    """Whether the remaining classes are known, or the retained clients must answer anyway."""
+    return removal.keeps_statistics or Need.RETAINED in method.needs(removal)
+
+
+WIDE = {Need.TARGET, Need.HISTORY, Need.CLUSTERS}
+"""Forgotten rows and kept rounds have classes that may leave: these methods work with all."""
+
+
+def unlearn(method: Unlearner, removal: Removal) -> State:
+    """Check what the method needs, drop classes that are gone, then let it work."""
+    lacking = missing(method, removal)
+    if lacking:
+        absent = f"; {removal.absent[0]} is absent" if removal.absent else ""
+        raise InputError(
+            f"{type(method).__name__} needs {' and '.join(lacking)}{absent}. "
+            "Provide it, or use another method (--dry-run shows which are possible)."
+        )
+    if not finds_classes(method, removal):
+        return method.unlearn(removal)
+    if method.needs(removal) & WIDE:
+        return removal.narrowed_state(method.unlearn(removal))
+    return method.unlearn(removal.narrowed())

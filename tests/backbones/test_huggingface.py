@@ -1,8 +1,13 @@
 """Each view is the tensor that transformers itself gives; nothing random passes for pretrained."""
 
+from __future__ import annotations
+
 import json
+import logging
 import pickle
+import re
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,352 +17,512 @@ import torch
 from numpy.typing import NDArray
 from safetensors.torch import load_file, save_file
 
-import probekit.backbones.torchvision_operators  # noqa: F401
+import probekit.backbones.module  # noqa: F401
 
 # isort: split
+import timm.models
 import transformers
 
-from probekit.backbones import backbone
-from probekit.datasets import pictures
+from probekit.backbones import load_backbone
+from probekit.backbones.module import TorchBackbone
+from probekit.data.pictures import canary_samples
 from probekit.errors import InputError, NotFoundError, OfflineError
-from probekit.testing import check_backbone
 
 hf: Any = transformers
-SAMPLES = pictures.canary_samples("image")[:4]
-SIZES: dict[str, Any] = {
-    "hidden_size": 24,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "intermediate_size": 32,
-}
-VISION: dict[str, Any] = {**SIZES, "image_size": 32, "patch_size": 8}
-TEXT: dict[str, Any] = {**SIZES, "vocab_size": 64, "bos_token_id": 0, "eos_token_id": 1, "pad_token_id": 1}
-OPT: dict[str, Any] = {
-    "model_type": "opt",
-    "hidden_size": 24,
-    "word_embed_proj_dim": 24,
-    "ffn_dim": 32,
-    "num_hidden_layers": 1,
-    "num_attention_heads": 2,
-    "vocab_size": 64,
-}
-SQUARE = {"height": 32, "width": 32}
+PICTURES = canary_samples("image")[:3]
+TinyModels = Callable[[str], Path]
 
 
-@pytest.fixture(autouse=True)
-def silence() -> None:
-    """Saving is not what is tested here."""
-    log: Any = hf.utils.logging
-    log.set_verbosity_error()
-    log.disable_progress_bar()
+def load(name: str, **options: str) -> TorchBackbone:
+    backbone = load_backbone(name, device="cpu", **options)
+    assert isinstance(backbone, TorchBackbone)
+    return backbone
 
 
-def shaken(model: Any) -> Any:
-    """The model with weights that all matter; many of transformers' initial ones are zero or tiny."""
-    generator = torch.Generator().manual_seed(7)
-    with torch.no_grad():
-        for weight in model.parameters():
-            weight.add_(torch.randn(weight.shape, generator=generator) * 0.1)
-    return model.eval()
+def encode(backbone: TorchBackbone) -> NDArray[np.float32]:
+    return backbone.encode([backbone.prepare(picture) for picture in PICTURES])
 
 
-def blip2_config() -> Any:
-    return hf.Blip2Config(
-        vision_config=VISION,
-        qformer_config={**SIZES, "encoder_hidden_size": 24, "vocab_size": 64},
-        text_config=OPT,
-        num_query_tokens=4,
-        image_text_hidden_size=16,
-    )
+def library_inputs(folder: Path) -> dict[str, torch.Tensor]:
+    processor = hf.AutoImageProcessor.from_pretrained(folder, backend="pil")
+    pictures = [picture.convert("RGB") for picture in PICTURES]
+    return dict(processor(images=pictures, return_tensors="pt"))
 
 
-def clip_config() -> Any:
-    return hf.CLIPConfig(vision_config=VISION, text_config=TEXT, projection_dim=16)
+@dataclass(frozen=True)
+class Facts:
+    """What is known of an architecture from its source, not from our code.
+
+    prefix: tokens before the patches; cls: whether the first is a class token.
+    norm: the module that all #lastN layers pass; none: there is no #lastN.
+    """
+
+    model_class: str
+    default: str
+    prefix: int = 0
+    cls: bool = False
+    norm: str = ""
+    pooled: bool = True
+    inner: bool = True
+    tower: str = ""
 
 
-def make(name: str) -> Any:
-    makers: dict[str, Callable[[], Any]] = {
-        "clip": lambda: hf.CLIPModel(clip_config()),
-        "clip-vision": lambda: hf.CLIPVisionModelWithProjection(hf.CLIPVisionConfig(**VISION, projection_dim=16)),
-        "siglip": lambda: hf.SiglipModel(hf.SiglipConfig(vision_config=VISION, text_config=TEXT)),
-        "siglip2": lambda: hf.Siglip2VisionModel(hf.Siglip2VisionConfig(**SIZES, patch_size=8, num_patches=16)),
-        "dinov2": lambda: hf.Dinov2Model(hf.Dinov2Config(**{**VISION, "mlp_ratio": 2})),
-        "registers": lambda: hf.Dinov2WithRegistersModel(
-            hf.Dinov2WithRegistersConfig(**{**VISION, "mlp_ratio": 2}, num_register_tokens=3)
-        ),
-        "vit": lambda: hf.ViTModel(hf.ViTConfig(**VISION)),
-        "vit-classifier": lambda: hf.ViTForImageClassification(hf.ViTConfig(**VISION)),
-        "blip2": lambda: hf.Blip2ForConditionalGeneration(blip2_config()),
-        "blip2-retrieval": lambda: hf.Blip2ForImageTextRetrieval(blip2_config()),
-    }
-    torch.manual_seed(0)
-    return shaken(makers[name]())
-
-
-def processor(name: str) -> Any:
-    if name.startswith("clip"):
-        return hf.CLIPImageProcessor(size={"shortest_edge": 36}, crop_size=SQUARE)
-    if name == "siglip2":
-        return hf.Siglip2ImageProcessor(patch_size=8, max_num_patches=16)
-    if name in ("dinov2", "registers"):
-        return hf.BitImageProcessor(size={"shortest_edge": 40}, crop_size=SQUARE)
-    kind = {"siglip": hf.SiglipImageProcessor, "vit": hf.ViTImageProcessor, "blip2": hf.BlipImageProcessor}
-    return kind[name.partition("-")[0]](size=SQUARE)
-
-
-Saved = Callable[[str], tuple[Path, Any]]
-
-
-@pytest.fixture
-def saved(tmp_path: Path) -> Saved:
-    """Saves a model and its processor as transformers does; gives the folder and the model."""
-
-    def save(name: str) -> tuple[Path, Any]:
-        folder, model = tmp_path / name, make(name)
-        model.save_pretrained(folder)
-        processor(name).save_pretrained(folder)
-        return folder, model
-
-    return save
-
-
-def ours(name: str) -> NDArray[np.float32]:
-    found = backbone(name)
-    return np.asarray(found.encode([found.preprocess(sample) for sample in SAMPLES]))
-
-
-def queries(model: Any, pixels: Any) -> Any:
-    seen = model.vision_model(**pixels).last_hidden_state
-    return model.qformer(query_embeds=model.query_tokens.expand(len(seen), -1, -1), encoder_hidden_states=seen)[0]
-
-
-def masked_mean(model: Any, inputs: Any) -> Any:
-    tokens = model(**inputs).last_hidden_state
-    lengths = inputs["pixel_attention_mask"].sum(dim=1)
-    return torch.stack([row[: int(length)].mean(dim=0) for row, length in zip(tokens, lengths, strict=True)])
-
-
-CASES: dict[tuple[str, str], Callable[[Any, Any], Any]] = {
-    ("clip", ""): lambda model, pixels: model.visual_projection(model.vision_model(**pixels).pooler_output),
-    ("clip", "#proj"): lambda model, pixels: model.visual_projection(model.vision_model(**pixels).pooler_output),
-    ("clip", "#pre"): lambda model, pixels: model.vision_model(**pixels).pooler_output,
-    ("clip", "#cls"): lambda model, pixels: model.vision_model(**pixels).last_hidden_state[:, 0],
-    ("clip", "#mean"): lambda model, pixels: model.vision_model(**pixels).last_hidden_state[:, 1:].mean(1),
-    ("clip-vision", ""): lambda model, pixels: model(**pixels).image_embeds,
-    ("clip-vision", "#pre"): lambda model, pixels: model.vision_model(**pixels).pooler_output,
-    ("siglip", ""): lambda model, pixels: model.vision_model(**pixels).pooler_output,
-    ("siglip", "#mean"): lambda model, pixels: model.vision_model(**pixels).last_hidden_state.mean(1),
-    ("siglip2", ""): lambda model, inputs: model(**inputs).pooler_output,
-    ("siglip2", "#mean"): masked_mean,
-    ("dinov2", ""): lambda model, pixels: model(**pixels).pooler_output,
-    ("dinov2", "#mean"): lambda model, pixels: model(**pixels).last_hidden_state[:, 1:].mean(1),
-    ("registers", "#mean"): lambda model, pixels: model(**pixels).last_hidden_state[:, 4:].mean(1),
-    ("vit", ""): lambda model, pixels: model(**pixels).last_hidden_state[:, 0],
-    ("vit", "#mean"): lambda model, pixels: model(**pixels).last_hidden_state[:, 1:].mean(1),
-    ("vit", "#pooled"): lambda model, pixels: model(**pixels).pooler_output,
-    ("vit-classifier", ""): lambda model, pixels: model.vit(**pixels).last_hidden_state[:, 0],
-    ("blip2-retrieval", ""): lambda model, pixels: queries(model, pixels)[:, 0],
-    ("blip2-retrieval", "#proj"): lambda model, pixels: model.vision_projection(queries(model, pixels)[:, 0]),
-    ("blip2-retrieval", "#cls"): lambda model, pixels: model.vision_model(**pixels).last_hidden_state[:, 0],
+FACTS = {
+    "clip": Facts("CLIPModel", "proj", 1, True, "post_layernorm", tower="vision_model"),
+    "clip-projection": Facts(
+        "CLIPVisionModelWithProjection", "proj", 1, True, "post_layernorm", tower="vision_model"
+    ),
+    "clip-tower": Facts("CLIPVisionModel", "pooled", 1, True, "post_layernorm"),
+    "siglip": Facts("SiglipModel", "proj", 0, False, "post_layernorm", tower="vision_model"),
+    "siglip-tower": Facts("SiglipVisionModel", "pooled", 0, False, "post_layernorm"),
+    "dinov2": Facts("Dinov2Model", "cls", 1, True, "layernorm"),
+    "dinov2-registers": Facts("Dinov2WithRegistersModel", "cls", 4, True, "layernorm"),
+    "dinov3": Facts("DINOv3ViTModel", "cls", 3, True, "norm"),
+    "dinov3-convnext": Facts("DINOv3ConvNextModel", "cls", 1, True, inner=False),
+    "vit": Facts("ViTModel", "pooled", 1, True, "layernorm"),
+    "vit-classifier": Facts(
+        "ViTForImageClassification", "cls", 1, True, "layernorm", pooled=False, tower="vit"
+    ),
+    "deit": Facts("DeiTModel", "pooled", 2, True, "layernorm"),
+    "beit": Facts("BeitModel", "pooled", 1, True),
+    "data2vec": Facts("Data2VecVisionModel", "pooled", 1, True),
+    "mae": Facts("ViTMAEModel", "cls", 1, True, "layernorm", pooled=False),
+    "aimv2": Facts("Aimv2VisionModel", "pooled", 0, False, "rms_norm"),
+    "aimv2-headless": Facts("Aimv2VisionModel", "mean", 0, False, "rms_norm", pooled=False),
+    "ijepa": Facts("IJepaModel", "mean", 0, False, "layernorm", pooled=False),
+    "swin": Facts("SwinModel", "pooled"),
+    "convnext": Facts("ConvNextModel", "pooled"),
+    "resnet": Facts("ResNetModel", "pooled"),
+    "blip2": Facts("Blip2Model", "qformer.0", 1, True, "post_layernorm", tower="vision_model"),
+    "blip2-retrieval": Facts(
+        "Blip2ForImageTextRetrieval", "qformer.0", 1, True, "post_layernorm", tower="vision_model"
+    ),
 }
 
 
-@pytest.mark.parametrize(("name", "view"), CASES)
-def test_views_are_the_librarys_own_tensors(saved: Saved, name: str, view: str) -> None:
-    folder, model = saved(name)
-    inputs = hf.AutoImageProcessor.from_pretrained(folder)(
-        images=[sample.convert("RGB") for sample in SAMPLES], return_tensors="pt"
-    )
-    with torch.no_grad():
-        wanted = CASES[name, view](model, inputs).numpy()
-    np.testing.assert_allclose(ours(f"hf:{folder}{view}"), wanted, atol=1e-6, rtol=1e-5)
+@dataclass(frozen=True)
+class Reference:
+    """A model by the library's own class, its inputs and the outputs of its tower."""
+
+    name: str
+    folder: Path
+    model: Any
+    tower: Any
+    inputs: dict[str, torch.Tensor]
+    outputs: Any
+
+    def views(self) -> dict[str, torch.Tensor]:
+        return {**self.token_views(), **self.vectors()}
+
+    def read(self, token: str, state: torch.Tensor) -> torch.Tensor:
+        rows = []
+        for row in range(len(state)):
+            if token == "cls":
+                rows.append(state[row, 0])
+            elif state.dim() == 4:
+                rows.append(state[row].flatten(1).mean(1))
+            else:
+                rows.append(state[row, FACTS[self.name].prefix :].mean(0))
+        return torch.stack(rows)
+
+    def token_views(self) -> dict[str, torch.Tensor]:
+        facts = FACTS[self.name]
+        views = {}
+        for token in ["cls", "mean"] if facts.cls else ["mean"]:
+            views[token] = self.read(token, self.outputs.last_hidden_state)
+            for index, state in enumerate(self.outputs.hidden_states if facts.inner else ()):
+                views[f"layer:{index}.{token}"] = self.read(token, state)
+            if facts.norm:
+                norm = self.tower.get_submodule(facts.norm)
+                last = [self.read(token, norm(state)) for state in self.outputs.hidden_states[-4:]]
+                views[f"last4.{token}"] = torch.cat(last, 1)
+        if facts.cls:
+            views["cls+mean"] = torch.cat([views["cls"], views["mean"]], 1)
+        if facts.cls and facts.norm:
+            views["last4.cls+mean"] = torch.cat([views["last4.cls"], views["last4.mean"]], 1)
+        return views
+
+    def vectors(self) -> dict[str, torch.Tensor]:
+        views = {}
+        if FACTS[self.name].pooled:
+            views["pooled"] = self.outputs.pooler_output.reshape(len(PICTURES), -1)
+        if self.name in ("clip", "siglip"):
+            views["proj"] = self.model.get_image_features(**self.inputs).pooler_output
+        if self.name == "clip-projection":
+            views["proj"] = self.model(**self.inputs).image_embeds
+        if self.name in ("clip", "clip-projection"):
+            views["pre"] = self.outputs.pooler_output
+        if self.name.startswith("blip2"):
+            whole = hf.Blip2Model.from_pretrained(self.folder).eval()
+            queries = whole.get_qformer_features(**self.inputs)
+            views["qformer.mean"] = queries.mean(1)
+            views |= {f"qformer.{number}": queries[:, number] for number in (0, 3)}
+            if self.name == "blip2-retrieval":
+                views["pre"] = queries[:, 0]
+                views["proj"] = self.model.vision_projection(queries[:, 0])
+        return views
 
 
-def test_blip2_through_its_whole_generator(saved: Saved) -> None:
-    """transformers' own feature call is the oracle; the language model is left on the disk."""
-    folder, model = saved("blip2")
-    pixels = hf.AutoImageProcessor.from_pretrained(folder)(
-        images=[sample.convert("RGB") for sample in SAMPLES], return_tensors="pt"
-    )
-    with torch.no_grad():
-        whole = hf.Blip2Model.from_pretrained(folder).eval()
-        tokens = whole.get_qformer_features(**pixels).numpy()
-        seen = model.vision_model(**pixels).last_hidden_state.numpy()
-    for view, wanted in {
-        "": tokens[:, 0],
-        "#qformer.0": tokens[:, 0],
-        "#qformer.3": tokens[:, 3],
-        "#qformer.mean": tokens.mean(axis=1),
-        "#cls": seen[:, 0],
-        "#mean": seen[:, 1:].mean(axis=1),
-    }.items():
-        np.testing.assert_allclose(ours(f"hf:{folder}{view}"), wanted, atol=1e-6, rtol=1e-5)
-    found: Any = backbone(f"hf:{folder}")
-    assert found.view == "qformer.0"
-    assert {name.partition(".")[0] for name in found.module.state_dict()} == {
-        *("vision_model", "qformer", "query_tokens"),
-    }
-    tower: Any = backbone(f"hf:{folder}#cls")
-    assert {name.partition(".")[0] for name in tower.module.state_dict()} == {"vision_model"}
-    with pytest.raises(InputError, match="lacks 2 of the weights"):
-        backbone(f"hf:{folder}#proj")
-    with pytest.raises(InputError, match=r"#qformer.N with N below 4"):
-        backbone(f"hf:{folder}#qformer.4")
+def library_views(name: str, folder: Path) -> dict[str, torch.Tensor]:
+    """All views of a saved model by the library's own classes and plain loops."""
+    facts = FACTS[name]
+    options = {"add_pooling_layer": True} if name == "data2vec" else {}
+    model = getattr(hf, facts.model_class).from_pretrained(folder, **options).eval()
+    tower = getattr(model, facts.tower) if facts.tower else model
+    inputs = library_inputs(folder)
+    arguments: dict[str, Any] = {**inputs, "output_hidden_states": True}
+    if name == "mae":  # the library's own way to see all patches, in their order
+        model.config.mask_ratio = 0.0
+        arguments["noise"] = torch.arange(16.0).expand(len(PICTURES), -1)
+    with torch.inference_mode():
+        outputs = tower(**arguments)
+        return Reference(name, folder, model, tower, inputs, outputs).views()
 
 
-def test_the_projection_of_blip2_is_the_librarys_before_it_is_normalised(saved: Saved) -> None:
-    folder, _ = saved("blip2-retrieval")
-    pixels = hf.AutoImageProcessor.from_pretrained(folder)(
-        images=[sample.convert("RGB") for sample in SAMPLES], return_tensors="pt"
-    )
-    with torch.no_grad():
+@pytest.mark.parametrize("name", FACTS)
+def test_every_view_is_the_librarys_own_tensor(name: str, tiny_models: TinyModels) -> None:
+    folder = tiny_models(name)
+    expected = library_views(name, folder)
+    default = load(f"hf:{folder}")
+    assert list(default.views) == [FACTS[name].default]
+    np.testing.assert_allclose(encode(default), expected[FACTS[name].default], atol=2e-5, rtol=1e-5)
+    for view, vectors in expected.items():
+        if view.startswith("layer:") and not view.startswith("layer:1."):
+            continue  # all of them: next test
+        backbone = load(f"hf:{folder}#{view}")
+        assert backbone.views == {view: vectors.shape[1]}
+        np.testing.assert_allclose(
+            encode(backbone), vectors, atol=2e-5, rtol=1e-5, err_msg=f"{name}#{view}"
+        )
+    listed: Any = default.description["other_views"]
+    listed = {view.partition(" ")[0] for view in listed}
+    families = {"#" + re.sub(r"\d+", "N", view) for view in expected}
+    layers = {view for view in listed if view.startswith("#layer:")}
+    assert listed - layers == {view for view in families if not view.startswith("#layer:")}
+    assert bool(layers) == FACTS[name].inner
+
+
+PAGE = Path(__file__).parents[2] / "docs" / "backbones.md"
+DOCUMENTED = {
+    "openai/clip-vit-large-patch14": "clip",
+    "facebook/metaclip-b32-400m": "clip",
+    "google/siglip-base-patch16-224": "siglip",
+    "google/siglip2-base-patch16-224": "siglip",
+    "facebook/dinov2-base": "dinov2",
+    "facebook/dinov2-with-registers-base": "dinov2-registers",
+    "facebook/dinov3-vits16-pretrain-lvd1689m": "dinov3",
+    "facebook/dinov3-convnext-tiny-pretrain-lvd1689m": "dinov3-convnext",
+    "google/vit-base-patch16-224-in21k": "vit",
+    "microsoft/beit-base-patch16-224": "beit",
+    "facebook/vit-mae-base": "mae",
+    "apple/aimv2-large-patch14-224": "aimv2-headless",
+    "facebook/ijepa_vith14_1k": "ijepa",
+    "microsoft/swin-tiny-patch4-window7-224": "swin",
+    "facebook/convnextv2-tiny-22k-224": "convnext",
+    "Salesforce/blip2-opt-2.7b": "blip2",
+}
+"""Checkpoints of the page, and the tiny model of each one's architecture."""
+
+
+def test_the_page_shows_the_default_views() -> None:
+    rows = re.findall(r"\| `hf:([^`]+)` \| `#([^`]+)` \|", PAGE.read_text())
+    assert dict(rows) == {name: FACTS[model].default for name, model in DOCUMENTED.items()}
+
+
+@pytest.mark.parametrize("name", ["clip", "siglip", "dinov3", "swin", "resnet"])
+def test_all_layers_come_out_of_one_pass(name: str, tiny_models: TinyModels) -> None:
+    folder = tiny_models(name)
+    expected = library_views(name, folder)
+    kind = "cls" if FACTS[name].cls else "mean"
+    for text, token in (("layer:*", kind), ("layer:*.mean", "mean")):
+        layers = [f"layer:{index}.{token}" for index in range(len(expected))]
+        layers = [layer for layer in layers if layer in expected]
+        backbone = load(f"hf:{folder}#{text}")
+        assert list(backbone.views) == layers
+        joined = torch.cat([expected[layer] for layer in layers], 1)
+        np.testing.assert_allclose(encode(backbone), joined, atol=2e-5, rtol=1e-5)
+
+
+def test_layers_count_from_the_end_and_share_one_name(tiny_models: TinyModels) -> None:
+    folder = tiny_models("dinov2")
+    last_but_one = load(f"hf:{folder}#layer:-2.cls")
+    assert list(last_but_one.views) == ["layer:3.cls"]
+    assert np.array_equal(encode(last_but_one), encode(load(f"hf:{folder}#layer:3")))
+    for view in ("layer:5.cls", "layer:-6.cls", "last5.cls", "last0.cls", "layer:*.", "sum"):
+        with pytest.raises(NotFoundError) as caught:
+            load(f"hf:{folder}#{view}")
+        assert caught.value.exit_code == 3
+
+
+def test_a_projected_query_is_the_librarys_before_normalization(tiny_models: TinyModels) -> None:
+    folder = tiny_models("blip2-retrieval")
+    with torch.inference_mode():
         model = hf.Blip2VisionModelWithProjection.from_pretrained(folder).eval()
-        wanted = model(**pixels).image_embeds[:, 0].numpy()
-    given = ours(f"hf:{folder}#proj")
-    np.testing.assert_allclose(given / np.linalg.norm(given, axis=1, keepdims=True), wanted, atol=1e-6)
+        expected = model(**library_inputs(folder)).image_embeds[:, 0].numpy()
+    rows = encode(load(f"hf:{folder}#proj"))
+    rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+    np.testing.assert_allclose(rows, expected, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["clip", "siglip2", "blip2"])
-def test_they_keep_the_promises_of_a_backbone(saved: Saved, name: str) -> None:
-    found = backbone(f"hf:{saved(name)[0]}")
-    failed = [check for check in check_backbone(found) if not check.passed]
-    assert not failed
-    pickle.loads(pickle.dumps(found.preprocess))
+def test_only_what_a_view_needs_is_held(tiny_models: TinyModels) -> None:
+    folder = tiny_models("blip2")
+    held = {key.partition(".")[0] for key in load(f"hf:{folder}").model.state_dict()}
+    assert held == {"tower", "qformer", "queries"}
+    held = {key.partition(".")[0] for key in load(f"hf:{folder}#cls").model.state_dict()}
+    assert held == {"tower"}
 
 
-def test_the_preprocessing_says_what_the_processor_does(saved: Saved) -> None:
-    values = backbone(f"hf:{saved('clip')[0]}").preprocessing
-    assert values["library"] == "transformers"
-    assert values["size"] == {"shortest_edge": 36}
-    assert values["crop_size"] == SQUARE
-    assert values["resample"] == "bicubic"
-    assert values["backend"] in ("torchvision", "pillow")
+def test_the_description_lists_the_views(tiny_models: TinyModels) -> None:
+    clip: Any = load(f"hf:{tiny_models('clip')}#cls")
+    assert clip.identity["preprocessing"]["processor"] == "CLIPImageProcessorPil"
+    assert "#layer:N.cls (N from 0 to 4, or * for all)" in clip.description["other_views"]
+    json.dumps(clip.description)
 
 
-@pytest.mark.parametrize("name", ["org/tiny", "org/tiny@v1.0", "org/tiny#pre"])
-def test_hub_names_resolve_through_the_cache(saved: Saved, publish: Any, name: str) -> None:
-    folder, _ = saved("clip")
-    publish(folder, "org/tiny", revision="v1.0" if "@" in name else "main")
-    view = "#pre" if "#" in name else ""
-    assert np.array_equal(ours(f"hf:{name}"), ours(f"hf:{folder}{view}"))
-    assert backbone(f"hf:{name}").name == f"hf:{name}"
+def test_the_identity_is_that_of_the_numbers(
+    tiny_models: TinyModels, editable: TinyModels, tmp_path: Path, edit_json: Any
+) -> None:
+    whole = load(f"hf:{tiny_models('clip')}#pooled")
+    folder = editable("clip")
+    model = hf.CLIPModel.from_pretrained(folder).eval()
+    model.vision_model.save_pretrained(tmp_path / "tower", max_shard_size="20KB")
+    processor = hf.AutoImageProcessor.from_pretrained(folder)
+    processor.save_pretrained(tmp_path / "tower")
+    tower = load(f"hf:{tmp_path / 'tower'}#pooled")
+    assert len(list((tmp_path / "tower").glob("*.safetensors"))) > 1
+    assert tower.identity == whole.identity
+    assert json.dumps(dict(whole.identity))
+    edit_json(folder / "config.json", initializer_factor=2.0, transformers_version="0")
+    assert load(f"hf:{folder}#pooled").identity == whole.identity
+
+    edit_json(folder / "preprocessor_config.json", resample=2)
+    assert load(f"hf:{folder}#pooled").identity != whole.identity
+    config = json.loads((tmp_path / "tower" / "config.json").read_text())
+    edit_json(tmp_path / "tower" / "config.json", hidden_act="relu")
+    assert config["hidden_act"] != "relu"
+    assert load(f"hf:{tmp_path / 'tower'}#pooled").identity != whole.identity
+    half = load(f"hf:{tiny_models('clip')}#pooled", precision="amp-bfloat16")
+    assert half.identity != whole.identity
 
 
-def test_a_commit_is_a_revision(saved: Saved, publish: Any) -> None:
-    folder, _ = saved("clip")
-    commit = publish(folder, "org/tiny")
-    assert np.array_equal(ours(f"hf:org/tiny@{commit}"), ours(f"hf:{folder}"))
+def test_one_changed_weight_is_another_identity(editable: TinyModels) -> None:
+    folder = editable("vit")
+    identity = load(f"hf:{folder}").identity
+    state = load_file(folder / "model.safetensors")
+    state["pooler.dense.bias"][0] += 1e-3
+    save_file(state, folder / "model.safetensors", {"format": "pt"})
+    assert load(f"hf:{folder}").identity != identity
 
 
-def test_a_folder_may_have_an_at_in_its_name(saved: Saved) -> None:
-    folder, _ = saved("clip")
-    moved = folder.rename(folder.parent / "a@b")
-    assert len(ours(f"hf:{moved}")) == len(SAMPLES)
-    with pytest.raises(InputError, match="folders have no revisions"):
-        backbone(f"hf:{moved}@v1")
+def test_a_random_pooler_is_no_part_of_the_identity(tiny_models: TinyModels) -> None:
+    name = f"hf:{tiny_models('vit-classifier')}#cls"
+    assert load(name).identity == load(name).identity
 
 
-def test_half_precision_checkpoints_compute_in_float32(saved: Saved) -> None:
-    folder, model = saved("dinov2")
-    model.half().save_pretrained(folder)
-    found: Any = backbone(f"hf:{folder}")
-    assert {weight.dtype for weight in found.module.parameters()} == {torch.float32}
+@pytest.mark.parametrize("name", ["clip", "siglip", "dinov3"])
+def test_workers_receive_the_preprocessing_alone(name: str, tiny_models: TinyModels) -> None:
+    backbone = load(f"hf:{tiny_models(name)}")
+    prepare = pickle.loads(pickle.dumps(backbone.prepare))
+    sample = prepare(PICTURES[0])
+    assert sample.dtype == np.float32
+    assert np.array_equal(sample, backbone.prepare(PICTURES[0]))
+    inputs = library_inputs(tiny_models(name))
+    np.testing.assert_allclose(sample, inputs["pixel_values"][0].numpy(), atol=1e-6)
 
 
-def test_torch_files_are_read_but_pickles_are_not(saved: Saved) -> None:
-    folder, _ = saved("dinov2")
-    wanted = ours(f"hf:{folder}")
+@pytest.mark.parametrize("revision", ["main", "v1.0"])
+def test_hub_names_resolve_through_the_local_cache(
+    revision: str, tiny_models: TinyModels, publish: Any
+) -> None:
+    folder = tiny_models("clip")
+    commit = publish(folder, "org/tiny", revision=revision)
+    local = load(f"hf:{folder}#pre")
+    for text in (f"@{revision}", f"@{commit}", "" if revision == "main" else f"@{revision}"):
+        backbone = load(f"hf:org/tiny{text}#pre")
+        assert backbone.name == f"hf:org/tiny{text}#pre"
+        assert backbone.commit == commit
+        assert backbone.identity == local.identity
+        assert np.array_equal(encode(backbone), encode(local))
+    with pytest.raises(OfflineError):
+        load("hf:org/tiny@other")
+
+
+def test_a_folder_may_have_an_at_in_its_name(editable: TinyModels) -> None:
+    folder = editable("dinov2")
+    renamed = folder.rename(folder.parent / "a@b")
+    assert len(encode(load(f"hf:{renamed}"))) == len(PICTURES)
+    with pytest.raises(NotFoundError):
+        load(f"hf:{renamed}@v1")
+
+
+def test_half_precision_checkpoints_compute_in_float32(editable: TinyModels) -> None:
+    folder = editable("dinov2")
+    hf.Dinov2Model.from_pretrained(folder).half().save_pretrained(folder)
+    backbone = load(f"hf:{folder}")
+    assert {weight.dtype for weight in backbone.model.parameters()} == {torch.float32}
+
+
+def test_torch_files_are_read_but_pickles_are_not(editable: TinyModels) -> None:
+    folder = editable("dinov2")
+    expected = encode(load(f"hf:{folder}"))
     state = load_file(folder / "model.safetensors")
     (folder / "model.safetensors").unlink()
     torch.save(state, folder / "pytorch_model.bin")
-    assert np.array_equal(ours(f"hf:{folder}"), wanted)
+    assert np.array_equal(encode(load(f"hf:{folder}")), expected)
     torch.save({"state": torch.nn.Linear(1, 1)}, folder / "pytorch_model.bin")
-    with pytest.raises(InputError, match="more than tensors"):
-        backbone(f"hf:{folder}")
-
-
-def test_weights_that_would_be_random_are_refused(saved: Saved) -> None:
-    folder, _ = saved("siglip")
-    state = load_file(folder / "model.safetensors")
-    dropped = "vision_model.head.probe"
-    save_file({k: v for k, v in state.items() if k != dropped}, folder / "model.safetensors", {"format": "pt"})
-    with pytest.raises(InputError, match=r"lacks 1 of the weights.*head\.probe.*random"):
-        backbone(f"hf:{folder}")
-
-
-def test_weights_without_a_place_are_refused(saved: Saved, edit_json: Any) -> None:
-    folder, _ = saved("vit")
-    edit_json(folder / "config.json", num_hidden_layers=1)
-    with pytest.raises(InputError, match="do not belong together"):
-        backbone(f"hf:{folder}")
-
-
-def test_weights_of_another_shape_are_refused(saved: Saved, edit_json: Any) -> None:
-    folder, _ = saved("dinov2")
-    edit_json(folder / "config.json", hidden_size=32)
-    with pytest.raises(InputError, match="Cannot load"):
-        backbone(f"hf:{folder}")
-
-
-def test_views_that_a_checkpoint_has_no_weights_for_are_refused(saved: Saved) -> None:
-    with pytest.raises(InputError, match=r"lacks 2 of the weights.*#cls, #mean, #pooled"):
-        backbone(f"hf:{saved('vit-classifier')[0]}#pooled")
-    with pytest.raises(InputError, match=r"no view #proj. It has: #cls, #mean"):
-        backbone(f"hf:{saved('dinov2')[0]}#proj")
-
-
-def test_a_checkpoint_without_a_processor_is_refused(saved: Saved) -> None:
-    folder, _ = saved("clip")
-    (folder / "preprocessor_config.json").unlink()
-    with pytest.raises(NotFoundError, match=r"without an image processor.*Save the processor"):
-        backbone(f"hf:{folder}")
-
-
-def test_a_processor_that_keeps_the_shape_of_pictures_is_refused(saved: Saved, edit_json: Any) -> None:
-    folder, _ = saved("clip")
-    edit_json(folder / "preprocessor_config.json", do_center_crop=False)
-    with pytest.raises(InputError, match="varying size"):
-        backbone(f"hf:{folder}")
-
-
-def test_presets_follow_the_size_that_the_processor_makes(saved: Saved, edit_json: Any) -> None:
-    folder, _ = saved("dinov2")
-    with pytest.raises(InputError, match="takes 32 x 32"):
-        backbone(f"hf:{folder}", preset="f2l2-flowers")
-    edit_json(folder / "preprocessor_config.json", crop_size={"height": 224, "width": 224})
-    found = backbone(f"hf:{folder}", preset="f2l2-flowers")
-    assert found.preprocessing["preset"] == "f2l2-flowers"
-    assert found.encode([found.preprocess(SAMPLES[0])]).shape == (1, 24)
-    with pytest.raises(InputError, match="varying size"):
-        backbone(f"hf:{saved('siglip2')[0]}", preset="f2l2-flowers")
+    with pytest.raises(InputError):
+        load(f"hf:{folder}")
 
 
 @pytest.mark.parametrize(
-    ("name", "error", "words"),
+    ("name", "dropped"),
     [
-        ("org/absent", OfflineError, "not in the local cache"),
-        ("/nowhere/at/all", NotFoundError, "no folder /nowhere/at/all"),
-        ("clip-vit-base", NotFoundError, "write hf:ORG/NAME"),
+        ("siglip", "vision_model.encoder.layers.1.self_attn.k_proj.weight"),
+        ("dinov2", "embeddings.cls_token"),
+        ("clip", "vision_model.post_layernorm.weight"),
     ],
 )
-def test_what_cannot_be_found_is_answered_with_a_remedy(name: str, error: type[Exception], words: str) -> None:
-    with pytest.raises(error, match=words) as caught:
-        backbone(f"hf:{name}")
+def test_weights_that_would_be_random_are_refused(
+    name: str, dropped: str, editable: TinyModels
+) -> None:
+    folder = editable(name)
+    state = load_file(folder / "model.safetensors")
+    del state[dropped]
+    save_file(state, folder / "model.safetensors", {"format": "pt"})
+    with pytest.raises(InputError):
+        load(f"hf:{folder}")
+
+
+@pytest.mark.parametrize(
+    ("name", "dropped", "views"),
+    [
+        ("siglip", "vision_model.head.probe", ("pooled", "proj")),
+        ("vit", "pooler.dense.weight", ("pooled",)),
+        ("clip", "visual_projection.weight", ("proj", "pre")),
+    ],
+)
+def test_a_missing_pooler_or_projection_only_removes_its_views(
+    name: str, dropped: str, views: tuple[str, ...], editable: TinyModels
+) -> None:
+    folder = editable(name)
+    mean = encode(load(f"hf:{folder}#mean"))
+    state = load_file(folder / "model.safetensors")
+    del state[dropped]
+    save_file(state, folder / "model.safetensors", {"format": "pt"})
+    assert np.array_equal(encode(load(f"hf:{folder}#mean")), mean)
+    assert not set(load(f"hf:{folder}").views) & set(views)
+    for view in views:
+        with pytest.raises(NotFoundError):
+            load(f"hf:{folder}#{view}")
+
+
+@pytest.mark.parametrize(
+    "change", [{"num_hidden_layers": 2}, {"hidden_size": 32}, {"image_size": 64}]
+)
+def test_a_configuration_of_other_weights_is_refused(
+    change: dict[str, int], editable: TinyModels, edit_json: Any
+) -> None:
+    folder = editable("vit")
+    edit_json(folder / "config.json", **change)
+    with pytest.raises(InputError):
+        load(f"hf:{folder}")
+
+
+def test_layers_without_a_place_for_their_scales_are_refused(tmp_path: Path) -> None:
+    sizes = {"embed_dim": 24, "depth": 2, "num_heads": 2, "img_size": 32, "patch_size": 8}
+    model = timm.create_model("vit_tiny_patch16_224", num_classes=0, init_values=0.1, **sizes)
+    model.pretrained_cfg.update(input_size=(3, 32, 32), num_classes=0)
+    for scaled in ({"init_values": 0.1}, {}):
+        folder = tmp_path / str(len(scaled))
+        arguments = {**sizes, **scaled}
+        timm.models.save_for_hf(model, folder, model_args=arguments, safe_serialization=True)
+    assert list(load(f"hf:{tmp_path / '1'}").views) == ["cls"]
+    with pytest.raises(InputError):
+        load(f"hf:{tmp_path / '0'}")
+
+
+def test_a_checkpoint_without_a_processor_is_refused(editable: TinyModels) -> None:
+    folder = editable("clip")
+    (folder / "preprocessor_config.json").unlink()
+    with pytest.raises(NotFoundError):
+        load(f"hf:{folder}")
+
+
+def test_a_processor_that_keeps_the_shape_of_pictures_is_refused(
+    editable: TinyModels, edit_json: Any
+) -> None:
+    folder = editable("clip")
+    edit_json(folder / "preprocessor_config.json", do_center_crop=False)
+    with pytest.raises(InputError):
+        load(f"hf:{folder}")
+
+
+def test_presets_need_the_size_that_the_model_takes(editable: TinyModels, edit_json: Any) -> None:
+    folder = editable("dinov2")
+    with pytest.raises(InputError):
+        load(f"hf:{folder}", preprocessing="f2l2-flowers")
+    with pytest.raises(InputError):
+        load(f"hf:{folder}", preprocessing="f2l2")
+    native = load(f"hf:{folder}")
+    edit_json(folder / "preprocessor_config.json", crop_size={"height": 224, "width": 224})
+    preset: Any = load(f"hf:{folder}", preprocessing="f2l2-flowers")
+    assert preset.identity["preprocessing"]["preset"] == "f2l2-flowers"
+    assert preset.identity["weights"] == native.identity["weights"]
+    assert preset.prepare(PICTURES[0]).shape == (3, 224, 224)
+
+
+@pytest.mark.parametrize(
+    ("name", "error"),
+    [
+        ("org/absent", OfflineError),
+        ("org/absent@v2", OfflineError),
+        ("/nowhere/at/all", NotFoundError),
+        ("clip-vit-base", NotFoundError),
+    ],
+)
+def test_what_cannot_be_found_is_said_at_once(name: str, error: type[Exception]) -> None:
+    with pytest.raises(error) as caught:
+        load(f"hf:{name}")
     assert type(caught.value) is error
+    assert "\n" not in str(caught.value)
 
 
-def test_a_model_of_another_family_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text(json.dumps({"model_type": "bert"}))
-    with pytest.raises(InputError, match=r"'bert'.*py:module:factory"):
-        backbone(f"hf:{tmp_path}")
-    with pytest.raises(NotFoundError, match=r"no config.json"):
-        backbone(f"hf:{tmp_path.parent}")
+def test_what_is_no_vision_encoder_is_refused(tmp_path: Path) -> None:
+    config = hf.BertConfig(
+        hidden_size=8, num_hidden_layers=1, num_attention_heads=1, intermediate_size=8, vocab_size=9
+    )
+    hf.BertModel(config).save_pretrained(tmp_path / "bert")
+    with pytest.raises(NotFoundError):
+        load(f"hf:{tmp_path / 'bert'}")
+    hf.ViTImageProcessor(size={"height": 8, "width": 8}).save_pretrained(tmp_path / "bert")
+    with pytest.raises(InputError):
+        load(f"hf:{tmp_path / 'bert'}")
+    with pytest.raises(NotFoundError):
+        load(f"hf:{tmp_path}")
 
 
 def test_code_in_a_repository_is_never_run(tmp_path: Path) -> None:
-    stated = {"model_type": "evil", "auto_map": {"AutoConfig": "evil.Config", "AutoModel": "evil.Model"}}
-    (tmp_path / "config.json").write_text(json.dumps(stated))
+    auto_map = {"AutoConfig": "evil.Config", "AutoModel": "evil.Model"}
+    config = {"model_type": "evil", "auto_map": auto_map}
+    (tmp_path / "config.json").write_text(json.dumps(config))
     (tmp_path / "evil.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w').close()")
-    with pytest.raises(InputError, match="Cannot load"):
-        backbone(f"hf:{tmp_path}")
+    hf.ViTImageProcessor(size={"height": 8, "width": 8}).save_pretrained(tmp_path)
+    with pytest.raises(InputError):
+        load(f"hf:{tmp_path}")
     assert not (tmp_path / "ran").exists()
+
+
+def test_loading_is_silent_and_leaves_logging_as_it_was(
+    tiny_models: TinyModels, capfd: pytest.CaptureFixture[str]
+) -> None:
+    folder = tiny_models("vit-classifier")  # its pooler is missing, which transformers reports
+    verbosity = hf.utils.logging.get_verbosity()
+    handlers = list(logging.root.handlers)
+    hf.utils.logging.set_verbosity_warning()
+    try:
+        load(f"hf:{folder}")
+        assert hf.utils.logging.get_verbosity() == logging.WARNING
+    finally:
+        hf.utils.logging.set_verbosity(verbosity)
+    assert logging.root.handlers == handlers
+    assert capfd.readouterr() == ("", "")

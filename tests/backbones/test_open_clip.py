@@ -1,4 +1,6 @@
-"""open_clip's own models and ours agree; what would silently lose activation or preprocessing is refused."""
+"""open_clip's own output and ours agree; what would silently lose a setting is refused."""
+
+from __future__ import annotations
 
 import json
 import pickle
@@ -11,213 +13,365 @@ import pytest
 import torch
 from numpy.typing import NDArray
 from safetensors.torch import save_file
+from torch import Tensor
 
-import probekit.backbones.torchvision_operators  # noqa: F401
+import probekit.backbones.module  # noqa: F401
 
 # isort: split
 import open_clip
 
-from probekit.backbones import backbone
-from probekit.datasets import pictures
-from probekit.errors import InputError, NotFoundError, OfflineError
+from probekit.backbones import load_backbone
+from probekit.backbones.module import TorchBackbone
+from probekit.backbones.open_clip import find_weights, tag_config
+from probekit.data.pictures import canary_samples
+from probekit.errors import InputError, NotFoundError, OfflineError, ProbekitError
 from probekit.testing import check_backbone
 
-SAMPLES = pictures.canary_samples("image")[:4]
+PICTURES = canary_samples("image")[:4]
 TEXT = {"context_length": 8, "vocab_size": 64, "width": 16, "heads": 2, "layers": 1}
-VIT = {"image_size": 32, "layers": 2, "width": 24, "head_width": 12, "patch_size": 8}
-RESNET = {"image_size": 32, "layers": [1, 1, 1, 1], "width": 8, "patch_size": None}
-TIMM = {"timm_model_name": "resnet18", "timm_pool": "avg", "timm_proj": "linear", "image_size": 32}
-SQUASHED = {
-    "mean": [0.5, 0.5, 0.5],
-    "std": [0.5, 0.5, 0.5],
+VIT = {"image_size": 32, "layers": 3, "width": 24, "head_width": 12, "patch_size": 8}
+TIMM = {"timm_pool": "avg", "timm_proj": "linear", "image_size": 64}
+SQUASH = {
+    "mean": [0.5, 0.4, 0.3],
+    "std": [0.5, 0.6, 0.7],
     "resize_mode": "squash",
     "interpolation": "bilinear",
 }
 
 
-def config(vision: dict[str, Any], **more: Any) -> dict[str, Any]:
-    return {"embed_dim": 12, "vision_cfg": vision, "text_cfg": TEXT, **more}
+def config(vision: dict[str, Any], **settings: Any) -> dict[str, Any]:
+    return {"embed_dim": 12, "vision_cfg": vision, "text_cfg": TEXT, **settings}
 
 
-@pytest.fixture(autouse=True, scope="module")
-def tiny_architectures(tmp_path_factory: pytest.TempPathFactory) -> None:
+CONFIGS = {
+    "vit": config(VIT),
+    "vit-quickgelu": config(VIT, quick_gelu=True),
+    "vit-avg": config({**VIT, "pool_type": "avg", "final_ln_after_pool": True}),
+    "resnet": config({"image_size": 32, "layers": [1, 1, 1, 1], "width": 8, "patch_size": None}),
+    "timm-resnet": config({**TIMM, "timm_model_name": "test_resnet"}),
+    "timm-vit": config(
+        {**TIMM, "timm_model_name": "test_vit", "timm_pool": "token", "image_size": 160}
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def configs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Small architectures, known to open_clip beside its own."""
-    folder = tmp_path_factory.mktemp("architectures")
-    for name, stated in {
-        "tiny": config(VIT),
-        "tiny-quickgelu": config(VIT, quick_gelu=True),
-        "tiny-resnet": config(RESNET),
-        "tiny-timm": config(TIMM),
-    }.items():
-        (folder / f"{name}.json").write_text(json.dumps(stated))
+    folder = tmp_path_factory.mktemp("configs")
+    for name, document in CONFIGS.items():
+        (folder / f"tiny-{name}.json").write_text(json.dumps(document))
     open_clip.add_model_config(folder)
+    return folder
 
 
-def model_of(arch: str, seed: int = 3) -> Any:
-    torch.manual_seed(seed)
-    return open_clip.create_model(arch).eval()
+def make_model(name: str) -> Any:
+    torch.manual_seed(3)
+    model: Any = open_clip.create_model(f"tiny-{name}").eval()
+    generator = torch.Generator().manual_seed(7)
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.add_(torch.randn(weight.shape, generator=generator) * 0.1)
+    return model
+
+
+Saved = Callable[[str], Path]
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory, configs: Path) -> Saved:
+    """Gives the folder of a model in open_clip's format, its preprocessing not the default."""
+    root = tmp_path_factory.mktemp("models")
+
+    def save(name: str) -> Path:
+        folder = root / name
+        if not folder.exists():
+            folder.mkdir()
+            document = {"model_cfg": CONFIGS[name], "preprocess_cfg": SQUASH}
+            (folder / "open_clip_config.json").write_text(json.dumps(document))
+            state = make_model(name).state_dict()
+            save_file(state, folder / "open_clip_model.safetensors")
+        return folder
+
+    return save
+
+
+def load(name: str, **options: str) -> TorchBackbone:
+    backbone = load_backbone(f"open_clip:{name}", device="cpu", **options)
+    assert isinstance(backbone, TorchBackbone)
+    return backbone
+
+
+def encode(name: str) -> NDArray[np.float32]:
+    backbone = load(name)
+    return backbone.encode([backbone.prepare(picture) for picture in PICTURES])
+
+
+def from_library(source: str, **options: str) -> tuple[Any, Tensor]:
+    """open_clip's own model and the pictures as it prepares them."""
+    model, _, transform = open_clip.create_model_and_transforms(source, **options)
+    batch = [transform(picture.convert("RGB")) for picture in PICTURES]
+    return model.eval(), torch.stack(batch)
+
+
+def assert_close(actual: NDArray[np.float32], expected: Tensor) -> None:
+    np.testing.assert_allclose(actual, expected.numpy(), atol=2e-5, rtol=1e-4)
+    assert np.abs(actual[0] - actual[1]).max() > 1e-3
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+@torch.no_grad()
+def test_proj_is_what_open_clip_gives_for_pictures(saved: Saved, name: str) -> None:
+    folder = saved(name)
+    model, batch = from_library(f"local-dir:{folder}")
+    assert_close(encode(f"local-dir:{folder}"), model.encode_image(batch))
+
+
+@pytest.mark.parametrize("name", ["vit", "vit-quickgelu", "vit-avg"])
+@torch.no_grad()
+def test_views_of_a_transformer(saved: Saved, name: str) -> None:
+    folder = f"local-dir:{saved(name)}"
+    model, batch = from_library(folder)
+    tower = model.visual
+    blocks: list[Tensor] = []
+    for block in tower.transformer.resblocks:
+        block.register_forward_hook(lambda _, __, output: blocks.append(output))
+    tower.proj = None
+    tower.output_tokens = True
+    pre, tokens = tower(batch)
+    assert_close(encode(f"{folder}#pre"), pre)
+    assert_close(encode(f"{folder}#mean"), tokens.mean(1))
+    assert_close(encode(f"{folder}#layer:2.cls"), blocks[1][:, 0])
+    assert_close(encode(f"{folder}#layer:-1.mean"), blocks[2][:, 1:].mean(1))
+    assert_close(encode(f"{folder}#layer:*"), torch.cat([b[:, 0] for b in blocks], dim=1))
+    last = torch.cat([tower.ln_post(block)[:, 0] for block in blocks[1:]], dim=1)
+    assert_close(encode(f"{folder}#last2.cls"), last)
+
+
+@torch.no_grad()
+def test_views_of_a_timm_transformer(saved: Saved) -> None:
+    folder = f"local-dir:{saved('timm-vit')}"
+    model, batch = from_library(folder)
+    trunk = model.visual.trunk
+    tokens = trunk.forward_features(batch)
+    assert_close(encode(f"{folder}#pre"), trunk(batch))
+    assert_close(encode(f"{folder}#cls"), tokens[:, 0])
+    assert_close(encode(f"{folder}#mean"), tokens[:, 1:].mean(1))
+    assert_close(encode(f"{folder}#cls+mean"), torch.cat([tokens[:, 0], tokens[:, 1:].mean(1)], 1))
+    [raw] = trunk.get_intermediate_layers(batch, n=[3], return_prefix_tokens=True)
+    assert_close(encode(f"{folder}#layer:4.cls"), raw[1][:, 0])
+
+
+@torch.no_grad()
+def test_views_of_convolutional_towers(saved: Saved) -> None:
+    folder = f"local-dir:{saved('timm-resnet')}"
+    model, batch = from_library(folder)
+    features = model.visual.trunk.forward_features(batch)
+    assert_close(encode(f"{folder}#pre"), model.visual.trunk(batch))
+    assert_close(encode(f"{folder}#mean"), features.mean((2, 3)))
+    folder = f"local-dir:{saved('resnet')}"
+    model, batch = from_library(folder)
+    tower = model.visual
+    stem = tower.stem(batch)
+    assert_close(encode(f"{folder}#layer:1"), stem.mean((2, 3)))
+    last = tower.layer4(tower.layer3(tower.layer2(tower.layer1(stem))))
+    assert_close(encode(f"{folder}#layer:-1.mean"), last.mean((2, 3)))
+
+
+@pytest.mark.parametrize(
+    ("name", "view"),
+    [("vit", "cls"), ("resnet", "pre"), ("resnet", "mean"), ("resnet", "last2.mean")],
+)
+def test_an_unknown_view_names_those_there_are(saved: Saved, name: str, view: str) -> None:
+    with pytest.raises(NotFoundError):
+        load(f"local-dir:{saved(name)}#{view}")
+
+
+def test_the_folders_preprocessing_is_used_and_stated(saved: Saved) -> None:
+    backbone = load(f"local-dir:{saved('vit')}")
+    stated: Any = backbone.identity["preprocessing"]
+    assert {key: stated[key] for key in SQUASH} == SQUASH
+    assert stated["size"] == [32, 32]
+    check_backbone(backbone)
+    pickle.dumps(backbone.prepare)
+
+
+@pytest.mark.parametrize("repository", ["org/tiny", "org/tiny@v2"])
+def test_the_hub_gives_what_the_folder_gives(
+    saved: Saved, publish: Callable[..., str], repository: str
+) -> None:
+    publish(saved("vit"), "org/tiny", revision=repository.partition("@")[2] or "main")
+    assert np.array_equal(encode(f"hf-hub:{repository}"), encode(f"local-dir:{saved('vit')}"))
+
+
+@pytest.mark.parametrize(
+    ("name", "suffix"),
+    [("vit", ".pt"), ("vit", ".safetensors"), ("resnet", ".pth"), ("timm-resnet", ".bin")],
+)
+@torch.no_grad()
+def test_a_weights_file_is_used_as_open_clip_does_by_default(
+    tmp_path: Path, configs: Path, name: str, suffix: str
+) -> None:
+    file = tmp_path / f"mine{suffix}"
+    state = make_model(name).state_dict()
+    if suffix == ".safetensors":
+        save_file(state, file)
+    else:
+        torch.save(state, file)
+    model, batch = from_library(f"tiny-{name}", pretrained=str(file))
+    assert_close(encode(f"tiny-{name}/{file}"), model.encode_image(batch))
+
+
+def test_equal_weights_have_one_identity_whatever_their_source(
+    saved: Saved, tmp_path: Path
+) -> None:
+    file = tmp_path / "mine.pt"
+    torch.save(make_model("vit-quickgelu").state_dict(), file)
+    folder = load(f"local-dir:{saved('vit-quickgelu')}").identity
+    same = load(f"tiny-vit-quickgelu/{file}").identity
+    other = load(f"tiny-vit/{file}").identity
+    assert same["weights"] == folder["weights"] == other["weights"]
+    assert same["quick_gelu"] is folder["quick_gelu"] is True
+    assert same["vision"] == folder["vision"]
+    assert other["quick_gelu"] is False  # another activation
+
+
+def test_random_weights_are_the_same_every_time(configs: Path) -> None:
+    torch.manual_seed(99)
+    before = torch.random.get_rng_state()
+    first = load("tiny-vit/random")
+    assert torch.equal(torch.random.get_rng_state(), before)
+    torch.manual_seed(5)
+    assert load("tiny-vit/random").identity == first.identity
+
+
+def test_only_the_image_tower_is_kept(saved: Saved) -> None:
+    tensors = load(f"local-dir:{saved('vit')}").model.state_dict()
+    assert {"conv1.weight", "proj"} <= set(tensors)
+    assert not any("token_embedding" in name for name in tensors)
+
+
+@pytest.mark.parametrize(
+    ("name", "error", "remedy"),
+    [
+        ("ViT-B-23/openai", NotFoundError, "ViT-B-32"),
+        ("ViT-B-32/laion2b_s34b", NotFoundError, "laion2b_s34b_b79k"),
+        ("ViT-B-32/missing.pt", NotFoundError, ""),
+        ("ViT-B-32", NotFoundError, "random"),
+        ("ViT-B-32/openai", OfflineError, ""),
+        ("ViT-B-32/laion2b_s34b_b79k", OfflineError, ""),
+        ("hf-hub:org/absent", OfflineError, "hf-hub:org/absent"),
+        ("local-dir:/nowhere", InputError, ""),
+    ],
+)
+def test_what_cannot_be_found_names_a_remedy(
+    name: str, error: type[ProbekitError], remedy: str
+) -> None:
+    with pytest.raises(error) as caught:
+        load(name)
+    assert type(caught.value) is error
+    assert remedy in str(caught.value)
+
+
+def test_nothing_goes_on_with_random_weights(
+    saved: Saved, tmp_path: Path, publish: Callable[..., str]
+) -> None:
+    folder = tmp_path / "empty"
+    folder.mkdir()
+    source = saved("vit")
+    (folder / "open_clip_config.json").write_bytes((source / "open_clip_config.json").read_bytes())
+    publish(folder, "org/empty")
+    for name in (f"local-dir:{folder}", "hf-hub:org/empty"):
+        with pytest.raises(InputError):
+            load(name)
+
+
+def test_a_preset_needs_its_size(configs: Path) -> None:
+    with pytest.raises(InputError):
+        load("tiny-vit/random", preprocessing="f2l2-domainnet")
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    """A model in open_clip's own hub format, with activation and preprocessing not the default."""
-    home = tmp_path / "saved"
-    home.mkdir()
-    stated = {"model_cfg": config(VIT, quick_gelu=True), "preprocess_cfg": SQUASHED}
-    (home / "open_clip_config.json").write_text(json.dumps(stated))
-    save_file(model_of("tiny-quickgelu").state_dict(), home / "open_clip_model.safetensors")
-    return home
-
-
-def directly(model: Any, transform: Callable[[Any], torch.Tensor]) -> NDArray[np.float32]:
-    """open_clip's own answer."""
-    batch = torch.stack([transform(sample.convert("RGB")) for sample in SAMPLES])
-    with torch.no_grad():
-        vectors: NDArray[np.float32] = model.encode_image(batch).numpy()
-    return vectors
-
-
-def ours(name: str) -> NDArray[np.float32]:
-    found = backbone(name)
-    return np.asarray(found.encode([found.preprocess(sample) for sample in SAMPLES]))
-
-
-def test_a_folder_is_used_as_its_configuration_says(folder: Path) -> None:
-    model, _, transform = open_clip.create_model_and_transforms(f"local-dir:{folder}")
-    name = f"open_clip:local-dir:{folder}"
-    np.testing.assert_allclose(ours(name), directly(model.eval(), transform), atol=1e-6)
-    found = backbone(name)
-    assert found.preprocessing == {
-        "colour": "RGB",
-        "alpha": "dropped",
-        "library": "open_clip",
-        "size": [32, 32],
-        "resize": "squash",
-        "crop": "none",
-        "interpolation": "bilinear",
-        "antialias": True,
-        "range": [0, 1],
-        "mean": [0.5, 0.5, 0.5],
-        "std": [0.5, 0.5, 0.5],
-    }
-    assert all(check.passed for check in check_backbone(found)), check_backbone(found)
-
-
-@pytest.mark.parametrize("name", ["org/tiny", "org/tiny@v2"])
-def test_the_hub_gives_what_the_folder_gives(folder: Path, publish: Any, name: str) -> None:
-    publish(folder, "org/tiny", revision=name.partition("@")[2] or "main")
-    assert np.array_equal(ours(f"open_clip:hf-hub:{name}"), ours(f"open_clip:local-dir:{folder}"))
-
-
-@pytest.mark.parametrize(
-    ("arch", "suffix"),
-    [
-        ("tiny", ".pt"),
-        ("tiny", ".bin"),
-        ("tiny", ".safetensors"),
-        ("tiny-resnet", ".pth"),
-        ("tiny-timm", ".pt"),
-    ],
-)
-def test_a_weights_file_is_used_as_open_clip_does_by_default(tmp_path: Path, arch: str, suffix: str) -> None:
-    file, model = tmp_path / f"mine{suffix}", model_of(arch)
-    if suffix == ".safetensors":
-        save_file(model.state_dict(), file)
-    else:
-        torch.save(model.state_dict(), file)
-    same, _, transform = open_clip.create_model_and_transforms(arch, pretrained=str(file))
-    name = f"open_clip:{arch}/{file}"
-    np.testing.assert_allclose(ours(name), directly(same.eval(), transform), atol=1e-6)
-    assert backbone(name).preprocessing["resize"] == "shortest"
-
-
-def test_the_same_weights_have_the_same_fingerprint_from_everywhere(folder: Path, tmp_path: Path) -> None:
+def weights(tmp_path: Path) -> Path:
     file = tmp_path / "mine.pt"
-    torch.save(model_of("tiny-quickgelu").state_dict(), file)
-    from_folder = backbone(f"open_clip:local-dir:{folder}").fingerprint
-    assert backbone(f"open_clip:tiny-quickgelu/{file}").fingerprint == from_folder
-    assert backbone(f"open_clip:tiny/{file}").fingerprint != from_folder  # another activation
+    torch.save({"a": torch.zeros(1)}, file)
+    return file
 
 
-def test_random_weights_are_the_same_every_time() -> None:
-    torch.manual_seed(99)
-    before = torch.random.get_rng_state()
-    first = backbone("open_clip:tiny/random")
-    assert torch.equal(torch.random.get_rng_state(), before)
-    torch.manual_seed(5)
-    assert backbone("open_clip:tiny/random").fingerprint == first.fingerprint
+def find(architecture: str, file: Path) -> Path:
+    return find_weights(architecture, str(file), open_clip.get_model_config(architecture))
 
 
-def test_before_the_projection_of_a_transformer(folder: Path) -> None:
-    model, _, transform = open_clip.create_model_and_transforms(f"local-dir:{folder}")
-    model.visual.proj = None
-    given = ours(f"open_clip:local-dir:{folder}#pre")
-    assert given.shape == (len(SAMPLES), 24)
-    np.testing.assert_allclose(given, directly(model.eval(), transform), atol=1e-6)
+def test_a_file_of_which_nothing_is_known_is_accepted(weights: Path) -> None:
+    assert find("ViT-B-32", weights) == weights
+    assert find("ViT-B-32-quickgelu", weights) == weights
 
 
-def test_before_the_projection_of_a_timm_tower() -> None:
-    projected, before = backbone("open_clip:tiny-timm/random"), backbone("open_clip:tiny-timm/random#pre")
-    assert (projected.view, before.view) == ("proj", "pre")
-    batch = [before.preprocess(sample) for sample in SAMPLES]
-    weight = projected.module.head.proj.weight.numpy()  # type: ignore[attr-defined]
-    np.testing.assert_allclose(before.encode(batch) @ weight.T, projected.encode(batch), atol=1e-5)
+def test_a_torchscript_archive_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "ViT-B-32.pt"
+    script: Any = torch.jit.trace(torch.nn.Linear(2, 2), torch.zeros(1, 2))
+    script.save(str(file))
+    with pytest.raises(InputError):
+        load(f"ViT-B-32/{file}")
 
 
-@pytest.mark.parametrize(("arch", "there"), [("tiny", "#proj, #pre"), ("tiny-resnet", "#proj")])
-def test_an_unknown_view_names_those_there_are(arch: str, there: str) -> None:
-    with pytest.raises(InputError, match=rf"no view #cls. It has: {there}\."):
-        backbone(f"open_clip:{arch}/random#cls")
-    if arch == "tiny-resnet":
-        with pytest.raises(InputError, match=r"no view #pre"):
-            backbone("open_clip:tiny-resnet/random#pre")
-
-
-def test_only_the_image_tower_is_kept() -> None:
-    found: Any = backbone("open_clip:tiny/random")
-    assert {name.partition(".")[0] for name in found.module.state_dict()} >= {"conv1", "proj"}
-    assert not any("token_embedding" in name for name in found.module.state_dict())
-    pickle.dumps(found.preprocess)
+def test_a_file_beside_its_configuration_is_named_by_the_folder(weights: Path) -> None:
+    (weights.parent / "open_clip_config.json").write_text("{}")
+    with pytest.raises(InputError, match=f"open_clip:local-dir:{weights.parent}"):
+        find("ViT-B-32", weights)
 
 
 @pytest.mark.parametrize(
-    ("name", "error", "words"),
+    ("architecture", "place", "remedy"),
     [
-        ("ViT-B-23/openai", NotFoundError, "no architecture 'ViT-B-23'.*ViT-B-32"),
-        ("ViT-B-32/laion2b_s34b", NotFoundError, "no weights 'laion2b_s34b'.*laion2b_s34b_b79k"),
-        ("ViT-B-32/missing.pt", NotFoundError, "no weights file missing.pt"),
-        ("ViT-B-32", InputError, "names no weights.*ViT-B-32/random"),
-        ("ViT-B-32/openai", InputError, "QuickGELU.*Write open_clip:ViT-B-32-quickgelu/openai"),
-        ("ViT-B-32/laion2b_s34b_b79k", OfflineError, "HF_HUB_OFFLINE"),
-        ("hf-hub:org/absent", OfflineError, "not in the local cache"),
-        ("local-dir:/nowhere", NotFoundError, "no open_clip_config.json"),
+        (
+            "ViT-B-32",
+            "vit_b_32-quickgelu-laion400m_e32-46683a32.pt",
+            "ViT-B-32-quickgelu/",
+        ),
+        (
+            "ViT-B-32",
+            "models--timm--vit_base_patch32_clip_224.openai/snapshots/1/open_clip_model.safetensors",
+            "ViT-B-32-quickgelu/",
+        ),
+        ("ViT-B-32", "my-openai-weights.pt", "ViT-B-32-quickgelu/"),
+        ("ViT-B-16-SigLIP", "mine.pt", "local-dir:FOLDER"),
+        ("RN50x4", "mine.pt", "RN50x4-quickgelu/"),
     ],
 )
-def test_what_cannot_be_found_is_answered_with_a_remedy(name: str, error: type[Exception], words: str) -> None:
-    with pytest.raises(error, match=words) as caught:
-        backbone(f"open_clip:{name}")
-    assert type(caught.value) is error
+def test_a_file_that_is_known_to_be_used_otherwise(
+    tmp_path: Path, architecture: str, place: str, remedy: str
+) -> None:
+    file = tmp_path / place
+    file.parent.mkdir(parents=True, exist_ok=True)
+    torch.save({"a": torch.zeros(1)}, file)
+    with pytest.raises(InputError, match=f"open_clip:{remedy}"):
+        find(architecture, file)
+    if "quickgelu" in remedy:
+        assert find(f"{architecture}-quickgelu", file) == file
 
 
-def test_a_hub_repository_without_weights_is_refused(folder: Path, publish: Any) -> None:
-    (folder / "open_clip_model.safetensors").unlink()
-    publish(folder, "org/empty")
-    with pytest.raises(OfflineError, match="org/empty"):
-        backbone("open_clip:hf-hub:org/empty")
+def test_files_that_are_no_weights_are_refused(
+    tmp_path: Path, weights: Path, configs: Path
+) -> None:
+    torch.save(torch.nn.Linear(1, 1), tmp_path / "whole.pt")
+    with pytest.raises(InputError):
+        load(f"tiny-vit/{tmp_path}/whole.pt")
+    with pytest.raises(InputError):
+        load(f"tiny-vit/{weights}")
+    (tmp_path / "weights.npz").write_bytes(b"")
+    with pytest.raises(NotFoundError):
+        find("ViT-B-32", tmp_path / "weights.npz")
 
 
-def test_a_folder_without_weights_or_with_too_many_is_refused(folder: Path) -> None:
-    weights = folder / "open_clip_model.safetensors"
-    (folder / "a.safetensors").write_bytes(weights.read_bytes())
-    weights.rename(folder / "b.safetensors")
-    with pytest.raises(InputError, match=r"several weights.*a.safetensors, b.safetensors"):
-        backbone(f"open_clip:local-dir:{folder}")
-    (folder / "a.safetensors").unlink()
-    (folder / "b.safetensors").unlink()
-    with pytest.raises(NotFoundError, match="holds no weights"):
-        backbone(f"open_clip:local-dir:{folder}")
-
-
-def test_presets_need_the_papers_size() -> None:
-    with pytest.raises(InputError, match="224 x 224, but this backbone takes 32 x 32"):
-        backbone("open_clip:tiny/random", preset="f2l2-domainnet")
+def test_published_weights_have_the_activation_that_they_were_trained_with() -> None:
+    corrected = 0
+    for model, tag in open_clip.list_pretrained():
+        config = tag_config(model, tag)
+        needed = bool(open_clip.get_pretrained_cfg(model, tag).get("quick_gelu"))
+        assert config["quick_gelu"] or not needed
+        corrected += needed and not open_clip.get_model_config(model).get("quick_gelu")
+    assert corrected
+    plain = tag_config("ViT-B-32", "openai")
+    quick = tag_config("ViT-B-32-quickgelu", "openai")
+    assert plain == quick

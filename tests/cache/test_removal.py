@@ -2,111 +2,150 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from probekit.cache import DiskStore
-from probekit.cache.audit import verify
-from probekit.cache.erasure import purge
-from probekit.cache.removal import prune, remove_set, remove_spec
-from probekit.cache.search import remains
-from probekit.errors import InputError, NotFoundError
-from tests.cache.test_disk import ids, made, rows
-from tests.conftest import spec
+from probekit.cache import Cache
+from probekit.cache.removal import collect_garbage, remove
+from probekit.cache.verify import verify
+from probekit.errors import CacheError, CorruptError, InputError, NotFoundError
+from tests.cache.examples import (
+    damage,
+    embedding_set,
+    encoding,
+    ids,
+    result_files,
+    rows,
+    save_in_pieces,
+    shard_paths,
+)
 
 
-def _holds(root: Path, secret: bytes) -> bool:
-    return any(secret in path.read_bytes() for path in root.rglob("*") if path.is_file())
+def holds(root: Path, content: bytes) -> bool:
+    return any(content in path.read_bytes() for path in root.rglob("*") if path.is_file())
 
 
-def test_purging_samples_leaves_no_byte_of_them(store: DiskStore) -> None:
-    other = spec(view="other")
-    store.sets.give_name("all", store.seal(made(store, [1, 2, 3, 2], names=["a", "b", "c", "b2"])).digest)
-    store.seal(made(store, [2, 5], spec=other))
-    made(store, [2, 8], spec=spec(view="third"))
-    secret = rows(2)[0].tobytes()
-    assert _holds(store.root, secret)
-    removed = purge(store, samples=[ids(2)[0][:16]])
-    assert (removed.rows, removed.remains) == (3, ())
-    assert removed.searched > 0
-    for gone in (secret, bytes.fromhex(ids(2)[0]), ids(2)[0].encode()):
-        assert not _holds(store.root, gone)
-    np.testing.assert_array_equal(store.open("all").to_numpy(), rows(1, 3))
-    assert list(store.open("all").names or ()) == ["a", "c"]
-    assert verify(store)[0] == []
+def test_removing_a_set_removes_the_rows_that_only_it_used(cache: Cache) -> None:
+    cache.save("one", embedding_set(1, 2))
+    cache.save("two", embedding_set(2, 3))
+    before = result_files(cache.root)
+    planned = remove(cache, "one", dry_run=True)
+    assert result_files(cache.root) == before
+    removed = remove(cache, "one")
+    assert planned == removed
+    assert removed.sets == ("one",)
+    assert removed.rows == 1
+    assert cache.names() == ["two"]
+    np.testing.assert_array_equal(cache.open("two").to_numpy(), rows(2, 3))
+    for content in (rows(1).tobytes(), ids(1).tobytes()):
+        assert not holds(cache.root, content)
+    assert verify(cache).damages == ()
+    mapped = Path("/proc/self/maps").read_text().splitlines()
+    assert not [line for line in mapped if str(cache.root) in line and "(deleted)" in line]
 
 
-def test_purging_by_name(store: DiskStore) -> None:
-    store.seal(made(store, [1, 2], names=["a", "b"]))
-    assert purge(store, samples=["b"]).rows == 1
+def test_removing_a_set_leaves_what_an_interrupted_extraction_saved(cache: Cache) -> None:
+    cache.save("one", embedding_set(1, 2))
+    save_in_pieces(cache, 7)
+    assert remove(cache, "one").rows == 2
+    known = cache.entry(encoding()).index()
+    assert known.holds(ids(1, 2, 7)).tolist() == [False, False, True]
 
 
-def test_a_client_leaves_but_what_others_hold_stays(store: DiskStore) -> None:
-    store.sets.give_name("s", store.seal(made(store, [1, 2, 3, 1], clients=["a", "b", "a", "b"])).digest)
-    removed = purge(store, client="a", set_name="s")
-    assert (removed.rows, removed.shared) == (1, 1)
-    left = store.open("s")
-    assert list(left.clients or ()) == ["b", "b"]
-    np.testing.assert_array_equal(left.to_numpy(), rows(2, 1))
-    assert not _holds(store.root, rows(3)[0].tobytes())
+def test_columns_that_another_name_shares_stay(cache: Cache) -> None:
+    cache.save("one", embedding_set(1, 2, source="a"))
+    cache.save("two", embedding_set(1, 2, source="b"))
+    assert remove(cache, "one").rows == 0
+    np.testing.assert_array_equal(cache.open("two").to_numpy(), rows(1, 2))
+    assert remove(cache, "two").rows == 2
+    assert list((cache.root / "columns").iterdir()) == []
 
 
-def test_purging_the_only_rows_removes_the_set(store: DiskStore) -> None:
-    store.sets.give_name("s", store.seal(made(store, [1])).digest)
-    purge(store, samples=ids(1))
-    assert store.sets.digests() == []
-    assert store.sets.names() == {}
+def test_removing_an_encoding_removes_its_sets(cache: Cache) -> None:
+    cache.save("one", embedding_set(1, 2))
+    cache.save("other", embedding_set(1, 2, of=encoding("other")))  # with the same columns
+    digest = encoding().digest
+    planned = remove(cache, digest[:8], dry_run=True)
+    assert cache.names() == ["one", "other"]
+    removed = remove(cache, digest[:8])
+    assert planned == removed
+    assert removed.encodings == (digest,)
+    assert removed.sets == ("one",)
+    assert removed.rows == 2
+    assert cache.names() == ["other"]
+    assert verify(cache).damages == ()
+    assert [entry.digest for entry in cache.entries()] == [encoding("other").digest]
 
 
-def test_an_unknown_sample_removes_nothing(store: DiskStore) -> None:
-    store.seal(made(store, [1, 2]))
-    with pytest.raises(NotFoundError, match="Nothing was removed"):
-        purge(store, samples=[ids(1)[0], ids(9)[0]])
-    with pytest.raises(NotFoundError, match="Nothing was removed"):
-        purge(store, client="nobody")
-    with pytest.raises(InputError):
-        purge(store)
-    assert ids(1)[0] in store.known(spec())
+def test_unknown_names_remove_nothing(cache: Cache) -> None:
+    cache.save("one", embedding_set(1))
+    before = result_files(cache.root)
+    digest = encoding().digest
+    for name in ("on", digest[:3], "0" * 12, "../one"):
+        with pytest.raises(NotFoundError):
+            remove(cache, name)
+    (cache.root / "encodings" / (digest[:63] + ("0" if digest[63] != "0" else "1"))).mkdir()
+    with pytest.raises(InputError, match="more digits"):
+        remove(cache, digest[:10])
+    assert result_files(cache.root) == before
 
 
-def test_the_search_sees_what_is_left(tmp_path: Path) -> None:
-    secret = os.urandom(64)
-    (tmp_path / "a").write_bytes(os.urandom(5_000_003) + secret + os.urandom(11))
-    (tmp_path / "b").write_bytes(os.urandom(100) + secret[:-1])
-    (tmp_path / "c").write_bytes(b"x" + b"\0" * 900)
-    sample = os.urandom(32)
-    (tmp_path / "d").write_text(f"id {sample.hex()}")
-    found, files, _ = remains(tmp_path, [secret, sample, b"\0" * 40 + b"\1"])
-    assert (found, files) == (("a", "d"), 4)
+def test_garbage_is_what_no_set_uses(cache: Cache) -> None:
+    cache.save("set", embedding_set(1, 2))
+    save_in_pieces(cache, 7, 8)
+    save_in_pieces(cache, 9, of=encoding("unfinished"))
+    cache.save("set", embedding_set(1))
+    (cache.root / "damaged").mkdir()
+    (cache.root / "damaged" / "x").write_bytes(b"x")
+    stray = cache.entry(encoding()).folder / "shards" / ".aside-1-dead"
+    stray.write_bytes(b"left by a killed process")
+    before = result_files(cache.root)
+    planned = collect_garbage(cache, dry_run=True)
+    assert result_files(cache.root) == before
+    removed = collect_garbage(cache)
+    assert planned == removed
+    assert removed.rows == 4
+    assert removed.encodings == (encoding("unfinished").digest,)
+    assert removed.bytes > 0
+    assert sorted(path.name for path in cache.root.iterdir()) == [
+        ".lock",
+        "CACHEDIR.TAG",
+        "cache.json",
+        "columns",
+        "encodings",
+        "sets",
+    ]
+    assert not stray.exists()
+    assert len(list((cache.root / "columns").iterdir())) == 1
+    np.testing.assert_array_equal(cache.open("set").to_numpy(), rows(1))
+    assert collect_garbage(cache).rows == 0
+    assert verify(cache).damages == ()
 
 
-def test_removing_a_set_keeps_the_rows_of_others(store: DiskStore) -> None:
-    store.sets.give_name("one", store.seal(made(store, [1, 2])).digest)
-    store.sets.give_name("two", store.seal(made(store, [2, 3])).digest)
-    assert remove_set(store, "one").rows == 1
-    np.testing.assert_array_equal(store.open("two").to_numpy(), rows(2, 3))
-    assert remove_set(store, "two", keep_rows=True).rows == 0
-    assert ids(3)[0] in store.known(spec())
+def test_rows_that_are_being_made_stay(cache: Cache) -> None:
+    cache.save("set", embedding_set(1))
+    with cache.working(encoding(), "extraction"):
+        save_in_pieces(cache, 5)
+        assert collect_garbage(cache).busy == (encoding().digest,)
+        assert ids(5).tobytes() in cache.entry(encoding()).index()
+        with pytest.raises(CacheError, match="working"):
+            remove(cache, encoding().digest)
+        removed = remove(cache, "set")
+        assert removed.busy == (encoding().digest,)
+        assert ids(1).tobytes() in cache.entry(encoding()).index()
+    assert collect_garbage(cache).rows == 2
 
 
-def test_removing_a_spec(store: DiskStore) -> None:
-    store.seal(made(store, [1, 2]))
-    assert remove_spec(store, spec().digest[:8]).rows == 2
-    assert (list(store.specs()), store.sets.digests()) == ([], [])
-    with pytest.raises(NotFoundError):
-        remove_spec(store, "0123456")
+def test_garbage_is_not_collected_where_a_set_cannot_be_read(cache: Cache) -> None:
+    cache.save("set", embedding_set(1, 2))
+    damage(cache.root / "sets" / "set.json", 0)
+    with pytest.raises(CorruptError):
+        collect_garbage(cache)
+    assert len(shard_paths(cache)) == 1
 
 
-def test_prune_removes_what_no_set_uses(store: DiskStore) -> None:
-    digest = store.seal(made(store, [1, 2])).digest
-    made(store, [7, 8])
-    assert prune(store, dry_run=True).rows == 2
-    assert ids(7)[0] in store.known(spec())
-    assert prune(store).rows == 2
-    assert ids(7)[0] not in store.known(spec())
-    assert prune(store, older_than_days=1).sets == ()
-    os.utime(store.root / "sets" / digest / "set.json", (0, 0))
-    assert prune(store, older_than_days=1).sets == (digest,)
+def test_an_absent_cache_has_no_garbage(tmp_path: Path) -> None:
+    assert collect_garbage(Cache(tmp_path / "none")).rows == 0
+    assert not (tmp_path / "none").exists()

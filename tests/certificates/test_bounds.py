@@ -1,208 +1,138 @@
-"""Bounds hold: against exact rational arithmetic, and against the minimum found by other means."""
+"""The bounds themselves, where the truth is known."""
 
 from __future__ import annotations
 
-import math
-from fractions import Fraction
-from typing import Any
+from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 
 from probekit.certificates.bounds import (
-    Factor,
-    asked_residual,
-    convexity,
-    excess_loss,
+    Bounds,
+    a_priori_distance,
+    bounds_from_statistics,
     gamma,
-    quadratic,
-    residual,
+    least_curvature,
+    self_concordant,
     summing_error,
 )
-from probekit.errors import InputError
-from probekit.linear.design import INTERCEPTS, Design
-from probekit.linear.ridge import fit
-from probekit.linear.statistics import statistics
-from probekit.models.linear_problem import HeadProblem
-from tests.oracles import columns, least_squares, one_hot
-
-Array = NDArray[np.float64]
-Exact = list[list[Fraction]]
+from probekit.embeddings import EmbeddingSet
+from probekit.federated.federation import collect_stats, total_stats
+from probekit.linear.stats import SufficientStats, sum_stats
+from tests.unlearning.problems import federation, forget, some_clients, trained
 
 
-def objective(ridge: float) -> dict[str, Any]:
-    """What a certificate says of a plain ridge loss."""
-    return {"ridge": ridge, "scaling": "mean", "view": "none", "class_weight": None}
+def bounds_at(shift: float) -> tuple[Bounds, float]:
+    """The bounds of a head that was moved away from its minimum, and how far."""
+    asked = federation(some_clients())
+    state = trained(asked)
+    direction = np.random.default_rng(1).normal(size=state.params.shape)
+    params = state.params + shift * direction
+    parts = collect_stats(asked).values()
+    total = sum_stats(parts)
+    summing = summing_error(parts)
+    found = bounds_from_statistics(total, params, model=asked.model, ridge=0.1, summing=summing)
+    return found, shift * float(np.linalg.norm(direction))
 
 
-def exact(matrix: Array) -> Exact:
-    return [[Fraction(float(x)) for x in row] for row in matrix]
+@pytest.mark.parametrize("shift", [1e-8, 1e-3, 10.0])
+def test_a_known_hessian_bounds_the_distance_tightly(shift: float) -> None:
+    found, distance = bounds_at(shift)
+    assert distance <= found.distance <= 1.1 * distance
+    plain = found.residual / found.curvature
+    assert found.distance < plain
 
 
-def solve_exactly(matrix: Exact, rhs: Exact) -> Exact:
-    """Gaussian elimination in rational numbers."""
-    rows = [left[:] + right[:] for left, right in zip(matrix, rhs, strict=True)]
-    size = len(rows)
-    for i in range(size):
-        pivot = max(range(i, size), key=lambda r: abs(rows[r][i]))
-        rows[i], rows[pivot] = rows[pivot], rows[i]
-        rows[i] = [x / rows[i][i] for x in rows[i]]
-        for j in range(size):
-            if j != i and rows[j][i]:
-                rows[j] = [a - rows[j][i] * b for a, b in zip(rows[j], rows[i], strict=True)]
-    return [row[size:] for row in rows]
+def test_self_concordance_holds_near_the_minimum_only() -> None:
+    plain = replace(bounds_at(0.0)[0], curvature=0.01, drift=9.0, distance=9.0, excess_loss=9.0)
+    assert self_concordant(plain, decrement=0.1, longest_row=1.0) == plain
+    near = self_concordant(plain, decrement=0.01, longest_row=1.0)
+    growth = np.sqrt(2 / 0.01)
+    length = -np.log(1 - growth * 0.01) / growth
+    assert length / np.sqrt(0.01) <= near.distance <= 1.2 * length / np.sqrt(0.01)
+    assert 0.01 * length <= near.excess_loss <= 1.2 * 0.01 * length
+    assert near.drift == near.distance
 
 
-def true_minimum(X: Array, Y: Array, *, ridge: float, free: bool) -> Exact:
-    """The minimum of the mean ridge loss of these float64 rows, without any rounding."""
-    rows, aims, n = exact(X), exact(Y), len(X)
-    size = len(rows[0])
-    H = [[sum((r[i] * r[j] for r in rows), Fraction(0)) / n for j in range(size)] for i in range(size)]
-    for i in range(size - int(free)):
-        H[i][i] += Fraction(ridge)
-    B = [
-        [sum((r[i] * y[k] for r, y in zip(rows, aims, strict=True)), Fraction(0)) / n for k in range(len(aims[0]))]
-        for i in range(size)
-    ]
-    return solve_exactly(H, B)
+def test_rows_that_change_their_class_are_not_certified() -> None:
+    found, _ = bounds_at(3.0)
+    rows = some_clients(seed=4)["0"]
+    Z = np.hstack([np.asarray(rows.rows, float), np.ones((len(rows), 1))])
+    before = (Z @ found.params).argmax(axis=1)
+    after = (Z @ (found.params - found.step)).argmax(axis=1)
+    certified = found.keeps_class(rows)
+    assert 0 < certified.sum() < len(rows)
+    assert not (certified & (before != after)).any()
+    assert found.certified_rows(rows) == certified.sum()
 
 
-def distance(params: Array, wanted: Exact) -> float:
-    squares = [
-        (Fraction(float(params[i, k])) - wanted[i][k]) ** 2 for i in range(len(wanted)) for k in range(len(wanted[0]))
-    ]
-    return math.sqrt(float(sum(squares)))
+@pytest.mark.parametrize("margin", [0.9, 1.1])
+def test_a_margin_must_exceed_what_the_drift_can_move(margin: float) -> None:
+    """The worst change of length 1 adds to one class and takes from the other along the row."""
+    row = np.array([3.0, 4.0])
+    length = np.sqrt(26.0)
+    params = np.zeros((3, 2))
+    params[2, 0] = margin * np.sqrt(2) * length
+    found, _ = bounds_at(0.0)
+    bound = replace(found, params=params, step=np.zeros((3, 2)), drift=1 / 1.0625)
+    worst = params - np.outer([*row, 1.0], [1, -1]) / (length * np.sqrt(2)) * (1 - 1e-12)
+    flips = ([*row, 1.0] @ worst).argmax() == 1
+    rows = EmbeddingSet.from_numpy(row[None], [0])
+    assert flips == (margin < 1)
+    assert bool(bound.keeps_class(rows)[0]) == (margin > 1)
 
 
-@pytest.mark.parametrize("intercept", INTERCEPTS)
-@pytest.mark.parametrize("ridge", [1e-1, 1e-6, 1e-10])
-@pytest.mark.parametrize("spread", [1.0, 1e-4])
-def test_e4_holds_to_the_last_bit_against_rational_arithmetic(intercept: str, ridge: float, spread: float) -> None:
-    random = np.random.default_rng([INTERCEPTS.index(intercept), round(-math.log10(ridge)), round(1 / spread)])
-    rows = random.normal(size=(18, 3)) * np.geomspace(1, spread, 3) + 0.5
-    labels = random.integers(0, 2, 18)
-    design = Design(3, 2, intercept=intercept)
-    stats = statistics(rows, labels, design)
-    X = columns(rows, intercept=intercept)
-    wanted = true_minimum(X, one_hot(labels, 2), ridge=ridge, free=intercept == "free")
-    loss = quadratic(stats, objective(ridge))
-    solved = fit(stats, ridge).params[: design.columns]
-    for params in (solved, solved + 1e-9, solved + random.normal(size=solved.shape)):
-        sure = convexity(loss)
-        if sure.value <= 0:
-            continue
-        found = residual(loss, params)
-        assert distance(params, wanted) <= found.bound / sure.value
-        by_rows = X.T @ (X @ params - one_hot(labels, 2)) / len(X)
-        extra = ridge * params
-        if intercept == "free":
-            extra[-1] = 0
-        asked = asked_residual(
-            by_rows + extra,
-            params,
-            problem=HeadProblem(design),
-            ridge=ridge,
-            counts=[18],
-            scales={"energy": float(np.square(X).sum()), "target_energy": 18.0},
-        )
-        assert distance(params, wanted) <= asked.bound / sure.value
-
-
-@given(st.integers(0, 10**6), st.sampled_from(INTERCEPTS), st.floats(-8, 0), st.floats(-4, 0))
-@settings(max_examples=80, deadline=None)
-def test_e4_e5_and_the_loss_gap_are_never_violated(seed: int, intercept: str, log_ridge: float, spread: float) -> None:
+@given(
+    seed=st.integers(0, 999),
+    size=st.integers(1, 8),
+    spread=st.floats(0, 14),
+    rank=st.integers(1, 8),
+)
+def test_the_curvature_is_at_most_the_least_eigenvalue(
+    seed: int, size: int, spread: float, rank: int
+) -> None:
     random = np.random.default_rng(seed)
-    n, d, k, ridge = (
-        int(random.integers(5, 60)),
-        int(random.integers(1, 9)),
-        int(random.integers(2, 5)),
-        10.0**log_ridge,
+    root = random.normal(size=(min(rank, size), size)) * np.geomspace(1, 10**-spread, size)
+    hessian = root.T @ root
+    least = np.square(np.linalg.svd(root)[1]).min() if len(root) == size else 0.0
+    assert least_curvature(hessian, 0.0, floor=0.0) <= least * (1 + 1e-9) + 1e-30
+    assert least_curvature(hessian, 0.0, floor=0.5) >= 0.5 * (1 - 1e-15)
+
+
+def test_the_rounding_of_sums_follows_blocks_not_rows() -> None:
+    rows = some_clients((400,), width=6)["0"]
+    few = SufficientStats.from_rows(rows)
+    many = replace(few, count=100_000_000)
+    assert summing_error([many]) > summing_error([few])
+    assert summing_error([many]) < gamma(400_000)
+    root = SufficientStats.from_rows(some_clients((40,), width=200)["0"])
+    assert root.root is not None
+    assert summing_error([few, root]) > summing_error([few])
+
+
+@pytest.mark.parametrize("intercept", ["free", "penalized"])
+@given(seed=st.integers(0, 999), rows=st.integers(5, 200))
+def test_the_a_priori_bound_holds_for_one_step(intercept: str, seed: int, rows: int) -> None:
+    clients = some_clients(seed=seed)
+    asked = federation(clients, intercept=intercept)
+    server = federation({"server": some_clients((rows,), seed=seed + 1)["0"]})
+    state = trained(asked, ridge=0.05)
+    after = forget(state, asked, "fedremoval", clients={"2"}, server=server)
+    minimum = forget(state, asked, clients={"2"}).params
+    bound = a_priori_distance(
+        total_stats(server),
+        total_stats(asked.without({"2"})),
+        state.params,
+        model=asked.model,
+        ridge=0.05,
     )
-    rows = (random.normal(size=(n, d)) + random.normal(size=d)) * np.geomspace(1, 10.0**spread, d)
-    labels = random.integers(0, k, n)
-    design = Design(d, k, intercept=intercept)
-    X, Y = columns(rows, intercept=intercept), one_hot(labels, k)
-    optimum = least_squares(X, Y, penalty=n * ridge, free=intercept == "free")
-    loss = quadratic(statistics(rows, labels, design), objective(ridge))
-    sure = convexity(loss)
-    if sure.value <= 0:
-        assert intercept == "free"
-        return
-    if intercept != "free":
-        assert sure.value >= ridge * (1 - 1e-12)
-    params = optimum + random.normal(size=optimum.shape) * 10.0 ** random.uniform(-8, 1)
-    found, own = residual(loss, params), residual(loss, optimum)
-    slack = own.bound / sure.value
-    away = params - optimum
-    assert np.linalg.norm(away) <= found.bound / sure.value + slack
-    for column in range(k):
-        assert np.linalg.norm(away[:, column]) <= found.class_bounds[column] / sure.value + slack
-    gap = np.square(X @ away).sum() / (2 * n) + ridge / 2 * np.square(away[: d if intercept == "free" else None]).sum()
-    reported = excess_loss(found, sure.value, loss=loss, params=params)
-    room = slack * (np.linalg.norm(loss.curvature, 2) * np.linalg.norm(away) + own.bound)
-    assert gap <= reported + room
-    assert reported <= found.bound**2 / (2 * sure.value) * (1 + 1e-12)
-    factor = Factor.of(loss, sure.value)
-    if factor is not None:
-        points = random.normal(size=(6, len(params)))
-        off = np.abs(points @ away)
-        roots = np.sqrt(factor.forms(loss.curvature @ params - loss.linear))
-        roots = roots + np.array(found.rounding_by_class) / math.sqrt(sure.value)
-        allowed = np.outer(np.sqrt(factor.forms(points.T)), roots)
-        assert (off <= allowed + slack * np.linalg.norm(points, axis=1)[:, None]).all()
+    assert np.linalg.norm(after.params - minimum) <= bound * (1 + 1e-9)
 
 
-def test_the_excess_is_tight_with_statistics() -> None:
-    random = np.random.default_rng(0)
-    rows, labels = random.normal(size=(200, 6)), random.integers(0, 3, 200)
-    loss = quadratic(statistics(rows, labels, Design(6, 3)), objective(0.1))
-    params = random.normal(size=(7, 3))
-    optimum = np.linalg.solve(loss.curvature, loss.linear)
-    away = params - optimum
-    wanted = float((away * (loss.curvature @ away)).sum() / 2)
-    sure = convexity(loss)
-    assert sure.source == "statistics"
-    assert excess_loss(residual(loss, params), sure.value, loss=loss, params=params) == pytest.approx(wanted, rel=1e-9)
-
-
-@pytest.mark.parametrize("view", ["none", "centre", "standardise"])
-@pytest.mark.parametrize("intercept", INTERCEPTS)
-@pytest.mark.parametrize("weight", [None, "balanced"])
-def test_the_fitted_head_is_the_minimum_of_the_quadratic(view: str, intercept: str, weight: str | None) -> None:
-    random = np.random.default_rng(1)
-    rows = random.normal(size=(150, 5)) * [1, 2, 3, 4, 5] + [3, 2, 1, 0, -1]
-    labels = np.minimum(random.integers(0, 5, 150), 2)
-    design = Design(5, 3, intercept=intercept, per_class=weight is not None)
-    stats = statistics(rows, labels, design)
-    head = fit(stats, 0.2, standardise=view, class_weight=weight)
-    loss = quadratic(stats, {**objective(0.2), "view": view, "class_weight": weight})
-    params = head.params[: design.columns]
-    found = residual(loss, params)
-    assert found.norm <= found.rounding
-    assert found.rounding < 1e-9
-    moved = residual(loss, params + 1e-3)
-    assert moved.norm > 1e3 * moved.rounding
-
-
-def test_exact_sums_have_no_error_and_fast_ones_much() -> None:
-    assert summing_error("exact", 4, 10**6, 50) == 0
-    assert summing_error("float64", 4, 10**6, 50) < 1e-6
-    assert summing_error("fast", 4, 1000, 5) > 1e3 * summing_error("float64", 4, 1000, 5)
-    with pytest.raises(InputError, match="cannot be bounded"):
-        gamma(1e17)
-
-
-@pytest.mark.parametrize("arithmetic", ["float64", "fast"])
-@pytest.mark.parametrize("offset", [0.0, 30.0])
-def test_the_rounding_of_sums_is_covered(arithmetic: str, offset: float) -> None:
-    random = np.random.default_rng(3)
-    rows = (random.normal(size=(3000, 12)) + offset).astype(np.float32)
-    labels = random.integers(0, 4, 3000)
-    loss = quadratic(statistics(rows, labels, Design(12, 4, arithmetic=arithmetic)), objective(1e-3))
-    X, Y = columns(rows.astype(np.float64)), one_hot(labels, 4)
-    true = X.T @ X / 3000 + 1e-3 * np.eye(13)
-    assert np.linalg.norm(loss.curvature - true) <= loss.curvature_error
-    assert np.linalg.norm(loss.linear - X.T @ Y / 3000) <= loss.linear_error
+def test_the_a_priori_bound_is_infinite_without_curvature() -> None:
+    asked = federation(some_clients((3,), width=6))
+    stats = total_stats(asked)
+    params = np.zeros(asked.model.shape)
+    assert a_priori_distance(stats, stats, params, model=asked.model, ridge=0.0) > 1e9

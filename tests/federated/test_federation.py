@@ -1,268 +1,286 @@
-"""The door to clients: who is missing and why, what is no answer, and sums that hang on who is present alone."""
+"""One door to clients: order, absences, garbage, samples and traffic."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import pytest
 
-from probekit.errors import (
-    Cancelled,
-    CorruptError,
-    InputError,
-    MissingClientsError,
-    Pending,
-    RefusedError,
-    SolverError,
+from probekit.arrays import hex_id
+from probekit.embeddings import EmbeddingSet
+from probekit.errors import Failure, InputError, MissingClients
+from probekit.federated.client import Limits
+from probekit.federated.federation import (
+    Federation,
+    InProcess,
+    collect_stats,
+    total,
+    total_stats,
 )
-from probekit.federated.federation import Missing, Nobody, checked
-from probekit.federated.in_process import FirstOf, InProcess, KeptGradients
-from probekit.federated.message import Answer, Ask, Selection
-from probekit.federated.rows import design_for, head_problem
-from probekit.values import EmbeddingSet
+from probekit.federated.queries import Arrays, Gradient, Statistics, Weight
+from probekit.federated.training.closed_form import ClosedForm
+from probekit.linear.model import LinearModel
+from probekit.linear.stats import SufficientStats, sum_stats
+from tests.federated.examples import Clients, Meddling, arrived, divided, federation
+from tests.oracles import random_set
 
-MakeSet = Callable[..., EmbeddingSet]
-NAMES = ("a", "b", "c", "d")
-POINT = np.full((7, 3), 0.1)
-
-
-class Failing(InProcess):
-    """Clients in this process, of whom one fails in a way of its own."""
-
-    bad = "b"
-    failure: Any = None
-
-    def reply(self, ask: Ask, name: str) -> Answer:
-        found = super().reply(ask, name)
-        if name != self.bad:
-            return found
-        if isinstance(self.failure, Exception):
-            raise self.failure
-        changed: Answer = self.failure(found)
-        return changed
+CLIENTS = divided()
+PARAMS = np.random.default_rng(0).standard_normal((7, 3))
 
 
-@pytest.fixture
-def clients(make_set: MakeSet) -> Failing:
-    data = make_set(60)
-    problem = head_problem(data, design_for(data))
-    parts = np.split(np.arange(60), [20, 25, 45])
-    return Failing(problem, Failing.of(problem, data, dict(zip(NAMES, parts, strict=True))).holdings)
+def meddled(**answers: Callable[[Arrays], Arrays | Failure] | None) -> Federation:
+    return federation(CLIENTS, transport=lambda data: Meddling(InProcess(data), answers))
+
+
+def ids_of(rows: EmbeddingSet, numbers: list[int]) -> frozenset[str]:
+    return frozenset(hex_id(rows.ids[number]) for number in numbers)
+
+
+def test_answers_come_in_the_order_of_names() -> None:
+    backwards = dict(reversed(CLIENTS.items()))
+    for clients in (CLIENTS, backwards):
+        asked = federation(clients)
+        assert [answer.client for answer in asked.ask(Weight())] == ["a", "b", "c", "d"]
+        chosen = asked.ask(Weight(), ["d", "b"])
+        assert [(answer.client, answer.rows) for answer in chosen] == [("b", 25), ("d", 35)]
+
+
+def test_a_total_is_the_sum_over_all_rows() -> None:
+    together = federation({"a": random_together()})
+    expected = next(together.ask(Gradient(PARAMS))).arrays["gradient"]
+    sums = total(federation(CLIENTS).ask(Gradient(PARAMS)))
+    assert sums.weight == 130
+    np.testing.assert_allclose(sums.arrays["gradient"], expected)
+    np.testing.assert_allclose(sums.mean("gradient"), expected / 130)
+
+
+def random_together() -> EmbeddingSet:
+    rows = [np.asarray(part.rows) for part in CLIENTS.values()]
+    labels = [part.labels for part in CLIENTS.values()]
+    names = next(iter(CLIENTS.values())).class_names
+    return EmbeddingSet.from_numpy(np.vstack(rows), np.concatenate(labels), class_names=names)
+
+
+def test_a_total_does_not_change_the_answers() -> None:
+    answers = list(federation(CLIENTS).ask(Gradient(PARAMS)))
+    before = answers[0].arrays["gradient"].copy()
+    total(answers)
+    np.testing.assert_array_equal(answers[0].arrays["gradient"], before)
+
+
+def test_statistics_add_up() -> None:
+    asked = federation(CLIENTS)
+    parts = collect_stats(asked)
+    assert list(parts) == ["a", "b", "c", "d"]
+    by_hand = sum_stats(SufficientStats.from_rows(rows) for rows in CLIENTS.values())
+    np.testing.assert_array_equal(total_stats(asked).gram, by_hand.gram)
+    np.testing.assert_array_equal(sum_stats(parts.values()).moment, by_hand.moment)
+
+
+def huge(arrays: Arrays) -> Arrays:
+    return arrays | {"gradient": np.full_like(arrays["gradient"], 1e300)}
+
+
+def not_a_number(arrays: Arrays) -> Arrays:
+    gradient = arrays["gradient"].copy()
+    gradient[-1, -1] = np.nan
+    return arrays | {"gradient": gradient}
+
+
+def infinite(arrays: Arrays) -> Arrays:
+    return arrays | {"value": np.array([-np.inf])}
+
+
+def transposed(arrays: Arrays) -> Arrays:
+    return arrays | {"gradient": arrays["gradient"].T}
+
+
+def incomplete(arrays: Arrays) -> Arrays:
+    return {name: array for name, array in arrays.items() if name != "weight"}
+
+
+def with_more(arrays: Arrays) -> Arrays:
+    return arrays | {"more": np.zeros(3)}
+
+
+def weightless(arrays: Arrays) -> Arrays:
+    return arrays | {"weight": np.zeros(1)}
+
+
+def gone(arrays: Arrays) -> Failure:
+    return Failure("gone")
+
+
+GARBAGE = [huge, not_a_number, infinite, transposed, incomplete, with_more, weightless]
+
+
+@pytest.mark.parametrize("change", GARBAGE)
+def test_garbage_is_the_failure_of_its_client(change: Callable[[Arrays], Arrays]) -> None:
+    answered, reasons = arrived(meddled(b=change, d=gone).ask(Gradient(PARAMS)))
+    assert answered == ["a", "c"]
+    assert reasons == {"b": "garbage", "d": "gone"}
+
+
+def test_answers_are_in_c_order_whatever_the_client_sent() -> None:
+    def in_fortran_order(arrays: Arrays) -> Arrays:
+        return {name: np.asfortranarray(array) for name, array in arrays.items()}
+
+    for answer in meddled(b=in_fortran_order).ask(Gradient(PARAMS)):
+        assert answer.arrays["gradient"].flags.c_contiguous
+
+
+def test_a_client_of_which_nothing_is_heard_is_gone() -> None:
+    with pytest.raises(MissingClients) as caught:
+        list(meddled(c=None).ask(Weight()))
+    assert caught.value.reasons.keys() == {"c"}
+    assert caught.value.reasons["c"].reason == "gone"
+    assert caught.value.exit_code == 1
+
+
+def test_many_missing_clients_are_not_all_listed() -> None:
+    reasons = {f"client {number:04}": Failure("late") for number in range(1000)}
+    assert len(str(MissingClients(reasons))) < 500
+
+
+def test_who_stays_decides_the_result() -> None:
+    with pytest.raises(MissingClients) as caught:
+        ClosedForm().train(meddled(b=gone), ridge=0.1)
+    without = federation(CLIENTS).without(caught.value.reasons)
+    others = {name: rows for name, rows in CLIENTS.items() if name != "b"}
+    np.testing.assert_array_equal(
+        ClosedForm().train(without, ridge=0.1).params,
+        ClosedForm().train(federation(others), ridge=0.1).params,
+    )
+
+
+def asymmetric(arrays: Arrays) -> Arrays:
+    gram = arrays["gram"].copy()
+    gram[0, 1] *= 0.5
+    return arrays | {"gram": gram}
+
+
+def uncorrelated(arrays: Arrays) -> Arrays:
+    gram = arrays["gram"].copy()
+    gram[0, 1] = gram[1, 0] = 2 * np.sqrt(gram[0, 0] * gram[1, 1])
+    return arrays | {"gram": gram}
+
+
+def negative(arrays: Arrays) -> Arrays:
+    gram = arrays["gram"].copy()
+    gram[0] = gram[:, 0] = 0
+    gram[0, 0] = -1
+    return arrays | {"gram": gram}
+
+
+def negative_squares(arrays: Arrays) -> Arrays:
+    moment = arrays["moment"].copy()
+    moment[:, 0] = 0
+    squares = arrays["target_squares"].copy()
+    squares[0] = -1
+    return arrays | {"moment": moment, "target_squares": squares}
+
+
+def miscounted(arrays: Arrays) -> Arrays:
+    return arrays | {"weight": arrays["weight"] + 1}
+
+
+def too_many_targets(arrays: Arrays) -> Arrays:
+    return arrays | {"moment": 1e6 * arrays["moment"]}
 
 
 @pytest.mark.parametrize(
-    ("error", "reason", "words"),
-    [
-        (RuntimeError("disk on fire"), "gone", "RuntimeError: disk on fire"),
-        (ConnectionResetError("reset"), "gone", "reset"),
-        (SolverError("no answer."), "gone", "no answer."),
-        (TimeoutError("slow"), "late", "slow"),
-        (CorruptError("not a message."), "garbage", "not a message."),
-        (MissingClientsError("it has no rows."), "cannot", "it has no rows."),
-        (RefusedError("it is asleep."), "refused", "it is asleep."),
-    ],
+    "change", [asymmetric, uncorrelated, negative, negative_squares, miscounted, too_many_targets]
 )
-def test_a_client_that_fails_is_missing_with_a_reason(
-    clients: Failing, error: Exception, reason: str, words: str
-) -> None:
-    clients.failure = error
-    answers = clients.ask("gradient", {"params": POINT}, at_least=3)
-    assert [one.client for one in answers.each()] == [name for name in clients_in_order() if name != "b"]
-    assert answers.missing["b"].reason == reason
-    assert words in answers.missing["b"].why
-    with pytest.raises(MissingClientsError, match=f"4 clients had to answer, 3 did. Client b: {reason}"):
-        clients.ask("gradient", {"params": POINT}).total()
-    with pytest.raises(MissingClientsError, match="4 clients had to answer"):
-        list(clients.ask("gradient", {"params": POINT}).each())
+def test_sums_that_no_rows_have_are_refused_by_name(change: Callable[[Arrays], Arrays]) -> None:
+    with pytest.raises(MissingClients) as caught:
+        collect_stats(meddled(b=change, d=gone))
+    reasons = {client: failure.reason for client, failure in caught.value.reasons.items()}
+    assert reasons == {"b": "garbage", "d": "gone"}
 
 
-@pytest.mark.parametrize("error", [InputError("NaN in row 3."), Cancelled("stop"), Pending("wait", ("b",))])
-def test_mistakes_of_the_asker_and_what_stops_the_work_come_through(clients: Failing, error: Exception) -> None:
-    clients.failure = error
-    with pytest.raises(type(error), match=str(error)):
-        clients.ask("gradient", {"params": POINT}, at_least=0).total()
+def test_rows_of_real_clients_have_possible_sums() -> None:
+    for width, scale in ((1, 1e-20), (3, 1e20), (40, 1.0)):
+        rows = random_set(200, width, 3)
+        scaled = EmbeddingSet.from_numpy(
+            np.asarray(rows.rows, np.float64) * scale, rows.labels, class_names=rows.class_names
+        )
+        collect_stats(federation({"a": scaled, "b": scaled.take(np.arange(3))}))
 
 
-def altered(**changes: Any) -> Callable[[Answer], Answer]:
-    """A client that sends other arrays, values or counts than it has."""
-
-    def change(answer: Answer) -> Answer:
-        fields = {**vars(answer), **changes}
-        arrays = {**answer.arrays, **changes.get("arrays", {})}
-        return Answer(fields["client"], fields["count"], arrays, fields["values"])
-
-    return change
+def test_a_refusal_names_the_client() -> None:
+    clients = {**CLIENTS, "e": random_set(5, 8, 3)}
+    with pytest.raises(MissingClients) as caught:
+        list(federation(clients).ask(Statistics()))
+    assert caught.value.reasons["e"].reason == "refused"
 
 
-STATISTICS: dict[str, Any] = {"kind": "statistics"}
-GRADIENT: dict[str, Any] = {"kind": "gradient", "arrays": {"params": POINT}, "plan": {"loss": True}}
-FIT: dict[str, Any] = {"kind": "fit", "arrays": {"params": POINT}, "plan": {"steps": 1, "rate": 0.1}}
+def test_a_sum_needs_clients() -> None:
+    asked = federation(CLIENTS)
+    with pytest.raises(InputError):
+        total(asked.without(CLIENTS).ask(Weight()))
+    with pytest.raises(InputError):
+        total_stats(asked.without(CLIENTS))
 
 
-@pytest.mark.parametrize(
-    ("question", "failure", "words"),
-    [
-        (STATISTICS, altered(arrays={"gram": np.triu(np.ones((7, 7)))}), "not symmetric"),
-        (STATISTICS, altered(arrays={"gram": np.full((7, 7), np.nan)}), "gram holds NaN"),
-        (STATISTICS, altered(arrays={"gram": np.eye(8)}), r"shape \(8, 8\); wanted \(7, 7\)"),
-        (STATISTICS, altered(arrays={"moment": np.ones((3, 7))}), "moment has shape"),
-        (STATISTICS, altered(arrays={"class_counts": np.array([1, 1, 1])}), "adds up to 3 rows, it speaks of 5"),
-        (STATISTICS, altered(arrays={"class_counts": np.array([-1, 3, 3])}), "class_counts"),
-        (STATISTICS, altered(arrays={"class_counts": np.array([2.0, 2.0, 1.0])}), "type float64"),
-        (STATISTICS, altered(count=6), "speaks of 6"),
-        (STATISTICS, altered(count=-5), "-5 rows"),
-        (STATISTICS, altered(arrays={"more": np.ones(1)}), "it holds gram, moment, class_counts, more; wanted"),
-        (STATISTICS, lambda one: Answer(one.client, one.count), "it holds nothing"),
-        (GRADIENT, altered(arrays={"gradient": np.ones((7, 2))}), "shape"),
-        (GRADIENT, altered(arrays={"gradient": np.full((7, 3), np.inf)}), "infinity"),
-        (GRADIENT, altered(arrays={"gradient": np.ones((7, 3), np.float32)}), "float32"),
-        (GRADIENT, altered(values={}), "does not say loss"),
-        (GRADIENT, altered(values={"loss": np.nan}), "NaN"),
-        (FIT, altered(arrays={"params": np.ones((1, 7, 3))}), "shape"),
-        ({"kind": "product", "arrays": {"params": POINT}}, altered(arrays={"product": np.ones(21)}), "shape"),
-        ({"kind": "form", "arrays": {"params": POINT}}, altered(values={}), "does not say form"),
-        (
-            {"kind": "scales", "plan": {"ridge": 0.1}},
-            altered(values={"energy": 1.0, "target_energy": 1.0}),
-            "curvature",
-        ),
-        ({"kind": "evaluate", "arrays": {"params": POINT}}, altered(count=3), "confusion adds up to 5"),
-    ],
-)
-def test_what_is_no_answer_is_garbage(clients: Failing, question: Any, failure: Any, words: str) -> None:
-    clients.failure = failure
-    answers = clients.ask(**question, at_least=3)
-    assert answers.total().count == 55
-    assert answers.missing.keys() == {"b"}
-    assert answers.missing["b"].reason == "garbage"
-    with pytest.raises(MissingClientsError, match=words):
-        clients.ask(**question).total()
+@pytest.mark.parametrize("names", [["e"], ["a", "../x"]])
+def test_unknown_clients_are_refused(names: list[str]) -> None:
+    asked = federation(CLIENTS)
+    for call in (asked.only, lambda names: asked.ask(Weight(), names)):
+        with pytest.raises(InputError):
+            call(names)
+    with pytest.raises(InputError):
+        asked.without_samples({"e": frozenset()})
 
 
-def test_a_plugins_question_has_whatever_arrays_it_likes() -> None:
-    assert checked(Answer("a", 1, {"anything": np.ones(3, np.int64)}), Ask("own"), (7, 3)) == ""
-    assert "NaN" in checked(Answer("a", 1, {"anything": np.array([np.nan])}), Ask("own"), (7, 3))
+def test_clients_without_rows_are_refused() -> None:
+    with pytest.raises(InputError):
+        federation({**CLIENTS, "e": CLIENTS["a"].take(np.arange(0))})
 
 
-def test_a_count_that_contradicts_what_is_known_is_refused(clients: Failing) -> None:
-    clients.failure = altered(count=4)
-    with pytest.raises(MissingClientsError, match="Client b was expected to answer for 5 rows"):
-        clients.ask("gradient", {"params": POINT}).total()
+def test_left_out_samples_are_not_asked_about() -> None:
+    asked = federation(CLIENTS)
+    left = asked.without_samples({"b": ids_of(CLIENTS["b"], [0, 3])})
+    left = left.without_samples({"b": ids_of(CLIENTS["b"], [5]), "c": ids_of(CLIENTS["c"], [1])})
+    assert left.clients == {"a": 40, "b": 22, "c": 29, "d": 35}
+    kept = {"b": np.delete(np.arange(25), [0, 3, 5]), "c": np.delete(np.arange(30), [1])}
+    others = {**CLIENTS, **{name: CLIENTS[name].take(rows) for name, rows in kept.items()}}
+    np.testing.assert_array_equal(total_stats(left).gram, total_stats(federation(others)).gram)
 
 
-@pytest.mark.parametrize("question", [STATISTICS, GRADIENT, FIT])
-def test_a_sum_hangs_on_who_is_present_alone(clients: Failing, question: Any) -> None:
-    clients.failure = RuntimeError("dead")
-    found = clients.ask(**question, at_least=2).total()
-    rest = [name for name in NAMES if name != "b"]
-    for asked in (rest, rest[::-1]):
-        wanted = clients.ask(**question, clients=asked).total()
-        assert found.count == wanted.count == 55
-        assert dict(found.values) == dict(wanted.values)
-        for name, array in found.arrays.items():
-            assert array.tobytes() == wanted.arrays[name].tobytes()
+def test_only_some_samples_are_asked_about() -> None:
+    only = federation(CLIENTS).only_samples({"c": ids_of(CLIENTS["c"], [1, 2, 4])})
+    assert only.clients == {"c": 3}
+    expected = federation({"c": CLIENTS["c"].take(np.array([1, 2, 4]))})
+    np.testing.assert_array_equal(total_stats(only).gram, total_stats(expected).gram)
 
 
-def test_more_than_were_asked_cannot_answer(clients: Failing) -> None:
-    clients.bad = ""
-    with pytest.raises(MissingClientsError, match=r"5 clients had to answer, 4 did\. Ask again"):
-        clients.ask("statistics", at_least=5).total()
-    with pytest.raises(MissingClientsError, match="nothing to add up"):
-        clients.ask("statistics", clients=()).total()
+def test_copies_leave_together() -> None:
+    doubled: Clients = {"a": CLIENTS["a"].take(np.array([0, 1, 0, 2, 3])), "b": CLIENTS["b"]}
+    asked = federation(doubled)
+    samples = {"a": ids_of(CLIENTS["a"], [0])}
+    assert asked.without_samples(samples).clients == {"a": 3, "b": 25}
+    assert asked.only_samples(samples).clients == {"a": 2}
+    assert total_stats(asked.without_samples(samples)).count == 28
+    again = {"a": ids_of(CLIENTS["a"], [0, 1])}
+    with pytest.raises(MissingClients):  # row 0 has left already
+        asked.without_samples(samples).without_samples(again)
 
 
-def test_nobody_is_asked_in_vain() -> None:
-    assert not Nobody().offers("gradient")
-    with pytest.raises(MissingClientsError, match="Nobody is there"):
-        Nobody().ask("gradient")
+def test_a_client_whose_samples_all_leave_is_gone() -> None:
+    everything = {"b": ids_of(CLIENTS["b"], list(range(25)))}
+    assert federation(CLIENTS).without_samples(everything).clients.keys() == {"a", "c", "d"}
 
 
-def test_questions_are_numbered_and_name_problem_and_job(clients: Failing) -> None:
-    seen: list[Ask] = []
-
-    class Seeing(Failing):
-        def reply(self, ask: Ask, name: str) -> Answer:
-            seen.append(ask)
-            return InProcess.reply(self, ask, name)
-
-    federation = Seeing(clients.problem, clients.holdings, job="forget 3")
-    for _ in range(2):
-        federation.ask("gradient", {"params": POINT}).total()
-    assert [(one.job, one.number, one.problem) for one in seen[::4]] == [
-        ("forget 3", number, clients.problem.digest) for number in (1, 2)
-    ]
-    assert federation.traffic.down == 4 * (seen[0].size + seen[4].size)
+def test_unknown_samples_are_refused_by_their_client() -> None:
+    for ids in (frozenset({"00" * 32}), ids_of(CLIENTS["a"], [0])):
+        with pytest.raises(MissingClients) as caught:
+            federation(CLIENTS).without_samples({"b": ids})
+        assert caught.value.reasons.keys() == {"b"}
 
 
-def test_a_question_about_another_problem_is_not_answered(clients: Failing, make_set: MakeSet) -> None:
-    data = make_set(60)
-    other = head_problem(data, design_for(data, intercept="none"))
-    answers = InProcess(other, clients.holdings).ask("gradient", {"params": POINT[:6]}, at_least=0)
-    assert list(answers.each()) == []
-    assert {one.reason for one in answers.missing.values()} == {"cannot"}
-
-
-def clients_in_order() -> list[str]:
-    from probekit.federated.summation import order
-
-    return order(dict.fromkeys(NAMES, 0))
-
-
-class Counting(InProcess):
-    """Notes who was asked at once."""
-
-    batches: list[tuple[str, ...]]
-
-    def post(self, ask: Ask, names: Any, *, timeout: float | None) -> None:
-        self.batches = [*getattr(self, "batches", []), tuple(names)]
-
-
-def first_of(clients: Failing, kept: tuple[str, ...]) -> tuple[FirstOf, Counting]:
-    online = Counting(clients.problem, clients.holdings)
-    own = {one.client: one.arrays["gradient"] / one.count for one in online.ask("gradient", {"params": POINT}).each()}
-    sizes = dict(online.counts)
-    source = KeptGradients(
-        clients.problem, POINT, {name: own[name] for name in kept}, {name: sizes[name] for name in kept}
-    )
-    online.batches = []
-    return FirstOf(clients.problem, [source, online], sizes), online
-
-
-def test_each_client_answers_from_the_first_source_that_can_and_a_source_is_asked_once(clients: Failing) -> None:
-    found, online = first_of(clients, ("c", "a"))
-    total = found.ask("gradient", {"params": POINT}).total()
-    assert [set(names) for names in online.batches] == [{"b", "d"}]
-    np.testing.assert_allclose(
-        total.arrays["gradient"], online.ask("gradient", {"params": POINT}).total().arrays["gradient"], rtol=1e-12
-    )
-    online.batches = []
-    before = found.traffic
-    found.ask("gradient", {"params": 2 * POINT}).total()  # kept gradients are of another point
-    found.ask("gradient", {"params": POINT}, {"loss": True}).total()  # and do not know the loss
-    found.ask("statistics", rows=Selection("only", frozenset())).total()
-    assert [set(names) for names in online.batches] == [set(NAMES)] * 3
-    assert found.traffic.rounds - before.rounds == 3
-
-
-def test_who_is_missing_in_a_source_is_missing(clients: Failing) -> None:
-    clients.failure = RuntimeError("dead")
-    found = FirstOf(clients.problem, [clients], dict(clients.counts) | {"e": 9})
-    answers = found.ask("gradient", {"params": POINT}, at_least=3)
-    assert answers.total().count == 55
-    assert dict(answers.missing) == {
-        "b": Missing("gone", "RuntimeError: dead"),
-        "e": Missing("cannot", "nobody answers for it."),
-    }
-
-
-def test_sums_of_statistics_do_not_know_single_rows(clients: Failing) -> None:
-    clients.bad = ""
-    kept = {one.client: clients.problem.stats(one.arrays) for one in clients.ask("statistics").each()}
-    holdings = {name: clients.problem.hold_statistics(one) for name, one in kept.items()}
-    answers = InProcess(clients.problem, holdings).ask(
-        "gradient", {"params": POINT}, rows=Selection("all-but"), at_least=0
-    )
-    assert list(answers.each()) == []
-    assert answers.missing["a"].why == "it knows sums of its rows, not which rows they are of."
+def test_clients_keep_their_limits_in_process() -> None:
+    asked = Federation.of(InProcess(CLIENTS, Limits(min_rows=30)), LinearModel(6, 3))
+    with pytest.raises(MissingClients) as caught:
+        collect_stats(asked)
+    assert caught.value.reasons.keys() == {"b"}

@@ -1,133 +1,181 @@
-"""The closed form against scikit-learn and against least squares by other means."""
+"""Ridge against least squares by an SVD and against scikit-learn."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sklearn.linear_model import Ridge, RidgeClassifier
+from sklearn.linear_model import Ridge
 
 from probekit.errors import InputError
-from probekit.linear.design import INTERCEPTS, SCALINGS, ClientStats, Design
-from probekit.linear.ridge import fit
-from probekit.linear.solvers import Cholesky, ConjugateGradient, Solver
-from probekit.linear.statistics import statistics
-from probekit.models.heads import head_of
-from tests.linear.conftest import Data, embeddings
-from tests.oracles import columns, least_squares, one_hot, relative, woodbury_removal
+from probekit.linear.ridge import (
+    INTERCEPTS,
+    Gcv,
+    Intercept,
+    InverseC,
+    RidgeChoice,
+    RidgePath,
+    check_ridge,
+    ridge_grid,
+    solve_ridge,
+)
+from probekit.linear.stats import SufficientStats, sum_stats
+from probekit.records import dump, parse
+from tests.oracles import gcv_error, one_hot, random_set, relative_error, ridge_by_lstsq
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    count=st.integers(2, 60),
+    width=st.integers(1, 12),
+    classes=st.integers(2, 6),
+    ridge=st.floats(1e-4, 1e3),
+    intercept=st.sampled_from(INTERCEPTS),
+    seed=st.integers(0, 1000),
+)
+def test_the_minimum_is_that_of_least_squares(
+    count: int, width: int, classes: int, ridge: float, intercept: Intercept, seed: int
+) -> None:
+    embeddings = random_set(count, width, classes, seed=seed)
+    stats = SufficientStats.from_rows(embeddings)
+    Y = one_hot(embeddings.labels, classes)
+    expected = ridge_by_lstsq(embeddings.rows, Y, ridge, intercept=intercept)
+    tolerance = 1e-8 * np.abs(expected).max()
+    assert np.allclose(solve_ridge(stats, ridge, intercept), expected, rtol=1e-6, atol=tolerance)
+    path = RidgePath.of(stats, intercept)
+    assert np.allclose(path.params(ridge), expected, rtol=1e-6, atol=tolerance)
 
 
 @pytest.mark.parametrize("intercept", INTERCEPTS)
-@pytest.mark.parametrize("scaling", SCALINGS)
-def test_the_closed_form_is_scikit_learns_ridge(data: Data, intercept: str, scaling: str) -> None:
-    rows, labels = data[0].astype(np.float64), data[1]
-    fitted = fit(statistics(rows, labels, Design(12, 4, intercept=intercept)), 0.3, scaling=scaling)
-    penalty = 0.3 * (300 if scaling == "mean" else 1)
-    X = columns(rows) if intercept == "penalised" else rows
-    model = Ridge(alpha=penalty, fit_intercept=intercept == "free", solver="svd").fit(X, one_hot(labels, 4))
-    wanted = model.coef_.T if intercept == "penalised" else np.vstack([model.coef_.T, np.zeros((1, 4))])
-    if intercept == "free":
-        wanted[-1] = model.intercept_
-    assert relative(fitted.params, wanted) < 1e-8
-    assert fitted.solution.residual < 1e-12
-    assert fitted.solution.note == ""
+def test_weights_multiply_losses(intercept: Intercept) -> None:
+    weights = np.random.default_rng(3).uniform(0.1, 4, 50)
+    embeddings = replace(random_set(50, 8, 3), weights=weights)
+    Y = one_hot(embeddings.labels, 3)
+    expected = ridge_by_lstsq(embeddings.rows, Y, 0.1, intercept=intercept, weights=weights)
+    params = solve_ridge(SufficientStats.from_rows(embeddings), 0.1, intercept)
+    assert relative_error(params, expected) < 1e-10
 
 
-@pytest.mark.parametrize("how", ["even", "one client per class", "skewed"])
-def test_any_partition_gives_the_head_of_all_rows(data: Data, how: str) -> None:
-    rows, labels = data
-    random = np.random.default_rng(1)
-    owner = {
-        "even": random.integers(0, 5, 300),
-        "one client per class": labels,
-        "skewed": (random.random(300) ** 4 * 6).astype(int),
-    }[how]
-    design = Design(12, 4, intercept="free")
-    total = ClientStats.zero(design)
-    for client in np.unique(owner):
-        total = total + statistics(rows[owner == client], labels[owner == client], design)
-    head = fit(total, 1.0, scaling="sum")
-    model = RidgeClassifier(alpha=1.0).fit(rows.astype(np.float64), labels)
-    assert relative(2 * head.params[:-1].T, model.coef_) < 1e-8
-    assert np.allclose(2 * head.params[-1] - 1, model.intercept_, rtol=1e-8)
+def test_alpha_of_scikit_learn_is_rows_times_ridge() -> None:
+    embeddings = random_set(300, 12, 4)
+    X = np.asarray(embeddings.rows, float)
+    Y = one_hot(embeddings.labels, 4)
+    params = solve_ridge(SufficientStats.from_rows(embeddings), 0.3)
+    model = Ridge(alpha=300 * 0.3, solver="svd").fit(X, Y)
+    assert relative_error(params, np.vstack([model.coef_.T, model.intercept_])) < 1e-8
 
 
-@settings(max_examples=40, deadline=None)
-@given(
-    count=st.integers(1, 60),
-    size=st.integers(1, 12),
-    classes=st.integers(1, 6),
-    ridge=st.floats(1e-4, 1e3),
-    seed=st.integers(0, 1000),
-)
-def test_the_closed_form_is_least_squares(count: int, size: int, classes: int, ridge: float, seed: int) -> None:
-    rows, labels = embeddings(count, size, classes, seed=seed)
-    head = fit(statistics(rows, labels, Design(size, classes)), ridge)
-    X = columns(rows.astype(np.float64))
-    wanted = least_squares(X, one_hot(labels, classes), penalty=count * ridge)
-    assert np.allclose(head.params, wanted, rtol=1e-6, atol=1e-8 * np.abs(wanted).max())
+def test_params_are_in_c_order() -> None:
+    stats = SufficientStats.from_rows(random_set(100, 7, 3))
+    for intercept in INTERCEPTS:
+        assert solve_ridge(stats, 0.1, intercept).flags.c_contiguous
 
 
-def test_low_rank_removal_equals_a_new_solve_in_sum_scaling_only(data: Data) -> None:
-    rows, labels = data[0].astype(np.float64), data[1]
-    design, gone, kept = Design(12, 4), np.arange(40), np.arange(40, 300)
-    whole, part = statistics(rows, labels, design), statistics(rows[gone], labels[gone], design)
-    X, Y = columns(rows), one_hot(labels, 4)
-    by_sum = fit(whole - part, 2.0, scaling="sum")
-    assert relative(by_sum.params, woodbury_removal(X, Y, gone=gone, penalty=2.0)) < 1e-9
-    by_mean = fit(whole - part, 0.5)
-    assert relative(by_mean.params, woodbury_removal(X, Y, gone=gone, penalty=150.0)) > 1e-3
-    again = fit(statistics(rows[kept], labels[kept], design), 0.5)
-    assert relative(by_mean.params, again.params) < 1e-10
+@pytest.mark.parametrize("ridge", [-1.0, np.nan, np.inf, "much", True])
+def test_a_ridge_that_is_none_is_refused_with_its_value(ridge: float) -> None:
+    stats = SufficientStats.from_rows(random_set(30, 4, 3))
+    for solve in (check_ridge, RidgePath.of(stats).params, lambda value: solve_ridge(stats, value)):
+        with pytest.raises(InputError, match=rf"ridge.*{ridge}"):
+            solve(ridge)
 
 
-@pytest.mark.parametrize("solver", [Cholesky(), ConjugateGradient(tolerance=1e-12)])
-def test_every_solver_gives_the_same_head(data: Data, solver: Solver) -> None:
-    rows, labels = data
-    fitted = fit(statistics(rows, labels, Design(12, 4)), 0.05, solver=solver)
-    wanted = least_squares(columns(rows.astype(np.float64)), one_hot(labels, 4), penalty=15.0)
-    assert relative(fitted.params, wanted) < 1e-9
-    assert fitted.recipe["solver"] == fitted.solution.method
+def test_an_unknown_intercept_is_refused() -> None:
+    stats = SufficientStats.from_rows(random_set(30, 4, 3))
+    with pytest.raises(InputError, match="none"):
+        solve_ridge(stats, 0.1, "none")  # type: ignore[arg-type]
 
 
-def test_normalised_classes_have_columns_of_norm_one(data: Data) -> None:
-    stats = statistics(*data, Design(12, 5))
-    plain = fit(stats, 0.1)
-    head = fit(stats, 0.1, normalise_classes=True)
-    assert np.allclose(np.linalg.norm(head.params, axis=0), [1, 1, 1, 1, 0])
-    assert np.allclose(head.params[:, 2] * np.linalg.norm(plain.params[:, 2]), plain.params[:, 2])
+def test_without_a_ridge_rows_must_span_all_columns() -> None:
+    embeddings = random_set(100, 6, 3)
+    rows = np.asarray(embeddings.rows)
+    doubled = replace(embeddings, rows=np.hstack([rows, rows[:, :1]]))
+    with pytest.raises(InputError, match="7 columns; found rank 6"):
+        solve_ridge(SufficientStats.from_rows(doubled), 0.0)
+    with pytest.raises(InputError, match="ridge"):
+        RidgePath.of(SufficientStats.from_rows(random_set(3, 9, 2))).params(0.0)
+    params = solve_ridge(SufficientStats.from_rows(embeddings), 0.0)
+    expected = ridge_by_lstsq(rows, one_hot(embeddings.labels, 3), 0.0)
+    assert relative_error(params, expected) < 1e-8
 
 
-def test_without_a_ridge_the_gram_must_have_full_rank(data: Data) -> None:
-    rows, labels = data
-    doubled = np.hstack([rows, rows[:, :1]])
-    with pytest.raises(InputError, match=r"rank 13 of 14.*ridge above 0"):
-        fit(statistics(doubled, labels, Design(13, 4)), 0.0)
-    with pytest.raises(InputError, match="rank 5 of 13"):
-        fit(statistics(rows[:5], labels[:5], Design(12, 4)), 0.0)
-    head = fit(statistics(rows, labels, Design(12, 4)), 0.0)
-    wanted = least_squares(columns(rows.astype(np.float64)), one_hot(labels, 4), penalty=0.0)
-    assert relative(head.params, wanted) < 1e-7
+def test_the_grid_has_45_ridges_and_forgets_the_digits_of_the_rows() -> None:
+    grid = ridge_grid(3.1)
+    assert len(grid) == 45
+    assert grid[0] == pytest.approx(4e-8)
+    assert grid[-1] == pytest.approx(40)
+    assert np.allclose(np.diff(np.log(grid)), np.log(grid[1] / grid[0]))
+    assert np.array_equal(grid, ridge_grid(4.9))
+    for size in (0.0, np.nan):
+        with pytest.raises(InputError, match=str(size)[0]):
+            ridge_grid(size)
+    stats = SufficientStats.from_rows(random_set(50, 6, 2))
+    rows = np.asarray(random_set(50, 6, 2).rows, float)
+    spread = np.square(rows - rows.mean(axis=0)).sum(axis=1).mean()
+    assert RidgePath.of(stats).mean_square == pytest.approx(spread)
 
 
-@pytest.mark.parametrize("ridge", [-1.0, np.nan, np.inf])
-def test_a_ridge_that_is_no_ridge_is_refused(data: Data, ridge: float) -> None:
-    with pytest.raises(InputError, match="finite number, 0 or more"):
-        fit(statistics(*data, Design(12, 4)), ridge)
+@pytest.mark.parametrize("intercept", INTERCEPTS)
+@pytest.mark.parametrize("count", [4, 9, 40])
+def test_gcv_is_that_of_the_hat_matrix(intercept: Intercept, count: int) -> None:
+    embeddings = random_set(count, 10, 3, seed=4)
+    path = RidgePath.of(SufficientStats.from_rows(embeddings), intercept)
+    ridges = np.geomspace(1e-3, 10, 9)
+    Y = one_hot(embeddings.labels, 3)
+    expected = [gcv_error(embeddings.rows, Y, ridge, intercept=intercept) for ridge in ridges]
+    assert np.allclose(path.gcv_errors(ridges), expected, rtol=1e-7)
 
 
-def test_no_rows_and_unknown_scalings_are_refused(data: Data) -> None:
-    with pytest.raises(InputError, match="no rows"):
-        fit(ClientStats.zero(Design(12, 4)), 1.0)
-    with pytest.raises(InputError, match="mean, sum"):
-        fit(statistics(*data, Design(12, 4)), 1.0, scaling="total")
+@pytest.mark.parametrize("count", [14, 50], ids=["few rows", "many rows"])
+@pytest.mark.parametrize("intercept", INTERCEPTS)
+def test_gcv_with_weights_is_that_of_the_hat_matrix(intercept: Intercept, count: int) -> None:
+    weights = np.random.default_rng(5).uniform(0.1, 4, count)
+    embeddings = replace(random_set(count, 30, 3, seed=6), weights=weights)
+    ridges = tuple(np.geomspace(1e-2, 100, 9).tolist())
+    Y = one_hot(embeddings.labels, 3)
+    expected = [
+        gcv_error(embeddings.rows, Y, ridge, intercept=intercept, weights=weights)
+        for ridge in ridges
+    ]
+    stats = SufficientStats.from_rows(embeddings)
+    found = RidgePath.of(stats, intercept).gcv_errors(np.array(ridges))
+    assert np.allclose(found, expected, rtol=1e-7)
+    assert Gcv(ridges).choose(stats, intercept) == ridges[int(np.argmin(expected))]
 
 
-def test_the_recipe_says_what_was_done(data: Data) -> None:
-    fitted = fit(statistics(*data, Design(12, 4, view="l2", arithmetic="exact")), 0.1, standardise="centre")
-    head = head_of(fitted)
-    assert head.view == "l2"
-    assert head.classes == ("0", "1", "2", "3")
-    wanted = {"scaling": "mean", "fit_view": "centre", "grid": 2**-14, "rows": 300, "exact_unlearning": True}
-    assert wanted.items() <= head.recipe.items()
+@given(parts=st.lists(st.integers(1, 20), min_size=1, max_size=6), seed=st.integers(0, 99))
+def test_gcv_chooses_from_the_sums_of_any_partition(parts: list[int], seed: int) -> None:
+    embeddings = random_set(sum(parts) + 5, 6, 3, seed=seed)
+    stops = np.cumsum([5, *parts])[:-1]
+    stats = sum_stats(
+        SufficientStats.from_rows(embeddings.take(part))
+        for part in np.split(np.arange(len(embeddings)), stops)
+    )
+    grid = RidgePath.of(SufficientStats.from_rows(embeddings)).grid()
+    Y = one_hot(embeddings.labels, 3)
+    errors = [gcv_error(embeddings.rows, Y, float(ridge)) for ridge in grid]
+    chosen = Gcv().choose(stats, "free")
+    np.testing.assert_allclose(errors[int(np.argmin(abs(grid - chosen)))], min(errors), rtol=1e-6)
+
+
+def test_c_is_one_over_rows_times_ridge() -> None:
+    stats = SufficientStats.from_rows(random_set(40, 5, 2))
+    assert InverseC(2.0).choose(stats, "penalized") == pytest.approx(1 / 80)
+    for C in (0.0, -1.0, float("inf"), float("nan")):
+        with pytest.raises(InputError):
+            InverseC(C)
+
+
+def test_a_choice_says_how_to_repeat_it() -> None:
+    assert RidgeChoice(0.1).setting == 0.1
+    choice = RidgeChoice(0.1, Gcv((0.1, 1.0)))
+    assert choice.setting == Gcv((0.1, 1.0))
+    assert parse(dump(choice), RidgeChoice, max_bytes=1 << 12) == choice
+
+
+def test_gcv_of_rows_that_are_fitted_exactly_is_no_rounding_noise() -> None:
+    path = RidgePath.of(SufficientStats.from_rows(random_set(12, 40, 3)))
+    errors = path.gcv_errors(np.geomspace(1e-9, 1e-6, 7) * path.mean_square)
+    assert np.allclose(errors, errors[-1], rtol=1e-3)

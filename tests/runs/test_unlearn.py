@@ -1,395 +1,278 @@
-"""Unlearning, verifying and purging: the next state, its proof, and what must be gone afterwards."""
+"""What is left after unlearning is what training without the forgotten gives, to the bit."""
 
 from __future__ import annotations
 
-import json
-import multiprocessing
-import os
-import random
-import re
-import signal
-import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from probekit import Run
-from probekit.cache import DiskStore
-from probekit.custody.signatures import new_private_key, public_key_of
-from probekit.errors import CacheError, InputError, NotFoundError, ProbekitError, StorageError, VerificationError
-from probekit.federated.training import train
-from probekit.models.serving import load_head
-from probekit.runs.folder import RunFolder
-from probekit.runs.rows import rows_at
-from probekit.runs.stored import packed
-from probekit.runs.verification import verify_head
-from probekit.values import Partition
-from tests.runs.conftest import Opened
-from tests.shelves import Shelve
-from tests.shelves import shelve as shelve
-from tests.verdicts import STORY, unproven
+from probekit import EmbeddingSet, Run
+from probekit.arrays import hex_id
+from probekit.cache.removal import remove
+from probekit.errors import InputError, MissingClients, NotFoundError
+from probekit.runs.layout import Unlearned
+from probekit.runs.rows import SERVER, TEST, TRAINING
+from tests.runs.examples import HOSPITALS, embeddings, make_run, rows_of, without
 
 
-@pytest.fixture
-def trained(shelve: Shelve, tmp_path: Path, store: DiskStore) -> Path:
-    """A run of four clients that kept everything."""
-    shelve("rows", rows=160)
-    shelve("test", rows=40, seed=5)
-    Run.train(tmp_path / "run", "rows", clients=4, server_share=0.2, ridge=0.01, store=store)
-    return tmp_path / "run"
+def assert_same_head(left: Run, right: Run) -> None:
+    assert left.head.names == right.head.names
+    assert left.newest.state.ridge == right.newest.state.ridge
+    np.testing.assert_array_equal(left.head.weights, right.head.weights)
+    np.testing.assert_array_equal(left.head.intercept, right.head.intercept)
+    assert left.certificate == right.certificate
 
 
-def certificate(run: Path, state: int = 2) -> Path:
-    """Where the certificate of a state stands."""
-    return run / "states" / f"{state:04d}" / "certificate.json"
+def samples(rows: EmbeddingSet, *numbers: int) -> list[str]:
+    return [hex_id(rows.ids[number]) for number in numbers]
 
 
-def retrained(run: Path, store: DiskStore, *, without: set[str]) -> Any:
-    """The head that training on the others gives, from the rows and nothing else."""
-    folder = RunFolder.open(run)
-    embeddings, partition = folder.embeddings(store), folder.partition()
-    gone = [held for name, held in partition.clients.items() if name in without]
-    left = {name: held for name, held in partition.clients.items() if name not in without}
-    whole = Partition(left, np.sort(np.concatenate([partition.server, *gone])), partition.rows, "iid", 0)
-    return train(embeddings, whole, ridge=0.01).head
-
-
-def test_a_client_is_forgotten_exactly_and_the_certificate_holds(
-    trained: Path,
-    opened: Opened,
-    store: DiskStore,
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"intercept": "penalized", "ridge": 0.1}, {"keep": "nothing"}, {"normalize": "l2"}],
+)
+def test_an_unlearned_client_leaves_the_head_of_training_without_it(
+    tmp_path: Path, options: dict[str, Any]
 ) -> None:
-    value = opened(trained).unlearn("2", test="test").plain
-    assert (value["state"], value["method"], value["already_done"]) == (2, "exact", False)
-    head = load_head(trained / "states" / "0002" / "head")
-    np.testing.assert_allclose(head.params, retrained(trained, store, without={"2"}).params, rtol=0, atol=1e-12)
-    assert head.recipe["backbone"] == "test:pixels"
-    assert value["agreement"]["certified"] == 40
-    assert unproven(opened(trained).verify(certificate(trained), rows=True, test="test")) == STORY
-
-
-def test_the_same_request_again_changes_nothing(trained: Path, opened: Opened) -> None:
-    opened(trained).unlearn("2")
-    value = opened(trained).unlearn("2").plain
-    assert (value["already_done"], value["state"]) == (True, 2)
-    assert RunFolder.open(trained).state == 2
-
-
-def test_a_client_returns(trained: Path, opened: Opened) -> None:
-    before = load_head(trained / "states" / "0001" / "head")
-    opened(trained).unlearn("2")
-    value = opened(trained).unlearn(add=["2"]).plain
-    assert value["state"] == 3
-    np.testing.assert_allclose(load_head(trained / "states" / "0003" / "head").params, before.params, atol=1e-12)
-    value = opened(trained).unlearn("2").plain
-    assert (value["already_done"], value["state"]) == (False, 4)
-
-
-def test_samples_go_and_stay_gone(trained: Path, opened: Opened, store: DiskStore) -> None:
-    folder = RunFolder.open(trained)
-    embeddings, partition = folder.embeddings(store), folder.partition()
-    first, second = (int(row) for row in partition.clients["1"][:2])
-    for row in (first, second):
-        value = opened(trained).unlearn(samples=[embeddings.ids[row][:12]]).plain
-    left, divided = rows_at(RunFolder.open(trained), store)
-    assert {embeddings.ids[first], embeddings.ids[second]}.isdisjoint(left.ids)
-    assert len(divided.clients["1"]) == len(partition.clients["1"]) - 2
-    assert value["retained"]["1"] == len(partition.clients["1"]) - 2
-    want = train(left, divided, ridge=0.01).head
-    np.testing.assert_allclose(load_head(trained / "states" / "0003" / "head").params, want.params, atol=1e-12)
-    assert opened(trained).verify(certificate(trained, 3), rows=True).intact
-
-
-def test_the_rows_of_an_earlier_certificate_are_those_of_its_state(
-    trained: Path, opened: Opened, store: DiskStore
-) -> None:
-    embeddings, partition = RunFolder.open(trained).embeddings(store), RunFolder.open(trained).partition()
-    for client in ("0", "1"):
-        opened(trained).unlearn(samples=[embeddings.ids[int(partition.clients[client][0])]])
-    for state in (2, 3):
-        checked = opened(trained).verify(certificate(trained, state), rows=True)
-        assert unproven(checked) == STORY | ({"current"} if state == 2 else set())
-
-
-def test_a_label_is_put_right(trained: Path, opened: Opened, store: DiskStore) -> None:
-    embeddings = RunFolder.open(trained).embeddings(store)
-    row = int(RunFolder.open(trained).partition().clients["0"][0])
-    wrong = (int(embeddings.labels[row]) + 1) % 3
-    value = opened(trained).unlearn(relabel=[f"{embeddings.ids[row]}={wrong}"]).plain
-    assert value["method"] == "exact"
-    left, divided = rows_at(RunFolder.open(trained), store)
-    want = train(left, divided, ridge=0.01).head
-    np.testing.assert_allclose(load_head(trained / "states" / "0002" / "head").params, want.params, atol=1e-12)
-
-
-SOLVED = ("fedremoval", "fedremoval:cg", "fedremoval-line", "fedremoval-pcg:6", "retrain")
-ROUNDS = ("cf:rounds=3", "flipping", "sga", "ew-sga", "pga:exact=true", "neggrad", "not", "puf", "mode", "fedosd")
-
-
-@pytest.mark.parametrize("method", [*SOLVED, *ROUNDS])
-def test_every_method_is_certified_by_a_gradient_round(
-    trained: Path,
-    opened: Opened,
-    store: DiskStore,
-    tmp_path: Path,
-    method: str,
-) -> None:
-    run = tmp_path / "lean"
-    Run.train(run, "rows", clients=4, server_share=0.2, ridge=0.01, keep="gradients", store=store)
-    value = opened(run).unlearn("1", method=method, test="test").plain
-    gap = np.linalg.norm(
-        load_head(run / "states" / "0002" / "head").params - retrained(run, store, without={"1"}).params
+    run = make_run(tmp_path / "run", **options)
+    ridge = run.newest.state.ridge
+    done = run.unlearn(client="north")
+    assert (done.changed, done.method, done.rows) == (
+        True,
+        "exact",
+        len(rows_of(embeddings(), "north")),
     )
-    assert gap <= value["bounds"]["weights"]
-    assert unproven(opened(run).verify(certificate(run), rows=True, test="test")) == STORY
+    retrained = make_run(
+        tmp_path / "without", without(embeddings(), "hospital", "north"), **options
+    )
+    assert_same_head(run, retrained)
+    if not options:
+        assert run.newest.state.ridge != ridge  # north had moved it
 
 
-def test_auto_takes_what_was_kept_and_says_why(
-    opened: Opened, shelve: Shelve, tmp_path: Path, store: DiskStore
+def test_logistic_heads_train_anew_from_zero(tmp_path: Path) -> None:
+    options: dict[str, Any] = {"head": "logistic", "C": 1.0}
+    run = make_run(tmp_path / "run", **options)
+    assert run.unlearn(client="north").method == "exact"
+    retrained = make_run(
+        tmp_path / "without", without(embeddings(), "hospital", "north"), **options
+    )
+    assert_same_head(run, retrained)
+
+
+def test_fedavg_repeats_its_own_training_where_asked(tmp_path: Path) -> None:
+    options: dict[str, Any] = {"method": "fedavg:rounds=3,rate=0.002", "ridge": 0.1}
+    run = make_run(tmp_path / "run", **options)
+    run.unlearn(client="north", method="retrain")
+    retrained = make_run(
+        tmp_path / "without", without(embeddings(), "hospital", "north"), **options
+    )
+    assert_same_head(run, retrained)
+
+
+@given(st.lists(st.sampled_from([*HOSPITALS[:3], *range(0, 60, 7)]), min_size=1, max_size=4))
+@settings(max_examples=8)
+def test_chains_of_requests_end_where_training_without_all_of_them_does(
+    tmp_path_factory: pytest.TempPathFactory, requests: list[str | int]
 ) -> None:
-    shelve("rows", rows=160)
-    for keep, share, method in (("gradients", 0.2, "retrain"), ("statistics", 0.0, "exact"), ("nothing", 0, "retrain")):
-        run = str(tmp_path / keep)
-        Run.train(run, "rows", clients=4, ridge=0.01, keep=keep, server_share=share, store=store)
-        value = opened(run).unlearn("0").plain
-        assert value["method"] == method
-        assert len(value["why"]) > 20
-    with pytest.raises(InputError, match='keep="statistics"'):
-        opened(run).unlearn("1", server_only=True)
+    folder = tmp_path_factory.mktemp("chain")
+    rows = embeddings(60)
+    run = make_run(folder / "run", rows)
+    keep = np.ones(60, bool)
+    for request in requests:
+        if isinstance(request, str):
+            run.unlearn(client=request)
+            keep[rows_of(rows, request)] = False
+        else:
+            run.unlearn(sample=samples(rows, request))
+            keep[request] = False
+    retrained = make_run(folder / "without", rows.take(np.flatnonzero(keep)))
+    assert_same_head(run, retrained)
+    assert run.newest.rows.counts() == retrained.newest.rows.counts()
 
 
-def test_auto_never_leads_away_from_retraining(
-    opened: Opened, shelve: Shelve, tmp_path: Path, store: DiskStore
-) -> None:
-    """C17: a FedAvg run with few rows of the server's own, where one step does harm and the rows are at hand."""
-    shelve("rows", rows=160)
-    options: dict[str, Any] = {"clients": 4, "ridge": 0.01, "server_share": 0.05, "partition": "dirichlet:0.3"}
-    for name in ("auto", "step"):
-        run = tmp_path / name
-        Run.train(str(run), "rows", method="fedavg", rounds=5, keep="gradients", store=store, **options)
-        first = load_head(run / "states" / "0001" / "head").params
-        wanted = retrained(run, store, without={"1"}).params
-        with pytest.raises(InputError, match="only taken when asked for by name"):
-            opened(str(run)).unlearn("1", server_only=True)
-        done = opened(str(run)).unlearn("1", method="auto" if name == "auto" else "fedremoval")
-        found = load_head(run / "states" / "0002" / "head").params
-        assert done.distance is not None
-        assert done.distance.before == pytest.approx(np.linalg.norm(first - wanted), rel=1e-6)
-        assert done.distance.after == pytest.approx(np.linalg.norm(found - wanted), rel=1e-6, abs=1e-8)
-        assert done.distance.harmed is (name == "step")
-        assert done.plain["distance"] == {"before": done.distance.before, "after": done.distance.after}
-        stage = opened(str(run)).report().plain["stages"][-1]
-        assert stage["distance_before"] == pytest.approx(done.distance.before, rel=1e-6)
-        assert stage["distance"] == pytest.approx(done.distance.after, rel=1e-6, abs=1e-8)
+def test_samples_are_named_by_their_first_digits(tmp_path: Path) -> None:
+    rows = embeddings()
+    run = make_run(tmp_path / "run")
+    done = run.unlearn(sample=[name[:8] for name in samples(rows, 3, 50)])
+    assert sorted(done.samples) == sorted(samples(rows, 3, 50))
+    left = rows.take(np.setdiff1d(np.arange(120), [3, 50]))
+    assert_same_head(run, make_run(tmp_path / "without", left))
 
 
-def test_server_only_certifies_nothing_and_says_so(
-    opened: Opened, shelve: Shelve, tmp_path: Path, store: DiskStore
-) -> None:
-    shelve("rows", rows=160)
-    run = str(tmp_path / "run")
-    Run.train(run, "rows", clients=4, ridge=0.01, keep="gradients", server_share=0.2, store=store)
-    value = opened(run).unlearn("0", server_only=True).plain
-    assert (value["bounds"]["weights"], value["checkable_by"]) == (None, "server alone")
-    assert "gradient round" in value["bounds"]["why"]
+def test_rows_are_chosen_by_a_column_of_the_data(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run")
+    done = run.unlearn(where="patient=7")
+    assert done.rows == int((embeddings().columns["patient"] == "7").sum()) + int(
+        (embeddings(40, seed=1).columns["patient"] == "7").sum()
+    )
+    assert run.head.names == ("cat", "owl")  # all dogs were patient 7's
+    assert_same_head(
+        run,
+        make_run(
+            tmp_path / "without",
+            without(embeddings(), "patient", "7"),
+            test=without(embeddings(40, seed=1), "patient", "7"),
+        ),
+    )
 
 
-def test_bad_requests(trained: Path, opened: Opened, tmp_path: Path) -> None:
-    requests: list[tuple[dict[str, Any], type[ProbekitError], str]] = [
-        ({"client": "7"}, InputError, "this run has clients 0 to 3"),
-        ({"clients": ["0", "1", "2", "3"]}, InputError, "nothing would remain"),
-        ({}, InputError, "must name something"),
-        ({"client": "0", "method": "exakt"}, NotFoundError, "exact"),
-        ({"client": "0", "method": "fedremoval:newton"}, NotFoundError, "cholesky"),
-        ({"samples": ["ffffffffffff"]}, InputError, "means 0 samples"),
-        ({"relabel": ["abc"]}, InputError, "ID=NUMBER"),
-        ({"client": "0", "test": "nowhere"}, NotFoundError, "no set"),
+def test_a_class_leaves_with_its_last_row(tmp_path: Path) -> None:
+    rows = embeddings()
+    ward = np.where(rows.columns["patient"] == "14", "owls", rows.columns["hospital"]).tolist()
+    rows = embeddings(ward=ward)
+    kinds: list[dict[str, Any]] = [
+        {},
+        {"head": "logistic", "C": 1.0},
+        {"server_share": 0.2},
+        {"server_share": 0.2, "keep": "gradients", "intercept": "penalized"},
     ]
-    for request, error, words in requests:
-        with pytest.raises(error, match=words):
-            opened(trained).unlearn(**request)
-    assert RunFolder.open(trained).state == 1
+    for number, options in enumerate(kinds):
+        folder = tmp_path / str(number)
+        run = make_run(folder / "run", rows, clients="ward", **options)
+        run.unlearn(client="owls", method="fedremoval" if number >= 2 else "auto")
+        assert run.head.names == ("cat", "dog")
+        assert run.newest.state.model.classes == 2
+        assert run.certificate is not None
+        assert run.certificate.test_rows == 40
+        if number < 2:
+            left = make_run(
+                folder / "without", without(rows, "ward", "owls"), clients="ward", **options
+            )
+            assert_same_head(run, left)
+
+
+def test_the_servers_rows_leave_with_their_client(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", server_share=0.3)
+    held = run.newest.rows
+    north = held.held_by(["north"])
+    assert (held.roles[north] == SERVER).any()
+    assert run.unlearn(client="north").rows == int(north.sum())
+    assert "north" not in run.newest.rows.clients
+    assert run.newest.all_rows.clients == held.clients  # until they are erased
+
+
+def test_fedremoval_says_what_it_did_to_the_loss(tmp_path: Path) -> None:
+    run = make_run(
+        tmp_path / "run", server_share=0.3, method="fedavg:rounds=30,rate=0.004", ridge=0.1
+    )
+    planned = run.unlearn(client="south", dry_run=True)
+    assert {item.name for item in planned.plans} >= {"exact", "retrain", "fedremoval"}
+    done = run.unlearn(client="south", method="fedremoval:solver=cg")
+    assert done.facts is not None
+    assert done.facts.server_rows > 0
+    assert run.certificate is not None
+    assert run.certificate.distance > 0
+    event = run.newest.events[-1]
+    assert isinstance(event, Unlearned)
+    assert event.method == "fedremoval:solver=cg"
+
+
+def test_the_same_request_again_changes_nothing(
+    tmp_path: Path, file_digests: Callable[[Path], dict[str, str]]
+) -> None:
+    run = make_run(tmp_path / "run")
+    run.unlearn(client=["north", "west"])
+    before = file_digests(run.folder)
+    for _ in range(2):
+        done = run.unlearn(client="north")
+        assert not done.changed
+        assert done.notes
+    assert not run.unlearn(client=["west", "north"]).changed
+    assert file_digests(run.folder) == before
+    assert run.newest.number == 2
+    assert run.unlearn(client=["west", "east"]).clients == ("east",)
+
+
+def test_a_dry_run_changes_nothing(
+    tmp_path: Path, file_digests: Callable[[Path], dict[str, str]]
+) -> None:
+    run = make_run(tmp_path / "run")
+    before = file_digests(run.folder)
+    done = run.unlearn(client="north", dry_run=True)
+    assert (done.changed, done.method) == (False, "exact")
+    assert file_digests(run.folder) == before
+
+
+def test_test_rows_can_be_forgotten_too(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run")
+    head = run.head.digest
+    done = run.unlearn(sample=samples(embeddings(40, seed=1), 0, 1))
+    assert (done.method, done.rows) == ("none", 2)
+    assert run.head.digest == head
+    assert run.certificate is not None
+    assert run.certificate.test_rows == 38
+    assert (run.newest.rows.roles == TEST).sum() == 38
+
+
+def test_states_say_which_rows_they_retain(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run")
+    fingerprint, first = run.fingerprint, run.state_fingerprint
+    run.unlearn(client="north")
+    second = run.state_fingerprint
+    assert run.fingerprint == fingerprint
+    assert second != first
+    other = Run(run.folder, cache=run.cache)
+    assert (other.fingerprint, other.state_fingerprint) == (fingerprint, second)
+
+
+def test_kept_statistics_need_no_rows(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run")
+    for name in run.cache.names():
+        remove(run.cache, name)
+    assert run.rows_of(TRAINING) is None
+    assert run.unlearn(client="north").method == "exact"
+    other = make_run(tmp_path / "other" / "run", without(embeddings(), "hospital", "north"))
+    np.testing.assert_array_equal(run.head.weights, other.head.weights)
+    with pytest.raises(MissingClients):
+        run.unlearn(sample=samples(embeddings(), int(rows_of(embeddings(), "east")[0])))
+    assert run.newest.number == 2
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        {},
+        {"client": "north", "where": "patient=7"},
+        {"client": "oslo"},
+        {"client": ""},
+        {"client": HOSPITALS},
+        {"sample": "0123"},
+        {"sample": "f" * 64},
+        {"sample": "../x"},
+        {"where": "patient"},
+        {"where": "patient=99"},
+        {"client": "north", "method": "fedremoval"},
+        {"client": "north", "method": "exact:rounds=3"},
+    ],
+)
+def test_requests_that_make_no_sense_are_refused(
+    tmp_path: Path, request_: dict[str, Any], file_digests: Callable[[Path], dict[str, str]]
+) -> None:
+    run = make_run(tmp_path / "run")
+    before = file_digests(run.folder)
+    with pytest.raises(InputError):
+        run.unlearn(**request_)
+    assert file_digests(run.folder) == before
+
+
+@pytest.mark.parametrize(
+    "request_", [{"client": "north", "method": "exactly"}, {"where": "ward=7"}]
+)
+def test_unknown_names_are_not_found(tmp_path: Path, request_: dict[str, Any]) -> None:
+    run = make_run(tmp_path / "run")
     with pytest.raises(NotFoundError):
-        opened(tmp_path / "nowhere").unlearn("0")
+        run.unlearn(**request_)
 
 
-def test_forgeries_fail(trained: Path, opened: Opened, tmp_path: Path, store: DiskStore) -> None:
-    opened(trained).unlearn("2")
-    good = certificate(trained).read_text()
-    forged = tmp_path / "forged.json"
-    places = [place for place, letter in enumerate(good) if letter.isdigit()]
-    for place in places[:: max(1, len(places) // 25)]:
-        forged.write_text(good[:place] + str((int(good[place]) + 1) % 10) + good[place + 1 :])
-        with pytest.raises(VerificationError):
-            opened(trained).verify(forged)
-    forged.write_text(good)
-    assert opened(trained).verify(forged).intact
-    sealed = json.loads(good)
-    sealed["certificate"]["claims"][0]["value"] = 0.0
-    forged.write_text(json.dumps(sealed, sort_keys=True, indent=1) + "\n")
-    with pytest.raises(VerificationError):
-        opened(trained).verify(forged)
-    for state, true in ((1, False), (2, True)):
-        head = trained / "states" / f"{state:04d}" / "head"
-        assert verify_head(certificate(trained), head, store=store).intact is true
-
-
-def test_a_tampered_run_fails(trained: Path, opened: Opened) -> None:
-    opened(trained).unlearn("2")
-    ledger = trained / "ledger.jsonl"
-    good = ledger.read_text()
-    ledger.write_text(good.replace('"client', '"Client', 1) if '"client' in good else good.replace("train", "trail", 1))
-    with pytest.raises(VerificationError):
-        opened(trained).verify(certificate(trained))
-    ledger.write_text(good)
-    packs = RunFolder.open(trained).at().note["leaves"]["packs"]
-    statistics = trained / "states" / "0002" / "kept" / "statistics" / f"{next(iter(packs))}.safetensors"
-    data = bytearray(statistics.read_bytes())
-    data[-9] ^= 1
-    statistics.unlink()
-    statistics.write_bytes(data)
-    assert not opened(trained).verify().intact
-    with pytest.raises((CacheError, VerificationError)):
-        opened(trained).unlearn("1")
-
-
-def test_signatures(trained: Path, opened: Opened) -> None:
-    mine, other = new_private_key(), new_private_key()
-    opened(trained).unlearn("2", key=mine)
-    assert opened(trained).verify(public_key=public_key_of(mine)).intact
-    assert not opened(trained).verify(public_key=public_key_of(other)).intact
-
-
-def holds(folder: Path, secret: bytes) -> list[Path]:
-    """The files below a folder that contain these bytes."""
-    return [path for path in folder.rglob("*") if path.is_file() and secret in path.read_bytes()]
-
-
-def test_purge_leaves_no_byte_of_the_forgotten(trained: Path, opened: Opened, store: DiskStore) -> None:
-    folder = RunFolder.open(trained)
-    statistics = folder.trained().statistics
-    assert statistics is not None
-    secrets = [packed(statistics["2"].gram).tobytes(), np.ascontiguousarray(statistics["2"].moment).tobytes()]
-    embeddings, partition = folder.embeddings(store), folder.partition()
-    rows = [embeddings.embeddings[int(row)].tobytes() for row in partition.clients["2"]]
-    old_head = folder.head().params.tobytes()
-    opened(trained).unlearn("2")
-    (trained / "report").mkdir()
-    (trained / "report" / "report.md").write_text("client 2 was ...")
-    assert all(holds(trained, secret) for secret in [*secrets, old_head])
-    value = opened(trained).purge(rows=True).plain
-    assert value["cache"]["remains"] == []
-    assert value["cache"]["rows"] == len(rows)
-    for secret in [*secrets, *rows, old_head]:
-        assert not holds(trained, secret)
-    assert not (trained / "report").exists()
-    for row in rows:
-        assert not holds(store.root, row)
-    assert opened(trained).verify(certificate(trained), rows=True).intact
-    opened(trained).unlearn("1")
-    assert opened(trained).verify(certificate(trained, 3), rows=True).intact
-    opened(trained).evaluate()
-
-
-def test_purging_twice_or_too_early(trained: Path, opened: Opened) -> None:
-    with pytest.raises(InputError, match=re.escape("nothing was unlearned yet")):
-        opened(trained).purge()
-    opened(trained).unlearn("2")
-    opened(trained).purge()
-    with pytest.raises(InputError, match=re.escape("purged already")):
-        opened(trained).purge()
-    assert RunFolder.open(trained).states() == [2]
-
-
-def _forget(path: Path, root: Path) -> None:
-    Run.open(path, store=DiskStore(root)).unlearn("2")
-
-
-def test_killed_while_unlearning_the_run_is_the_old_or_the_new_one(
-    trained: Path,
-    opened: Opened,
-    store: DiskStore,
-    tmp_path: Path,
-) -> None:
-    fork, chance = multiprocessing.get_context("fork"), random.Random(3)
-    seen: set[int] = set()
-    began = time.perf_counter()
-    process = fork.Process(target=_forget, args=(_copy(trained, tmp_path / "whole"), store.root))
-    process.start()
-    process.join()
-    seconds = time.perf_counter() - began
-    number = 0
-    while number < 25 or seen != {1, 2}:  # on a machine that grew busier, give it more time before the kill
-        number += 1
-        assert number < 200
-        run = _copy(trained, tmp_path / f"run-{number}")
-        process = fork.Process(target=_forget, args=(run, store.root))
-        process.start()
-        process.join(chance.uniform(0, seconds * (1.1 + number / 25)))
-        if process.exitcode is None:
-            assert process.pid is not None
-            os.kill(process.pid, signal.SIGKILL)
-            process.join()
-        folder = RunFolder.open(run)
-        with folder.lock():
-            folder.at().check()
-            seen.add(folder.state)
-        opened(run).unlearn("2")
-        assert RunFolder.open(run).state == 2
-
-
-def _copy(run: Path, target: Path) -> Path:
-    import shutil
-
-    shutil.copytree(run, target)
-    return target
-
-
-def test_a_head_still_says_which_loss_it_minimises(shelve: Shelve, tmp_path: Path, store: DiskStore) -> None:
-    """Whatever method it was unlearned by: whoever gets the head alone must read its parameters as they are meant."""
-    shelve("rows", rows=160)
-    options: dict[str, Any] = {"clients": 4, "server_share": 0.2, "ridge": 0.01, "intercept": "none"}
-    run = Run.train(tmp_path / "run", "rows", store=store, **options)
-    before = run.head().recipe
-    run.unlearn("2", method="fedremoval-pcg:1")
-    said = ("head", "scaling", "intercept", "arithmetic", "fit_view", "class_weight", "normalise_classes")
-    assert {name: run.head().recipe.get(name, "gone") for name in said} == {name: before[name] for name in said}
-
-
-def test_with_statistics_a_client_is_forgotten_without_a_look_at_rows(
-    shelve: Shelve, tmp_path: Path, store: DiskStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    shelve("rows", rows=160)
-    run = Run.train(tmp_path / "run", "rows", clients=4, ridge=0.01, store=store)
-    other = run.fork(tmp_path / "other")
-    wanted = other.unlearn("2", method="retrain").certificate
-
-    def refused(*_: Any, **__: Any) -> None:
-        raise AssertionError("rows were looked for")
-
-    monkeypatch.setattr("probekit.runs.unlearning.rows_at", refused)
-    found = run.unlearn("2").certificate
-    assert found.method == "exact"
-    assert found.after["head"] == wanted.after["head"]
-    with pytest.raises(AssertionError, match="looked for"):
-        run.unlearn("3", method="retrain")
-
-
-@pytest.mark.parametrize("where", ["unlearning.certify", "state_writing.save_head"])
-def test_a_failure_while_the_state_is_being_written_leaves_nothing(
-    trained: Path, opened: Opened, monkeypatch: pytest.MonkeyPatch, where: str
-) -> None:
-    """The arrays are written in a thread while the certificate is made: either may fail."""
-
-    def fail(*_: Any, **__: Any) -> Any:
-        raise StorageError("no more room")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(f"probekit.runs.{where}", fail)
-        with pytest.raises(StorageError, match="no more room"):
-            opened(trained).unlearn("2")
-    assert RunFolder.open(trained).state == 1
-    assert [path.name for path in (trained / "states").iterdir()] == ["0001"]
-    assert opened(trained).unlearn("2").state == 2
+def test_one_class_must_not_be_left_alone(tmp_path: Path) -> None:
+    rows = embeddings()
+    ward = np.where(rows.columns["patient"] == "0", "cats", "others").tolist()
+    run = make_run(tmp_path / "run", embeddings(ward=ward), clients="ward")
+    with pytest.raises(InputError):
+        run.unlearn(client="others")

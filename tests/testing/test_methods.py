@@ -1,190 +1,284 @@
-"""The kit for unlearning methods passes ours and catches each way of being a bad one."""
+"""check_method passes every method of ours and names each planted fault of another one."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import pytest
 
-from probekit.federated.trained import Kept
-from probekit.registry import methods
-from probekit.testing import check_method
-from tests.unlearning.methods.test_by_rounds import NAMES
+from probekit.errors import InputError, NotFoundError
+from probekit.federated.client import ClientData
+from probekit.federated.queries import Arrays, Gradient, Shapes
+from probekit.federated.state import KeptGradients, State
+from probekit.objective import Model
+from probekit.records import record
+from probekit.registry import METHODS, configured
+from probekit.testing import ConformanceError, check_method, example_removal
+from probekit.testing.methods import LEAVER, TRAINERS
+from probekit.unlearning.choice import Properties
+from probekit.unlearning.removal import Need, Promise, Questions, Removal, unlearn
+from tests.oracles import relative_error, with_ones
 
-BUILT_IN = (
-    *("exact", "fedremoval", "fedremoval-line", "fedremoval-pcg", "retrain", "retrain-fedavg"),
-    *("fused:layers=1", "ferrari:region=0:2", "ferrari:region=0:2,space=embedding", "fedau", "guo"),
-    *("fedaccum", "federaser", "fedrecover", "fedrecovery", "knot", "sifu"),
-)
-
-
-@pytest.mark.parametrize("name", BUILT_IN)
-def test_ours_pass(name: str) -> None:
-    checks = check_method(name)
-    assert [check for check in checks if not check.passed] == []
-    assert len(checks) >= 10
+OWN = Path(__file__).parents[2] / "examples" / "own_method"
 
 
-def test_all_built_in_methods_are_checked() -> None:
-    assert {name.partition(":")[0] for name in (*BUILT_IN, *NAMES)} == {point.name for point in methods.built_in}
-
-
-@dataclass(frozen=True)
-class Good:
-    """A gradient step of the others, from the average of what they sent last."""
-
-    name: ClassVar[str] = "good"
-    needs: ClassVar[tuple[Any, ...]] = (("kept", "history"), ("retained", "gradient"))
-    keeps: ClassVar[tuple[str, ...]] = ()
-    traits: ClassVar[frozenset[str]] = frozenset()
-
-    def params(self, removal: Any) -> Any:
-        sent = [removal.before.history.last_upload(name) for name in removal.counts]
-        start = np.mean(sent, axis=0)
-        return start - removal.before.learning_rate * removal.loss.gradient(start)
-
-    def unlearn(self, removal: Any) -> Any:
-        return removal.finish(self, params=self.params(removal))
-
-
-class OldHead(Good):
-    def params(self, removal: Any) -> Any:
-        return removal.params + 1e-9
-
-
-class NotFinite(Good):
-    def params(self, removal: Any) -> Any:
-        return np.full_like(removal.params, np.nan)
-
-
-class HiddenNan(Good):
-    """Does not finish as others do."""
-
-    def unlearn(self, removal: Any) -> Any:
-        done = super().unlearn(removal)
-        head = done.trained_after.head
-        bad = replace(head)
-        object.__setattr__(bad, "params", np.full_like(head.params, np.nan))
-        return replace(done, trained_after=replace(done.trained_after, head=bad))
-
-
-class Curious(Good):
-    """Asks the client that leaves for a gradient."""
-
-    def params(self, removal: Any) -> Any:
-        removal.target.ask("gradient", {"params": removal.params}).total()
-        return super().params(removal)
-
-
-class CuriousOnline(Good):
-    def params(self, removal: Any) -> Any:
-        removal.online.ask("fit", {"params": removal.params}, {"steps": 1, "rate": 0.1}).total()
-        return super().params(removal)
-
-
-class Greedy(Good):
-    """Uses gradients that it does not say it needs."""
-
-    def params(self, removal: Any) -> Any:
-        return super().params(removal) - 0.1 * sum(removal.before.gradients.aggregate.values())
-
-
-class Clumsy(Good):
-    """Changes what was before."""
-
-    def params(self, removal: Any) -> Any:
-        for gradient in removal.before.gradients.aggregate.values():
-            gradient += 1
-        return super().params(removal)
-
-
-class Tidy(Good):
-    """Takes the client out of the run before, too."""
-
-    def unlearn(self, removal: Any) -> Any:
-        done = super().unlearn(removal)
-        removal.before.weights.pop("1")
-        return done
-
-
-class Hoarder(Good):
-    def unlearn(self, removal: Any) -> Any:
-        return removal.finish(self, params=self.params(removal), history=removal.before.history)
-
-
-class HoarderOfGradients(Good):
-    def unlearn(self, removal: Any) -> Any:
-        return removal.finish(self, params=self.params(removal), gradients=removal.before.gradients)
-
-
-class SecretHoarder(Good):
-    def unlearn(self, removal: Any) -> Any:
-        kept = {"uploads": Kept(parts={"1": {"last": removal.before.history.last_upload("1")}})}
-        return removal.finish(self, params=self.params(removal), kept=kept)
-
-
-class Random(Good):
-    def params(self, removal: Any) -> Any:
-        return super().params(removal) + np.random.default_rng().normal(scale=0.01, size=removal.params.shape)
-
-
-class Crooked(Good):
-    def unlearn(self, removal: Any) -> Any:
-        raise RuntimeError("not today")
-
-
-class Needy(Good):
-    needs: ClassVar[tuple[Any, ...]] = (("kept", "a recipe for cake", "bake one"),)
-
-
-class Vague(Good):
-    needs: ClassVar[tuple[Any, ...]] = (("history",),)
-
-
-def failures(unlearner: Any) -> dict[str, str]:
-    return {check.name: check.detail for check in check_method(unlearner, network=False) if not check.passed}
-
-
-def test_a_good_one_passes_on_a_head_and_on_a_network() -> None:
-    checks = check_method(Good())
-    assert [check for check in checks if not check.passed] == []
-    assert {check.name.partition(":")[0] for check in checks} == {
-        "declaration",
-        "FedAvg with history",
-        "network with history",
-        "conventional network with history",
-        "applies",
+@pytest.mark.parametrize("name", sorted({*METHODS.names()} - {"ferrari"}))
+def test_ours_do_what_a_method_must(name: str) -> None:
+    coverage = check_method(name)
+    assert {*coverage.tried, *coverage.lacking} == {
+        f"{what} of {trainer}" for trainer in TRAINERS for what in ("a client", "samples")
     }
 
 
 @pytest.mark.parametrize(
-    ("bad", "caught", "words"),
+    "name",
     [
-        (OldHead, "moves", "exact removal by"),
-        (NotFinite, "runs", "finite"),
-        (HiddenNan, "runs", "must end in finite parameters"),
-        (Curious, "declared questions", "('target', 'gradient')"),
-        (CuriousOnline, "declared questions", "('online', 'fit')"),
-        (Greedy, "declared material", "NoneType"),
-        (Clumsy, "before", "stay as it was"),
-        (Tidy, "before", "stay as it was"),
-        (Hoarder, "forgotten", "still in history"),
-        (HoarderOfGradients, "forgotten", "still in gradients"),
-        (SecretHoarder, "forgotten", "still in uploads"),
-        (Random, "again", "wanted 0"),
-        (Crooked, "runs", "not today"),
+        *("ferrari:columns=1:3", "pga:post=0", "fused:rank=2", "fused:layers=1,density=0.3"),
+        *("ew-sga:importance=target", "ew-sga:importance=server", "flipping:labels=client"),
+        *("federaser:lengths=mean", "starfish:warmup=1,correction=2,tuning=1"),
+        *("fedremoval:cg", "fedremoval:adam,steps=20,batch_size=8"),
     ],
 )
-def test_each_fault_is_caught(bad: type[Good], caught: str, words: str) -> None:
-    assert words in failures(bad())[f"FedAvg with history: {caught}"]
+def test_their_options_too(name: str) -> None:
+    assert check_method(name).tried
 
 
-def test_one_that_no_run_has_material_for_is_told_so() -> None:
-    assert "bake one" in failures(Needy())["applies"]
+@dataclass(frozen=True)
+class MeanRow:
+    """A question of a plugin's own, which is no record."""
+
+    def answer(self, client: ClientData) -> Arrays:
+        return {"mean": np.asarray(client.rows.rows, float).mean(axis=0)}
+
+    def shapes(self, model: Model, rows: int) -> Shapes:
+        return {"mean": (model.shape[0] - 1,)}
 
 
-def test_one_that_does_not_say_what_it_needs_is_refused() -> None:
-    assert "history" in failures(Vague())["declaration"]
-    assert "needs" in failures(object())["declaration"]
+@dataclass(frozen=True)
+class Good:
+    """One gradient step on the retained loss."""
+
+    promise: ClassVar[Promise] = "nothing"
+    rate: float = 0.01
+
+    def needs(self, removal: Removal) -> frozenset[Need]:
+        return frozenset({Need.RETAINED, Need.RETAINED_ROWS})
+
+    def questions(self, removal: Removal) -> Sequence[Questions]:
+        return [Questions(Gradient(removal.state.params))]
+
+    def unlearn(self, removal: Removal) -> State:
+        params = removal.state.params
+        return removal.finish(params - self.rate * removal.loss.gradient(params))
+
+
+class AsksBefore(Good):
+    """Says nothing of a second round."""
+
+    def unlearn(self, removal: Removal) -> State:
+        removal.loss.gradient(removal.state.params)
+        return super().unlearn(removal)
+
+
+class NeedsMore(Good):
+    """Wants what it does not declare."""
+
+    def needs(self, removal: Removal) -> frozenset[Need]:
+        return frozenset({Need.RETAINED})
+
+
+class NeedsHistory(Good):
+    def unlearn(self, removal: Removal) -> State:
+        if removal.state.kept:
+            removal.kept(type(removal.state.kept[0]))
+            return super().unlearn(removal)
+        raise ValueError("nothing is kept")
+
+
+class DoesNothing(Good):
+    def unlearn(self, removal: Removal) -> State:
+        return removal.finish(removal.state.params)
+
+
+class Diverges(Good):
+    def unlearn(self, removal: Removal) -> State:
+        after = super().unlearn(removal)
+        return replace(after, params=after.params * np.inf)
+
+
+class WrongShape(Good):
+    def unlearn(self, removal: Removal) -> State:
+        after = super().unlearn(removal)
+        return replace(after, params=after.params[:-1])
+
+
+class Random(Good):
+    def unlearn(self, removal: Removal) -> State:
+        after = super().unlearn(removal)
+        return replace(after, params=after.params + 1e-9 * np.random.default_rng().normal())
+
+
+class KeepsEverything(Good):
+    def unlearn(self, removal: Removal) -> State:
+        return replace(super().unlearn(removal), kept=removal.state.kept)
+
+
+class KeepsTheClient(Good):
+    def unlearn(self, removal: Removal) -> State:
+        return replace(super().unlearn(removal), clients=removal.state.clients)
+
+
+class KeepsUploadsUnderAnotherName(Good):
+    def unlearn(self, removal: Removal) -> State:
+        after = super().unlearn(removal)
+        kept = removal.state.get(KeptGradients)
+        if kept is None or LEAVER not in kept.gradients:
+            return after
+        hidden = {"nobody": kept.gradients[LEAVER]}
+        gradients = KeptGradients(kept.params, hidden, {"nobody": 1.0})
+        return replace(after, kept=(gradients,))
+
+
+@record("kept/test-notes")
+@dataclass(frozen=True)
+class Notes:
+    text: str = "by a plugin"
+
+    def without(self, clients: object) -> Notes:
+        return self
+
+
+class KeepsItsOwnKind(Good):
+    def unlearn(self, removal: Removal) -> State:
+        after = super().unlearn(removal)
+        return replace(after, kept=(*after.kept, Notes()))
+
+
+class WritesInPlace(Good):
+    """Changes what it was given, and restores it in vain."""
+
+    def unlearn(self, removal: Removal) -> State:
+        params = removal.state.params
+        params += 0.01
+        after = super().unlearn(removal)
+        params -= 0.01 * (1 + 1e-9)
+        return after
+
+
+class AsksNoRecord(Good):
+    """Works in one process only: its question cannot be written."""
+
+    def questions(self, removal: Removal) -> Sequence[Questions]:
+        return [*super().questions(removal), Questions(MeanRow())]
+
+    def unlearn(self, removal: Removal) -> State:
+        list(removal.retained.ask(MeanRow()))
+        return super().unlearn(removal)
+
+
+class Impossible(Good):
+    def needs(self, removal: Removal) -> frozenset[Need]:
+        return frozenset({Need.DIRECTIONS})
+
+
+def test_a_good_method_passes() -> None:
+    assert len(check_method(Good()).tried) == 2 * len(TRAINERS)
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        *(AsksBefore, NeedsMore, NeedsHistory, DoesNothing, Diverges, WrongShape, Random),
+        *(KeepsEverything, KeepsTheClient, KeepsUploadsUnderAnotherName, KeepsItsOwnKind),
+        *(AsksNoRecord, Impossible, WritesInPlace),
+    ],
+)
+def test_each_planted_fault_is_refused(method: type[Good]) -> None:
+    with pytest.raises(ConformanceError) as caught:
+        check_method(method())
+    assert isinstance(caught.value, InputError)
+
+
+def test_an_own_method_is_one_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(OWN)
+    monkeypatch.syspath_prepend(str(OWN))
+    assert check_method("py:neggrad:NegGrad").tried
+    method = configured("py:neggrad:NegGrad:weight=0.1,steps=7")
+    assert (method.weight, method.steps, method.rate) == (0.1, 7, 0.01)
+    removal = example_removal()
+    after = unlearn(method, removal).params
+    W = removal.state.params
+    loss = {}
+    for part in ("retained", "target"):
+        federation = getattr(removal, part)
+        rows = [federation.transport.data[name] for name in federation.clients]
+        Z = with_ones(np.concatenate([client.rows for client in rows]))
+        Y = np.concatenate([client.target_matrix for client in rows])
+        loss[part] = (Z.T @ Z / len(Z) + 0.1 * np.eye(6), Z.T @ Y / len(Z))
+    for _ in range(7):
+        gradients = {part: H @ W - b for part, (H, b) in loss.items()}
+        W = W - 0.01 * (0.9 * gradients["retained"] - 0.1 * gradients["target"])
+    assert relative_error(after, W) < 1e-12
+
+
+@pytest.mark.parametrize(
+    "text", ["py:neggrad", "py:neggrad:NegGrat", "py:neggrads:NegGrad", "py:neggrad:NegGrad:a=1"]
+)
+def test_own_methods_that_are_not_there(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(OWN))
+    with pytest.raises((InputError, NotFoundError)):
+        configured(text)
+
+
+def test_the_papers_columns_follow_from_needs_and_promises() -> None:
+    """As in its table, but for what its own sources say otherwise (docs/methods.md)."""
+    removal = example_removal()
+    columns = {
+        name: "".join(
+            "-" if value is None else "ny"[value]
+            for value in vars(Properties.of(configured(name), removal)).values()
+        )
+        for name in METHODS.names()
+    }
+    assert columns == {
+        "cf": "nynyn",
+        "ew-sga": "nnnyn",
+        "exact": "yyyyy",
+        "federaser": "nynnn",
+        "fedrecovery": "yyynn",
+        "fedremoval": "yyyyn",
+        "fedremoval-line": "nynyn",
+        "fedremoval-pcg": "nynyy",
+        "ferrari": "nnyyn",
+        "flipping": "nnnyn",
+        "fused": "nynyn",
+        "knot": "nynn-",
+        "pga": "nnnnn",
+        "retrain": "nyny-",
+        "rounds": "nynyy",
+        "sga": "nnyyn",
+        "starfish": "nynnn",
+    }
+
+
+def test_a_client_elsewhere_understands_every_question() -> None:
+    """In a new process one import registers all that methods may ask."""
+    script = (
+        "import probekit.unlearning.methods\n"
+        "from probekit.records import _classes\n"
+        "print(*(name for name in _classes if name.startswith(('query/', 'recipe/'))))"
+    )
+    process = subprocess.run(
+        [sys.executable, "-c", script], text=True, capture_output=True, check=True
+    )
+    assert {
+        *("query/importance", "query/quadratic-form", "query/local-fit", "recipe/elastic"),
+        *("recipe/random-labels", "recipe/sparse-adapter", "recipe/low-rank-adapter"),
+        *("recipe/blindness", "recipe/newton-step"),
+    } <= set(process.stdout.split())

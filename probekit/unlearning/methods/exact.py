@@ -1,43 +1,59 @@
-"""Exact removal: the retained clients' statistics, summed anew and solved. Nothing is subtracted.
+"""Exact removal: training anew to the minimum over the retained rows. Nothing is subtracted.
 
-The outcome is the minimum of the retained loss: what closed-form training on the rest gives, to rounding in
-float64 arithmetic, to the last bit in exact arithmetic. (FedAvg with several local steps would settle
-elsewhere.)
+Squares: the clients' sums, kept or asked for again, are added and solved. Training adds the same
+sums by the same function in the same order, and chooses the ridge from them by the same rule, so
+the head has the bits of a retrained one. Other losses are minimized from zero, as in training.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar
 
-from probekit.federated.trained import Gradients
-from probekit.unlearning.method import FROM_ROWS, Unlearned
-from probekit.unlearning.removal import Removal
+from probekit.federated.federation import collect_stats
+from probekit.federated.queries import Statistics
+from probekit.federated.state import KeptStatistics, State
+from probekit.federated.training.closed_form import ClosedForm
+from probekit.federated.training.lbfgs import LbfgsRounds
+from probekit.records import record
+from probekit.unlearning.methods.retrain import training_questions
+from probekit.unlearning.removal import Need, Promise, Questions, Removal
 
-NOTE = "The head is the minimum of the retained loss, as closed-form training on the rest gives it."
 
-
+@record("method/exact")
 @dataclass(frozen=True)
 class Exact:
-    """Re-sums the retained clients' statistics and solves."""
+    """Asks nobody where statistics are kept but clients that forget samples."""
 
-    name: ClassVar[str] = "exact"
-    needs: ClassVar[tuple[Any, ...]] = (("problem", "statistics"), ("kept", "statistics"))
-    keeps: ClassVar[tuple[str, ...]] = ("statistics", "gradients")
-    traits: ClassVar[frozenset[str]] = frozenset({"minimum", FROM_ROWS})
+    promise: ClassVar[Promise] = "minimum"
 
-    def unlearn(self, removal: Removal) -> Unlearned:
-        """The head of the retained statistics."""
-        before, problem = removal.before, removal.problem
-        tree: Any = removal.statistics
-        head, solution = before.minimum(tree.total)
-        renewed: dict[str, Any] = {}
-        if before.gradients is not None:
-            renewed["gradients"] = Gradients(removal.gradients_at(problem.params(head)))
-        flops = closed_form_work(len(tree), *problem.shape)
-        return removal.finish(self, solution, head=head, flops=flops, note=NOTE, **renewed)
+    def needs(self, removal: Removal) -> frozenset[Need]:
+        if not removal.is_quadratic:
+            return frozenset({Need.RETAINED, Need.RETAINED_ROWS, Need.PENALIZED})
+        return frozenset() if removal.keeps_statistics else frozenset({Need.RETAINED})
+
+    def questions(self, removal: Removal) -> Sequence[Questions]:
+        if not removal.is_quadratic:
+            return training_questions(_minimizer(removal), removal)
+        return [] if removal.keeps_statistics else [Questions(Statistics())]
+
+    def unlearn(self, removal: Removal) -> State:
+        state = removal.state
+        setting = state.ridge_choice.setting
+        if not removal.is_quadratic:
+            trainer = _minimizer(removal)
+            trained = trainer.train(removal.retained, ridge=setting, progress=removal.progress)
+            return replace(trained, trainer=state.trainer)
+        parts = removal.statistics
+        if parts is None:
+            parts = collect_stats(removal.retained, progress=removal.progress)
+        everybody = replace(removal.retained, clients=removal.clients)
+        solved = ClosedForm().solve(everybody, parts, ridge=setting)
+        kept = () if state.get(KeptStatistics) is None else solved.kept
+        return removal.finish(solved.params, *kept, ridge=solved.ridge_choice)
 
 
-def closed_form_work(parts: int, d: int, k: int) -> int:
-    """Operations of adding up so many Grams (or rows) and solving once."""
-    return parts * d * (d + k) + d**3 // 3 + 2 * d * d * k
+def _minimizer(removal: Removal) -> LbfgsRounds:
+    trainer = removal.state.trainer
+    return trainer if isinstance(trainer, LbfgsRounds) else LbfgsRounds(keep=frozenset())

@@ -1,121 +1,336 @@
-"""FedRemoval (the paper's algorithm 2): one step on the server, from its own rows and the retained gradient.
+"""FedRemoval (Jin et al., Algorithm 2): a Newton step with the curvature of the server's rows.
 
-Forgetting is Newton's step on the retained loss, v = H^-1 g(w), with the curvature of the server's own rows,
-H_p = G_p / n_p + ridge P, in place of H. Its error is -H_p^-1 (G/n - G_p/n_p) (w - w*): small only where the server's
-rows are many against the effective dimension.
+v solves H_p v = g, with g the retained gradient at the trained parameters w, penalty included, and
+H_p = G_p / n_p + ridge P of the server's rows; the result is w - v. Its error is
+-H_p^-1 (G/n - G_p/n_p) (w - w*): small only where the server's rows are many against their
+effective dimension.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import ClassVar, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
-from probekit.linear.design import Solution
-from probekit.linear.squares import Curvature
-from probekit.protocols import Progress
-from probekit.unlearning.method import Unlearned
-from probekit.unlearning.removal import Removal
+from probekit.arrays import Array, Indices
+from probekit.errors import InputError, SolverError
+from probekit.federated.client import ClientData
+from probekit.federated.federation import Federation, total, total_stats
+from probekit.federated.local import Adam, LocalPlan, Optimizer, Sgd
+from probekit.federated.queries import WEIGHT, Arrays, Gradient, LocalFit, Product, Shapes
+from probekit.federated.state import State
+from probekit.federated.training.fedavg import largest_curvature
+from probekit.linear.model import LinearModel
+from probekit.linear.solvers import Map, conjugate_gradient
+from probekit.linear.stats import SufficientStats
+from probekit.objective import Model, Objective, Penalty
+from probekit.records import record
+from probekit.unlearning.removal import Need, Promise, Questions, Removal, choosing_questions
 
 ENOUGH = 4.0
-"""Server rows per effective dimension from which one step may be trusted to help (math: E3's rule)."""
-ONE_STEP = (
-    "One step with the server's curvature; its distance to retraining is not known before the retained clients "
-    "are asked. A further removal needs their gradients at this head, or one request for all, from the run before."
-)
-F2L2_NOTE = (
-    "As the published code does it: a weight decay of 0.01 stands in for the run's ridge, the ridge is missing "
-    "from the gradient, the start is random, and {} Adam steps end wherever they are."
-)
-FACTORED = ("cholesky", "dual")
-
-Array = NDArray[np.float64]
+"""Server rows for each effective dimension from which one step may be trusted to help."""
 
 
 @dataclass(frozen=True)
-class ServerPlan:
-    """What is known of the server's rows before a step is taken."""
+class ServerRows:
+    """The server's rows, and in how many directions they outweigh the ridge."""
 
-    server_rows: int
-    effective_dimension: float | None
-    warnings: tuple[str, ...]
+    rows: int
+    effective_dimension: float
 
+    @classmethod
+    def of(cls, server: Federation, *, ridge: float) -> ServerRows:
+        """trace(G (G + n ridge P)^-1) of the sums G of the server's n rows."""
+        stats = total_stats(server)
+        gram = stats.gram / stats.weight
+        hessian = gram + ridge * np.diagflat(server.model.penalized)
+        solution = np.linalg.lstsq(hessian, gram, rcond=None)[0]
+        return cls(stats.count, float(np.trace(solution)))
 
-def server_plan(removal: Removal) -> ServerPlan:
-    """Whether the server's rows are enough for a step with their curvature."""
-    squares = removal.server.squares()
-    dimension, size = squares.effective_dimension(removal.ridge), squares.shape[0]
-    warnings = []
-    if dimension is not None and squares.count < ENOUGH * dimension:
-        exact = "statistics" in removal.problem.traits
-        remedy = "exact has no such limit" if exact else "fedremoval-pcg:ROUNDS comes as near as wanted"
-        warnings.append(
-            f"The server's {squares.count} rows are fewer than {ENOUGH:g} times their effective dimension "
-            f"{dimension:.1f}: a single step with their curvature may leave the head further from retraining "
-            f"than it was. Use at least {round(ENOUGH * dimension)} rows or a larger ridge; fedremoval-line "
-            f"never raises the retained loss, {remedy}."
+    @property
+    def enough(self) -> bool:
+        return self.rows >= ENOUGH * self.effective_dimension
+
+    @property
+    def warning(self) -> str:
+        """Why one step may do harm; nothing where the rows are enough."""
+        if self.enough:
+            return ""
+        return (
+            f"One step wants {math.ceil(ENOUGH * self.effective_dimension)} server rows, "
+            f"{ENOUGH:g} times their effective dimension of {self.effective_dimension:.1f}; found "
+            f"{self.rows}. It may end farther from retraining than doing nothing: use "
+            "fedremoval-line, which never raises the retained loss, or fedremoval-pcg."
         )
-    elif dimension is None and squares.rank < size:
-        warnings.append(
-            f"The server's {squares.count} rows see at most {squares.rank} of the network's {size} directions; in all "
-            "others the step takes the ridge for the curvature, and may leave the network further from retraining than "
-            "it was. fedremoval-line never raises the retained loss, fedremoval-pcg:ROUNDS comes as near as wanted."
-        )
-    return ServerPlan(squares.count, dimension, tuple(warnings))
 
 
+class StepSolver(Protocol):
+    """Solves H_p v = g for any g."""
+
+    def inverse(self, removal: Removal) -> Map: ...
+
+
+@record("solver/cholesky")
 @dataclass(frozen=True)
-class FedRemoval:
-    """w - H_p^-1 g, by a solver: cholesky (closed form), cg, adam (the paper's iterative one), f2l2 or f2l2-mnist.
+class Cholesky:
+    """By a factor of the server's Gram."""
 
-    "f2l2" repeats the published code, its mistakes included: the ridge is replaced by Adam's weight decay of
-    0.01 (so the curvature inverted is not that of the trained loss), the ridge's part of the gradient is
-    left out, the start is random instead of 0 (a network's as it is made), and what 400 steps reach (3,200 with
-    "f2l2-mnist") is taken for the answer.
+    def inverse(self, removal: Removal) -> Map:
+        from scipy.linalg import LinAlgError, cho_factor, cho_solve
+
+        try:
+            factor = cho_factor(_curvature(removal), lower=True)
+        except LinAlgError as error:
+            raise InputError(
+                "The curvature of the server's rows must be positive; that of "
+                f"{_server(removal).rows} rows is singular at ridge "
+                f"{removal.ridge_choice.value:g}. Raise the ridge (--ridge)."
+            ) from error
+        return lambda right: np.ascontiguousarray(cho_solve(factor, right))
+
+
+@record("solver/cg")
+@dataclass(frozen=True)
+class ConjugateGradient:
+    """By products with the server's curvature."""
+
+    steps: int = 1000
+    tolerance: float = 1e-10
+
+    def inverse(self, removal: Removal) -> Map:
+        curvature = _curvature(removal)
+
+        def solve(right: Array) -> Array:
+            solution = conjugate_gradient(
+                lambda vector: np.asarray(curvature @ vector),
+                right,
+                steps=self.steps,
+                tolerance=self.tolerance,
+            )
+            residual = float(np.linalg.norm(solution.residual))
+            if residual > self.tolerance * float(np.linalg.norm(right)):
+                raise SolverError(
+                    f"A relative residual of {self.tolerance:g} was expected after {self.steps} "
+                    f"steps; found {residual / float(np.linalg.norm(right)):.1g}. Raise steps, or "
+                    "use solver=cholesky."
+                )
+            return solution.value
+
+        return solve
+
+
+@record("recipe/newton-step")
+@dataclass(frozen=True, eq=False)
+class NewtonStep:
+    """F(v) = 1/2 <v, H v> - <g, v>: the loss of which a Newton step is the minimum."""
+
+    params: Array
+    gradient: Array
+    ridge: float
+
+    def local_loss(self, client: ClientData, plan: LocalPlan) -> NewtonLoss:
+        return NewtonLoss(self, client.objective, Penalty(client.model, self.ridge))
+
+
+@dataclass(frozen=True, eq=False)
+class NewtonLoss:
+    """F with the curvature of an objective; its penalty is around 0, not around the center."""
+
+    step: NewtonStep
+    objective: Objective
+    penalty: Penalty
+
+    @property
+    def count(self) -> int:
+        return self.objective.count
+
+    def gradient(self, params: Array) -> Array:
+        """H v - g."""
+        product = self.objective.product(self.step.params, params) / self.objective.weight
+        return product + self.penalty.product(params) - self.step.gradient
+
+    def batch(self, indices: Indices) -> NewtonLoss:
+        return NewtonLoss(self.step, self.objective.batch(indices), self.penalty)
+
+
+def iterated(removal: Removal, plan: LocalPlan) -> Map:
+    """By steps from 0 over the server's batches; what they reach is taken, whatever is left."""
+    plan = replace(plan, round=removal.state.rounds)
+
+    def solve(right: Array) -> Array:
+        recipe = NewtonStep(removal.state.params, right, removal.ridge_choice.value)
+        (answer,) = _server(removal).ask(LocalFit(np.zeros_like(right), plan, recipe))
+        return answer.arrays["params"]
+
+    return solve
+
+
+@record("solver/sgd")
+@dataclass(frozen=True)
+class SgdSteps:
+    """Algorithm 2 as printed, the gradient a mean over a batch (or over all rows).
+
+    Without a rate it is 1 / the largest curvature, of any row where there are batches.
     """
 
-    name: ClassVar[str] = "fedremoval"
-    source: ClassVar[str] = "Jin et al., 2023"
-    needs: ClassVar[tuple[Any, ...]] = (
-        ("problem", "quadratic"),
-        ("problem", "plain"),
-        ("server", "rows"),
-        ("retained", "gradient"),
-    )
-    keeps: ClassVar[tuple[str, ...]] = ("statistics",)
-    traits: ClassVar[frozenset[str]] = frozenset()
+    steps: int = 400
+    rate: float | None = None
+    batch_size: int | None = None
+    seed: int = 0
 
-    solver: str = "cholesky"
-
-    def unlearn(self, removal: Removal) -> Unlearned:
-        """The head after one step."""
-        found = direction(removal, self.solver)
-        published = getattr(removal.problem.solver(self.solver), "weight_decay", 0.0)
-        note = f"{ONE_STEP} {F2L2_NOTE.format(found.steps)}" if published else ONE_STEP
-        return after_step(self, removal, found, note=note, one_step=True)
+    def inverse(self, removal: Removal) -> Map:
+        rate = self.rate
+        if rate is None:
+            of_rows = self.batch_size is not None
+            bound = largest_curvature(_server(removal), of_rows=of_rows)
+            rate = 1 / (bound + removal.ridge_choice.value)
+        return iterated(removal, _plan(rate, self.steps, self.batch_size, Sgd(), self.seed))
 
 
-def after_step(
-    method: Any, removal: Removal, solution: Solution, *, length: float = 1.0, products: int = 0, **more: Any
-) -> Unlearned:
-    """The run after a step of this length against the direction; `products` more were asked of the clients."""
-    work = removal.server.squares().work(solution.steps + products, factored=solution.method in FACTORED)
-    params, warnings = removal.params - length * solution.value, server_plan(removal).warnings
-    return removal.finish(method, solution, params=params, flops=work, warnings=warnings, **more)
+@record("solver/adam")
+@dataclass(frozen=True)
+class AdamSteps:
+    """As in the released code, whose weight decay of 0.01 stands in for a ridge of 0."""
+
+    steps: int = 400
+    rate: float = 0.01
+    weight_decay: float = 0.0
+    batch_size: int | None = None
+    seed: int = 0
+
+    def inverse(self, removal: Removal) -> Map:
+        optimizer = Adam(weight_decay=self.weight_decay)
+        return iterated(
+            removal, _plan(self.rate, self.steps, self.batch_size, optimizer, self.seed)
+        )
 
 
-def direction(removal: Removal, solver: str) -> Solution:
-    """v with H_p v = g, by a solver of the problem's own."""
-    watch = removal.watch("solving")
-    found: Any = removal.problem.solver(
-        solver, lambda done, left, _: watch(Progress(done, getattr(found, "steps", None), residual=left))
-    )
-    gradient, ridge, squares = removal.gradient, removal.ridge, removal.server.squares()
-    if getattr(found, "random_start", False) and hasattr(removal.problem, "random_start"):
-        found = replace(found, start=removal.problem.random_start(found.seed) + removal.problem.origin)
-    if getattr(found, "weight_decay", 0.0):
-        gradient, ridge = gradient - removal.problem.penalty(ridge) * removal.params, 0.0
-    solution: Solution = found.solve(Curvature(squares, ridge), gradient)
-    return solution
+@record("method/fedremoval")
+@dataclass(frozen=True)
+class FedRemoval:
+    """w - v: one step, by `solver`."""
+
+    promise: ClassVar[Promise] = "nothing"
+    solver: StepSolver = field(default_factory=Cholesky)
+
+    def needs(self, removal: Removal) -> frozenset[Need]:
+        retained = frozenset() if removal.keeps_gradients else frozenset({Need.RETAINED})
+        return retained | {Need.QUADRATIC, Need.SERVER_ROWS}
+
+    def questions(self, removal: Removal) -> Sequence[Questions]:
+        return _gradient_questions(removal)
+
+    def unlearn(self, removal: Removal) -> State:
+        step = self.solver.inverse(removal)(removal.gradient())
+        return removal.finish(removal.state.params - step, rounds=1)
+
+
+@record("query/quadratic-form")
+@dataclass(frozen=True, eq=False)
+class QuadraticForm:
+    """<v, H v> of the data term: one number."""
+
+    params: Array
+    vector: Array
+
+    def answer(self, client: ClientData) -> Arrays:
+        product = client.objective.product(self.params, self.vector)
+        form = float((self.vector * product).sum())
+        return {"form": np.array([form]), "weight": np.array([client.weight])}
+
+    def shapes(self, model: Model, rows: int) -> Shapes:
+        return {"form": (1,), **WEIGHT}
+
+
+@record("method/fedremoval-line")
+@dataclass(frozen=True)
+class FedRemovalLine:
+    """w - a v with a = <g, v> / <v, H v>: the lowest point along the step.
+
+    Each retained client adds one number, and their loss never rises.
+    """
+
+    promise: ClassVar[Promise] = "nothing"
+    solver: StepSolver = field(default_factory=Cholesky)
+
+    def needs(self, removal: Removal) -> frozenset[Need]:
+        return frozenset({Need.QUADRATIC, Need.SERVER_ROWS, Need.RETAINED})
+
+    def questions(self, removal: Removal) -> Sequence[Questions]:
+        params = removal.state.params
+        return [*_gradient_questions(removal), Questions(QuadraticForm(params, params))]
+
+    def unlearn(self, removal: Removal) -> State:
+        params = removal.state.params
+        gradient = removal.gradient()
+        step = self.solver.inverse(removal)(gradient)
+        sums = total(removal.retained.ask(QuadraticForm(params, step)))
+        curvature = float(sums.mean("form")[0])
+        curvature += float((step * removal.loss.penalty.product(step)).sum())
+        length = float((gradient * step).sum()) / curvature if curvature > 0 else 0.0
+        return removal.finish(params - length * step, rounds=1)
+
+
+@record("method/fedremoval-pcg")
+@dataclass(frozen=True)
+class FedRemovalPcg:
+    """Conjugate gradients on the retained loss, preconditioned by the server's curvature.
+
+    Each round is one product: the first ends near the paper's step, the last at the minimum.
+    """
+
+    promise: ClassVar[Promise] = "minimum"
+    rounds: int = 10
+    tolerance: float = 1e-12
+
+    def needs(self, removal: Removal) -> frozenset[Need]:
+        return frozenset({Need.QUADRATIC, Need.SERVER_ROWS, Need.RETAINED})
+
+    def questions(self, removal: Removal) -> Sequence[Questions]:
+        params = removal.state.params
+        product = Questions(Product(params, params), times=self.rounds)
+        return [*_gradient_questions(removal), product]
+
+    def unlearn(self, removal: Removal) -> State:
+        params = removal.state.params
+        loss = removal.loss
+        solution = conjugate_gradient(
+            lambda vector: loss.product(params, vector),
+            removal.gradient(),
+            steps=self.rounds,
+            tolerance=self.tolerance,
+            precondition=Cholesky().inverse(removal),
+        )
+        return removal.finish(params - solution.value, rounds=1)
+
+
+def _gradient_questions(removal: Removal) -> list[Questions]:
+    asked = [] if removal.keeps_gradients else [Questions(Gradient(removal.state.params))]
+    return [*choosing_questions(removal), *asked]
+
+
+def _server(removal: Removal) -> Federation:
+    if removal.server is None:
+        raise InputError(f"This method needs {Need.SERVER_ROWS.value}; found none.")
+    return removal.server
+
+
+def _curvature(removal: Removal) -> Array:
+    """G_p / n_p + ridge P."""
+    stats: SufficientStats = total_stats(_server(removal))
+    model = removal.state.model
+    if not isinstance(model, LinearModel):
+        raise InputError(
+            f"A Gram needs a LinearModel; this is a {type(model).__name__}. Use solver=sgd."
+        )
+    penalty = removal.ridge_choice.value * np.diagflat(model.penalized)
+    return np.asarray(stats.gram / stats.weight + penalty)
+
+
+def _plan(
+    rate: float, steps: int, batch_size: int | None, optimizer: Optimizer, seed: int
+) -> LocalPlan:
+    return LocalPlan(rate, steps=steps, batch_size=batch_size, optimizer=optimizer, seed=seed)

@@ -1,115 +1,170 @@
-"""Ferrari (Gu et al., NeurIPS 2024): the target alone makes its outputs blind to a feature, by noise on its place.
+"""Ferrari (Gu et al., NeurIPS 2024): the forgotten clients blind their outputs to some directions.
 
-On a linear head the gradient of E |W^T d| / |d| lies in the span of d: W shrinks there and nowhere else. The public
-code takes the noisy side for constant (`detach`): its gradient is x (W^T d)^T / (|W^T d| |d|), whose mean over d and -d
-is 0.
+They descend E |f(x) - f(x + d)| / |d| over noise d. On a linear head the gradient lies in the span
+of d: W shrinks there and nowhere else.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import ClassVar, Literal
 
 import numpy as np
 
-from probekit.errors import InputError
-from probekit.models.fitting import Noise
-from probekit.unlearning.method import Unlearned
-from probekit.unlearning.removal import Removal
-from probekit.unlearning.rounds import averaged, fits, local_plan
-from probekit.values import Array
+from probekit.arrays import Array, Indices
+from probekit.embeddings import EmbeddingSet
+from probekit.errors import InputError, NotFoundError
+from probekit.federated.client import ClientData
+from probekit.federated.local import LocalPlan, Sgd
+from probekit.federated.state import State
+from probekit.federated.training.fedavg import FedAvg
+from probekit.objective import Model
+from probekit.records import record
+from probekit.unlearning.local import check_positive, fit_questions, own_fedavg, target_round
+from probekit.unlearning.removal import Need, Promise, Questions, Removal, choosing_questions
 
-PAIRS = "pairs"
-"""By which name pairs of inputs are kept: arrays "with" and "without" the feature, row by row."""
-SPACES = ("picture", "embedding")
-PLACE = (
-    "the feature's place (`ferrari:region=ROW:COLUMN:SIDE` of a picture, or `region=FIRST:END` of the inputs), or "
-    "pairs with and without it"
-)
+NOISE_STREAM = 27
+LOW, HIGH = 0.05, 1.0
+"""The noise's size is drawn between them."""
+SHORTEST = 1e-12
+
+Reduce = Literal["mean", "sum"]
 
 
-@dataclass(frozen=True)
-class Ferrari:
-    """`steps` of the forgotten clients against how much outputs move with the inputs of a `region`.
+@record("recipe/blindness")
+@dataclass(frozen=True, eq=False)
+class Blindness:
+    """How much outputs move with noise: Gaussian multiples of `directions` (m, d)."""
 
-    region: ROW:COLUMN:SIDE of a square picture (rows of pixels), or FIRST:END of the inputs; empty: kept pairs.
-    space: "picture" (inputs between 0 and 1), or "embedding" (heads only: noise in units of each column's spread).
-    `draws`, `low`, `high`: noise for each row and its size. `reduce=sum` is the public code's, whose step grows with
-    the batch; `detach`, too, takes the noisy side for constant there.
-    """
+    directions: Array
+    draws: int
+    reduce: Reduce
 
-    name: ClassVar[str] = "ferrari"
-    source: ClassVar[str] = "Gu et al., NeurIPS 2024"
-    keeps: ClassVar[tuple[str, ...]] = ("statistics",)
-    traits: ClassVar[frozenset[str]] = frozenset()
-    tunable: ClassVar[Mapping[str, tuple[Any, ...]]] = {"rate": (0.0003, 0.001, 0.003, 0.01, 0.1, 1.0)}
+    def local_loss(self, client: ClientData, plan: LocalPlan) -> BlindnessLoss:
+        generator = plan.generator(client.name, NOISE_STREAM)
+        return BlindnessLoss(self, client.model, client.rows, generator)
 
-    region: str = ""
-    space: str = "picture"
-    steps: int = 100
-    batch: int = 128
-    rate: float = 0.01
-    draws: int = 20
-    low: float = 0.05
-    high: float = 1.0
-    reduce: str = "mean"
-    detach: bool = False
 
-    def __post_init__(self) -> None:
-        if self.space not in SPACES or self.reduce not in ("mean", "sum"):
-            found = f"{self.space} and {self.reduce}"
-            raise InputError(f"ferrari takes space picture or embedding, reduce mean or sum; found {found}.")
-        if min(self.steps, self.batch, self.draws) < 1 or not 0 < self.low <= self.high:
-            raise InputError("ferrari takes steps, a batch and draws of 1 or more, and 0 < low <= high.")
-        if self.region and not (numbers := self._numbers()):
-            raise InputError(f"A region is ROW:COLUMN:SIDE or FIRST:END; found {self.region!r} {numbers or ''}".strip())
+@dataclass(frozen=True, eq=False)
+class BlindnessLoss:
+    """The mean or sum over rows; every gradient draws new noise, row weights play no part."""
+
+    blindness: Blindness
+    model: Model
+    rows: EmbeddingSet
+    generator: np.random.Generator
 
     @property
-    def needs(self) -> tuple[Any, ...]:
-        """The target; of the feature its place or pairs; and, in embedding space, a head."""
-        place = () if self.region else (("kept", PAIRS, PLACE),)
-        heads = (("problem", "statistics"),) if self.space == "embedding" else ()
-        return (*heads, ("target", "fit"), *place)
+    def count(self) -> int:
+        return len(self.rows)
 
-    def unlearn(self, removal: Removal) -> Unlearned:
-        """What the forgotten clients' steps come to."""
-        noise = Noise(self.draws, self.low, self.high, self.space == "embedding", self.reduce, self.detach)
-        how: Any = {"steps": self.steps, "batch": self.batch, "rate": self.rate, "optimiser": "sgd"}
-        plan = local_plan(removal, **how, ridge=0.0, noise=noise)
-        counts = removal.target.counts
-        params = averaged(removal, fits(removal.target, removal.params, plan, **self._moved(removal)), counts)
-        flops = 8 * self.steps * min(self.batch, max(counts.values())) * self.draws * params.size
-        return removal.finish(self, params=params, flops=flops, note="The retained clients were not asked.")
+    def gradient(self, params: Array) -> Array:
+        """J(x)^T u - J(x + d)^T u with u the unit vector along f(x) - f(x + d), over |d|."""
+        rows = np.asarray(self.rows.rows, np.float64)
+        scores, pull = self.model.outputs(self.rows).at(params)
+        gradient = np.zeros(params.shape)
+        for _ in range(self.blindness.draws):
+            noise = self._noise()
+            noisy_rows = replace(self.rows, rows=rows + noise)
+            noisy_scores, noisy_pull = self.model.outputs(noisy_rows).at(params)
+            change = scores - noisy_scores
+            lengths = np.linalg.norm(noise, axis=1, keepdims=True)
+            scale = np.linalg.norm(change, axis=1, keepdims=True) * lengths
+            unit = change / np.maximum(scale, SHORTEST)
+            gradient += pull(unit) - noisy_pull(unit)
+        count = self.count if self.blindness.reduce == "mean" else 1
+        return gradient / (self.blindness.draws * count)
 
-    def _moved(self, removal: Removal) -> dict[str, Array]:
-        """Which inputs are moved, and how."""
-        if not self.region:
-            kept = removal.before.kept[PAIRS].arrays
-            return {"pairs": np.asarray(kept["with"] - kept["without"], np.float64)}
-        head: Any = removal.before.head
-        size, numbers = head.dimension, self._numbers()
-        found = np.zeros(size)
-        if len(numbers) == 2:
-            found[numbers[0] : numbers[1]] = 1.0
-        else:
-            (row, column, side), (channels, width) = numbers, _square(size)
-            found.reshape(channels, width, width)[:, row : row + side, column : column + side] = 1.0
-        if not found.any():
-            raise InputError(f"The region {self.region} holds none of the {size} inputs. Choose one that does.")
-        return {"region": found}
+    def batch(self, indices: Indices) -> BlindnessLoss:
+        return replace(self, rows=self.rows.take(indices))
 
-    def _numbers(self) -> tuple[int, ...]:
-        """The region's numbers; empty where it has none."""
-        parts = self.region.split(":")
-        return tuple(map(int, parts)) if len(parts) in (2, 3) and all(one.isdigit() for one in parts) else ()
+    def _noise(self) -> Array:
+        directions = self.blindness.directions
+        size = self.generator.uniform(LOW, HIGH, (self.count, 1))
+        return np.asarray(
+            size * self.generator.normal(size=(self.count, len(directions))) @ directions
+        )
 
 
-def _square(size: int) -> tuple[int, int]:
-    """Channels and side of a square picture of so many numbers."""
-    for channels in (1, 3):
-        side = math.isqrt(size // channels)
-        if channels * side * side == size:
-            return channels, side
-    raise InputError(f"Rows of {size} numbers are no square picture of 1 or 3 channels. Give region=FIRST:END.")
+@record("method/ferrari")
+@dataclass(frozen=True)
+class Ferrari:
+    """`steps` of the forgotten clients against what their outputs see of some directions.
+
+    columns: of the embedding, "0:9+20:22": where a trigger is, in pixels.
+    directions: a .npy file (m, d) of what a trigger adds to embeddings: those of m inputs with it
+        minus those without.
+    draws: of noise for each row and step.
+    reduce: the loss is a "mean" over the rows, or their "sum", as in the published code, where the
+        step grows with the batch.
+    """
+
+    promise: ClassVar[Promise] = "nothing"
+    columns: str = ""
+    directions: str = ""
+    steps: int = 50
+    rate: float = 0.01
+    draws: int = 20
+    reduce: Reduce = "mean"
+
+    def __post_init__(self) -> None:
+        check_positive(self, "steps", "rate", "draws")
+        if self.columns and self.directions:
+            raise InputError("Ferrari takes columns or directions; found both. Leave one out.")
+
+    def needs(self, removal: Removal) -> frozenset[Need]:
+        unknown = set() if self.columns or self.directions else {Need.DIRECTIONS}
+        return frozenset({Need.TARGET, *unknown})
+
+    def questions(self, removal: Removal) -> Sequence[Questions]:
+        recipe = Blindness(self.matrix(removal), self.draws, self.reduce)
+        fit = fit_questions(removal.state.params, recipe, target=True)
+        return [*choosing_questions(removal), fit]
+
+    def unlearn(self, removal: Removal) -> State:
+        plan = LocalPlan(self.rate, steps=self.steps, optimizer=Sgd())
+        own = own_fedavg(removal.state.trainer)
+        if own is not None:
+            plan = replace(plan, batch_size=own.plan.batch_size, seed=own.plan.seed)
+        recipe = Blindness(self.matrix(removal), self.draws, self.reduce)
+        fedavg = own or FedAvg(1, plan)
+        params = target_round(removal, fedavg, removal.state.params, plan, recipe)
+        return removal.finish(params, rounds=1)
+
+    def matrix(self, removal: Removal) -> Array:
+        """The directions, (m, d)."""
+        width = removal.state.model.shape[0] - 1
+        if self.columns:
+            return np.eye(width)[_columns(self.columns, width)]
+        path = Path(self.directions).expanduser()
+        if not path.is_file():
+            raise NotFoundError(f"No file {path} with directions. Check the path.")
+        try:
+            matrix = np.atleast_2d(np.asarray(np.load(path, allow_pickle=False), np.float64))
+        except (ValueError, OSError, EOFError) as error:
+            raise InputError(
+                f"{path} must be an array of numbers (.npy); it cannot be read: {error}. Write it "
+                "with numpy.save."
+            ) from error
+        if matrix.ndim != 2 or matrix.shape[1] != width or not np.isfinite(matrix).all():
+            raise InputError(
+                f"Directions must be finite rows of {width} numbers, as the embeddings are; found "
+                f"{matrix.shape} in {path}. Subtract embeddings of this encoding."
+            )
+        return matrix
+
+
+def _columns(text: str, width: int) -> Indices:
+    """The numbers in "0:9+20:22"."""
+    try:
+        spans = [[int(number) for number in part.split(":")] for part in text.split("+")]
+        numbers = np.concatenate([np.arange(first, stop) for first, stop in spans])
+    except ValueError as error:
+        raise InputError(
+            f"columns must be FIRST:STOP, several joined by +; found {text!r}. Write columns=0:9."
+        ) from error
+    if not len(numbers) or numbers.min() < 0 or numbers.max() >= width:
+        raise InputError(f"columns must be among 0 to {width - 1}; found {text}.")
+    return numbers

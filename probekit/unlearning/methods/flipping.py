@@ -1,56 +1,94 @@
-"""Flipping: for a few rounds the forgotten client trains on random labels beside the others, then the others go on."""
+"""Flipping (Nguyen et al., 2023): the forgotten train on random labels, then the others go on."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from itertools import chain
+from typing import ClassVar, Literal
 
-from probekit.unlearning.joint import joint_rounds, one_of, plan_of, positive, shares_of_all, work
-from probekit.unlearning.method import Unlearned
-from probekit.unlearning.removal import Removal
-from probekit.unlearning.rounds import RATE, retained_rounds
+import numpy as np
 
-LABELS = {"row": "random", "false": "false", "batch": "random-batch"}
+from probekit.federated.client import ClientData
+from probekit.federated.local import LocalPlan, Penalized
+from probekit.federated.state import State
+from probekit.objective import Penalty, RowsObjective
+from probekit.records import record
+from probekit.unlearning.local import (
+    check_positive,
+    continued_questions,
+    fit_questions,
+    local_training,
+    own_fedavg,
+    rate_questions,
+)
+from probekit.unlearning.removal import Need, Promise, Questions, Removal, choosing_questions
+
+LABEL_STREAM = 25
+Labels = Literal["row", "client"]
 
 
+@record("recipe/random-labels")
+@dataclass(frozen=True)
+class RandomLabels:
+    """The model's loss on labels drawn anew in each round, for each row or for all at once."""
+
+    ridge: float
+    labels: Labels = "row"
+
+    def local_loss(self, client: ClientData, plan: LocalPlan) -> Penalized:
+        generator = plan.generator(client.name, LABEL_STREAM)
+        classes = client.model.classes
+        size = client.count if self.labels == "row" else 1
+        drawn = np.broadcast_to(generator.integers(classes, size=size), client.count)
+        names = tuple(map(str, range(classes)))
+        rows = replace(client.rows, labels=drawn, class_names=names, targets=None)
+        return Penalized(RowsObjective.of(client.model, rows), Penalty(client.model, self.ridge))
+
+
+@record("method/flipping")
 @dataclass(frozen=True)
 class Flipping:
-    """All clients train for `rounds`, the forgotten one on random labels; then the retained ones alone for `post`.
+    """`rounds` of all clients, the forgotten on random labels; then `post` rounds without them.
 
-    `labels`: a random one for each `row`, a `false` one (never its own), or, as the public code has it, one for a whole
-    `batch`. `steps`, `batch` and `rate` are the run's own unless given; `rate_scale` times the rate.
+    labels: drawn for each "row"; or one for all rows of a "client", as the published code draws one
+        for each batch.
     """
 
-    name: ClassVar[str] = "flipping"
-    needs: ClassVar[tuple[Any, ...]] = (("problem", "plain"), ("target", "fit"), ("retained", "fit"), RATE)
-    keeps: ClassVar[tuple[str, ...]] = ("statistics",)
-    traits: ClassVar[frozenset[str]] = frozenset()
-    source: ClassVar[str] = "Nguyen et al., 2023"
-    tunable: ClassVar[Mapping[str, tuple[Any, ...]]] = {"rounds": (1, 2, 5), "post": (5, 20)}
-
+    promise: ClassVar[Promise] = "nothing"
     rounds: int = 2
     post: int = 20
-    labels: str = "row"
-    steps: int | None = None
-    batch: int | None = None
-    rate: float | None = None
-    rate_scale: float = 1.0
+    labels: Labels = "row"
 
     def __post_init__(self) -> None:
-        one_of("flipping:labels", self.labels, LABELS)
-        positive(self, "rounds", "steps", "batch", "rate", "rate_scale")
+        check_positive(self, "rounds")
 
-    def unlearn(self, removal: Removal) -> Unlearned:
-        """The parameters after both phases."""
-        plan = plan_of(self, removal)
-        flipped = replace(plan, targets=LABELS[self.labels])
-        params = joint_rounds(removal, removal.params, (plan, flipped), shares_of_all(removal), self.rounds)
-        params = retained_rounds(removal, params, replace(plan, round=plan.round + self.rounds), self.post)
-        flops = work(removal, plan, removal.counts, self.rounds + self.post)
-        return removal.finish(
-            self,
-            params=params,
-            flops=flops + work(removal, plan, removal.target.counts, self.rounds),
-            note=f"{self.rounds} rounds with random labels of the forgotten, then {self.post} without them.",
-        )
+    def needs(self, removal: Removal) -> frozenset[Need]:
+        return frozenset({Need.TARGET, Need.RETAINED, Need.RETAINED_ROWS})
+
+    def questions(self, removal: Removal) -> Sequence[Questions]:
+        params = removal.state.params
+        flipped = removal.round + self.rounds
+        post = range(flipped, flipped + self.post)
+        return [
+            *choosing_questions(removal),
+            *rate_questions(removal),
+            fit_questions(params, times=self.rounds),
+            fit_questions(params, times=self.rounds, target=True),
+            *continued_questions(own_fedavg(removal.state.trainer), removal, post),
+        ]
+
+    def unlearn(self, removal: Removal) -> State:
+        fedavg = local_training(removal, removal.retained)
+        ridge = removal.ridge_choice.value
+        recipe = RandomLabels(ridge, self.labels)
+        params = removal.state.params
+        flipped = removal.round + self.rounds
+        for number in range(removal.round, flipped):
+            retained = fedavg.uploads(removal.retained, params, number, ridge=ridge)
+            target = fedavg.uploads(removal.target, params, number, ridge=ridge, recipe=recipe)
+            params = fedavg.step(params, chain(retained, target))
+        numbers = range(flipped, flipped + self.post)
+        if numbers:
+            params = fedavg.continued(removal.retained, params, numbers, ridge=ridge)
+        return removal.finish(params, rounds=self.rounds + self.post)

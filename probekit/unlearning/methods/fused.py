@@ -1,100 +1,195 @@
-"""FUSED (Zhong et al., CVPR 2025): retained clients train adapters on the layers that change most; the rest is frozen.
+"""FUSED (Zhong et al., CVPR 2025): retained clients train an adapter on the critical tensors.
 
-With a frozen orthonormal A, full batches and no momentum, B's steps are those of continued training, projected: the
-change after t rounds is (CF_t - W) A^T A. Trained A and B are averaged apart, as the method does, which is no average
-of their products.
+Everything else is frozen. The head without the adapter is that of the run's state before.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import ClassVar, Protocol
 
 import numpy as np
 
-from probekit.errors import InputError, NotFoundError
-from probekit.federated.trained import Kept, Trained
-from probekit.models.adapters import Adapters, matrices_of
-from probekit.protocols import Progress
-from probekit.unlearning.method import CONTAINS_BEFORE, Unlearned
-from probekit.unlearning.removal import Removal
-from probekit.unlearning.rounds import RATE, averaged, fits, local_plan
-from probekit.values import Array
+from probekit.arrays import Array, Indices
+from probekit.errors import InputError
+from probekit.federated.client import ClientData
+from probekit.federated.local import LocalLoss, LocalPlan, TrainingLoss
+from probekit.federated.state import State
+from probekit.federated.training.fedavg import FedAvg
+from probekit.objective import Place
+from probekit.records import record
+from probekit.unlearning.local import (
+    check_positive,
+    fit_questions,
+    local_training,
+    rate_questions,
+)
+from probekit.unlearning.removal import Need, Promise, Questions, Removal, choosing_questions
 
-ADAPTER = "adapter"
-"""By which name the change is kept, as the array "delta"."""
+ADAPTER_STREAM = 26
 
 
-@dataclass(frozen=True)
-class Fused:
-    """Adapters of a `rank` on the `layers` matrices that change most in a round (0: on all), trained for `rounds`.
+class Adapter(Protocol):
+    """How the parameters follow from a few that are trained."""
 
-    `freeze` keeps A as it was drawn (by `seed`). The old head comes back by `dropped`: what was kept is subtracted.
-    Local training is the run's own unless `steps`, `epochs`, `batch`, `rate` or `optimiser` say otherwise.
+    @property
+    def ridge(self) -> float: ...
+    def start(self) -> Array: ...
+    def applied(self, adapter: Array) -> Array:
+        """The parameters with the adapter."""
+
+    def pull(self, adapter: Array, gradient: Array) -> Array:
+        """The adapter's gradient, from that of the parameters."""
+
+
+@record("recipe/sparse-adapter")
+@dataclass(frozen=True, eq=False)
+class SparseAdapter:
+    """The model's loss as a function of what is added to `entries` of `base`."""
+
+    ridge: float
+    base: Array
+    entries: Indices
+
+    def local_loss(self, client: ClientData, plan: LocalPlan) -> AdapterLoss:
+        return AdapterLoss(self, TrainingLoss(self.ridge).local_loss(client, plan))
+
+    def start(self) -> Array:
+        return np.zeros(len(self.entries))
+
+    def applied(self, adapter: Array) -> Array:
+        params = self.base.copy()
+        params.flat[self.entries] += adapter
+        return params
+
+    def pull(self, adapter: Array, gradient: Array) -> Array:
+        return gradient.ravel()[self.entries]
+
+
+@record("recipe/low-rank-adapter")
+@dataclass(frozen=True, eq=False)
+class LowRankAdapter:
+    """The model's loss as a function of A and B, with A B^T added to rows of `base`.
+
+    down: the A that training starts from, of orthonormal columns; B starts from 0.
     """
 
-    name: ClassVar[str] = "fused"
-    source: ClassVar[str] = "Zhong et al., 2025"
-    needs: ClassVar[tuple[Any, ...]] = (("retained", "fit"), RATE)
-    keeps: ClassVar[tuple[str, ...]] = ("statistics",)
-    traits: ClassVar[frozenset[str]] = frozenset({CONTAINS_BEFORE})
-    tunable: ClassVar[Mapping[str, tuple[Any, ...]]] = {"rank": (4, 16), "rounds": (5, 20, 50)}
+    ridge: float
+    base: Array
+    first: int
+    down: Array
 
-    rank: int = 16
+    def local_loss(self, client: ClientData, plan: LocalPlan) -> AdapterLoss:
+        return AdapterLoss(self, TrainingLoss(self.ridge).local_loss(client, plan))
+
+    def start(self) -> Array:
+        columns = self.base.shape[1]
+        return np.concatenate([self.down, np.zeros((columns, self.down.shape[1]))])
+
+    def applied(self, adapter: Array) -> Array:
+        rows = len(self.down)
+        params = self.base.copy()
+        params[self.first : self.first + rows] += adapter[:rows] @ adapter[rows:].T
+        return params
+
+    def pull(self, adapter: Array, gradient: Array) -> Array:
+        rows = len(self.down)
+        part = gradient[self.first : self.first + rows]
+        return np.concatenate([part @ adapter[rows:], part.T @ adapter[:rows]])
+
+
+@dataclass(frozen=True, eq=False)
+class AdapterLoss:
+    """A training loss at the parameters with the adapter."""
+
+    adapter: Adapter
+    training: LocalLoss
+
+    @property
+    def count(self) -> int:
+        return self.training.count
+
+    def gradient(self, params: Array) -> Array:
+        gradient = self.training.gradient(self.adapter.applied(params))
+        return self.adapter.pull(params, gradient)
+
+    def batch(self, indices: Indices) -> AdapterLoss:
+        return replace(self, training=self.training.batch(indices))
+
+
+@record("method/fused")
+@dataclass(frozen=True)
+class Fused:
+    """`rounds` of an adapter on the `layers` tensors that a round of the retained changes most.
+
+    density: the share of their entries that are trained, drawn at random.
+    rank: in place of entries, an adapter A B^T of this rank on the most changed matrix; at most
+        the smaller of its sides. 0 is none.
+    """
+
+    promise: ClassVar[Promise] = "nothing"
     rounds: int = 20
     layers: int = 2
-    freeze: bool = False
-    steps: int | None = None
-    epochs: int | None = None
-    batch: int | None = None
-    rate: float | None = None
-    optimiser: str | None = None
+    density: float = 0.5
+    rank: int = 0
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if self.rank < 1 or self.rounds < 1 or self.layers < 0:
-            found = f"{self.rank}, {self.rounds} and {self.layers}"
-            raise InputError(f"fused takes a rank and rounds of 1 or more, and 0 layers or more; found {found}.")
+        check_positive(self, "rounds", "layers", "density")
+        if self.density > 1 or self.rank < 0:
+            raise InputError(
+                f"density is at most 1 and rank 0 or more; found {self.density:g} and {self.rank}."
+            )
 
-    def unlearn(self, removal: Removal) -> Unlearned:
-        """The head with what the adapters came to."""
-        how: Any = {name: getattr(self, name) for name in ("steps", "epochs", "batch", "rate", "optimiser")}
-        plan, base = local_plan(removal, **how), removal.params
-        names = self._most_sensitive(removal, plan)
-        adapters = Adapters.of(removal.problem, names, self.rank)
-        column, progress = adapters.start(self.seed), removal.watch("adapters")
-        frozen: dict[str, Array] = {"mask": adapters.mask()} if self.freeze else {}
-        for number in range(self.rounds):
-            now = replace(plan, rank=self.rank, layers=names, round=plan.round + number)
-            column = averaged(removal, fits(removal.retained, base, now, adapter=column, **frozen))
-            progress(Progress(number + 1, self.rounds))
-        delta = adapters.change(column)
-        kept = {**removal.before.without(removal.forgotten).kept}
-        kept[ADAPTER] = Kept({"delta": delta}, about=frozenset(removal.counts))
-        steps = plan.steps or plan.epochs or 1
-        return removal.finish(
-            self,
-            params=base + delta,
-            flops=4 * self.rounds * steps * removal.rows * base.size,
-            note=f"An adapter of {adapters.size} numbers on {', '.join(names)}; without it the old head is back.",
-            kept=kept,
-        )
+    def needs(self, removal: Removal) -> frozenset[Need]:
+        return frozenset({Need.RETAINED, Need.RETAINED_ROWS})
 
-    def _most_sensitive(self, removal: Removal, plan: Any) -> tuple[str, ...]:
-        """The matrices whose numbers change most in a round of the retained clients."""
-        known = matrices_of(removal.problem)
-        if not self.layers or len(known) <= self.layers:
-            return tuple(known)
-        sent = fits(removal.retained, removal.params, plan)
-        changes = np.mean([np.abs(one - removal.params) for one in sent.values()], axis=0)
-        score = {name: float(changes[where].mean()) for name, (where, _) in known.items()}
-        chosen = sorted(known, key=lambda name: (-score[name], name))[: self.layers]
-        return tuple(name for name in known if name in chosen)
+    def questions(self, removal: Removal) -> Sequence[Questions]:
+        params = removal.state.params
+        sizes = np.zeros(params.shape)  # at most: as if the largest tensors changed most
+        for span, _ in removal.state.model.tensors.values():
+            sizes[span] = sizes[span].size
+        recipe = self._adapter(removal, 0.0, sizes)
+        fit = fit_questions(recipe.start(), recipe, times=self.rounds)
+        return [
+            *choosing_questions(removal),
+            *rate_questions(removal),
+            fit_questions(params),
+            fit,
+        ]
 
+    def unlearn(self, removal: Removal) -> State:
+        fedavg = local_training(removal, removal.retained)
+        ridge = removal.ridge_choice.value
+        recipe = self._adapter(removal, ridge, self._changes(removal, fedavg))
+        adapter = recipe.start()
+        for number in range(removal.round, removal.round + self.rounds):
+            uploads = fedavg.uploads(removal.retained, adapter, number, ridge=ridge, recipe=recipe)
+            adapter = fedavg.step(adapter, uploads)
+        return removal.finish(recipe.applied(adapter), rounds=self.rounds)
 
-def dropped(trained: Trained) -> Array:
-    """The parameters without the adapter: those before the removal, but for rounding."""
-    if ADAPTER not in trained.kept:
-        raise NotFoundError("This run keeps no adapter to drop: it was not unlearned by fused, or not last.")
-    return np.asarray(trained.params - trained.kept[ADAPTER].arrays["delta"])
+    def _changes(self, removal: Removal, fedavg: FedAvg) -> Array:
+        """How far a round of the retained clients moves each parameter, in the mean."""
+        base = removal.state.params
+        ridge = removal.ridge_choice.value
+        uploads = fedavg.uploads(removal.retained, base, removal.round, ridge=ridge)
+        return np.asarray(np.mean([np.abs(upload.params - base) for _, upload in uploads], axis=0))
+
+    def _adapter(
+        self, removal: Removal, ridge: float, changes: Array
+    ) -> SparseAdapter | LowRankAdapter:
+        base = removal.state.params
+        generator = np.random.Generator(np.random.PCG64([self.seed, ADAPTER_STREAM]))
+        places: list[Place] = list(removal.state.model.tensors.values())
+        places.sort(key=lambda place: -float(changes[place[0]].mean()))
+        if self.rank:
+            span, shape = next(place for place in places if place[1][0] > 1)
+            rank = min(self.rank, *shape)
+            down = np.linalg.qr(generator.normal(size=(shape[0], rank)))[0]
+            return LowRankAdapter(ridge, base, span.start, np.ascontiguousarray(down))
+        numbers = np.arange(base.size).reshape(base.shape)
+        candidates = np.concatenate([numbers[span].ravel() for span, _ in places[: self.layers]])
+        size = max(1, round(self.density * len(candidates)))
+        entries = np.sort(generator.choice(candidates, size, replace=False))
+        return SparseAdapter(ridge, base, entries)

@@ -1,5 +1,0 @@
-"""`python -m probekit`."""
-
-from probekit.cli.main import main
-
-main()

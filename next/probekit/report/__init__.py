@@ -1,1 +1,0 @@
-"""Reports: one HTML page about one run or several, from plain values."""

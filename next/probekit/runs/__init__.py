@@ -1,1 +1,0 @@
-"""Runs: federated training and unlearning, written to a folder."""

@@ -1,1 +1,0 @@
-"""Unlearning: requests, removals, methods and the choice among them."""

@@ -1,1 +1,0 @@
-"""Signatures and, later, commitments: what binds a request, rows, statistics and a head."""

@@ -1,1 +1,0 @@
-"""From a data set, a backbone and a store to an embedding set."""

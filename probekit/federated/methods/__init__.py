@@ -1,1 +1,0 @@
-"""Training methods: one file each."""

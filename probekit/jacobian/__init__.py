@@ -1,1 +1,0 @@
-"""Whole networks, linearized by JVP: products, kernels, solvers. Needs torch."""

@@ -1,1 +1,0 @@
-"""Plain values as pages: HTML and Markdown from templates, pictures as SVG."""
