@@ -22,7 +22,7 @@ def verify(
     """Check a run against its rows: exit code 6 if anything is false, 7 if not all is shown."""
     from probekit.runs.verify import NOT_ATTESTED, WORDS, verify_run
 
-    found = verify_run(
+    result = verify_run(
         run,
         cache=output.open_cache(during_erasure=True),
         fingerprint=fingerprint,
@@ -30,15 +30,17 @@ def verify(
         within=within,
         progress=output.progress,
     )
-    output.table(("verdict", "claim"), [(WORDS[item.holds], item.claim) for item in found.findings])
-    output.warn(*found.notes)
-    output.print(found.conclusion)
+    output.table(
+        ("verdict", "claim"), [(WORDS[item.holds], item.claim) for item in result.findings]
+    )
+    output.warn(*result.notes)
+    output.print(result.conclusion)
     output.print(NOT_ATTESTED)
     output.fields(
         {
-            "digest of the head": found.head,
-            "fingerprint of the run": found.fingerprint,
-            "fingerprint of this state": found.state_fingerprint,
+            "digest of the head": result.head,
+            "fingerprint of the run": result.fingerprint,
+            "fingerprint of this state": result.state_fingerprint,
         }
     )
-    output.result(found.to_dict(), exit_code=found.exit_code)
+    output.result(result.to_dict(), exit_code=result.exit_code)

@@ -18,15 +18,15 @@ Factory = Callable[..., Any]
 LISTED = 10
 
 
-def nearest(name: str, known: list[str]) -> str:
-    """The known names that are close to one, or the first of them, for an error message."""
-    close = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
+def nearest(name: str, choices: list[str]) -> str:
+    """The choices that are close to a name, or the first of them, for an error message."""
+    close = difflib.get_close_matches(name, choices, n=3, cutoff=0.5)
     if close:
         return f"Did you mean {' or '.join(close)}?"
-    if not known:
+    if not choices:
         return "None is known."
-    listed = ", ".join(sorted(known)[:LISTED])
-    return f"Known: {listed}, ..." if len(known) > LISTED else f"Known: {listed}."
+    listed = ", ".join(sorted(choices)[:LISTED])
+    return f"Known: {listed}, ..." if len(choices) > LISTED else f"Known: {listed}."
 
 
 class Registry:
@@ -171,21 +171,22 @@ def configured(text: str, registry: Registry = METHODS) -> Any:
             )
     else:
         factory = registry.get(name)
-    known = _options(factory)
+    kinds = _options(factory)
     values: dict[str, str] = {}
     for position, part in enumerate(filter(None, options.split(","))):
         key, equals, value = part.strip().partition("=")
-        if not equals and position == 0 and known:
-            key, value = next(iter(known)), key
+        if not equals and position == 0 and kinds:
+            key, value = next(iter(kinds)), key
         values[key.replace("-", "_")] = value
-    own = {key: value for key, value in values.items() if key in known}
-    others = [f"{key}={value}" for key, value in values.items() if key not in known]
-    if others and "solver" not in own:
-        listed = ", ".join(known) or "none"
-        raise InputError(f"{name} has these options: {listed}; found {others[0]!r}. Leave it out.")
-    arguments = {key: _converted(key, value, known[key]) for key, value in own.items()}
-    if "solver" in own:
-        arguments["solver"] = configured(f"{own['solver']}:{','.join(others)}", SOLVERS)
+    arguments = {
+        key: _converted(key, value, kinds[key]) for key, value in values.items() if key in kinds
+    }
+    surplus = [f"{key}={value}" for key, value in values.items() if key not in kinds]
+    if "solver" in arguments:
+        arguments["solver"] = configured(f"{values['solver']}:{','.join(surplus)}", SOLVERS)
+    elif surplus:
+        listed = ", ".join(kinds) or "none"
+        raise InputError(f"{name} has these options: {listed}; found {surplus[0]!r}. Leave it out.")
     return factory(**arguments)
 
 

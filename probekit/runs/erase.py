@@ -91,9 +91,8 @@ class Erasure:
             runs={name: os.path.relpath(folder, root) for name, folder in runs.items() if name},
         )
         with self.cache.changing():
-            sharing = {
-                _run_id(place) for place in _sharing(self.run, self.cache, intent, self.gone)
-            }
+            folders = _sharing(self.run, self.cache, intent, self.gone)
+            sharing = {_run_id(folder) for folder in folders}
             if not sharing <= intent.runs.keys():
                 raise CacheError(
                     "Another run of these rows was trained meanwhile. Run the same command again."
@@ -141,9 +140,9 @@ def plan_erasure(
                 f"An erasure in {store.root} is not finished. Run the same command without "
                 "--dry-run."
             )
-        places = _finish(intent, store, run.folder, frozenset(gone), progress)
+        folders = _finish(intent, store, run.folder, frozenset(gone), progress)
         if intent.request == request:
-            counts = dict.fromkeys(places, 0)
+            counts = dict.fromkeys(folders, 0)
             done = Erasure(run.folder, store, request, intent.clients, intent.samples, counts)
             return replace(done, finished=True)
     return _plan(run, request, clients, samples, where, frozenset(gone), progress)
@@ -173,9 +172,9 @@ def _plan(
     ids = tuple(sorted({hex_id(row) for row in rows.ids[mask]}))
     intent = Intent("", request, run.newest.description.id, tuple(sorted(clients)), ids, {})
     counts: dict[Path, int] = {}
-    for place in [run.folder, *_sharing(run.folder, run.cache, intent, gone)]:
-        sharing = run if place == run.folder else Run(place, cache=run.cache)
-        counts[place] = int(_erased_rows(sharing.newest, intent).sum())
+    for folder in [run.folder, *_sharing(run.folder, run.cache, intent, gone)]:
+        sharing = run if folder == run.folder else Run(folder, cache=run.cache)
+        counts[folder] = int(_erased_rows(sharing.newest, intent).sum())
         _check_remaining(sharing, intent)
         _unlearn(sharing, intent, dry_run=True, progress=progress)
     return Erasure(run.folder, run.cache, request, intent.clients, ids, counts, gone)
@@ -183,12 +182,12 @@ def _plan(
 
 def _check_remaining(run: Run, intent: Intent) -> None:
     stored = run.newest
-    left = stored.all_rows.take(~_erased_rows(stored, intent))
-    remaining = layout.retained(left, _rewritten(stored.events, left))
-    if not remaining.counts() or (remaining.targets is None and len(remaining.classes) < 2):
+    remaining = stored.all_rows.take(~_erased_rows(stored, intent))
+    retained = layout.retained(remaining, _rewritten(stored.events, remaining))
+    if not retained.counts() or (retained.targets is None and len(retained.classes) < 2):
         raise InputError(
-            f"A head needs rows of two classes; {run.folder} would have {len(remaining)} rows of "
-            f"{len(remaining.classes)}. Erase less, or delete this run and pass --gone "
+            f"A head needs rows of two classes; {run.folder} would have {len(retained)} rows of "
+            f"{len(retained.classes)}. Erase less, or delete this run and pass --gone "
             f"{stored.description.id}."
         )
 
@@ -202,37 +201,40 @@ def _erased_rows(stored: StoredState, intent: Intent) -> Mask:
 
 def _sharing(run: Path, cache: Cache, intent: Intent, gone: frozenset[str]) -> list[Path]:
     """The other runs that hold these samples: those that the cache knows, and those beside."""
-    known = _known_runs(run, cache, gone)
-    others = [place for name, place in known.items() if name != intent.run]
+    folders = [
+        folder
+        for run_id, folder in _runs_of_cache(run, cache, gone).items()
+        if run_id != intent.run
+    ]
     return [
-        place
-        for place in others
-        if StoredState.newest(layout.find_run(place)).all_rows.with_ids(intent.samples).any()
+        folder
+        for folder in folders
+        if StoredState.newest(layout.find_run(folder)).all_rows.with_ids(intent.samples).any()
     ]
 
 
-def _known_runs(run: Path, cache: Cache, gone: frozenset[str]) -> dict[str, Path]:
-    """Runs by their ids. One that was written and is not where the cache knows it is asked for."""
+def _runs_of_cache(run: Path, cache: Cache, gone: frozenset[str]) -> dict[str, Path]:
+    """Folders of runs by their ids; refused where a run that was written is missing."""
     noted = noted_runs(cache)
-    folders = {run.parent, *(entry.folder(cache).parent for entry in noted.values())}
-    beside = [path.parent for folder in folders for path in sorted(folder.glob("[!.]*/run.json"))]
-    found: dict[str, Path] = {}
-    for place in {*beside, run}:
-        name = _run_id(place)
-        if name and name in found:
+    parents = {run.parent, *(entry.folder(cache).parent for entry in noted.values())}
+    beside = [path.parent for parent in parents for path in sorted(parent.glob("[!.]*/run.json"))]
+    folders: dict[str, Path] = {}
+    for folder in {*beside, run}:
+        run_id = _run_id(folder)
+        if run_id and run_id in folders:
             raise InputError(
-                f"Every run must be there once; {place} and {found[name]} are the same. Remove the "
-                "copy."
+                f"Every run must be there once; {folder} and {folders[run_id]} are the same. "
+                "Remove the copy."
             )
-        if name:
-            found[name] = place
-    for name, entry in noted.items():
-        if entry.done and name not in found and name not in gone:
+        if run_id:
+            folders[run_id] = folder
+    for run_id, entry in noted.items():
+        if entry.done and run_id not in folders and run_id not in gone:
             raise NotFoundError(
                 f"Every run of this cache must be here; one is not at {entry.folder(cache)}. Move "
-                f"it beside {run}, or pass --gone {name} if it is lost."
+                f"it beside {run}, or pass --gone {run_id} if it is lost."
             )
-    return found
+    return folders
 
 
 def _run_id(folder: Path) -> str:
@@ -247,30 +249,30 @@ def _finish(
     intent: Intent, cache: Cache, run: Path, gone: frozenset[str], progress: Progress
 ) -> list[Path]:
     """All steps that are not done yet; the folders of the runs."""
-    known = _known_runs(run, cache, gone)
-    places = []
-    for name, path in intent.runs.items():
-        place = known.get(name, Path(os.path.normpath(cache.root.resolve() / path)))
-        if _run_id(place) == name:
-            places.append(place)
-        elif name not in gone:
+    runs = _runs_of_cache(run, cache, gone)
+    folders = []
+    for run_id, path in intent.runs.items():
+        folder = runs.get(run_id, Path(os.path.normpath(cache.root.resolve() / path)))
+        if _run_id(folder) == run_id:
+            folders.append(folder)
+        elif run_id not in gone:
             raise NotFoundError(
-                f"A run that is being erased from is not at {place}. Move it beside {run}, or pass "
-                f"--gone {name} if it is lost."
+                f"A run that is being erased from is not at {folder}. Move it beside {run}, or "
+                f"pass --gone {run_id} if it is lost."
             )
-    for place in places:
-        _erase_from_run(Run(place, cache=cache), intent, progress)
+    for folder in folders:
+        _erase_from_run(Run(folder, cache=cache), intent, progress)
     remove_samples(cache, intent.ids)
     noted = noted_runs(cache)
-    parents = {place.parent for place in (run, *places)}
+    parents = {folder.parent for folder in (run, *folders)}
     parents |= {entry.folder(cache).parent for entry in noted.values()}
-    for folder in parents:
-        _sweep(folder)
+    for parent in parents:
+        _sweep(parent)
     if gone & noted.keys():
         with cache.changing():
             write_runs(cache, {name: noted[name] for name in noted if name not in gone})
     finish(cache)
-    return places
+    return folders
 
 
 def _unlearn(run: Run, intent: Intent, *, dry_run: bool, progress: Progress) -> None:
@@ -278,10 +280,10 @@ def _unlearn(run: Run, intent: Intent, *, dry_run: bool, progress: Progress) -> 
     stored = run.newest
     clients = intent.clients if stored.description.id == intent.run else ()
     retained = stored.rows
-    held = [name for name in clients if retained.held_by([name]).any()]
-    if held:
-        run.unlearn(client=held, dry_run=dry_run, progress=progress)
-        retained = retained.take(~retained.held_by(held)) if dry_run else run.newest.rows
+    leaving = [name for name in clients if retained.held_by([name]).any()]
+    if leaving:
+        run.unlearn(client=leaving, dry_run=dry_run, progress=progress)
+        retained = retained.take(~retained.held_by(leaving)) if dry_run else run.newest.rows
     mask = retained.with_ids(intent.samples)
     samples = sorted({hex_id(row) for row in retained.ids[mask]})
     if samples:
@@ -297,39 +299,39 @@ def _erase_from_run(run: Run, intent: Intent, progress: Progress) -> None:
         stored = Run(run.folder, cache=run.cache).newest
         rows = stored.all_rows
         erased = _erased_rows(stored, intent)
-        left = rows.take(~erased)
+        remaining = rows.take(~erased)
         if not is_written:
             event = Erased(layout.now(), int(erased.sum()), intent.token)
-            events = [*_rewritten(stored.events, left), event]
-            retained = layout.retained(left, events)
+            events = [*_rewritten(stored.events, remaining), event]
+            retained = layout.retained(remaining, events)
             with new_folder(layout.state_folder(run.folder, stored.number + 1)) as aside:
                 write_state(
                     aside, retained, stored.state, stored.certificate, events, stored.description
                 )
         if erased.any():
-            write_bytes(run.folder / layout.ROWS, dump(left))
+            write_bytes(run.folder / layout.ROWS, dump(remaining))
         for number in layout.state_numbers(run.folder)[:-1]:
             remove_folder(layout.state_folder(run.folder, number))
 
 
-def _rewritten(events: Collection[AnyEvent], left: RunRows) -> list[AnyEvent]:
+def _rewritten(events: Collection[AnyEvent], remaining: RunRows) -> list[AnyEvent]:
     """A history without the names of clients and samples that have no rows any more."""
-    known = {hex_id(row) for row in left.ids}
+    samples = {hex_id(row) for row in remaining.ids}
     rewritten: list[AnyEvent] = []
     before = 0
     for event in events:
         changed: AnyEvent = event
         if isinstance(event, Trained) and event.poison is not None:
             poison = Poison.parse(event.poison)
-            if poison.client not in left.clients or poison.target not in left.outputs:
+            if poison.client not in remaining.clients or poison.target not in remaining.outputs:
                 changed = msgspec.structs.replace(event, poison=None)
         elif isinstance(event, Unlearned):
             changed = msgspec.structs.replace(
                 event,
-                clients=tuple(name for name in event.clients if name in left.clients),
-                samples=tuple(sample for sample in event.samples if sample in known),
+                clients=tuple(name for name in event.clients if name in remaining.clients),
+                samples=tuple(sample for sample in event.samples if sample in samples),
             )
-            after = int(layout.forgotten(left, [*rewritten, changed]).sum())
+            after = int(layout.forgotten(remaining, [*rewritten, changed]).sum())
             changed = msgspec.structs.replace(changed, rows=after - before)
             before = after
         rewritten.append(changed)

@@ -128,14 +128,14 @@ def _committed_with(plan: TrainingPlan, run: Run, replaced: frozenset[str]) -> t
     gone = stored.all_rows.held_by(replaced)
     stays = np.ones(len(stored.commitment), bool)
     stays[stored.all_rows.leaves[gone]] = False
-    known = stored.all_rows.take(~gone)
-    known = replace(known, leaves=(np.cumsum(stays) - 1)[known.leaves])
+    earlier = stored.all_rows.take(~gone)
+    earlier = replace(earlier, leaves=(np.cumsum(stays) - 1)[earlier.leaves])
     added = leaves_of(plan.rows, matrix_of(plan.rows, stored.description, run.cache))
     leaves = np.concatenate([stored.commitment[stays], added])
     by_value = np.argsort(id_keys(leaves))
     places = np.empty(len(leaves), np.int64)
     places[by_value] = np.arange(len(leaves))
-    old = replace(known, leaves=places[known.leaves])
+    old = replace(earlier, leaves=places[earlier.leaves])
     new = replace(plan.rows, leaves=places[len(leaves) - len(added) :])
     return old.joined(new), np.ascontiguousarray(leaves[by_value])
 

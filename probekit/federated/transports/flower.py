@@ -136,26 +136,26 @@ class FlowerTransport:
         registered = _registered(grid, nodes, timeout)
         transport = cls(grid, {}, {}, timeout)
         replies = transport._ask(dict.fromkeys(registered, b""), "describe")
-        found: dict[str, tuple[int, Description]] = {}
+        clients: dict[str, tuple[int, Description]] = {}
         failures: dict[str, Failure] = {}
         for node, registered_name in registered.items():
             description = _read_description(replies.get(node), registered_name)
             if isinstance(description, Failure):
                 failures[registered_name or f"node {node}"] = description
-            elif description.name in found:
+            elif description.name in clients:
                 raise InputError(
                     f"Each client has one node; {description.name!r} is said by nodes {node} and "
-                    f"{found[description.name][0]}. Rename one, or register the nodes by name."
+                    f"{clients[description.name][0]}. Rename one, or register the nodes by name."
                 )
             else:
-                found[description.name] = (node, description)
-        if failures and len(found) < (at_least or len(registered)):
+                clients[description.name] = (node, description)
+        if failures and len(clients) < (at_least or len(registered)):
             raise MissingClients(failures)
-        _check_alike([description for _, description in found.values()])
+        _check_alike([description for _, description in clients.values()])
         return replace(
             transport,
-            nodes={name: node for name, (node, _) in found.items()},
-            descriptions={name: description for name, (_, description) in found.items()},
+            nodes={name: node for name, (node, _) in clients.items()},
+            descriptions={name: description for name, (_, description) in clients.items()},
             missing=failures,
         )
 
@@ -202,12 +202,12 @@ def _registered(grid: Grid, nodes: int, timeout: float) -> dict[int, str]:
     """The nodes that are online, with the names that they were registered by, if they were."""
     deadline = time.monotonic() + timeout
     while True:
-        found = {info.node_id: info.name for info in grid.get_nodes()}
-        if len(found) >= nodes:
-            return found
+        online = {info.node_id: info.name for info in grid.get_nodes()}
+        if len(online) >= nodes:
+            return online
         if time.monotonic() > deadline:
             raise InputError(
-                f"{nodes} nodes were expected in {timeout:g} s; found {len(found)}. Start "
+                f"{nodes} nodes were expected in {timeout:g} s; found {len(online)}. Start "
                 "flower-supernode at each client, or ask for fewer."
             )
         time.sleep(POLL_SECONDS)
