@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from probekit.embeddings import Encoding as Encoding
     from probekit.errors import ProbekitError as ProbekitError
     from probekit.estimators import KNNProbe as KNNProbe
+    from probekit.estimators import LDAProbe as LDAProbe
+    from probekit.estimators import NearestMeanProbe as NearestMeanProbe
     from probekit.estimators import RidgeProbe as RidgeProbe
     from probekit.extraction import ExtractOptions as ExtractOptions
     from probekit.extraction.extract import extract as extract
@@ -34,6 +36,8 @@ _HOMES = {
     "ExtractOptions": "probekit.extraction",
     "Head": "probekit.heads",
     "KNNProbe": "probekit.estimators",
+    "LDAProbe": "probekit.estimators",
+    "NearestMeanProbe": "probekit.estimators",
     "ProbeResult": "probekit.probing",
     "ProbekitError": "probekit.errors",
     "Run": "probekit.runs.run",

@@ -15,8 +15,9 @@ from probekit.arrays import Array, Indices, Json
 from probekit.embeddings import EmbeddingSet
 from probekit.errors import InputError
 from probekit.heads import Head, task_of
-from probekit.linear.calibration import left_out_temperature
+from probekit.linear.calibration import best_temperature, left_out_temperature
 from probekit.linear.knn import Weighting, knn_votes
+from probekit.linear.lda import LdaChoice, LdaPath, left_out, search_shrinkage
 from probekit.linear.leave_one_out import RidgeSearch, left_out_scores, search_ridge
 from probekit.linear.ridge import Intercept, RidgePath, solve_ridge
 from probekit.linear.stats import SufficientStats, normalized
@@ -70,6 +71,60 @@ def fit_ridge(
         fit={"ridge": choice.value, "ridge_choice": choice.method},
     )
     return head, choice
+
+
+def fit_lda(
+    embeddings: EmbeddingSet,
+    *,
+    shrinkage: float | str = "auto",
+    normalize: str = "none",
+    groups: ArrayLike | None = None,
+) -> tuple[Head, LdaChoice]:
+    """A head by linear discriminant analysis, and how its shrinkage was chosen.
+
+    shrinkage: from 0 (the rows' own covariance) to 1 (a sphere), or "auto", the most accurate on
+    left-out rows. With one row a class it is the nearest mean. groups: as in `fit_ridge`.
+    """
+    train = normalized(embeddings, normalize)
+    path = LdaPath.of(SufficientStats.from_rows(train))
+    choice = search_shrinkage(path, train, shrinkage, groups=groups)
+    fit: dict[str, Json] = {"shrinkage": choice.value, "shrinkage_choice": choice.method}
+    return _discriminant(path, choice.value, train, normalize, groups, fit), choice
+
+
+def fit_nearest_mean(
+    embeddings: EmbeddingSet, *, normalize: str = "none", groups: ArrayLike | None = None
+) -> Head:
+    """The head that predicts the class whose mean is nearest.
+
+    groups: rows of one are left out together, for the temperature of `predict_proba`.
+    """
+    train = normalized(embeddings, normalize)
+    path = LdaPath.of(SufficientStats.from_rows(train))
+    return _discriminant(path, None, train, normalize, groups, {})
+
+
+def _discriminant(
+    path: LdaPath,
+    shrinkage: float | None,
+    train: EmbeddingSet,
+    normalize: str,
+    groups: ArrayLike | None,
+    fit: dict[str, Json],
+) -> Head:
+    temperature = None
+    try:
+        parts = list(left_out(path, train, [shrinkage], groups=groups))
+        if parts:
+            temperature = best_temperature(
+                np.concatenate([part.scores for part in parts]),
+                np.concatenate([part.labels for part in parts]),
+                np.concatenate([part.weights for part in parts]),
+            )
+    except InputError:  # a row that alone spans a direction, or one group only
+        pass
+    params = path.params(shrinkage)
+    return Head.from_params(params, train, normalize=normalize, temperature=temperature, fit=fit)
 
 
 @dataclass(frozen=True, eq=False)
@@ -147,6 +202,15 @@ class _Probe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         rows = validate_data(self, X, reset=False, dtype=[np.float64, np.float32])
         return self.head_.decision(rows)
 
+    def _set_coefficients(self, head: Head) -> None:
+        """Of two classes, the second's less the first's."""
+        self.temperature_ = head.temperature
+        self.coef_ = head.weights.T
+        self.intercept_ = head.intercept
+        if len(self.classes_) == 2:
+            self.coef_ = self.coef_[1:] - self.coef_[:1]
+            self.intercept_ = self.intercept_[1:] - self.intercept_[:1]
+
     def _training_set(
         self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None
     ) -> tuple[EmbeddingSet, Indices]:
@@ -210,12 +274,60 @@ class RidgeProbe(_Probe):
             groups=groups,
         )
         self.ridge_ = self.choice_.value
-        self.temperature_ = self.head_.temperature
-        self.coef_ = self.head_.weights.T
-        self.intercept_ = self.head_.intercept
-        if len(self.classes_) == 2:
-            self.coef_ = self.coef_[1:] - self.coef_[:1]
-            self.intercept_ = self.intercept_[1:] - self.intercept_[:1]
+        self._set_coefficients(self.head_)
+        return self
+
+
+class LDAProbe(_Probe):
+    """Linear discriminant analysis: scikit-learn's with solver="lsqr" and this shrinkage.
+
+    shrinkage: from 0 to 1, or "auto" (the most accurate on rows left out in turn).
+    normalize: "none", or "l2" for rows of norm 1.
+
+    Fitted: classes_, coef_, intercept_, shrinkage_, choice_ (all shrinkages and their accuracies),
+    temperature_, head_; as in RidgeProbe.
+    """
+
+    head_: Head
+
+    def __init__(self, shrinkage: float | str = "auto", *, normalize: str = "none") -> None:
+        self.shrinkage = shrinkage
+        self.normalize = normalize
+
+    def fit(
+        self,
+        X: ArrayLike,
+        y: ArrayLike,
+        sample_weight: ArrayLike | None = None,
+        groups: ArrayLike | None = None,
+    ) -> Self:
+        """Fit to these rows; weights and groups as in RidgeProbe."""
+        embeddings, used = self._training_set(X, y, sample_weight)
+        if groups is not None:
+            groups = np.asarray(groups)[used]
+        self.head_, self.choice_ = fit_lda(
+            embeddings, shrinkage=self.shrinkage, normalize=self.normalize, groups=groups
+        )
+        self.shrinkage_ = self.choice_.value
+        self._set_coefficients(self.head_)
+        return self
+
+
+class NearestMeanProbe(_Probe):
+    """The class whose mean is nearest: scikit-learn's NearestCentroid, with probabilities.
+
+    Fitted: classes_, coef_, intercept_, temperature_, head_; as in RidgeProbe.
+    """
+
+    head_: Head
+
+    def __init__(self, *, normalize: str = "none") -> None:
+        self.normalize = normalize
+
+    def fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
+        embeddings, _ = self._training_set(X, y, sample_weight)
+        self.head_ = fit_nearest_mean(embeddings, normalize=self.normalize)
+        self._set_coefficients(self.head_)
         return self
 
 

@@ -18,13 +18,23 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from probekit.embeddings import EmbeddingSet
 from probekit.errors import InputError
-from probekit.estimators import KNNProbe, Neighbors, RidgeProbe, fit_ridge
+from probekit.estimators import (
+    KNNProbe,
+    LDAProbe,
+    NearestMeanProbe,
+    Neighbors,
+    RidgeProbe,
+    fit_ridge,
+)
 from probekit.heads import load_head
 from tests.oracles import one_hot, random_set, refitted_scores, relative_error, ridge_by_lstsq
 
 KINDS = [
     RidgeProbe(),
     RidgeProbe(0.1, intercept="penalized", normalize="l2"),
+    LDAProbe(),
+    LDAProbe(0.1, normalize="l2"),
+    NearestMeanProbe(),
     KNNProbe(),
     KNNProbe(3, weights="uniform"),
 ]
