@@ -29,6 +29,7 @@ from probekit.extraction.sources import RowSplits, read_rows
 from probekit.extraction.vectors import VectorOptions
 from probekit.federated.federation import Federation
 from probekit.federated.state import KeptStatistics, State
+from probekit.federated.training.fedavg import FedAvg
 from probekit.files import (
     ASIDE,
     new_folder,
@@ -45,6 +46,7 @@ from probekit.registry import nearest
 from probekit.runs import layout
 from probekit.runs.layout import Commitment, Cost, Description, Trained
 from probekit.runs.options import TrainOptions
+from probekit.runs.rounds import SavedRounds
 from probekit.runs.rows import (
     SERVER,
     TEST,
@@ -169,9 +171,7 @@ class TrainingPlan:
             kept = KeptStatistics(self.sums) if self.sums else None
             federation = data.federation(model, kept, connect)
             try:
-                state = options.trainer().train(
-                    federation, ridge=options.setting(), progress=progress
-                )
+                state = self._train(federation, model, progress)
             except MissingClients as missing:
                 rows = rows.take(~rows.held_by(missing.reasons))
                 if options.at_least is None or len(rows.counts()) < options.at_least:
@@ -179,6 +179,23 @@ class TrainingPlan:
                 notes += [f"Without {name}: {why}." for name, why in missing.reasons.items()]
             else:
                 return data, federation, state, tuple(notes)
+
+    def _train(self, federation: Federation, model: Model, progress: Progress) -> State:
+        """FedAvg goes on after the rounds that a killed command did."""
+        options = self.description.options
+        trainer = options.trainer()
+        if not isinstance(trainer, FedAvg):
+            return trainer.train(federation, ridge=options.setting(), progress=progress)
+        clients = "".join(f"{name} {rows}\n" for name, rows in federation.clients.items())
+        description = replace(self.description, id="", network=model.digest)
+        training = [description.dump(), clients.encode(), self.rows.ids.tobytes()]
+        training += [self.rows.holders.tobytes(), self.rows.answers.tobytes()]
+        saved = SavedRounds(self.folder, b"".join(training))
+        # noted before, so that an erasure finds what a kill leaves here
+        note_run(self.cache, self.description.id, self.folder, done=False)
+        state = trainer.train(federation, ridge=options.setting(), progress=progress, resume=saved)
+        saved.remove()
+        return state
 
     def _model(self, data: RunData, progress: Progress) -> Model:
         """What is trained; a network starts from weights that are pretrained here."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Literal, Self, TypeVar, get_args
+from typing import Literal, Protocol, Self, TypeVar, get_args
 
 import numpy as np
 
@@ -39,6 +39,15 @@ CURVATURE_OUTLIER = 1e4
 ROUNDING = 1e-6
 
 
+class Resume(Protocol):
+    """What remembers the rounds that are done, so that a killed training goes on with them."""
+
+    def read(self) -> tuple[int, Array] | None:
+        """How many, and the parameters after them."""
+
+    def write(self, rounds: int, params: Array) -> None: ...
+
+
 @record("trainer/fedavg")
 @dataclass(frozen=True)
 class FedAvg:
@@ -70,11 +79,20 @@ class FedAvg:
                 raise InputError(f"{name} must be above 0 and at most 1; found {share:g}.")
 
     def train(
-        self, federation: Federation, *, ridge: float | RidgeRule, progress: Progress = silent
+        self,
+        federation: Federation,
+        *,
+        ridge: float | RidgeRule,
+        progress: Progress = silent,
+        resume: Resume | None = None,
     ) -> State:
-        """Rounds from the start; a rate that was left open is in the state's trainer."""
+        """Rounds from the start; a rate that was left open is in the state's trainer.
+
+        resume: goes on after the rounds that it has; not where the history is kept.
+        """
         if "history" in self.keep:
             self._check_history(federation)
+            resume = None
         statistics = None
         if "statistics" in self.keep:
             statistics = KeptStatistics(collect_stats(federation, progress=progress))
@@ -84,9 +102,10 @@ class FedAvg:
             choice = choose_ridge(ridge, federation)
         trainer = self.with_rate(federation, ridge=choice.value)
         weights = trainer.weights(federation)
-        params = trainer.start_params(federation.model)
+        done = None if resume is None else resume.read()
+        first, params = done or (0, trainer.start_params(federation.model))
         rounds: list[Round] = []
-        for number in range(self.rounds):
+        for number in range(first, self.rounds):
             drawn = trainer.draw(federation, number)
             uploads = trainer.uploads(federation, params, number, ridge=choice.value, clients=drawn)
             if "history" in self.keep:
@@ -94,6 +113,8 @@ class FedAvg:
                 uploads = iter(rounds[-1].uploads.items())
             params = trainer.step(params, uploads, weights)
             progress(Step("rounds", number + 1, self.rounds))
+            if resume is not None:
+                resume.write(number + 1, params)
         kept: list[Kept] = [] if statistics is None else [statistics]
         if "gradients" in self.keep:
             kept.append(gradients_at(federation, params))
