@@ -20,6 +20,7 @@ from probekit.certificates.bounds import (
     strongly_convex,
     summing_error,
 )
+from probekit.certificates.linearized import ROUNDING, LinearizedBounds, certified_rows
 from probekit.embeddings import BLOCK, EmbeddingSet
 from probekit.errors import InputError
 from probekit.federated.client import ClientData
@@ -33,7 +34,7 @@ from probekit.linear.solvers import Map, conjugate_gradient
 from probekit.objective import Model, Squares
 from probekit.records import record
 
-Evidence = Literal["statistics", "gradients"]
+Evidence = Literal["statistics", "gradients", "linearized"]
 PRODUCTS = 10
 """Rounds of products that may be asked for to sharpen a bound."""
 NEAR = 1e-6
@@ -44,7 +45,15 @@ STALE_CLASSES = "The head has classes that no retained row has."
 TRUSTED: dict[Evidence, str] = {
     "statistics": "Assumed: the clients' statistics are those of their rows.",
     "gradients": "Assumed: the clients' gradients and products are those of their rows.",
+    "linearized": (
+        "Assumed: the clients' gradients are those of their rows, and rounding moves them by at "
+        f"most {ROUNDING:g} of the size of their terms."
+    ),
 }
+LINEARIZED = (
+    "The minimum is that of the network linearized around its first weights, of which nothing is "
+    "said."
+)
 
 
 @record("certificate")
@@ -92,6 +101,7 @@ class Certificate:
         kept = f"{self.certified_rows:,} of {self.test_rows:,} test rows provably keep their class."
         optional = {
             kept: self.test_rows > 0,
+            LINEARIZED: self.evidence == "linearized",
             TRUSTED[self.evidence]: True,
             STALE_RIDGE: self.stale_ridge,
             STALE_CLASSES: self.stale_classes,
@@ -193,10 +203,10 @@ def certify(
     class_labels: outputs are classes, of which each should have a row.
     """
     model = state.model
-    if not isinstance(model, LinearModel):
+    if not model.is_linear:
         raise InputError(
-            f"Certificates are about linear models; found a {type(model).__name__}. "
-            "Compare it with a retrained one."
+            "A certificate needs a convex loss; a conventional network has none. Compare it with a "
+            "retrained one (evaluate), or linearize it (--linearize)."
         )
     kept = state.get(KeptStatistics)
     squares = isinstance(model.loss, Squares)
@@ -210,6 +220,8 @@ def certify(
             f"{retained.model.classes}. Pass the federation of the retained rows."
         )
     penalized = bool((model.penalized == 1).all()) and state.ridge > 0
+    if not isinstance(model, LinearModel):
+        return _certify_linearized(state, retained, test, class_labels=class_labels)
     if not squares or (penalized and retained.has_rows):
         return _certify_by_gradients(state, model, retained, test, class_labels=class_labels)
     collected = KeptStatistics(collect_stats(retained))
@@ -240,7 +252,8 @@ def certify_by_statistics(
         summing=summing_error(kept.parts.values()),
     )
     stale = class_labels and bool((kept.total.target_squares == 0).any())
-    return _certificate(state, bounds, "statistics", test, stale_classes=stale)
+    certified = 0 if test is None else bounds.certified_rows(test)
+    return _certificate(state, bounds, "statistics", test, certified, stale_classes=stale)
 
 
 @np.errstate(over="ignore", invalid="ignore")  # what is not finite is refused
@@ -269,7 +282,24 @@ def _certify_by_gradients(
     if bounds.distance > NEAR * float(np.linalg.norm(state.params)):
         bounds = rounds.sharpened(bounds, gradient)
     stale = class_labels and rounds.lacks_classes
-    return _certificate(state, bounds, "gradients", test, stale_classes=stale)
+    certified = 0 if test is None else bounds.certified_rows(test)
+    return _certificate(state, bounds, "gradients", test, certified, stale_classes=stale)
+
+
+def _certify_linearized(
+    state: State, retained: Federation, test: EmbeddingSet | None, *, class_labels: bool
+) -> Certificate:
+    """By a gradient round in float64 over the network's linearization."""
+    if not state.ridge > 0:
+        raise InputError(
+            "A certificate of a linearized network needs a ridge above 0; found 0. Pass --ridge."
+        )
+    bounds = LinearizedBounds.of(retained, state.params, state.ridge).stated
+    certified = 0
+    if test is not None:
+        certified = certified_rows(state.model, state.params, bounds.distance, test)
+    stale = class_labels and bounds.lacks_classes
+    return _certificate(state, bounds, "linearized", test, certified, stale_classes=stale)
 
 
 @dataclass(frozen=True, eq=False)
@@ -362,9 +392,10 @@ class _Rounds:
 
 def _certificate(
     state: State,
-    bounds: Bounds,
+    bounds: Bounds | LinearizedBounds,
     evidence: Evidence,
     test: EmbeddingSet | None,
+    certified: int,
     *,
     stale_classes: bool,
 ) -> Certificate:
@@ -375,7 +406,7 @@ def _certificate(
         distance=bounds.distance,
         excess_loss=bounds.excess_loss,
         test_rows=0 if test is None else len(test),
-        certified_rows=0 if test is None else bounds.certified_rows(test),
+        certified_rows=certified,
         residual=bounds.residual,
         allowance=bounds.allowance,
         curvature=bounds.curvature,
