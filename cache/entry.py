@@ -14,11 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from probekit.arrays import Ids, Indices, id_keys
-from probekit.cache.rows import IdIndex, RowFile, StoredRows, as_slice, map_rows
+from probekit.cache.rows import IdIndex, RowFile, StoredRows, map_rows
 from probekit.cache.tensors import REPAIR, SUFFIX, write_tensors
 from probekit.embeddings import Encoding, Rows
 from probekit.errors import CorruptError, MismatchError
 from probekit.files import is_held, read_typed, remove_files, write_json
+from probekit.rows import as_slice
 
 if TYPE_CHECKING:
     from probekit.cache.store import Cache

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from probekit.arrays import Ids, Indices, hex_id, id_keys, stack_ids
 from probekit.cache.tensors import REPAIR, map_tensors
 from probekit.errors import CorruptError
+from probekit.rows import as_slice
 
 MAPPED_FILES = 16
 """A mapping keeps a file descriptor open, and there may be thousands of files."""
@@ -152,13 +153,6 @@ class StoredRows:
             targets = np.flatnonzero(numbers == number)
             matrix[as_slice(targets)] = files[number].rows()[as_slice(rows[targets])]
         return matrix
-
-
-def as_slice(positions: Indices) -> Indices | slice:
-    """Neighbors as a slice, which copies nothing; all others as they are."""
-    if len(positions) and (np.diff(positions) == 1).all():
-        return slice(positions[0], positions[-1] + 1)
-    return positions
 
 
 def _locate(files: Sequence[RowFile], ids: Ids) -> Indices:

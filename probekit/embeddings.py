@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 import msgspec
 import numpy as np
@@ -27,6 +27,8 @@ from probekit.arrays import (
     texts,
 )
 from probekit.errors import InputError
+from probekit.rows import Rows as Rows
+from probekit.rows import pick_rows
 
 SCHEMA = 1
 """Raised when equal identities would mean other numbers."""
@@ -34,18 +36,6 @@ DTYPES = ("float32", "float16", "float64")
 UNLABELED = -1
 BLOCK = 4096
 SHOWN_ROWS = 3
-
-
-class Rows(Protocol):
-    """An (n, d) matrix: an array, a memory map, or several of them read as one."""
-
-    @property
-    def shape(self) -> tuple[int, ...]: ...
-    @property
-    def dtype(self) -> np.dtype[Any]: ...
-    def __len__(self) -> int: ...
-    def __getitem__(self, index: Any) -> NDArray[Any]: ...
-    def __array__(self, dtype: Any = None, *, copy: bool | None = None) -> NDArray[Any]: ...
 
 
 @dataclass(frozen=True)
@@ -236,10 +226,9 @@ class EmbeddingSet:
         return hasher.hexdigest()
 
     def take(self, indices: Indices) -> Self:
-        """These rows, in this order."""
+        """These rows, in this order; many are not copied but read when they are asked for."""
         columns = {name: column[indices] for name, column in self.columns.items()}
-        part = self._part(indices)
-        return replace(part, rows=np.ascontiguousarray(part.rows), columns=columns)
+        return replace(self._part(indices), columns=columns)
 
     def blocks(self, size: int = BLOCK) -> Iterator[Self]:
         """The set in pieces; columns are left out of them."""
@@ -249,7 +238,7 @@ class EmbeddingSet:
     def _part(self, index: Indices | slice) -> Self:
         return replace(
             self,
-            rows=self.rows[index],
+            rows=self.rows[index] if isinstance(index, slice) else pick_rows(self.rows, index),
             ids=self.ids[index],
             labels=None if self.labels is None else self.labels[index],
             targets=None if self.targets is None else self.targets[index],

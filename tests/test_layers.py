@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-GROUND = {"errors", "files", "registry", "progress", "arrays", "records"}
+GROUND = {"errors", "files", "registry", "progress", "arrays", "records", "rows"}
 BELOW: dict[str, set[str]] = {
     "embeddings": GROUND,
     "cache": {"embeddings"},
