@@ -86,7 +86,7 @@ def fit_lda(
     left-out rows. With one row a class it is the nearest mean. groups: as in `fit_ridge`.
     """
     train = normalized(embeddings, normalize)
-    path = LdaPath.of(SufficientStats.from_rows(train))
+    path = LdaPath.from_rows(train)
     choice = search_shrinkage(path, train, shrinkage, groups=groups)
     fit: dict[str, Json] = {"shrinkage": choice.value, "shrinkage_choice": choice.method}
     return _discriminant(path, choice.value, train, normalize, groups, fit), choice
@@ -100,7 +100,7 @@ def fit_nearest_mean(
     groups: rows of one are left out together, for the temperature of `predict_proba`.
     """
     train = normalized(embeddings, normalize)
-    path = LdaPath.of(SufficientStats.from_rows(train))
+    path = LdaPath.from_rows(train)
     return _discriminant(path, None, train, normalize, groups, {})
 
 
@@ -112,18 +112,18 @@ def _discriminant(
     groups: ArrayLike | None,
     fit: dict[str, Json],
 ) -> Head:
+    params = path.params(shrinkage)
     temperature = None
     try:
         parts = list(left_out(path, train, [shrinkage], groups=groups))
-        if parts:
+        if parts and train.labels is not None:
             temperature = best_temperature(
                 np.concatenate([part.scores for part in parts]),
-                np.concatenate([part.labels for part in parts]),
+                np.concatenate([train.labels[part.rows] for part in parts]),
                 np.concatenate([part.weights for part in parts]),
             )
-    except InputError:  # a row that alone spans a direction, or one group only
+    except InputError:  # one group only
         pass
-    params = path.params(shrinkage)
     return Head.from_params(params, train, normalize=normalize, temperature=temperature, fit=fit)
 
 

@@ -29,8 +29,9 @@ FOLDS = 5
 SAMPLE_ROWS = 10_000
 SAMPLE_STREAM = 33
 BLOCK_ELEMENTS = 1 << 21
-SPARE = 1e-9
-"""A row whose direction has less of its scatter without it cannot be left out."""
+SPARE = 1e-12
+"""A row without which less than this share of the scatter in its direction stays is not left out:
+rounding would decide."""
 ABSENT = 40.0
 """How far the score of a class without rows stays below the best other one, at least."""
 
@@ -79,6 +80,11 @@ class LdaPath:
     vectors: Array
 
     @classmethod
+    def from_rows(cls, embeddings: EmbeddingSet) -> LdaPath:
+        _labels(embeddings)
+        return cls.of(SufficientStats.from_rows(embeddings))
+
+    @classmethod
     def of(cls, stats: SufficientStats) -> LdaPath:
         """Of statistics of classes. Few rows (a root) cost an SVD of the root."""
         if stats.root is None:
@@ -111,15 +117,20 @@ class LdaPath:
         return len(self.center)
 
     @property
-    def has_scatter(self) -> bool:
-        """Whether rows differ from the means of their classes by more than rounding."""
-        total = float(self.weights.sum())
-        spread = float(self.weights @ np.square(self.means).sum(axis=1))
-        return self.trace > ALIKE * (spread + total * float(self.center @ self.center))
-
-    @property
     def trace(self) -> float:
         return float(self.values.sum())
+
+    @property
+    def rounding(self) -> float:
+        """What of a trace may be rounding: it is a difference of sums of squares."""
+        spread = float(self.weights @ np.square(self.means).sum(axis=1))
+        total = float(self.weights.sum()) * float(self.center @ self.center)
+        return ALIKE * (spread + total + self.trace)
+
+    @property
+    def has_scatter(self) -> bool:
+        """Whether rows differ from the means of their classes."""
+        return self.trace > self.rounding
 
     def params(self, shrinkage: float | None) -> Array:
         """Weights above the intercept, (d + 1, k); None, or no scatter: of the nearest mean."""
@@ -163,11 +174,11 @@ def _inverse(weights: Array) -> Array:
 class LeftOut:
     """The scores (m, k) of some rows, each in the head of all others, at one of the shrinkages.
 
-    position: of the shrinkage; labels, weights: of the rows, copies counted in their weight.
+    position: of the shrinkage; rows: their numbers; weights: theirs and of their copies.
     """
 
     position: int
-    labels: Indices
+    rows: Indices
     weights: Array
     scores: Array
 
@@ -188,16 +199,18 @@ def search_shrinkage(
         return LdaChoice(check_shrinkage(shrinkage), "manual", nothing, nothing)
     hits = np.zeros(len(SHRINKAGES))
     losses = np.zeros(len(SHRINKAGES))
-    weight = 0.0
+    totals = np.zeros(len(SHRINKAGES))
     for part in left_out(path, embeddings, SHRINKAGES.tolist(), groups=groups):
-        hits[part.position] += part.weights @ (part.scores.argmax(axis=1) == part.labels)
-        losses[part.position] += part.weights @ _log_losses(part.scores, part.labels)
-        weight += float(part.weights.sum()) / len(SHRINKAGES)
-    if not weight or not path.has_scatter:
+        labels = _labels(embeddings)[part.rows]
+        hits[part.position] += part.weights @ (part.scores.argmax(axis=1) == labels)
+        losses[part.position] += part.weights @ _log_losses(part.scores, labels)
+        totals[part.position] += part.weights.sum()
+    if not totals.all() or not path.has_scatter:
         return LdaChoice(1.0, "nearest mean", nothing, nothing)
-    best = int(np.lexsort((losses, -hits))[0])
+    accuracies = hits / totals
+    best = int(np.lexsort((losses / totals, -accuracies))[0])
     method = "leave-one-out" if groups is None else "leave-groups-out"
-    return LdaChoice(float(SHRINKAGES[best]), method, SHRINKAGES, hits / weight)
+    return LdaChoice(float(SHRINKAGES[best]), method, SHRINKAGES, accuracies)
 
 
 def left_out(
@@ -210,8 +223,8 @@ def left_out(
     """Rows left out in turn at each shrinkage; None: with the nearest mean.
 
     groups: rows of one group are left out together, in five folds. By default copies (equal ids of
-    one class) are, in closed form; those that are all of their class, or all of the scatter, are
-    not. Of many rows SAMPLE_ROWS are left out.
+    one class) are, in closed form; those that are all of their class, or all of the scatter in a
+    direction, are not. Of many rows SAMPLE_ROWS are left out.
     """
     if groups is None:
         yield from _left_out_rows(path, embeddings, shrinkages)
@@ -231,21 +244,26 @@ def _left_out_rows(
     for block in np.array_split(sample, 1 + len(sample) // length):
         rows = first[block]
         rotated = (np.asarray(embeddings.rows[rows], np.float64) - path.center) @ path.vectors
-        members = _Members.of(path, rotated, labels[rows], weights[block])
-        if len(members.labels):
+        members = _Members.of(path, rows, rotated, labels[rows], weights[block])
+        if len(members.numbers):
             for position, shrinkage in enumerate(shrinkages):
                 scores = members.scores(path, shrinkage)
-                yield LeftOut(position, members.labels, members.weights, scores)
+                finite = np.isfinite(scores[:, 0])
+                yield LeftOut(
+                    position, members.numbers[finite], members.weights[finite], scores[finite]
+                )
 
 
 @dataclass(frozen=True, eq=False)
 class _Members:
-    """Rows to be left out one by one, times V, and what is then left of the weights and scatter.
+    """Rows to be left out one by one, and what is then left of the weights and scatter.
 
+    numbers: of the rows in their set; rows: less the center, times V.
     offsets: u, from the means of their classes; gains: n_c v / (n_c - v), v a row's weight, as the
     scatter without a row is W - gain u u^T; traces: of that scatter.
     """
 
+    numbers: Indices
     rows: Array
     labels: Indices
     weights: Array
@@ -254,7 +272,9 @@ class _Members:
     traces: Array
 
     @classmethod
-    def of(cls, path: LdaPath, rows: Array, labels: Indices, weights: Array) -> _Members:
+    def of(
+        cls, path: LdaPath, numbers: Indices, rows: Array, labels: Indices, weights: Array
+    ) -> _Members:
         """Those of the rows that can be left out."""
         class_weights = path.weights[labels]
         others = class_weights - weights
@@ -262,12 +282,12 @@ class _Members:
         gains = class_weights * weights / np.where(has_others, others, 1.0)
         offsets = rows - path.means[labels]
         traces = path.trace - gains * np.square(offsets).sum(axis=1)
-        usable = has_others & (traces > ALIKE * path.trace)
-        arrays = (rows, labels, weights, offsets, gains, traces)
+        usable = has_others & (traces > path.rounding)
+        arrays = (numbers, rows, labels, weights, offsets, gains, traces)
         return cls(*(array[usable] for array in arrays))
 
     def scores(self, path: LdaPath, shrinkage: float | None) -> Array:
-        """(m, k), each row's by all others.
+        """(m, k), each row's by all others; NaN where rounding would decide.
 
         With A = (1 - s) W + s trace' / d I, which differs by row, q_e = (x - m_e)^T A^-1 u, q = q_c
         and g = (1 - s) gain, the distance by A - g u u^T to the mean of another class is
@@ -287,18 +307,14 @@ class _Members:
         distances = np.einsum("mr,mr->m", weighted, self.rows)[:, None]
         distances = distances - 2 * weighted @ path.means.T
         distances += (1 / shifted) @ np.square(path.means).T
-        numbers = np.arange(len(self.labels))
+        index = np.arange(len(self.labels))
         own = np.einsum("mr,mr->m", solved, self.offsets)
         spare = 1 - gains * own
-        if spare.min() < SPARE:
-            raise InputError(
-                f"Rows cannot be left out at shrinkage {shrinkage}: without one of them the others "
-                "do not vary in its direction. Raise it (--shrinkage)."
-            )
+        spare[spare < SPARE] = np.nan
         distances += (gains / spare)[:, None] * np.square(products)
-        distances[numbers, self.labels] = np.square(self.gains / self.weights) * own / spare
+        distances[index, self.labels] = np.square(self.gains / self.weights) * own / spare
         class_weights = np.repeat(path.weights[None], len(self.labels), axis=0)
-        class_weights[numbers, self.labels] -= self.weights
+        class_weights[index, self.labels] -= self.weights
         scores = -distances / 2
         if shrinkage is not None:
             with np.errstate(divide="ignore"):
@@ -326,7 +342,6 @@ def _left_out_folds(
     fold = (generator.permutation(int(number.max()) + 1) % FOLDS)[number]
     is_drawn = np.zeros(len(embeddings), bool)
     is_drawn[_sample(len(embeddings))] = True
-    labels = _labels(embeddings)
     members = [np.flatnonzero(fold == position) for position in np.unique(fold)]
     stats = [SufficientStats.from_rows(embeddings.take(rows)) for rows in members]
     for rows, others in zip(members, sums_of_others(stats), strict=True):
@@ -335,7 +350,7 @@ def _left_out_folds(
         matrix = with_ones(np.asarray(embeddings.rows[drawn]))
         for position, shrinkage in enumerate(shrinkages):
             scores = matrix @ path.params(shrinkage)
-            yield LeftOut(position, labels[drawn], embeddings.row_weights[drawn], scores)
+            yield LeftOut(position, drawn, embeddings.row_weights[drawn], scores)
 
 
 def _sample(count: int) -> Indices:
