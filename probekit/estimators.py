@@ -18,7 +18,7 @@ from probekit.heads import Head, task_of
 from probekit.linear.calibration import best_temperature, left_out_temperature
 from probekit.linear.knn import Weighting, knn_votes
 from probekit.linear.lda import LdaChoice, LdaPath, left_out, search_shrinkage
-from probekit.linear.leave_one_out import RidgeSearch, left_out_scores, search_ridge
+from probekit.linear.leave_one_out import RidgeSearch, left_out_sample, search_ridge
 from probekit.linear.ridge import Intercept, RidgePath, solve_ridge
 from probekit.linear.stats import SufficientStats, normalized
 
@@ -59,8 +59,8 @@ def fit_ridge(
     temperature = None
     if task != "numbers":
         try:
-            left_out = left_out_scores(path, train, choice.value, groups=groups)
-            temperature = left_out_temperature(left_out, train)
+            rows, scores = left_out_sample(path, train, choice.value, groups=groups)
+            temperature = left_out_temperature(scores, train.take(rows))
         except InputError:  # a row that alone decides its score, or one group only
             pass
     head = Head.from_params(

@@ -80,11 +80,25 @@ def left_out_scores(
 
     groups: one value per row; by default copies (equal ids) are a group.
     """
-    scores = np.empty((len(embeddings), embeddings.outputs))
-    parts = group_rows(embeddings, groups)
-    for rows, values in leave_groups_out(path, embeddings, parts, np.array([check_ridge(ridge)])):
-        scores[rows.ravel()] = values.reshape(-1, scores.shape[1])
-    return scores
+    return _left_out(path, embeddings, group_rows(embeddings, groups), ridge)[1]
+
+
+def left_out_sample(
+    path: RidgePath, embeddings: EmbeddingSet, ridge: float, *, groups: ArrayLike | None = None
+) -> tuple[Indices, Array]:
+    """Row numbers, of many rows SAMPLE_ROWS, and what `left_out_scores` gives for them."""
+    return _left_out(path, embeddings, _sample(group_rows(embeddings, groups)), ridge)
+
+
+def _left_out(
+    path: RidgePath, embeddings: EmbeddingSet, parts: Sequence[Indices], ridge: float
+) -> tuple[Indices, Array]:
+    ridges = np.array([check_ridge(ridge)])
+    pieces = list(leave_groups_out(path, embeddings, parts, ridges))
+    rows = np.concatenate([numbers.ravel() for numbers, _ in pieces])
+    scores = np.concatenate([values.reshape(-1, values.shape[-1]) for _, values in pieces])
+    order = np.argsort(rows)
+    return rows[order], scores[order]
 
 
 def left_out_errors(

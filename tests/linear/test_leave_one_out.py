@@ -16,6 +16,7 @@ from probekit.linear import leave_one_out as module
 from probekit.linear.leave_one_out import (
     RidgeSearch,
     left_out_errors,
+    left_out_sample,
     left_out_scores,
     search_ridge,
 )
@@ -143,6 +144,9 @@ def test_a_sample_of_rows_has_exact_errors(monkeypatch: pytest.MonkeyPatch) -> N
     drawn = module._sample([np.array([i]) for i in range(200)])
     assert len(drawn) == 60
     assert error == pytest.approx(squares[np.concatenate(drawn)].mean())
+    rows, sampled = left_out_sample(path, embeddings, 0.1)
+    assert rows.tolist() == np.concatenate(drawn).tolist()
+    np.testing.assert_allclose(sampled, scores[rows], rtol=1e-12)
 
 
 def test_a_choice_at_the_edge_of_the_grid_says_so() -> None:
