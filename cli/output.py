@@ -45,6 +45,7 @@ class Output:
 
     def print(self, text: str = "") -> None:
         if not self.json and not self.quiet:
+            self._finish_bars()
             print(text, flush=True)
 
     def table(self, headers: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
