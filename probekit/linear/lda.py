@@ -23,7 +23,7 @@ from probekit.errors import InputError
 from probekit.linear.ridge import ALIKE, EPSILON
 from probekit.linear.stats import SufficientStats, sums_of_others, with_ones
 
-RATIOS = np.geomspace(1e-5, 1e3, 33)
+RATIOS = np.geomspace(1e-5, 1e3, 17)
 SHRINKAGES = np.append(RATIOS / (1 + RATIOS), 1.0)
 FOLDS = 5
 SAMPLE_ROWS = 10_000
