@@ -20,24 +20,36 @@ def load_backbone(
     precision: str = "float32",
     preprocessing: str = "native",
     kind: str = "image",
+    prompt: str = "",
+    max_length: int | None = None,
     prepare: Callable[[Any], Any] | None = None,
 ) -> Backbone:
     """A frozen encoder, ready for `extract`.
 
-    name: `open_clip:ARCH/TAG`, `hf:ORG/NAME[@REVISION]`, `timm:NAME`, `packaged:NAME`, `pixels`,
-        `py:module:factory` or a plugin's scheme, with `#view`; or a torch module, a function from
-        prepared samples to vectors, or a Backbone.
+    name: `open_clip:ARCH/TAG`, `hf:ORG/NAME[@REVISION]`, `st:ORG/NAME[@REVISION]`, `timm:NAME`,
+        `packaged:NAME`, `pixels`, `py:module:factory` or a plugin's scheme, with `#view`; or a
+        torch module, a function from prepared samples to vectors, or a Backbone.
     device: auto, cpu, cuda or mps.
     precision: float32, amp-bfloat16 or amp-float16.
     preprocessing: native, or a preset of the paper (f2l2-domainnet, f2l2-imagenet, f2l2-flowers).
-    kind: image, text or array: what a module or a function takes.
+    kind: image, text or array: what a module or a function takes, and which tower is taken of a
+        model that has one for pictures and one for texts.
+    prompt: put before every text, such as E5's "query: ".
+    max_length: texts are cut to so many tokens; None: to what the model takes.
     prepare: turns one sample into what a module or a function takes.
     """
-    options: Options = {"device": device, "precision": precision, "preprocessing": preprocessing}
+    options: Options = {
+        "device": device,
+        "precision": precision,
+        "preprocessing": preprocessing,
+        "kind": kind,
+        "prompt": prompt,
+        "max_length": max_length,
+    }
     if not isinstance(name, str):
         from probekit.backbones.custom import as_backbone
 
-        return as_backbone(name, kind=kind, prepare=prepare, **options)
+        return as_backbone(name, prepare=prepare, **options)
     parsed = Name.parse(name)
     if prepare is not None:
         raise InputError(
@@ -50,4 +62,9 @@ def load_backbone(
         raise NotFoundError(
             f"{name} needs a package that cannot be imported ({error}). Install it."
         ) from error
+    if backbone.kind != "text" and (prompt or max_length is not None):
+        raise InputError(
+            f"prompt and max_length (--prompt, --max-length) are for text encoders; {name} encodes "
+            f"{backbone.kind} samples. Leave them out."
+        )
     return backbone

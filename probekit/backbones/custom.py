@@ -30,8 +30,8 @@ def load(name: Name, **options: Unpack[Options]) -> Backbone:
     thing = import_object(f"py:{name.name}")
     if not isinstance(thing, nn.Module) and not is_backbone(thing) and _is_factory(thing):
         thing = thing()
-    kind = getattr(thing, "kind", "image")
-    backbone = as_backbone(thing, name=str(name), kind=kind, **options)
+    options["kind"] = getattr(thing, "kind", "image")
+    backbone = as_backbone(thing, name=str(name), **options)
     if name.view is not None and name.view not in backbone.views:
         available = ", ".join(f"#{view}" for view in backbone.views)
         raise NotFoundError(f"{name} has no view #{name.view}. It has: {available}.")
@@ -55,7 +55,6 @@ def as_backbone(
     thing: object,
     *,
     name: str | None = None,
-    kind: str = "image",
     prepare: Prepare | None = None,
     **options: Unpack[Options],
 ) -> Backbone:
@@ -64,6 +63,11 @@ def as_backbone(
     prepare: one sample (pictures as RGB) to what the module takes; or its attribute `prepare`. A
     function without one receives the samples themselves, as a list.
     """
+    if options["prompt"] or options["max_length"] is not None:
+        raise InputError(
+            "prompt and max_length (--prompt, --max-length) are for text encoders by name; found "
+            f"{thing!r}. Put them into its prepare."
+        )
     if is_backbone(thing):
         if prepare is not None or options["preprocessing"] != NATIVE:
             raise InputError(
@@ -77,6 +81,7 @@ def as_backbone(
             f"found {thing!r}. Give an object, such as MyBackbone()."
         )
     label = name or _qualified_name(thing).rpartition(".")[2]
+    kind = options["kind"]
     precision = options["precision"]
     preprocessing = _preprocessing(thing, prepare, options["preprocessing"], kind)
     backbone: Backbone

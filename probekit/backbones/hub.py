@@ -110,7 +110,7 @@ def fetch_snapshot(
     with one_request():
         for file in (f"{stem}{{}}.safetensors", f"{torch_stem}{{}}.bin"):
             weights = [file.format(""), file.format("-*")]
-            patterns = ["*.json", *weights]
+            patterns = ["*.json", "*.txt", "*.model", *weights]  # vocabularies, too
             folder = snapshot_download(repository, revision=revision, allow_patterns=patterns)
             if any(True for pattern in weights for _ in Path(folder).glob(pattern)):
                 break

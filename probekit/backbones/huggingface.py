@@ -1,13 +1,12 @@
-"""Vision encoders of transformers: `hf:ORG/NAME[@REVISION][#view]` or `hf:FOLDER[#view]`.
+"""Encoders of transformers: `hf:ORG/NAME[@REVISION][#view]` or `hf:FOLDER[#view]`.
 
-Any model that AutoModel loads and that takes pictures; its views are found by running it.
+Any model that AutoModel loads and that takes pictures or texts; its views are found by running it.
+Text towers are in `text`.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Unpack
@@ -19,10 +18,10 @@ from PIL import Image
 from torch import Tensor, nn
 
 from probekit.arrays import Json
-from probekit.backbones import views
+from probekit.backbones import checkpoint, text, views
 from probekit.backbones.hub import fetch_snapshot, hub_errors, translate
-from probekit.backbones.module import Options, Preprocessing, TorchBackbone, plain_json
-from probekit.backbones.views import Encoder, Vectors, near
+from probekit.backbones.module import Options, Preprocessing, TorchBackbone
+from probekit.backbones.views import Vectors, near
 from probekit.data.pictures import to_rgb
 from probekit.errors import InputError, NotFoundError
 from probekit.registry import Name
@@ -40,66 +39,35 @@ MODEL_CLASSES: Mapping[str, tuple[str, Mapping[str, bool]]] = {
 }
 """Class and options for the model types where AutoModel is not the vision encoder."""
 PROJECTIONS = {"visual_projection", "vision_projection"}
-POOLERS = ("pooler", "head")
-NUMBER = re.compile(r"\.\d+\.")
-HUB_NAME = re.compile(r"\w[\w.-]*/\w[\w.-]*")
 MAX_PREFIX = 64
-FROM_FOLDER = {"trust_remote_code": False, "local_files_only": True}
-INCIDENTAL = re.compile(
-    r"_.*|architectures|auto_map|(torch_)?dtype|id2label|label2id|num_labels|problem_type"
-    r"|transformers_version|return_dict|output_(attentions|hidden_states)|initializer_.*"
-    r"|.*dropout.*|drop_path_rate|layerdrop|projection_dim|use_cache|chunk_size_feed_forward"
-    r"|is_encoder_decoder|out_features|out_indices|stage_names|image_processor_type"
-    r"|feature_extractor_type|processor_class|device|data_format|input_data_format"
-    r"|return_tensors|disable_grouping"
-)
-"""Fields of configurations that do not change what is computed in evaluation mode."""
 
 
 def load(name: Name, **options: Unpack[Options]) -> TorchBackbone:
-    local = _find_folder(name)
-    with _quiet(), hub_errors(name):
+    local = checkpoint.find_folder(name)
+    with checkpoint.quiet(), hub_errors(name):
         folder = local or fetch_snapshot(name.name, name.revision)
+        commit = "" if local else folder.name
+        config = checkpoint.load_config(folder)
+        if takes_text(config, options["kind"]):
+            encoder = text.load_encoder(
+                name, folder, prompt=options["prompt"], max_length=options["max_length"]
+            )
+            return text.text_backbone(name, encoder, commit=commit, **options)
         native = _native_preprocessing(name, folder)
-        encoder = _load_encoder(name, folder, native)
-        return views.vision_backbone(
-            name,
-            encoder,
-            native,
-            channels_last=encoder.layout.is_map,
-            commit="" if local else folder.name,
-            **options,
+        vision = _load_encoder(name, folder, config, native)
+        return views.view_backbone(
+            name, vision, native, channels_last=vision.layout.is_map, commit=commit, **options
         )
 
 
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Silence loading reports; what matters in them is raised."""
-    logging: Any = transformers.utils.logging
-    verbosity = logging.get_verbosity()
-    bars = logging.is_progress_bar_enabled()
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        logging.set_verbosity(verbosity)
-        if bars:
-            logging.enable_progress_bar()
-
-
-def _find_folder(name: Name) -> Path | None:
-    """The local folder that a name is, whose own name may hold an @; None for a hub name."""
-    text = f"{name.name}@{name.revision}" if name.revision else name.name
-    folder = Path(text).expanduser()
-    if (folder / "config.json").is_file():
-        return folder
-    if folder.is_dir() or not HUB_NAME.fullmatch(name.name):
-        raise NotFoundError(
-            f"{text} is no folder with a config.json, as save_pretrained writes it. Correct the "
-            "path (a folder has no @REVISION), or write hf:ORG/NAME[@REVISION]."
-        )
-    return None
+def takes_text(config: Any, kind: str) -> bool:
+    """Whether a checkpoint is read as a text encoder; one with two towers by the kind of data."""
+    if {"text_config", "vision_config"} <= set(config.sub_configs):
+        return kind == "text"
+    model_classes: Any = transformers.MODEL_MAPPING.get(type(config), ())
+    if not isinstance(model_classes, tuple):
+        model_classes = (model_classes,)
+    return {model_class.main_input_name for model_class in model_classes} == {"input_ids"}
 
 
 @dataclass(frozen=True)
@@ -116,7 +84,7 @@ class ProcessorCall:
 def _native_preprocessing(name: Name, folder: Path) -> Preprocessing:
     auto: Any = transformers.AutoImageProcessor
     try:
-        processor = auto.from_pretrained(folder, backend="pil", **FROM_FOLDER)
+        processor = auto.from_pretrained(folder, backend="pil", **checkpoint.FROM_FOLDER)
     except (OSError, ValueError) as error:
         raise NotFoundError(
             f"{name} has no image processor (preprocessor_config.json) that transformers can load "
@@ -129,15 +97,9 @@ def _native_preprocessing(name: Name, folder: Path) -> Preprocessing:
         "library": "transformers",
         "processor": type(processor).__name__,
         "shape": list(shape),
-        **_essential(processor.to_dict()),
+        **checkpoint.essential(processor.to_dict()),
     }
     return Preprocessing(prepare, values, shape)
-
-
-def _essential(fields: Mapping[str, Any]) -> dict[str, Json]:
-    """A configuration without incidental fields."""
-    values = plain_json(fields)
-    return {name: value for name, value in values.items() if not INCIDENTAL.fullmatch(name)}
 
 
 @dataclass(frozen=True)
@@ -162,24 +124,18 @@ class Layout:
 
 
 @dataclass
-class VisionEncoder(Encoder):
+class VisionEncoder(checkpoint.TowerEncoder):
     """model: a ModuleDict of the tower and, behind it, projection, qformer and queries.
 
-    The projection takes the pooled output or the first query; it is Identity where the library's
-    own features are that as it is.
+    The projection takes the pooled output or the first query.
     """
 
     default_views: Sequence[str] = ("qformer.0", "proj", "pooled", "cls", "mean")
-    first_layer: int = 0
     layout: Layout = Layout()
 
-    def keep(self, names: set[str]) -> Mapping[str, Tensor]:
-        """Without what stands behind the tower where no vector needs it, and a random pooler."""
-        if not any(name.startswith(("proj", "pre", "qformer")) for name in names):
-            self.model = nn.ModuleDict({"tower": self.model["tower"]})
-        unused = () if self.layout.pooled else ("tower.pooler.", "tower.head.")
-        tensors = self.model.state_dict()
-        return {name: tensor for name, tensor in tensors.items() if not name.startswith(unused)}
+    @property
+    def has_pooler(self) -> bool:
+        return self.layout.pooled
 
     def vectors(self, batch: Tensor) -> Vectors:
         outputs = self.model["tower"](pixel_values=batch)
@@ -197,11 +153,7 @@ class VisionEncoder(Encoder):
             for number, query in enumerate(queries.unbind(1)):
                 vectors[f"qformer.{number}"] = query
             before_projection = queries[:, 0]
-        if "projection" in self.model and before_projection is not None:
-            vectors["proj"] = self.model["projection"](before_projection)
-            if not isinstance(self.model["projection"], nn.Identity):
-                vectors["pre"] = before_projection
-        return vectors
+        return {**vectors, **self.project(before_projection)}
 
     def layers(self, batch: Tensor, numbers: Sequence[int], *, normed: bool) -> Sequence[Vectors]:
         if not self.layout.inner:
@@ -218,28 +170,25 @@ class VisionEncoder(Encoder):
         return views.read_tokens(state, prefix=self.layout.prefix, has_class=self.layout.has_class)
 
 
-def _load_encoder(name: Name, folder: Path, native: Preprocessing) -> VisionEncoder:
+def _load_encoder(name: Name, folder: Path, config: Any, native: Preprocessing) -> VisionEncoder:
     """The vision encoder of a checkpoint; what would be random is refused or left out."""
-    model, missing = _load_model(name, folder)
+    class_name, options = MODEL_CLASSES.get(config.model_type, ("AutoModel", {}))
+    architecture = (config.architectures or [""])[0]
+    if architecture.endswith("VisionModelWithProjection"):
+        class_name = architecture
+    model, missing = checkpoint.load_model(name, folder, class_name, **options)
     has_tower = hasattr(model, "vision_model")
     tower = model.vision_model if has_tower else model
     if tower.main_input_name != "pixel_values":
         raise InputError(
-            f"hf: needs a vision encoder, which takes pixel_values; {name} "
+            f"hf: needs an encoder of pictures (pixel_values) or texts (input_ids); {name} "
             f"({type(model).__name__}) takes {tower.main_input_name}. Wrap it in a function of "
             "your own and name it py:module:factory."
         )
-    prefix = "vision_model." if has_tower else ""
-    absent = {key.removeprefix(prefix) for key in missing if key.startswith(prefix)}
-    random = sorted(key for key in absent if not key.startswith(POOLERS))
-    if random:
-        raise InputError(
-            f"{name} lacks {len(random)} weights of its vision encoder, which would be random "
-            f"({', '.join(random[:3])}). Use a checkpoint that has them."
-        )
+    pooler_loaded = checkpoint.has_pooler(name, missing, "vision_model." if has_tower else "")
     configurations = {"tower": tower.config}
     parts = {"tower": tower}
-    loaded = set(dir(model)) - {key.partition(".")[0] for key in missing}
+    loaded = checkpoint.loaded_parts(model, missing)
     if {"qformer", "query_tokens"} <= loaded:
         configurations["qformer"] = model.qformer.config
         parts["qformer"] = model.qformer
@@ -248,56 +197,17 @@ def _load_encoder(name: Name, folder: Path, native: Preprocessing) -> VisionEnco
         parts["projection"] = getattr(model, projection)
     identity: dict[str, Json] = {"library": "transformers"}
     for part, configuration in configurations.items():
-        identity[part] = _essential(configuration.to_dict())
+        identity[part] = checkpoint.essential(configuration.to_dict())
     encoder = VisionEncoder(nn.ModuleDict(parts), identity)
     batch = views.sample_batch(native)
-    encoder.layout = find_layout(tower, batch, pooler_loaded=not absent)
+    encoder.layout = find_layout(tower, batch, pooler_loaded=pooler_loaded)
     if encoder.layout.pooled_is_cls:  # DINO
         encoder.default_views = ("qformer.0", "proj", "cls")
-    _check_projection(model, encoder, batch)
+    if "qformer" not in parts and hasattr(model, "get_image_features"):
+        with torch.inference_mode():
+            features = model.get_image_features(pixel_values=batch).pooler_output
+        encoder.check_projection(batch, features)
     return encoder
-
-
-def _load_model(name: Name, folder: Path) -> tuple[Any, set[str]]:
-    """The model of a checkpoint, and the names of its weights that the checkpoint lacks."""
-    auto: Any = transformers.AutoConfig
-    config = auto.from_pretrained(folder, **FROM_FOLDER)
-    class_name, options = MODEL_CLASSES.get(config.model_type, ("AutoModel", {}))
-    architecture = (config.architectures or [""])[0]
-    if architecture.endswith("VisionModelWithProjection"):
-        class_name = architecture
-    model, info = getattr(transformers, class_name).from_pretrained(
-        folder, output_loading_info=True, dtype=torch.float32, **options, **FROM_FOLDER
-    )
-    prefix = f"{model.base_model_prefix}."
-    surplus = sorted(key.removeprefix(prefix) for key in info["unexpected_keys"])
-    stacks = {NUMBER.split(key.removeprefix(prefix))[0] for key in model.state_dict()}
-    layers = [key for key in surplus if NUMBER.search(key) and NUMBER.split(key)[0] in stacks]
-    layers = [key for key in layers if key.endswith((".weight", ".bias", ".gamma"))]
-    if layers:
-        raise InputError(
-            f"{name} has {len(layers)} weights that its config.json has no place for "
-            f"({', '.join(layers[:3])}). Configuration and weights do not belong together: "
-            "fetch both again."
-        )
-    return model.eval(), set(info["missing_keys"])
-
-
-@torch.inference_mode()
-def _check_projection(model: Any, encoder: VisionEncoder, batch: Tensor) -> None:
-    """Keep the projection where it gives the library's own features for images.
-
-    Where the pooled output is those features (SigLIP), the projection is Identity.
-    """
-    parts = encoder.model
-    if "qformer" in parts or not hasattr(model, "get_image_features"):
-        return
-    if "projection" not in parts:
-        parts["projection"] = nn.Identity()
-    features = model.get_image_features(pixel_values=batch).pooler_output
-    projected = encoder.vectors(batch).get("proj")
-    if projected is None or not near(projected, features):
-        del parts["projection"]
 
 
 @torch.inference_mode()

@@ -115,6 +115,9 @@ class Options(TypedDict):
     device: str
     precision: str
     preprocessing: str
+    kind: str
+    prompt: str
+    max_length: int | None
 
 
 class Preprocessing(NamedTuple):
@@ -123,7 +126,7 @@ class Preprocessing(NamedTuple):
     prepare: turns one sample into an array; an object apart, so that worker processes receive it
         without the model.
     values: what determines it, for the identity.
-    shape: of the arrays; None: any.
+    shape: of the arrays; None: any; (): of texts, which are no arrays.
     """
 
     prepare: Prepare
@@ -142,7 +145,8 @@ class Preprocessing(NamedTuple):
         preset = make_preset(name)
         if self.shape not in (None, preset.shape):
             raise InputError(
-                f"{name} makes samples of shape {preset.shape}; this backbone takes {self.shape}. "
+                f"{name} makes samples of shape {preset.shape}; this backbone takes "
+                f"{self.shape or 'texts'}. "
                 "Leave out preprocessing (--preprocessing)."
             )
         return preset
@@ -158,6 +162,7 @@ class TorchBackbone:
     tensors: those that the views depend on, where the module holds others; else its state_dict.
     channels_last: memory layout of pictures; faster for convolutions, but a module that calls
         `view` on a map cannot take it.
+    temperature: of the softmax over cosines between pictures and texts; None: it has not both.
     commit: of the hub repository that the weights came from; a record, not part of the identity.
     description: for `backbone check`: what else is known of its views.
     """
@@ -173,6 +178,7 @@ class TorchBackbone:
     kind: str = "image"
     tensors: InitVar[Mapping[str, Tensor] | None] = None
     channels_last: bool = False
+    temperature: float | None = None
     commit: str = ""
     description: Mapping[str, Json] = field(default_factory=dict)
 

@@ -1,9 +1,9 @@
-"""open_clip's image towers; the text tower is not kept.
+"""open_clip's towers: of pictures, or of texts where the data are texts; the other is not kept.
 
 Names: `open_clip:MODEL/PRETRAINED`, `open_clip:MODEL/FILE`, `open_clip:MODEL/random`,
 `open_clip:hf-hub:ORG/NAME[@REVISION]`, `open_clip:local-dir:FOLDER`.
 Views: `#proj` (default), the tower's output after its projection, not normalized; `#pre`, before
-it; `#mean` of the patch tokens; those of inner layers, see `views`.
+it; `#mean` of the patch tokens; those of inner layers, see `views`. The text tower has `#proj`.
 
 A bare weights file carries neither activation nor preprocessing: open_clip uses its defaults for
 it, and a model trained otherwise would give wrong embeddings without a word. Those are refused.
@@ -11,19 +11,20 @@ it, and a model trained otherwise would give wrong embeddings without a word. Th
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any, ClassVar, Unpack
 
 import torch
 from torch import Tensor
 
-from probekit.arrays import Json
+from probekit.arrays import Json, digest
 from probekit.backbones import hub
 from probekit.backbones.module import Options, Preprocessing, TorchBackbone, Transform, plain_json
+from probekit.backbones.text import as_text, vocabulary
 from probekit.backbones.timm import TimmEncoder, layer_vectors
-from probekit.backbones.views import Encoder, Vectors, vision_backbone
+from probekit.backbones.views import Encoder, Vectors, view_backbone
 from probekit.errors import InputError, NotFoundError
 from probekit.registry import Name, nearest
 
@@ -31,18 +32,23 @@ from probekit.registry import Name, nearest
 import open_clip
 from open_clip.modified_resnet import ModifiedResNet
 from open_clip.timm_model import TimmModel
+from open_clip.tokenizer import SimpleTokenizer
 from open_clip.transform import PreprocessCfg, image_transform_v2
 from open_clip.transformer import VisionTransformer
 
 CONFIG_FILE = "open_clip_config.json"
 STEMS = {"stem": "open_clip_model", "torch_stem": "open_clip_pytorch_model"}
 QUICK = "-quickgelu"
+SCALES = ("logit_scale", "logit_bias")
 Settings = Mapping[str, Any]
 
 
 def load(name: Name, **options: Unpack[Options]) -> TorchBackbone:
     with hub.hub_errors(name):
         model, config = _create(name.name)
+        temperature = float(torch.exp(-model.logit_scale.detach()))
+        if options["kind"] == "text":
+            return _text_backbone(name, model, config, temperature, **options)
         tower: Any = model.visual
         if isinstance(tower, VisionTransformer):
             tower.output_tokens = True
@@ -54,8 +60,48 @@ def load(name: Name, **options: Unpack[Options]) -> TorchBackbone:
             plain_json({"library": "open_clip", **settings, "size": size}),
             (3, *size),
         )
-        encoder = OpenClipEncoder(tower, _identity(config), default_views=("proj",))
-        return vision_backbone(name, encoder, native, **options)
+        encoder = OpenClipEncoder(
+            tower, _identity(config), default_views=("proj",), temperature=temperature
+        )
+        return view_backbone(name, encoder, native, **options)
+
+
+def _text_backbone(
+    name: Name, model: Any, config: Settings, temperature: float, **options: Unpack[Options]
+) -> TorchBackbone:
+    """The text tower; open_clip pads all texts to one length, without a mask."""
+    folder = hub.library_folder(name.name, **STEMS)
+    source = name.name.partition("/")[0] if folder is None else f"{hub.FOLDER}{folder}"
+    with hub.one_request():
+        tokenizer = open_clip.get_tokenizer(source)
+    if options["max_length"] is not None:
+        raise InputError(
+            f"{name} takes texts of {tokenizer.context_length} tokens alone; found max_length "
+            f"(--max-length) {options['max_length']}. Leave it out."
+        )
+    settings: dict[str, Any] = asdict(open_clip.CLIPTextCfg(**config["text_cfg"]))
+    settings.pop("hf_model_pretrained")
+    quick_gelu = bool(config.get("quick_gelu")) and not settings["hf_model_name"]
+    identity: dict[str, Json] = {"library": "open_clip", "quick_gelu": quick_gelu}
+    identity["text"] = plain_json(settings)
+    tokenization: dict[str, Json] = {
+        "library": "open_clip",
+        "tokenizer": type(tokenizer).__name__,
+        "context_length": tokenizer.context_length,
+        "prompt": options["prompt"],
+    }
+    if not isinstance(tokenizer, SimpleTokenizer):
+        tokenization["vocabulary"] = digest(vocabulary(tokenizer.tokenizer))
+    del model.visual
+    encoder = OpenClipTextEncoder(
+        model,
+        identity,
+        default_views=("proj",),
+        temperature=temperature,
+        tokenizer=tokenizer,
+        prompt=options["prompt"],
+    )
+    return view_backbone(name, encoder, Preprocessing(as_text, tokenization, ()), **options)
 
 
 def _create(name: str) -> tuple[Any, dict[str, Any]]:
@@ -200,3 +246,21 @@ class OpenClipEncoder(Encoder):
         grids = states["image_intermediates"]
         prefixes = states.get("image_intermediates_prefix", [None] * len(grids))
         return [layer_vectors(*pair) for pair in zip(grids, prefixes, strict=True)]
+
+
+@dataclass(kw_only=True)
+class OpenClipTextEncoder(Encoder):
+    """tokenizer: texts to token numbers (n, context length)."""
+
+    kind: ClassVar[str] = "text"
+    tokenizer: Callable[[list[str]], Tensor]
+    prompt: str
+
+    def vectors(self, batch: Sequence[str]) -> Vectors:
+        device = next(self.model.parameters()).device
+        tokens = self.tokenizer([self.prompt + text for text in batch])
+        return {"proj": self.model.encode_text(tokens.to(device))}
+
+    def keep(self, names: set[str]) -> Mapping[str, Tensor]:
+        tensors = self.model.state_dict()
+        return {name: tensor for name, tensor in tensors.items() if name not in SCALES}

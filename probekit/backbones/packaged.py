@@ -20,7 +20,7 @@ from PIL import Image
 from torch import Tensor, nn
 
 from probekit.backbones.module import Options, Preprocessing, TorchBackbone
-from probekit.backbones.views import Encoder, Vectors, vision_backbone
+from probekit.backbones.views import Encoder, Vectors, view_backbone
 from probekit.data.pictures import to_rgb
 from probekit.errors import NotFoundError
 from probekit.registry import Name, nearest
@@ -83,7 +83,7 @@ def load(name: Name, **options: Unpack[Options]) -> TorchBackbone:
     }
     native = Preprocessing(prepare, values, (3, *prepare.size))
     encoder = PooledMap(model, {"architecture": name.name})
-    return vision_backbone(name, encoder, native, channels_last=True, **options)
+    return view_backbone(name, encoder, native, channels_last=True, **options)
 
 
 class PooledMap(Encoder):

@@ -19,7 +19,7 @@ from torch import Tensor
 from probekit.arrays import Json, digest
 from probekit.backbones import hub
 from probekit.backbones.module import Options, Preprocessing, TorchBackbone, Transform, plain_json
-from probekit.backbones.views import Encoder, Vectors, has_class_token, read_tokens, vision_backbone
+from probekit.backbones.views import Encoder, Vectors, has_class_token, read_tokens, view_backbone
 from probekit.errors import NotFoundError
 from probekit.files import read_json
 from probekit.registry import Name, nearest
@@ -54,7 +54,7 @@ def load(name: Name, **options: Unpack[Options]) -> TorchBackbone:
         identity: dict[str, Json] = {"library": "timm", "structure": digest(repr(model))}
         identity["architecture"] = config["architecture"]
         identity["arguments"] = config.get("model_args") or {}
-        return vision_backbone(name, TimmEncoder(model, identity), native, **options)
+        return view_backbone(name, TimmEncoder(model, identity), native, **options)
 
 
 def _create(name: str) -> Any:

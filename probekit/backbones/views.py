@@ -1,9 +1,11 @@
-"""Views of a vision encoder: which tensor of it is the embedding.
+"""Views of an encoder: which tensor of it is the embedding.
 
     #proj               what the model's image-text projection gives
     #pre                the input of that projection
     #pooled             the model's own pooled output
-    #cls #mean          the class token, the mean of the patches, of the last tokens or map
+    #cls #mean          the class token, the mean of the patches (of a text: of all its tokens), of
+                        the last tokens or map
+    #last               the last token of a text
     #qformer.N          query N of a Q-Former; #qformer.mean their mean
     #cls+mean           side by side
     #layer:K.cls        tokens after layer K, before the final norm; -1 is the last layer;
@@ -21,7 +23,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Unpack
+from typing import Any, ClassVar, Unpack
 
 import torch
 from torch import Tensor, nn
@@ -38,30 +40,35 @@ Part = tuple[int | None, str]
 
 LAYER_VIEW = re.compile(r"(layer:(?=[-*\d])|last(?=\d))(\*|-?\d{1,4})(?:\.([a-z+]+))?")
 CLASS_TOKEN = re.compile(r"(^|\.)(cls_(register_)?tokens?|class_(embedding|token))(\.|$)")
+TOKENS = ("cls", "mean", "last")
 UNSUPPORTED = (AttributeError, AssertionError, TypeError, RuntimeError, ValueError)
 """What models raise that cannot give their layers."""
 
 
 @dataclass
 class Encoder(ABC):
-    """A library's vision model.
+    """A library's model of pictures (batches are tensors) or texts (batches are lists).
 
     identity: what determines its numbers, the tensors aside.
     default_views: the first of them that exists is taken.
     first_layer: the number of its first layer.
+    temperature: of the softmax over cosines between pictures and texts, where it has both.
     """
+
+    kind: ClassVar[str] = "image"
 
     model: Any
     identity: Mapping[str, Json]
     default_views: Sequence[str] = ("pooled",)
     first_layer: int = 1
+    temperature: float | None = None
 
     @abstractmethod
-    def vectors(self, batch: Tensor) -> Vectors:
+    def vectors(self, batch: Any) -> Vectors:
         """All vectors of the whole model."""
 
-    def layers(self, batch: Tensor, numbers: Sequence[int], *, normed: bool) -> Sequence[Vectors]:
-        """cls and mean after these layers (none: all), before or after the final norm."""
+    def layers(self, batch: Any, numbers: Sequence[int], *, normed: bool) -> Sequence[Vectors]:
+        """cls, mean and last after these layers (none: all), before or after the final norm."""
         return []
 
     def keep(self, names: set[str]) -> Mapping[str, Tensor]:
@@ -82,7 +89,7 @@ class Selection:
     parts: Mapping[str, Sequence[Part]]
     normed: bool = False
 
-    def __call__(self, model: object, batch: Tensor) -> Vectors:
+    def __call__(self, model: object, batch: Any) -> Vectors:
         layers = {layer for parts in self.parts.values() for layer, _ in parts}
         numbers = sorted(layer for layer in layers if layer is not None)
         values: dict[int | None, Vectors] = {}
@@ -145,21 +152,21 @@ class Views:
         return views
 
     def _tokens(self, layer: int | None) -> list[str]:
-        tokens = [token for token in ("cls", "mean") if (layer, token) in self.parts]
-        return [*tokens, "cls+mean"] if len(tokens) == 2 else tokens
+        tokens = [token for token in TOKENS if (layer, token) in self.parts]
+        return [*tokens, "cls+mean"] if {"cls", "mean"} <= set(tokens) else tokens
 
     def listed(self) -> list[str]:
         """All views, those of numbers in short."""
         last = self.layers.stop - 1
         ranges = {
-            "layer:": f" (N from {self.layers.start} to {last}, or * for all)",
-            "last": f" (N from 1 to {last})",
+            "layer:N": f" (N from {self.layers.start} to {last}, or * for all)",
+            "lastN": f" (N from 1 to {last})",
         }
         views = dict.fromkeys(re.sub(r"\d+", "N", view) for view in self.by_name())
-        return [f"#{view}{ranges.get(view.partition('N')[0], '')}" for view in views]
+        return [f"#{view}{ranges.get(view.partition('.')[0], '')}" for view in views]
 
 
-def vision_backbone(
+def view_backbone(
     name: Name,
     encoder: Encoder,
     native: Preprocessing,
@@ -168,9 +175,9 @@ def vision_backbone(
     commit: str = "",
     **options: Unpack[Options],
 ) -> TorchBackbone:
-    """An encoder with the view that a name asks for, checked on two pictures."""
+    """An encoder with the view that a name asks for, checked on two samples."""
     preprocessing = native.choose(options["preprocessing"])
-    batch = sample_batch(preprocessing)
+    batch = sample_batch(preprocessing, encoder.kind)
     views = find_views(encoder, batch)
     defaults = [view for view in encoder.default_views if (None, view) in views.parts]
     selection = views.select(name.view or defaults[0], name)
@@ -185,23 +192,24 @@ def vision_backbone(
         identity=encoder.identity,
         device=options["device"],
         precision=options["precision"],
+        kind=encoder.kind,
         channels_last=channels_last,
         commit=commit,
+        temperature=encoder.temperature,
         description={"other_views": views.listed()},
     )
     backbone.encode(list(batch))  # measures the widths
     return backbone
 
 
-def sample_batch(preprocessing: Preprocessing) -> Tensor:
-    """Two pictures of different sizes, prepared."""
-    pictures = canary_samples("image")[1:3]
-    batch: Tensor = stack_batch([preprocessing.prepare(picture) for picture in pictures])
-    return batch
+def sample_batch(preprocessing: Preprocessing, kind: str = "image") -> Any:
+    """Two samples of different sizes, prepared."""
+    samples = canary_samples(kind)[1:3]
+    return stack_batch([preprocessing.prepare(sample) for sample in samples])
 
 
 @torch.inference_mode()
-def find_views(encoder: Encoder, batch: Tensor) -> Views:
+def find_views(encoder: Encoder, batch: Any) -> Views:
     """Run an encoder: which vectors it has, and whether all layers can pass its final norm."""
     encoder.model.eval()
     vectors = encoder.vectors(batch)
@@ -218,7 +226,7 @@ def find_views(encoder: Encoder, batch: Tensor) -> Views:
 
 
 def _layers(
-    encoder: Encoder, batch: Tensor, numbers: Sequence[int], *, normed: bool
+    encoder: Encoder, batch: Any, numbers: Sequence[int], *, normed: bool
 ) -> Sequence[Vectors]:
     try:
         return encoder.layers(batch, numbers, normed=normed)

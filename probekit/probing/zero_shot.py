@@ -1,0 +1,169 @@
+"""Zero-shot classifiers: heads made of the texts that name the classes.
+
+A text per class and template is encoded by the text tower of the model that encoded the pictures.
+Vectors are normalized, averaged over the templates and normalized again, as CLIP does.
+Probabilities are a softmax over the classes for SigLIP too; its bias is the same for all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from probekit.arrays import Json, unit_rows
+from probekit.backbones import load_backbone
+from probekit.embeddings import Encoding
+from probekit.errors import InputError, NotFoundError
+from probekit.extraction.extract import ExtractOptions
+from probekit.heads import Head
+from probekit.progress import Progress, Step, silent
+from probekit.registry import Name, nearest
+
+Template = str | Callable[[str], str]
+"""A text with {} in the place of the class, or a function of the class."""
+
+DEFAULT_TEMPLATES = ("a photo of a {}.",)
+IMAGENET = "openai-imagenet"
+SIMPLE = "simple"
+VIEW = "proj"
+BATCH = 64
+
+
+def zero_shot_head(
+    backbone: str,
+    class_names: Sequence[str],
+    *,
+    prompt_names: Sequence[str] | str | Path | None = None,
+    templates: Sequence[Template] | str | Path = DEFAULT_TEMPLATES,
+    encoding: Encoding | None = None,
+    options: ExtractOptions | None = None,
+    progress: Progress = silent,
+) -> Head:
+    """The head whose weights are the directions of the classes' texts, (d, k).
+
+    backbone: the model that encoded the pictures, `open_clip:...` or `hf:...`, with `#proj` or
+        without a view.
+    class_names: what the head calls its classes.
+    prompt_names: what the texts call them, in the same order; a file with a line for each, or
+        "openai-imagenet" (its 1,000 classes). Default: class_names, with spaces for underscores.
+    templates: texts with {}, a file with a line for each, or those of CLIP by name:
+        "openai-imagenet" (80), "simple" (7).
+    encoding: of the pictures' embeddings; the head refuses others.
+    """
+    from probekit.backbones.module import TorchBackbone
+
+    texts = _prompt_names(class_names, prompt_names)
+    prompts = read_templates(templates)
+    name = Name.parse(backbone)
+    views = {name.view, None if encoding is None else encoding.identity.get("view")}
+    if not views <= {VIEW, None}:
+        raise InputError(
+            f"Zero-shot needs embeddings in the space that pictures and texts share, #{VIEW}; "
+            f"found {backbone}. Extract with {str(name).partition('#')[0]}#{VIEW}."
+        )
+    options = options or ExtractOptions()
+    encoder = load_backbone(
+        str(Name(name.scheme, name.name, name.revision, VIEW)),
+        device=options.device,
+        precision=options.precision,
+        kind="text",
+    )
+    if not isinstance(encoder, TorchBackbone) or encoder.temperature is None:
+        raise InputError(
+            f"Zero-shot needs a model of pictures and texts, such as CLIP or SigLIP; {backbone} "
+            "is none. Choose another backbone (-b open_clip:ViT-B-32/laion2b_s34b_b79k)."
+        )
+    size = options.batch_size or BATCH
+    columns = []
+    for number, text in enumerate(texts):
+        filled = [fill(template, text) for template in prompts]
+        starts = range(0, len(filled), size)
+        rows = np.concatenate([encoder.encode(filled[start : start + size]) for start in starts])
+        columns.append(unit_rows(np.asarray(rows, np.float64)).mean(axis=0))
+        progress(Step("encoding class names", number + 1, len(texts)))
+    weights = unit_rows(np.stack(columns)).T
+    fit: dict[str, Json] = {
+        "head": "zero-shot",
+        "templates": [fill(template, "{}") for template in prompts],
+        "prompt_names": list(texts),
+        "text": encoder.identity["weights"],
+    }
+    return Head(
+        weights=np.ascontiguousarray(weights),
+        intercept=np.zeros(len(texts)),
+        names=tuple(class_names),
+        normalize="l2",
+        temperature=encoder.temperature,
+        encoding=encoding,
+        fit=fit,
+    )
+
+
+def fill(template: Template, name: str) -> str:
+    """A prompt; only {} is replaced, so that other braces stay."""
+    return template.replace("{}", name) if isinstance(template, str) else template(name)
+
+
+def read_templates(templates: Sequence[Template] | str | Path) -> Sequence[Template]:
+    """Templates by their name, from a file, or as they are."""
+    if templates in (IMAGENET, SIMPLE):
+        import probekit.backbones.module  # noqa: F401, lets open_clip import torchvision
+
+        # isort: split
+        from open_clip import zero_shot_metadata
+
+        named = {
+            IMAGENET: zero_shot_metadata.OPENAI_IMAGENET_TEMPLATES,
+            SIMPLE: zero_shot_metadata.SIMPLE_IMAGENET_TEMPLATES,
+        }
+        return tuple(named[str(templates)])
+    prompts: Sequence[Template]
+    if isinstance(templates, str | Path):
+        prompts = _read_lines(templates, [IMAGENET, SIMPLE])
+    else:
+        prompts = tuple(templates)
+    wrong = [text for text in prompts if isinstance(text, str) and "{}" not in text]
+    if wrong or not prompts:
+        found = repr(wrong[0]) if wrong else "none"
+        raise InputError(
+            f"A template must have {{}} where the class goes, as 'a photo of a {{}}.'; found "
+            f"{found}. Correct it."
+        )
+    return prompts
+
+
+def _prompt_names(
+    class_names: Sequence[str], prompt_names: Sequence[str] | str | Path | None
+) -> Sequence[str]:
+    """What prompts call the classes, by their numbers: ImageNet's names are not all distinct."""
+    texts: Sequence[str]
+    if prompt_names is None:
+        texts = [name.replace("_", " ") for name in class_names]
+    elif prompt_names == IMAGENET:
+        import probekit.backbones.module  # noqa: F401
+
+        # isort: split
+        from open_clip.zero_shot_metadata import IMAGENET_CLASSNAMES
+
+        texts = IMAGENET_CLASSNAMES
+    elif isinstance(prompt_names, str | Path):
+        texts = _read_lines(prompt_names, [IMAGENET])
+    else:
+        texts = list(prompt_names)
+    if len(texts) != len(class_names) or not texts:
+        raise InputError(
+            f"prompt_names must name the {len(class_names)} classes, in their order; found "
+            f"{len(texts)}. Correct the list."
+        )
+    return texts
+
+
+def _read_lines(source: str | Path, names: list[str]) -> list[str]:
+    path = Path(source).expanduser()
+    if not path.is_file():
+        raise NotFoundError(
+            f"{path} is no file with a text in each line. {nearest(str(source), names)}"
+        )
+    return [line.strip() for line in path.read_text("utf-8").splitlines() if line.strip()]
