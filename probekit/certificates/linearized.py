@@ -8,7 +8,6 @@ assumed, not bounded: it moves g by at most ROUNDING of the size of what g is a 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Self
 
@@ -17,21 +16,13 @@ from numpy.typing import NDArray
 
 from probekit.arrays import Array, Indices
 from probekit.certificates.bounds import SLACK, gamma
-from probekit.certificates.verify import (
-    ROUND_DOWN,
-    ROUND_UP,
-    ROWS,
-    DoubledSum,
-    Enclosure,
-    Interval,
-)
+from probekit.certificates.verify import ROUND_UP, ROWS, DoubledSum, Enclosure, Interval
 from probekit.embeddings import EmbeddingSet
 from probekit.federated.client import ClientData
-from probekit.federated.federation import Federation, InProcess, total
+from probekit.federated.federation import Federation, total
 from probekit.federated.loss import MeanLoss
 from probekit.federated.queries import WEIGHT, Arrays, Shapes
 from probekit.objective import Model, Outputs, Penalty, RowsObjective
-from probekit.progress import Progress, Step, silent
 from probekit.records import record
 
 ROUNDING = 1e-14
@@ -150,53 +141,55 @@ def _keeps_class(
     return safe
 
 
-def enclose(
-    clients: Mapping[str, EmbeddingSet],
-    model: Model,
-    params: Array,
-    ridge: float,
-    progress: Progress = silent,
-) -> Enclosure:
-    """What is true of the parameters, by a gradient that is added up a few rows at a time.
+class RowGradients:
+    """The gradient of the rows' mean loss, added up a few rows at a time without loss."""
 
-    For squares |w - w*| >= |g|^2 / |H g| and L(w) - L(w*) >= |g|^4 / (2 <g, H g>).
-    """
-    federation = Federation.of(InProcess(dict(clients)), model)
-    penalty = Penalty(model, ridge)
-    value, data_gradient = _sums(clients, model.exact, params, progress)
-    gradient = data_gradient / federation.rows + penalty.gradient(params)
-    value = value / federation.rows + penalty.value(params)
-    bounds = LinearizedBounds.from_gradient(federation, params, ridge, value, gradient)
-    norm = float(np.linalg.norm(gradient))
-    least = max(0.0, norm - bounds.allowance)
-    nearest = lowest = 0.0
-    if model.loss.is_quadratic and least > 0:
-        product = MeanLoss(federation, ridge).product(params, gradient)
-        nearest = FLOAT32 * norm * least / float(np.linalg.norm(product))
-        lowest = FLOAT32 * (norm * least) ** 2 / (2 * float((gradient * product).sum()))
-    is_flat = params.size > federation.rows * model.classes
-    steepest = ROUND_UP * ridge if is_flat else math.inf
-    return Enclosure(
-        params,
-        np.zeros_like(params),
-        drift=ROUND_UP * bounds.distance,
-        residual=Interval(least, ROUND_UP * bounds.residual),
-        curvature=Interval(bounds.curvature, steepest),
-        distance=Interval(ROUND_DOWN * nearest, ROUND_UP * bounds.distance),
-        excess_loss=Interval(ROUND_DOWN * lowest, ROUND_UP * bounds.excess_loss),
-    )
+    def __init__(self, federation: Federation, params: Array, ridge: float) -> None:
+        self.federation = federation
+        self.params = params
+        self.ridge = ridge
+        self._exact = federation.model.exact
+        self._value = DoubledSum()
+        self._gradient = DoubledSum(*params.shape)
 
-
-def _sums(
-    clients: Mapping[str, EmbeddingSet], exact: Model, params: Array, progress: Progress
-) -> tuple[float, Array]:
-    """The data term and its gradient, summed over all rows."""
-    value = DoubledSum()
-    gradient = DoubledSum(*params.shape)
-    for done, rows in enumerate(clients.values(), start=1):
+    def add(self, rows: EmbeddingSet) -> Array:
+        """The gradient of a client's data term."""
+        total = DoubledSum(*self.params.shape)
         for block in rows.blocks(ROWS):
-            terms = RowsObjective.of(exact, block).value_and_gradient(params)
-            value.add(np.asarray(terms[0]))
-            gradient.add(terms[1])
-        progress(Step("gradients of rows", done, len(clients)))
-    return float(value.total), gradient.total
+            terms = RowsObjective.of(self._exact, block).value_and_gradient(self.params)
+            self._value.add(np.asarray(terms[0]))
+            total.add(terms[1])
+        self._gradient.add(total.total)
+        return total.total
+
+    def enclose(self) -> tuple[Enclosure, float]:
+        """What is true of the parameters, and how far off the sum of all rows may be.
+
+        For squares |w - w*| >= |g|^2 / |H g| and L(w) - L(w*) >= |g|^4 / (2 <g, H g>).
+        """
+        model = self.federation.model
+        count = self.federation.rows
+        penalty = Penalty(model, self.ridge)
+        value = float(self._value.total) / count + penalty.value(self.params)
+        gradient = self._gradient.total / count + penalty.gradient(self.params)
+        bounds = LinearizedBounds.from_gradient(
+            self.federation, self.params, self.ridge, value, gradient
+        )
+        norm = float(np.linalg.norm(gradient))
+        least = max(0.0, norm - bounds.allowance)
+        nearest = lowest = 0.0
+        if model.loss.is_quadratic and least > 0:
+            product = MeanLoss(self.federation, self.ridge).product(self.params, gradient)
+            nearest = FLOAT32 * norm * least / float(np.linalg.norm(product))
+            lowest = FLOAT32 * (norm * least) ** 2 / (2 * float((gradient * product).sum()))
+        is_flat = self.params.size > count * model.classes
+        enclosure = Enclosure(
+            self.params,
+            np.zeros_like(self.params),
+            drift=ROUND_UP * bounds.distance,
+            residual=Interval(least, ROUND_UP * bounds.residual),
+            curvature=Interval(bounds.curvature, ROUND_UP * self.ridge if is_flat else math.inf),
+            distance=Interval(nearest, ROUND_UP * bounds.distance),
+            excess_loss=Interval(lowest, ROUND_UP * bounds.excess_loss),
+        )
+        return enclosure, count * bounds.allowance

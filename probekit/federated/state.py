@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Protocol, Self, TypeVar
 
@@ -139,8 +139,9 @@ def check_keep(keep: frozenset[str], possible: Collection[str], trainer: str) ->
 
 
 def gradients_at(federation: Federation, params: Array) -> KeptGradients:
-    """Each client's gradient at these parameters, to be kept."""
-    answers = list(federation.ask(Gradient(params)))
+    """Each client's gradient at these parameters, to be kept; of networks in float64."""
+    exact = replace(federation, model=federation.model.exact)
+    answers = list(exact.ask(Gradient(params)))
     gradients = {answer.client: answer.arrays["gradient"] for answer in answers}
     weights = {answer.client: float(answer.arrays["weight"][0]) for answer in answers}
     return KeptGradients(params, gradients, weights)

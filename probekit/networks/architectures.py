@@ -103,7 +103,7 @@ class Own:
         return _unpickled, (self.name, self.classes)  # Ray runs what it is sent anyway
 
     def build(self) -> nn.Module:
-        if self.name not in _named:
+        if not is_trusted(self.name):
             raise InputError(
                 f"{self.name} is own code, which only whoever starts a command can ask to be run. "
                 f"Pass --network {self.name}."
@@ -144,6 +144,11 @@ def trust(name: str) -> None:
     """Let this process run the code that a network's name stands for."""
     if name.startswith("py:"):
         _named.add(name)
+
+
+def is_trusted(name: str) -> bool:
+    """Whether this process may run the code that a network's name stands for, if it is any."""
+    return name in _named or not name.startswith("py:")
 
 
 def architecture(name: str, shape: tuple[int, ...], classes: int) -> Architecture:

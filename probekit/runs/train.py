@@ -200,36 +200,11 @@ class TrainingPlan:
     def _model(self, data: RunData, progress: Progress) -> Model:
         """What is trained; a network starts from weights that are pretrained here."""
         options = self.description.options
-        width = self.description.width
-        outputs = len(data.classes)
         if options.network is None:
-            return options.linear_model(width, outputs)
-        from probekit.networks.architectures import architecture, trust
-        from probekit.networks.pretraining import Pretraining, network_model
+            return options.linear_model(self.description.width, len(data.classes))
+        from probekit.runs.networks import first_network
 
-        if not options.linearize and not data.is_classes and options.head == "logistic":
-            raise InputError(
-                "A conventional network by cross-entropy needs classes; found targets. Pass "
-                "--head ridge."
-            )
-        trust(options.network)
-        shape = data.encoding.sample_shape or (width,)
-        server = data.server_rows
-        pretraining = None
-        if server is not None and options.pretrain_epochs:
-            pretraining = Pretraining(server, options.pretrain_epochs, options.seed)
-        return network_model(
-            architecture(options.network, shape, outputs),
-            sample_shape=shape,
-            classes=outputs,
-            loss=options.loss,
-            linearize=options.linearize,
-            center=options.center,
-            seed=options.seed,
-            weights=self.weights,
-            pretraining=pretraining,
-            progress=progress,
-        )
+        return first_network(data, self.weights, progress)
 
     def _check_erased(self) -> None:
         """Rows may have been erased since they were read."""

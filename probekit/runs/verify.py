@@ -25,6 +25,7 @@ from probekit.certificates.certificate import (
     rounded_down,
     rounded_up,
 )
+from probekit.certificates.linearized import RowGradients, certified_rows
 from probekit.certificates.verify import (
     Enclosure,
     Minimum,
@@ -43,9 +44,10 @@ from probekit.federated.transports.files import sums_digest
 from probekit.linear.model import LinearModel
 from probekit.linear.ridge import Gcv, InverseC
 from probekit.linear.stats import normalized, sum_stats
+from probekit.objective import Model
 from probekit.progress import Progress, Step, silent
 from probekit.runs import layout
-from probekit.runs.layout import Erased, Joined, Trained, Unlearned
+from probekit.runs.layout import Description, Erased, Joined, Trained, Unlearned
 from probekit.runs.rows import Chosen, Mask, RunFiles, RunRows, leaves_of
 from probekit.runs.run import RunData, StoredState, certify_state, matrix_of, single_thread
 
@@ -56,6 +58,8 @@ NOT_ATTESTED = (
     "Never attested: dates and the order of events; copies of rows or heads elsewhere; which head "
     "is deployed (compare its digest)."
 )
+KEPT_GRADIENTS = "The kept gradients are those of the retained rows."
+KEPT_ELSE = "What else is kept follows from the retained rows."
 FILES = frozenset({layout.DESCRIPTION, layout.COMMITMENT, layout.ROWS, layout.STATES, layout.LOCK})
 STATE_FILES = frozenset({layout.HEAD, layout.KEPT, layout.CERTIFICATE, layout.HISTORY})
 
@@ -365,9 +369,9 @@ class _Inspection:
         counts = data.rows.counts()
         has_classes = stored.head.names == classes and (len(classes) > 1 or not data.is_classes)
         yield Finding("The head has the classes of the retained rows.", has_classes)
-        model = options.linear_model(stored.description.width, len(classes))
-        is_model = state.model == model and state.params.shape == model.shape
-        is_model &= bool(np.isfinite(state.params).all())
+        model = state.model
+        is_model = _is_model(model, stored.description, len(classes))
+        is_model &= state.params.shape == model.shape and bool(np.isfinite(state.params).all())
         is_trainer = _same_trainer(state.trainer, options.trainer())
         yield Finding("Model and training are those of the options.", is_model and is_trainer)
         yield Finding(
@@ -379,20 +383,30 @@ class _Inspection:
         is_same = again.digest == stored.head.digest and again.fit == stored.head.fit
         is_same &= (again.dataset, again.metrics) == (stored.head.dataset, stored.head.metrics)
         yield Finding("The head is the state's.", is_same)
-        if isinstance(data.rows, RunFiles):
-            yield from self._files(stored, data.rows, model)
-            return
         sets = {
             name: normalized(rows, options.normalize)
             for name, rows in data.rows.client_sets(data.matrix, data.encoding, classes).items()
         }
+        if not isinstance(model, LinearModel):
+            yield from self._network(stored, data, sets)
+            return
+        if isinstance(data.rows, RunFiles):
+            yield from self._files(stored, data.rows, model)
+            return
         totals = Totals(model)
         yield from self._kept(state, model, sets, totals)
         sums = totals.sums
-        yield from _ridge(stored, state, model, sets, sums)
+        yield from _ridge(stored, state, sets, sums)
         enclosure = Minimum(sets, model, state.ridge).enclose(state.params, sums)
+        certified = 0 if data.test is None else enclosure.certified_rows(data.test)
+        yield from self._near(stored, enclosure, data.test, certified)
+
+    def _near(
+        self, stored: StoredState, enclosure: Enclosure, test: EmbeddingSet | None, certified: int
+    ) -> Iterator[Finding]:
+        """The certificate's numbers are true, and the head is near enough."""
         self.distance = enclosure.distance.most
-        yield from _certificate(stored.certificate, state, enclosure, data.test)
+        yield from _certificate(stored.certificate, stored.state, enclosure, test, certified)
         limit = self._limit(stored)
         is_near = True if self.distance <= limit else None
         yield Finding(f"The head is within {Decimal(limit):.2g} of the minimum.", is_near)
@@ -426,6 +440,65 @@ class _Inspection:
         yield Finding(f"The head is within {Decimal(limit):.2g} of the sums' minimum.", is_near)
         yield Finding("The sums are those of the clients' rows: they must be believed.", None)
 
+    def _network(
+        self, stored: StoredState, data: RunData, sets: dict[str, EmbeddingSet]
+    ) -> Iterator[Finding]:
+        """Where a network starts, and how far from the minimum a linearized one ends."""
+        from probekit.networks.architectures import is_trusted
+
+        state = stored.state
+        options = stored.description.options
+        if not is_trusted(options.network or ""):
+            claim = f"The scores of {options.network} are computed again"
+            yield Finding(f"{claim}, which runs its code: pass --network {options.network}.", None)
+            return
+        yield from self._first_weights(stored)
+        yield from _ridge(stored, state, sets, None)
+        if not state.model.is_linear:
+            claim = "A conventional network has no one minimum, and so no distance from it."
+            yield Finding(f"{claim} Compare it with a retrained one (evaluate).", None)
+            return
+        if not state.ridge > 0:
+            yield Finding("A linearized network is near a minimum: it takes a ridge.", None)
+            return
+        federation = Federation.of(InProcess(sets), state.model)
+        gradients = RowGradients(federation, state.params, state.ridge)
+        kept = state.get(KeptGradients)
+        are_kept = kept is not None and kept.gradients.keys() == kept.weights.keys() == sets.keys()
+        differences = [0.0]
+        for done, (name, rows) in enumerate(sets.items(), start=1):
+            gradient = gradients.add(rows)
+            if kept is not None and are_kept:
+                are_kept = kept.weights[name] == len(rows)
+                are_kept &= kept.gradients[name].shape == gradient.shape
+                differences.append(float(np.linalg.norm(kept.gradients[name] - gradient)))
+            self.progress(Step("gradients of rows", done, len(sets)))
+        enclosure, error = gradients.enclose()
+        if kept is not None:
+            are_kept &= np.array_equal(kept.params, state.params) and max(differences) <= error
+            yield Finding(KEPT_GRADIENTS, are_kept)
+        if not all(isinstance(item, KeptGradients) for item in state.kept):
+            yield Finding(KEPT_ELSE, None)
+        certified = 0
+        if data.test is not None:
+            self.progress(Step("certifying test rows", 0, len(data.test)))
+            most = enclosure.distance.most
+            certified = certified_rows(state.model, state.params, most, data.test)
+        yield from self._near(stored, enclosure, data.test, certified)
+
+    def _first_weights(self, stored: StoredState) -> Iterator[Finding]:
+        """A file of weights is believed; others are drawn and trained on server rows again."""
+        from probekit.runs.networks import first_network
+
+        description = stored.description
+        if description.options.weights is not None:
+            self.notes.append("Nothing is said about the first weights, which are of a file.")
+            return
+        data = RunData.of(stored.all_rows, description, self.cache)
+        again = first_network(data, progress=self.progress).digest
+        claim = "The first weights are those of the seed and the server's rows."
+        yield Finding(claim, True if again == description.network else None)
+
     def _kept(
         self, state: State, model: LinearModel, sets: dict[str, EmbeddingSet], totals: Totals
     ) -> Iterator[Finding]:
@@ -450,10 +523,10 @@ class _Inspection:
         if statistics is not None:
             yield Finding("The kept statistics are sums of the retained rows.", are_sums)
         if gradients is not None:
-            yield Finding("The kept gradients are those of the retained rows.", are_gradients)
+            yield Finding(KEPT_GRADIENTS, are_gradients)
         known = (KeptStatistics, KeptGradients)
         if not all(isinstance(item, known) for item in state.kept):
-            yield Finding("What else is kept follows from the retained rows.", None)
+            yield Finding(KEPT_ELSE, None)
 
     def _conclusion(self, code: int) -> str:
         """What exit code 0 means, for what the reader knew."""
@@ -473,6 +546,15 @@ class _Inspection:
         return f"{head} rows committed at training{without}, under the options of training."
 
 
+def _is_model(model: Model, description: Description, classes: int) -> bool:
+    """Whether it is the head or the network of run.json, for so many classes."""
+    if description.options.network is None:
+        return model == description.options.linear_model(description.width, classes)
+    from probekit.runs.networks import is_network_of
+
+    return is_network_of(description, model, classes)
+
+
 def _same_trainer(trainer: Trainer, expected: Trainer) -> bool:
     """A rate that was left open is filled in by training."""
     if isinstance(trainer, FedAvg) and isinstance(expected, FedAvg) and expected.plan.rate is None:
@@ -481,13 +563,13 @@ def _same_trainer(trainer: Trainer, expected: Trainer) -> bool:
 
 
 def _ridge(
-    stored: StoredState,
-    state: State,
-    model: LinearModel,
-    sets: dict[str, EmbeddingSet],
-    sums: RowSums,
+    stored: StoredState, state: State, sets: dict[str, EmbeddingSet], sums: RowSums | None
 ) -> Iterator[Finding]:
-    """The ridge is the one of the options, or chosen from the retained rows."""
+    """The ridge is the one of the options, or chosen from the retained rows.
+
+    sums: those of all rows; None of a network, whose ridge cross-validation does not choose.
+    """
+    model = state.model
     choice = state.ridge_choice
     setting = stored.description.options.setting()
     claim = "The ridge is the one of the options."
@@ -500,15 +582,19 @@ def _ridge(
     elif choice.stale:
         yield Finding(f"{claim} {STALE_RIDGE}", None)
     elif isinstance(setting, InverseC):
-        yield Finding(claim, choice.value == setting.of(sums.count))
-    elif isinstance(setting, Gcv):
+        yield Finding(claim, choice.value == setting.of(sum(map(len, sets.values()))))
+    elif isinstance(setting, Gcv) and isinstance(model, LinearModel) and sums is not None:
         yield Finding(claim, is_best_ridge(choice.value, setting, sets, model, sums))
     else:
         yield Finding(claim, None)
 
 
 def _certificate(
-    stated: Certificate | None, state: State, enclosure: Enclosure, test: EmbeddingSet | None
+    stated: Certificate | None,
+    state: State,
+    enclosure: Enclosure,
+    test: EmbeddingSet | None,
+    certified: int,
 ) -> Iterator[Finding]:
     """Every number of the certificate."""
     if stated is None:
@@ -524,6 +610,7 @@ def _certificate(
     }
     is_about = all(getattr(stated, name) == value for name, value in facts.items())
     is_about &= stated.allowance <= stated.residual
+    is_about &= (stated.evidence == "linearized") != isinstance(state.model, LinearModel)
     yield Finding("The certificate is about this head and these rows.", is_about)
     most = rounded_up(enclosure.distance.most)
     yield Finding(
@@ -543,7 +630,6 @@ def _certificate(
         f"The least curvature is {rounded_down(stated.curvature)} or more.",
         enclosure.curvature.reaches(stated.curvature),
     )
-    certified = 0 if test is None else enclosure.certified_rows(test)
     is_reached = True if certified >= stated.certified_rows else None
     yield Finding(
         f"{stated.certified_rows:,} test rows keep their class (here: {certified:,}).", is_reached

@@ -1,0 +1,68 @@
+"""The network that a run's options name: made by `train`, and made again by `verify`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from probekit.errors import InputError
+from probekit.networks.architectures import architecture, trust
+from probekit.networks.network import LinearizedNetwork, Network
+from probekit.networks.pretraining import Pretraining, network_model
+from probekit.objective import Model
+from probekit.progress import Progress, silent
+from probekit.runs.layout import Description
+from probekit.runs.run import RunData
+
+
+def first_network(
+    data: RunData, weights: Path | None = None, progress: Progress = silent
+) -> Network:
+    """The network before training: drawn by the seed or read, then pretrained on server rows."""
+    options = data.description.options
+    if not options.linearize and not data.is_classes and options.head == "logistic":
+        raise InputError(
+            "A conventional network by cross-entropy needs classes; found targets. Pass "
+            "--head ridge."
+        )
+    name = options.network or ""
+    trust(name)
+    shape = data.encoding.sample_shape or (data.description.width,)
+    outputs = len(data.classes)
+    server = data.server_rows
+    pretraining = None
+    if server is not None and options.pretrain_epochs:
+        pretraining = Pretraining(server, options.pretrain_epochs, options.seed)
+    return network_model(
+        architecture(name, shape, outputs),
+        sample_shape=shape,
+        classes=outputs,
+        loss=options.loss,
+        linearize=options.linearize,
+        center=options.center,
+        seed=options.seed,
+        weights=weights,
+        pretraining=pretraining,
+        progress=progress,
+    )
+
+
+def is_network_of(description: Description, model: Model, classes: int) -> bool:
+    """Whether a model is the network of run.json with outputs for so many of its classes."""
+    options = description.options
+    encoding = description.read_encoding()
+    if not isinstance(model, Network):
+        return False
+    shape = encoding.sample_shape or (description.width,)
+    outputs = model.canary.shape[1]
+    same = (
+        model.architecture == architecture(options.network or "", shape, outputs),
+        model.digest == description.network,
+        model.loss == options.loss,
+        model.precision == "float32",
+        isinstance(model, LinearizedNetwork) == options.linearize,
+        not isinstance(model, LinearizedNetwork) or model.pull_to == options.center,
+        len(model.columns) == classes and bool((np.diff(model.columns) > 0).all()),
+    )
+    return all(same)
