@@ -38,6 +38,21 @@ class Residual(nn.Module):
         return scores
 
 
+class Pooled(nn.Module):
+    """Convolutions between the largest and the mean of their neighbors."""
+
+    def __init__(self, classes: int) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(1, 3, 3)
+        self.second = nn.Conv2d(3, 4, 2)
+        self.last = nn.Linear(4, classes)
+
+    def forward(self, pictures: Tensor) -> Tensor:
+        maps = functional.max_pool2d(functional.leaky_relu(self.first(pictures), 0.1), 2)
+        scores: Tensor = self.last(torch.tanh(self.second(maps)).mean(dim=(2, 3)))
+        return scores
+
+
 class Attention(nn.Module):
     """torch's own layer for several heads."""
 
@@ -99,6 +114,10 @@ class Tied(nn.Module):
 
 def residual(num_classes: int) -> nn.Module:
     return Residual(num_classes)
+
+
+def pooled(num_classes: int) -> nn.Module:
+    return Pooled(num_classes)
 
 
 def attention(num_classes: int) -> nn.Module:
@@ -316,6 +335,7 @@ READY = nn.Sequential(nn.Linear(4, CLASSES))
 
 SHAPES: Mapping[str, tuple[int, ...]] = {
     "residual": (2, 5, 5),
+    "pooled": (1, 8, 8),
     "attention": (3, 4),
     "dot_product": (3, 4),
     "encoder": (3, 4),
