@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from probekit.errors import ProbekitError as ProbekitError
     from probekit.estimators import KNNProbe as KNNProbe
     from probekit.estimators import LDAProbe as LDAProbe
+    from probekit.estimators import LogisticProbe as LogisticProbe
     from probekit.estimators import NearestMeanProbe as NearestMeanProbe
     from probekit.estimators import RidgeProbe as RidgeProbe
     from probekit.extraction import ExtractOptions as ExtractOptions
@@ -38,6 +39,7 @@ _HOMES = {
     "KNNProbe": "probekit.estimators",
     "LDAProbe": "probekit.estimators",
     "NearestMeanProbe": "probekit.estimators",
+    "LogisticProbe": "probekit.estimators",
     "ProbeResult": "probekit.probing",
     "ProbekitError": "probekit.errors",
     "Run": "probekit.runs.run",

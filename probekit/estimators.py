@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self, get_args
 
@@ -11,20 +12,25 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
-from probekit.arrays import Array, Indices, Json
+from probekit.arrays import Array, Indices, Json, group_numbers, id_keys
 from probekit.embeddings import EmbeddingSet
 from probekit.errors import InputError
 from probekit.heads import Head, task_of
 from probekit.linear.calibration import best_temperature, left_out_temperature
+from probekit.linear.folds import draw_folds
 from probekit.linear.knn import Weighting, knn_votes
 from probekit.linear.lda import LdaChoice, LdaPath, left_out, search_shrinkage
 from probekit.linear.leave_one_out import RidgeSearch, left_out_sample, search_ridge
+from probekit.linear.logistic import TOLERANCE, check_C, fit_path
+from probekit.linear.logistic_choice import PATIENCE, Criterion, LogisticChoice, choose_fit
 from probekit.linear.ridge import Intercept, RidgePath, solve_ridge
-from probekit.linear.stats import SufficientStats, normalized
+from probekit.linear.stats import SufficientStats, check_training_rows, normalized
+from probekit.progress import Progress, silent
 
 Ridge = float | str
 """A number, "auto" or "auto:loo" (exact leave-one-out), or "auto:gcv" (from sums alone)."""
 AUTO = ("auto", "auto:loo")
+FOLD_SEED = 0
 
 
 def fit_ridge(
@@ -125,6 +131,129 @@ def _discriminant(
     except InputError:  # one group only
         pass
     return Head.from_params(params, train, normalize=normalize, temperature=temperature, fit=fit)
+
+
+def fit_logistic(
+    embeddings: EmbeddingSet,
+    *,
+    C: float | str = "auto",
+    Cs: Sequence[float] | None = None,
+    validation: ArrayLike | None = None,
+    criterion: Criterion = "log loss",
+    refit: bool = True,
+    patience: int | None = PATIENCE,
+    class_weight: str | Mapping[str, float] | None = None,
+    intercept: Intercept = "free",
+    normalize: str = "none",
+    tolerance: float = TOLERANCE,
+    groups: ArrayLike | None = None,
+    progress: Progress = silent,
+) -> tuple[Head, LogisticChoice]:
+    """A head by logistic regression, scikit-learn's objective, and how its C was chosen.
+
+    C: a number, or "auto": of Cs, the best on held-out rows by the criterion.
+    Cs: by default 45 from 1e-6 to 1e5, continued once where the first or last is the best.
+    validation: (n,), which rows are held out to choose C; by default five folds are.
+    refit: to all rows at the end; False leaves validation rows out of the head.
+    patience: stop so many C's past the best; None tries all.
+    class_weight: None, "balanced", or weights by class name; others have weight 1.
+    tolerance: the relative gap to the minimum that is certified.
+    groups: rows of one are in one fold. By default copies are.
+    """
+    train = normalized(embeddings, normalize)
+    if task_of(train) == "numbers":
+        raise InputError(
+            f"Logistic regression needs classes, or labels of 0 and 1; {train.source} has numbers. "
+            "Use ridge."
+        )
+    check_training_rows(train)
+    options: dict[str, Any] = {
+        "outputs": train.outputs,
+        "sample_weight": _row_weights(train, class_weight),
+        "intercept": intercept,
+        "tolerance": tolerance,
+        "progress": progress,
+    }
+    y = train.targets if train.labels is None else train.labels
+    if C != "auto":
+        (fit,) = fit_path(train.rows, y, [check_C(C)], **options)
+        nothing = np.zeros(0)
+        choice = LogisticChoice(fit.C, "manual", nothing, nothing, nothing, fit.gap)
+    else:
+        fit, choice = choose_fit(
+            train.rows,
+            y,
+            _folds(train, validation, groups),
+            Cs=Cs,
+            criterion=criterion,
+            refit=refit,
+            patience=patience,
+            **options,
+        )
+    params = fit.params
+    if train.labels is None:  # a label's scores are 1 - s and s
+        params = params / 2
+        params[-1] += 0.5
+    head = Head.from_params(
+        params,
+        embeddings,
+        normalize=normalize,
+        temperature=1.0,
+        fit={"C": choice.value, "C_choice": choice.method, "gap": choice.gap},
+    )
+    return head, choice
+
+
+def _row_weights(train: EmbeddingSet, class_weight: str | Mapping[str, float] | None) -> Array:
+    weights = train.row_weights
+    if class_weight is None:
+        return weights
+    if train.labels is None:
+        raise InputError("class_weight is of classes; found several labels. Leave it out.")
+    if isinstance(class_weight, str):
+        if class_weight != "balanced":
+            raise InputError(
+                "class_weight must be None, 'balanced' or weights by class name; found "
+                f"{class_weight!r}."
+            )
+        sizes = np.bincount(train.labels, weights, minlength=train.outputs)
+        shares = weights.sum() / (train.outputs * np.where(sizes > 0, sizes, 1.0))
+    else:
+        unknown = [name for name in class_weight if name not in train.class_names]
+        if unknown:
+            raise InputError(f"class_weight has {unknown[0]!r}, which is no class. Leave it out.")
+        shares = np.array([float(class_weight.get(name, 1.0)) for name in train.class_names])
+    return np.asarray(weights * shares[train.labels])
+
+
+def _folds(train: EmbeddingSet, validation: ArrayLike | None, groups: ArrayLike | None) -> Indices:
+    """The fold of every row, or 0 for validation rows and -1 for others."""
+    if validation is None:
+        units = _content_ranks(train, groups)
+        return draw_folds(units, train.labels, FOLD_SEED, weights=train.row_weights)
+    is_held_out = np.asarray(validation)
+    if is_held_out.shape != (len(train),) or is_held_out.dtype != bool:
+        raise InputError(
+            f"validation must say of each of the {len(train)} rows whether it is held out; found "
+            f"shape {is_held_out.shape} and {is_held_out.dtype}."
+        )
+    return np.where(is_held_out, 0, -1)
+
+
+def _content_ranks(train: EmbeddingSet, groups: ArrayLike | None) -> Indices:
+    """Numbers of what stays together, in an order that is random but not that of the rows."""
+    ranks = np.unique(id_keys(train.ids), return_inverse=True)[1]
+    if groups is None:
+        return ranks
+    values = np.asarray(groups)
+    if values.shape != (len(train),):
+        raise InputError(
+            f"groups needs one value for each of the {len(train)} rows; found shape {values.shape}."
+        )
+    numbers = group_numbers(values)
+    first = np.full(int(numbers.max()) + 1, len(train))
+    np.minimum.at(first, numbers, ranks)
+    return np.asarray(np.argsort(np.argsort(first))[numbers])
 
 
 @dataclass(frozen=True, eq=False)
@@ -328,6 +457,72 @@ class NearestMeanProbe(_Probe):
         embeddings, _ = self._training_set(X, y, sample_weight)
         self.head_ = fit_nearest_mean(embeddings, normalize=self.normalize)
         self._set_coefficients(self.head_)
+        return self
+
+
+class LogisticProbe(_Probe):
+    """Logistic regression on scikit-learn's objective, with C chosen in folds and a certified gap.
+
+    C: a number, or "auto": the one of Cs with the least log loss in five folds.
+    class_weight: None, "balanced", or weights by class.
+    intercept: "free", or "penalized" like the weights.
+    normalize: "none", or "l2" for rows of norm 1.
+    tolerance: of the gap to the minimum, relative to the objective.
+
+    Fitted: classes_, coef_ and intercept_ (of two classes, the second's less the first's), C_,
+    gap_ (certified), path_ (all C's, their errors and gaps), head_ (saves, needs NumPy alone).
+    """
+
+    head_: Head
+
+    def __init__(
+        self,
+        C: float | str = "auto",
+        *,
+        Cs: Sequence[float] | None = None,
+        class_weight: str | Mapping[Any, float] | None = None,
+        intercept: Intercept = "free",
+        normalize: str = "none",
+        tolerance: float = TOLERANCE,
+    ) -> None:
+        self.C = C
+        self.Cs = Cs
+        self.class_weight = class_weight
+        self.intercept = intercept
+        self.normalize = normalize
+        self.tolerance = tolerance
+
+    def fit(
+        self,
+        X: ArrayLike,
+        y: ArrayLike,
+        sample_weight: ArrayLike | None = None,
+        groups: ArrayLike | None = None,
+    ) -> Self:
+        """Fit to these rows; rows of a group, and copies, are held out together."""
+        embeddings, used = self._training_set(X, y, sample_weight)
+        if groups is not None:
+            groups = np.asarray(groups)[used]
+        class_weight = self.class_weight
+        if isinstance(class_weight, Mapping):
+            class_weight = {str(name): weight for name, weight in class_weight.items()}
+        self.head_, self.path_ = fit_logistic(
+            embeddings,
+            C=self.C,
+            Cs=self.Cs,
+            class_weight=class_weight,
+            intercept=self.intercept,
+            normalize=self.normalize,
+            tolerance=self.tolerance,
+            groups=groups,
+        )
+        self.C_ = self.path_.value
+        self.gap_ = self.path_.gap
+        self.coef_ = self.head_.weights.T
+        self.intercept_ = self.head_.intercept
+        if len(self.classes_) == 2:
+            self.coef_ = self.coef_[1:] - self.coef_[:1]
+            self.intercept_ = self.intercept_[1:] - self.intercept_[:1]
         return self
 
 

@@ -14,6 +14,7 @@ from probekit import errors
 
 PUBLIC = {
     *("Cache", "DataOptions", "EmbeddingSet", "Encoding", "ExtractOptions", "Head", "KNNProbe"),
+    *("LDAProbe", "LogisticProbe", "NearestMeanProbe"),
     *("ProbeResult", "ProbekitError", "RidgeProbe", "extract", "load_backbone", "load_head"),
     *("Run", "probe", "read_dataset", "train", "__version__"),
 }
