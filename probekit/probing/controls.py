@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from probekit.arrays import Array, Indices, id_keys
 from probekit.embeddings import EmbeddingSet
 from probekit.evaluation.metrics import independence_z
-from probekit.probing.rows import FOLD_INFLATION, ProbeRows, draw_folds
+from probekit.linear.folds import draw_folds
+from probekit.probing.rows import FOLD_INFLATION, ProbeRows
 
 STREAM = 32
 FALSE_ALARMS = 1e-3

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from probekit.embeddings import EmbeddingSet
 from probekit.errors import InputError, MismatchError
 from probekit.extraction.sources import RowSplits
+from probekit.linear.folds import FOLDS, draw_folds
 from probekit.probing.options import ProbeOptions
-from probekit.probing.rows import FOLDS, draw_folds, prepare_rows
+from probekit.probing.rows import prepare_rows
 
 
 @settings(deadline=None, max_examples=60)
