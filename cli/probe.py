@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,19 @@ from probekit.cli.options import RowFlags, argument, common_flag, expand_flags, 
 from probekit.cli.output import SKIPPED, CacheOutput
 from probekit.cli.train import parse_number
 
+WIDTHS = {
+    "view": 6,
+    "head": 12,
+    "shots": 5,
+    "metric": 8,
+    "result": 21,
+    "width": 5,
+    "normalize": 9,
+    "train_rows": 10,
+    "test_rows": 9,
+    "fit": 0,
+}
+
 
 def parse_numbers(text: str) -> tuple[int, ...]:
     try:
@@ -20,27 +34,49 @@ def parse_numbers(text: str) -> tuple[int, ...]:
         raise typer.BadParameter(f"Expected numbers such as 1,4,16; found {text!r}.") from None
 
 
+def parse_reals(text: str) -> tuple[float, ...]:
+    try:
+        return tuple(float(part) for part in text.split(",") if part.strip())
+    except ValueError:
+        raise typer.BadParameter(f"Expected numbers such as 0.1,1,10; found {text!r}.") from None
+
+
 @dataclass
 class ProbeFlags:
     """How heads are fitted and evaluated."""
 
+    protocol: str | None = flag("A published probe: clip, dinov2, dinov3, patho-bench, mteb, ...")
     test: str | None = flag("Evaluate on this instead of DATA's own test split.")
     shots: Any = flag(
         "Also few-shot heads: 1,4,16 training rows of every class.",
-        default="",
         metavar="N,N,...",
         parser=parse_numbers,
     )
-    draws: int = flag("How often few-shot rows are drawn.", default=5, min=1)
+    draws: int | None = flag("How often few-shot rows are drawn (default 5).", min=1)
     knn: int | None = flag("Neighbors of the k-NN head (default 20); adds it.", min=1)
     metric: str | None = flag("Primary metric: accuracy, balanced_accuracy, top5, auroc, ...")
+    C: Any = flag(
+        "Of the logistic head: auto (validation rows, else 5 folds) or a number.",
+        "--c",
+        metavar="C",
+        parser=parse_number,
+    )
+    Cs: Any = flag(
+        "What C is chosen from (default: 45 from 1e-6 to 1e5).",
+        "--cs",
+        metavar="C,C,...",
+        parser=parse_reals,
+    )
     ridge: Any = flag(
-        "auto (exact leave-one-out on training rows) or a number.",
-        default="auto",
+        "auto (exact leave-one-out on training rows, the default) or a number.",
         metavar="RIDGE",
         parser=parse_number,
     )
-    normalize: str = flag("Rows of the ridge head: none (as they are), l2.", default="none")
+    templates: str | None = flag(
+        "Of the zero-shot head: a file with a text in each line, openai-imagenet, simple."
+    )
+    prompt_names: str | None = flag("File with what its texts call the classes, a line each.")
+    normalize: str | None = flag("Rows of linear heads: none (default), l2, standardize.")
     confidence: float = flag("Confidence of the intervals.", default=0.95)
     controls: bool = flag("Also probe shuffled labels and random vectors.", default=True)
     drop_copies: bool = flag("Drop test rows from training rows.", "--drop-copies", default=False)
@@ -51,8 +87,14 @@ class ProbeFlags:
 def probe(
     data: list[str] = argument("Cached sets, folders, tables, vectors, hf:NAME, packaged:digits."),
     backbone: list[str] | None = flag("Encode with this; may be repeated.", "--backbone", "-b"),
-    head: str = flag("Heads, separated by commas: ridge,knn.", default="ridge"),
+    head: str = flag(
+        "Heads, separated by commas: ridge,logistic,lda,nearest-mean,knn,zero-shot "
+        "(default: ridge,logistic; of a protocol its own).",
+        default="",
+    ),
     csv: Path | None = flag("Write every number to this CSV file."),
+    markdown: Path | None = flag("Write the table to this Markdown file."),
+    record: Path | None = flag("Add finished cells to this JSONL file; those in it are done."),
     save: Path | None = flag("Save the fitted heads to this folder, for predict."),
     *,
     fitting: ProbeFlags,
@@ -62,21 +104,54 @@ def probe(
     """Fit heads on frozen embeddings and evaluate them on held-out rows."""
     from probekit.probing import probe as run_probe
 
+    lines = Lines(output, data, backbone or [])
+    heads = [name.strip() for name in head.split(",") if name.strip()]
     result = run_probe(
         data,
         backbone=backbone or None,
-        heads=[name.strip() for name in head.split(",") if name.strip()],
         cache=output.open_cache(),
+        record=record,
+        reuse=save is None,
         progress=output.progress,
+        log=lines.print,
+        **({"heads": heads} if heads else {}),
         **keywords(fitting, reading),
     )
-    output.print(result.to_markdown())
+    for sentence in result.legend:
+        output.print(sentence)
     output.warn(*result.notes)
     document = result.to_dict()
     if csv is not None:
         output.print(f"wrote {result.to_csv(csv)}")
+    if markdown is not None:
+        output.print(f"wrote {result.write_markdown(markdown)}")
     if save is not None:
         document["heads"] = result.save(save)
         for folder in document["heads"]:
             output.print(f"wrote {folder}; next: probekit predict {folder} DATA --csv FILE")
     output.result(document, exit_code=SKIPPED if result.skipped or result.failed else 0)
+
+
+class Lines:
+    """Rows of the table as aligned text, each as soon as it is computed."""
+
+    def __init__(self, output: CacheOutput, data: Sequence[str], backbones: Sequence[str]) -> None:
+        self.output = output
+        self.widths = {"data": max(map(len, data)), "backbone": max(map(len, ["", *backbones]))}
+        self.widths |= WIDTHS
+        self.is_first = True
+
+    def print(self, row: Mapping[str, Any]) -> None:
+        from probekit.probing.result import as_text
+
+        if self.is_first:
+            self.is_first = False
+            self._print([name.replace("_", " ") for name in self.widths])
+        control = f" ({row['control']})" if row["control"] else ""
+        texts = [as_text(row.get(name)) for name in self.widths]
+        texts[list(self.widths).index("head")] += control
+        self._print(texts)
+
+    def _print(self, texts: Sequence[str]) -> None:
+        padded = map(str.ljust, texts, self.widths.values())
+        self.output.print("  ".join(padded).rstrip())

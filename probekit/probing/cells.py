@@ -2,25 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from probekit.arrays import Json
+from probekit import __version__
+from probekit.arrays import Json, digest
 from probekit.embeddings import SHOWN_ROWS
 from probekit.errors import ProbekitError
 from probekit.heads import Head
 from probekit.probing.controls import CONTROLS, control_rows, is_suspicious
 from probekit.probing.evaluate import Evaluation, WrongRow, evaluate, most_wrong
 from probekit.probing.few_shot import FewShot, few_shot
-from probekit.probing.heads import Fitted, fit_head
+from probekit.probing.heads import Fitted, fit_head, is_standardized
 from probekit.probing.options import ProbeOptions
 from probekit.probing.rows import ProbeRows, prepare_rows
 
 if TYPE_CHECKING:
     from probekit.extraction.sources import RowSplits
+    from probekit.probing.record import Record
+
+DEFAULT_HEADS = {
+    "classes": ("ridge", "logistic"),
+    "labels": ("ridge",),
+    "numbers": ("ridge",),
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,6 +40,7 @@ class Cell:
     evaluated_on: "test rows", or the folds of training rows.
     fit: what the head was fitted with: ridge and ridge_choice, or k.
     fitted: the head fitted on all training rows; k-NN has no weights and no Head.
+    hits: of the evaluated rows (classes only), whether they are predicted right.
     """
 
     data: str
@@ -55,45 +65,98 @@ class Cell:
     suspicious: bool = False
     fitted: Head | None = None
     most_wrong: tuple[WrongRow, ...] = ()
+    hits: NDArray[np.bool_] | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        return asdict(replace(self, fitted=None), dict_factory=_document)
+        return asdict(replace(self, fitted=None, hits=None), dict_factory=_reported)
 
 
-def _document(items: list[tuple[str, Any]]) -> dict[str, Any]:
+def _reported(items: list[tuple[str, Any]]) -> dict[str, Any]:
     """The fields that are reported; arrays as lists."""
     return {
         name: value.tolist() if isinstance(value, np.ndarray) else value
         for name, value in items
-        if name not in ("fitted", "decimal")
+        if name not in ("fitted", "hits", "decimal")
     }
 
 
-def probe_splits(
+@dataclass(frozen=True)
+class PlannedCell:
+    """A cell that is to be computed on rows, as one of so many controls or as itself.
+
+    rows: or the error that prevented them.
+    """
+
+    cell: Cell
+    rows: ProbeRows | ProbekitError
+    controls: int = 0
+
+    def compute(self, options: ProbeOptions) -> Cell:
+        if isinstance(self.rows, ProbekitError):
+            raise self.rows
+        if self.controls:
+            return _probe_control(self.cell, self.rows, options, self.controls)
+        return _probe_head(self.cell, self.rows, options)
+
+    def key(self, options: ProbeOptions) -> str:
+        """The digest of all that determines the cell."""
+        if isinstance(self.rows, ProbekitError):
+            return ""
+        settings = asdict(options)
+        del settings["heads"]
+        test = self.rows.test
+        return digest(
+            {
+                **settings,
+                "probekit": __version__,
+                "head": self.cell.head,
+                "control": self.cell.control,
+                "controls": self.controls,
+                "train": self.rows.train.digest,
+                "test": None if test is None else test.digest,
+            }
+        )
+
+
+def plan_cells(
     splits: RowSplits, options: ProbeOptions, *, data: str, controls: int = 0
-) -> list[Cell]:
-    """A cell for every head, and the controls.
+) -> Iterator[PlannedCell]:
+    """Every head, and the controls.
 
     controls: how many the whole table has, for their family-wise rate; 0: none are computed here.
     """
     rows = prepare_rows(splits, options)
     template = _describe(rows, splits, data)
-    cells = []
-    for head in options.heads:
-        cell = replace(template, head=head)
-        try:
-            cells.append(_probe_head(cell, rows, options))
-        except ProbekitError as error:
-            if len(options.heads) == 1:
-                raise
-            cells.append(replace(cell, error=str(error)))
+    heads = options.heads or DEFAULT_HEADS[rows.task]
+    for head in heads:
+        yield PlannedCell(replace(template, head=head), rows)
     for name in CONTROLS if controls else ():
-        cell = replace(template, head=options.heads[0], control=name, notes=())
+        cell = replace(template, head=heads[0], control=name, notes=())
+        yield PlannedCell(cell, rows, controls)
+
+
+def compute_cells(
+    planned: Iterable[PlannedCell],
+    options: ProbeOptions,
+    record: Record | None = None,
+    *,
+    reuse: bool = True,
+) -> Iterator[tuple[Cell, ProbekitError | None]]:
+    """Every cell as soon as it is computed, or read from the record; one that fails says why."""
+    for plan in planned:
+        key = "" if record is None else plan.key(options)
+        recorded = record.cell(key) if record is not None and reuse else None
+        if recorded is not None:
+            yield replace(recorded, data=plan.cell.data), None
+            continue
         try:
-            cells.append(_probe_control(cell, rows, options, controls))
+            cell = plan.compute(options)
         except ProbekitError as error:
-            cells.append(replace(cell, error=str(error)))
-    return cells
+            yield replace(plan.cell, error=str(error)), error
+            continue
+        if record is not None:
+            record.add(key, cell)
+        yield cell, None
 
 
 def _describe(rows: ProbeRows, splits: RowSplits, data: str) -> Cell:
@@ -121,6 +184,9 @@ def _describe(rows: ProbeRows, splits: RowSplits, data: str) -> Cell:
 
 def _probe_head(cell: Cell, rows: ProbeRows, options: ProbeOptions) -> Cell:
     """The cell with its head fitted, evaluated, and fitted to few rows."""
+    if options.rules is not None and not options.rules.full:
+        shots = few_shot(cell.head, rows, options)
+        return replace(_with_rows(cell, rows), few_shot=shots)
     fitted = fit_head(cell.head, rows, options)
     cell = _with_evaluation(cell, fitted, rows, options)
     assert cell.evaluation is not None
@@ -160,12 +226,23 @@ def _probe_control(cell: Cell, rows: ProbeRows, options: ProbeOptions, controls:
 
 
 def _with_evaluation(cell: Cell, fitted: Fitted, rows: ProbeRows, options: ProbeOptions) -> Cell:
+    labels = rows.evaluated.labels
+    normalize = fitted.head.normalize
+    if is_standardized(cell.head, options):
+        normalize = options.normalize
+    return replace(
+        _with_rows(cell, rows),
+        normalize=normalize,
+        fit=fitted.head.fit,
+        evaluation=evaluate(fitted.scores, rows, options, confidences=fitted.confidences),
+        hits=None if labels is None else fitted.scores.argmax(axis=1) == labels,
+    )
+
+
+def _with_rows(cell: Cell, rows: ProbeRows) -> Cell:
     return replace(
         cell,
         train_rows=len(rows.train),
         test_rows=len(rows.evaluated),
         evaluated_on=rows.evaluated_on,
-        normalize=fitted.head.normalize,
-        fit=fitted.head.fit,
-        evaluation=evaluate(fitted.scores, rows, options, confidences=fitted.confidences),
     )

@@ -4,43 +4,126 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from probekit.arrays import Array
 from probekit.embeddings import EmbeddingSet
-from probekit.estimators import Neighbors, fit_ridge
+from probekit.errors import InputError
+from probekit.estimators import Neighbors, fit_lda, fit_nearest_mean, fit_ridge
 from probekit.heads import Head
+from probekit.probing.selection import Choice, choose_C, validation_rows
+from probekit.registry import nearest
 
 if TYPE_CHECKING:
     from probekit.probing.options import ProbeOptions
     from probekit.probing.rows import ProbeRows
 
 NESTED_ROWS = 5_000
-"""Up to so many rows, every fold is scored with a ridge that was chosen without it."""
+"""Up to so many rows, every fold is scored with a ridge or C that was chosen without it."""
+ZERO_SHOT = "zero-shot"
+BY_COSINE = ("knn", ZERO_SHOT)
+TINY_DEVIATION = 1e-5
+"""Added to standard deviations, as big_vision does."""
 
 Fit = Callable[[EmbeddingSet, "ProbeOptions"], tuple[Head | Neighbors, tuple[str, ...]]]
-"""Training rows to a head, and notes on it. The column "group" says what stays together."""
+"""Training rows to a head, and notes on it.
+
+The column "group" says what stays together, "split" which rows are "validation" rows.
+"""
 
 
 def _fit_ridge(train: EmbeddingSet, options: ProbeOptions) -> tuple[Head, tuple[str, ...]]:
     groups = train.columns.get("group")
-    head, choice = fit_ridge(train, ridge=options.ridge, normalize=options.normalize, groups=groups)
+    ridge = options.ridge if options.alpha is None else options.alpha / train.weight
+    head, choice = fit_ridge(train, ridge=ridge, normalize=options.normalize, groups=groups)
     if not choice.at_grid_edge:
         return head, ()
     return head, (f"The ridge, {choice.value:.3g}, is at the edge of its grid (--ridge sets it).",)
 
 
-def _fit_knn(train: EmbeddingSet, options: ProbeOptions) -> tuple[Neighbors, tuple[str, ...]]:
-    head = Neighbors(train, min(options.neighbors, len(train)))
-    if head.k == options.neighbors:
+def _fit_logistic(train: EmbeddingSet, options: ProbeOptions) -> tuple[Head, tuple[str, ...]]:
+    from probekit.estimators import fit_logistic
+
+    head, choice = fit_logistic(
+        train,
+        C=options.C,
+        Cs=options.Cs or None,
+        criterion=options.criterion,
+        normalize=options.normalize,
+        groups=train.columns.get("group"),
+    )
+    if not choice.at_grid_edge:
         return head, ()
-    note = f"k = {options.neighbors} was reduced to {head.k}, the number of training rows."
-    return head, (note,)
+    return head, (f"C, {choice.value:.3g}, is at the edge of its grid (--cs sets it).",)
 
 
-HEADS: dict[str, Fit] = {"ridge": _fit_ridge, "knn": _fit_knn}
+def _fit_lda(train: EmbeddingSet, options: ProbeOptions) -> tuple[Head, tuple[str, ...]]:
+    _check_classes("lda", train)
+    groups = train.columns.get("group")
+    head, _ = fit_lda(train, normalize=options.normalize, groups=groups)
+    return head, ()
+
+
+def _fit_nearest_mean(train: EmbeddingSet, options: ProbeOptions) -> tuple[Head, tuple[str, ...]]:
+    _check_classes("nearest-mean", train)
+    groups = train.columns.get("group")
+    return fit_nearest_mean(train, normalize=options.normalize, groups=groups), ()
+
+
+def _fit_knn(
+    train: EmbeddingSet, options: ProbeOptions, k: int | None = None
+) -> tuple[Neighbors, tuple[str, ...]]:
+    wanted = options.neighbors if k is None else k
+    head = Neighbors(train, min(wanted, len(train)))
+    if head.k == wanted:
+        return head, ()
+    return head, (f"k = {wanted} was reduced to {head.k}, the number of training rows.",)
+
+
+def _name_classes(train: EmbeddingSet, options: ProbeOptions) -> tuple[Head, tuple[str, ...]]:
+    """No row is looked at."""
+    from probekit.probing.zero_shot import zero_shot_head
+
+    _check_classes(ZERO_SHOT, train)
+    head = zero_shot_head(
+        train.encoding.backbone,
+        train.class_names,
+        prompt_names=options.prompt_names,
+        templates=options.templates,
+        encoding=train.encoding,
+    )
+    return head, ()
+
+
+HEADS: dict[str, Fit] = {
+    "ridge": _fit_ridge,
+    "logistic": _fit_logistic,
+    "lda": _fit_lda,
+    "nearest-mean": _fit_nearest_mean,
+    "knn": _fit_knn,
+    ZERO_SHOT: _name_classes,
+}
+
+
+def find_fit(head: str) -> Fit:
+    """What fits a head: a name of HEADS, or knn:50."""
+    if head in HEADS:
+        return HEADS[head]
+    kind, _, number = head.partition(":")
+    if kind == "knn" and number.isdecimal() and int(number):
+        return partial(_fit_knn, k=int(number))
+    raise InputError(
+        f"heads (--head) must be of {', '.join(HEADS)}, knn:50; found {head!r}. "
+        f"{nearest(head, list(HEADS))}"
+    )
+
+
+def _check_classes(head: str, train: EmbeddingSet) -> None:
+    if train.labels is None:
+        raise InputError(f"The head {head} is of classes; {train.source} has targets. Use ridge.")
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,24 +144,87 @@ def fit_head(name: str, rows: ProbeRows, options: ProbeOptions) -> Fitted:
 
     A ridge chosen with the fold flatters by about 1 % at 50 rows; with many rows by nothing.
     """
-    fit = HEADS[name]
     train = rows.train
-    head, notes = fit(train, options)
-    if rows.test is not None:
-        scores = head.decision(rows.test)
+    head, notes = fit(name, train, options)
+    if rows.test is not None or name == ZERO_SHOT:
+        scores = head.decision(rows.evaluated)
         confidences = _confidences(head, scores)
     else:
-        ridge = head.fit.get("ridge")
-        if isinstance(ridge, float) and len(train) > NESTED_ROWS:
-            options = replace(options, ridge=ridge)
+        if len(train) > NESTED_ROWS:
+            options = _as_chosen(head, options)
         scores = np.empty((len(train), train.outputs))
         confidences = np.empty(len(train))
         for outside, inside in rows.fold_rows():
-            without, _ = fit(train.take(outside), options)
+            without, _ = fit(name, train.take(outside), options)
             scores[inside] = without.decision(train.take(inside))
             confidences[inside] = _confidences(without, scores[inside])
     is_calibrated = bool(np.isfinite(confidences).all())
     return Fitted(head, notes, scores, confidences if is_calibrated else None)
+
+
+def fit(
+    name: str, train: EmbeddingSet, options: ProbeOptions
+) -> tuple[Head | Neighbors, tuple[str, ...]]:
+    """A head of these rows. Standardizing is made part of its weights."""
+    fitting = find_fit(name)
+    mean = np.zeros(train.width)
+    deviation = np.ones(train.width)
+    if is_standardized(name, options):
+        mean, deviation = _moments(train)
+        train = replace(train, rows=(np.asarray(train.rows, np.float64) - mean) / deviation)
+        options = replace(options, normalize="none")
+    choice = _choose_C(name, train, options)
+    if choice is not None:
+        options = replace(options, C=choice.C)
+    if not options.refit:
+        train = train.take(validation_rows(train)[0])
+    head, notes = fitting(train, options)
+    if not isinstance(head, Head):
+        return head, notes
+    weights = head.weights / deviation[:, None]
+    intercept = head.intercept - mean @ weights
+    head = replace(head, weights=weights, intercept=intercept)
+    if choice is None:
+        return head, notes
+    if choice.at_grid_edge:
+        notes = (*notes, f"C, {choice.C:.3g}, is at the edge of its grid (--cs sets it).")
+    return replace(head, fit={**head.fit, "C_choice": "validation rows"}), notes
+
+
+def _choose_C(  # noqa: N802
+    name: str, train: EmbeddingSet, options: ProbeOptions
+) -> Choice | None:
+    """The C of validation rows, those of the data or of the protocol, where there are some."""
+    if name != "logistic" or options.C != "auto" or train.labels is None:
+        return None
+    fitting, choosing = validation_rows(train)
+    if not len(choosing) and options.rules is not None and options.rules.holdout is not None:
+        choosing = options.rules.holdout(train.labels)
+        fitting = np.setdiff1d(np.arange(len(train)), choosing)
+    if not len(choosing):
+        return None
+    return choose_C(train.take(fitting), train.take(choosing), options)
+
+
+def is_standardized(name: str, options: ProbeOptions) -> bool:
+    """Whether a head is fitted to standardized rows: cosines are taken of rows as they are."""
+    return options.normalize == "standardize" and name.partition(":")[0] not in BY_COSINE
+
+
+def _moments(train: EmbeddingSet) -> tuple[Array, Array]:
+    rows = np.asarray(train.rows, np.float64)
+    return rows.mean(axis=0), rows.std(axis=0) + TINY_DEVIATION
+
+
+def _as_chosen(head: Head | Neighbors, options: ProbeOptions) -> ProbeOptions:
+    """Options that fit with the ridge or C of this head."""
+    ridge = head.fit.get("ridge")
+    C = head.fit.get("C")
+    return replace(
+        options,
+        ridge=ridge if isinstance(ridge, float) else options.ridge,
+        C=C if isinstance(C, float) else options.C,
+    )
 
 
 def _confidences(head: Head | Neighbors, scores: Array) -> Array:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields
 from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from probekit.errors import InputError, ProbekitError
-from probekit.probing.cells import Cell, probe_splits
+from probekit.probing.cells import Cell, PlannedCell, compute_cells, plan_cells
 from probekit.probing.controls import CONTROLS
 from probekit.probing.options import ProbeOptions
-from probekit.probing.result import ProbeResult
+from probekit.probing.record import Record
+from probekit.probing.result import ProbeResult, cell_records
 from probekit.progress import Progress, silent
 from probekit.registry import nearest
 
@@ -20,7 +21,12 @@ if TYPE_CHECKING:
     from probekit.cache import Cache
     from probekit.extraction.sources import RowSplits
 
+Log = Callable[[Mapping[str, Any]], None]
 PROBE_FIELDS = tuple(field.name for field in fields(ProbeOptions))
+
+
+def ignore(row: Mapping[str, Any]) -> None:
+    """Logs nothing."""
 
 
 def probe(
@@ -30,7 +36,10 @@ def probe(
     test: object = None,
     groups: object = None,
     cache: Cache | Path | str | None = None,
+    record: Path | str | None = None,
+    reuse: bool = True,
     progress: Progress = silent,
+    log: Log = ignore,
     **options: Any,
 ) -> ProbeResult:
     """Encode what is not encoded yet, fit heads and evaluate them on held-out rows.
@@ -39,14 +48,17 @@ def probe(
         a list of these.
     backbone: a name, a module, a Backbone; or a list of these. None for vectors and cached sets.
     test: evaluate on this; by default on the data's own test split, else on training rows in five
-        folds. A validation split joins the training rows.
+        folds. A validation split chooses C and joins the training rows then.
     groups: a value for each row in memory; what belongs together is left out together. For a
         column of the data pass group_column.
-    options: the fields of ProbeOptions (heads, shots, metric, ridge, ...), DataOptions,
+    record: a file of JSON lines to which every finished cell is added; one that it has already is
+        not computed again (reuse=False: it is; its head is not in the file).
+    log: called with each row of the result's table, a dict, as soon as it is computed.
+    options: the fields of ProbeOptions (heads, protocol, shots, metric, C, ...), DataOptions,
         ExtractOptions and VectorOptions.
     """
     fitting = [name for name in PROBE_FIELDS if name in options]
-    settings = ProbeOptions(**{name: options.pop(name) for name in fitting})
+    settings = ProbeOptions.of(**{name: options.pop(name) for name in fitting})
     reading = reading_options(options)
     sources = _several(data)
     backbones = _several(backbone)
@@ -55,38 +67,60 @@ def probe(
             f"test (--test) and groups belong to one dataset; found {len(sources)}. "
             "Probe them one at a time."
         )
+    for name in backbones:
+        _check_view(name, settings)
     from probekit.cache import Cache
-    from probekit.extraction.sources import read_rows
 
-    store = cache if isinstance(cache, Cache) else Cache(cache)
+    reading |= {"cache": cache if isinstance(cache, Cache) else Cache(cache), "progress": progress}
+    reading |= {"test": test, "groups": groups}
+    finished = None if record is None else Record(Path(record))
     cells: list[Cell] = []
     errors: list[ProbekitError] = []
     for source in sources:
-        pending_controls = len(CONTROLS) * len(sources) if settings.controls else 0
+        controls = len(CONTROLS) * len(sources) if settings.controls else 0
         for name in backbones:
-            try:
-                parts = read_rows(
-                    source,
-                    cache=store,
-                    backbone=name,
-                    test=test,
-                    groups=groups,
-                    progress=progress,
-                    **reading,
-                )
-                computed = []
-                for part in parts:
-                    title = _title(source, part)
-                    computed += probe_splits(part, settings, data=title, controls=pending_controls)
-                    pending_controls = 0
-            except ProbekitError as error:
-                errors.append(error)
-                failed = ", ".join(settings.heads)
-                computed = [Cell(_title(source), _title(name), failed, error=str(error))]
-            cells += computed
+            planned = _plan(source, name, settings, reading, controls=controls)
+            for cell, error in compute_cells(planned, settings, finished, reuse=reuse):
+                cells.append(cell)
+                errors += [] if error is None else [error]
+                controls = 0 if cell.control else controls
+                for row in cell_records(cell):
+                    log(row)
     if errors and all(cell.error for cell in cells):
         raise errors[0]
-    return ProbeResult(tuple(sorted(cells, key=lambda cell: bool(cell.control))))
+    ordered = sorted(cells, key=lambda cell: bool(cell.control))
+    return ProbeResult(tuple(ordered), protocol=settings.protocol)
+
+
+def _plan(
+    source: object,
+    backbone: object,
+    settings: ProbeOptions,
+    reading: Mapping[str, Any],
+    *,
+    controls: int,
+) -> Iterator[PlannedCell]:
+    """The cells of a dataset and backbone, controls with the first rows; or the one that fails."""
+    from probekit.extraction.sources import read_rows
+
+    try:
+        parts = read_rows(source, backbone=backbone, **reading)
+        for part in parts:
+            yield from plan_cells(part, settings, data=_title(source, part), controls=controls)
+            controls = 0
+    except ProbekitError as error:
+        heads = ", ".join(settings.heads)
+        yield PlannedCell(Cell(_title(source), _title(backbone), heads), error)
+
+
+def _check_view(backbone: object, options: ProbeOptions) -> None:
+    """A protocol says which vector it takes; without one in the name it is the default."""
+    view = backbone.partition("#")[2] if isinstance(backbone, str) else ""
+    if options.rules is not None and options.rules.view and view not in ("", options.rules.view):
+        raise InputError(
+            f"protocol {options.protocol} takes the view #{options.rules.view}; found #{view} in "
+            f"{backbone}. Drop one of the two."
+        )
 
 
 def reading_options(options: Mapping[str, Any]) -> dict[str, Any]:

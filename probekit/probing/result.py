@@ -9,14 +9,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from probekit.arrays import Json
 from probekit.errors import InputError
+from probekit.evaluation.intervals import Estimate
 from probekit.files import write_bytes
 from probekit.heads import Head
 from probekit.probing.cells import Cell
 from probekit.probing.evaluate import WrongRow
 from probekit.probing.few_shot import FewShot
 from probekit.probing.options import METRICS
+from probekit.probing.protocols import describe_protocol
 
+CHOICE = "_choice"
+SHOWN_KINDS = (float, int, str)
 SHOWN_COLUMNS = (
     *("data", "backbone", "view", "head", "control", "shots", "metric", "result", "chance"),
     *("calibration_error", "width", "normalize", "fit", "train_rows", "test_rows", "evaluated_on"),
@@ -32,6 +37,7 @@ class ProbeResult:
     """Cells (data, backbone, head) in the order in which they were asked for."""
 
     cells: tuple[Cell, ...]
+    protocol: str | None = None
 
     @property
     def accuracy(self) -> float:
@@ -66,12 +72,40 @@ class ProbeResult:
         return sum(by_pair.values())
 
     @property
+    def legend(self) -> tuple[str, ...]:
+        """How the numbers were made, and what their intervals cover."""
+        sentences = []
+        if self.protocol is not None:
+            sentences.append(describe_protocol(self.protocol))
+        confidences = {estimate.confidence for estimate in self._estimates()}
+        if confidences:
+            listed = ", ".join(f"{confidence:.3g}" for confidence in sorted(confidences))
+            sentences.append(
+                f"An interval (confidence {listed}) is about this head on new rows like those that "
+                "it was evaluated on; other training rows or seeds are not in it."
+            )
+        return tuple(sentences)
+
+    def _estimates(self) -> list[Estimate]:
+        evaluations = [cell.evaluation for cell in self.cells if cell.evaluation is not None]
+        shots = [shot.accuracy for cell in self.cells for shot in cell.few_shot]
+        return [
+            *(evaluation.primary for evaluation in evaluations),
+            *(estimate for estimate in shots if estimate is not None),
+        ]
+
+    @property
     def notes(self) -> tuple[str, ...]:
         """What to know of the numbers, each once."""
         return tuple(dict.fromkeys(note for cell in self.cells for note in cell.notes))
 
     def to_dict(self) -> dict[str, Any]:
-        return {"cells": [cell.to_dict() for cell in self.cells], "notes": list(self.notes)}
+        return {
+            "protocol": self.protocol,
+            "cells": [cell.to_dict() for cell in self.cells],
+            "legend": list(self.legend),
+            "notes": list(self.notes),
+        }
 
     def to_pandas(self) -> Any:
         """A row for every cell and, below it, for every number of shots."""
@@ -93,6 +127,13 @@ class ProbeResult:
         padded = [map(str.ljust, line, widths) for line in lines]
         return "\n".join(f"| {' | '.join(line)} |" for line in padded)
 
+    def write_markdown(self, path: str | Path) -> Path:
+        """The table, its legend and notes."""
+        sentences = [f"- {sentence}" for sentence in (*self.legend, *self.notes)]
+        text = "\n".join([self.to_markdown(), "", *sentences])
+        write_bytes(Path(path), f"{text}\n".encode())
+        return Path(path)
+
     def save(self, folder: str | Path) -> list[Path]:
         """Write the fitted heads: the only one to the folder itself, several to folders inside."""
         heads = {
@@ -110,14 +151,16 @@ class ProbeResult:
         ]
 
     def __repr__(self) -> str:
-        return "\n".join([self.to_markdown(), *self.notes])
+        return "\n".join([self.to_markdown(), *self.legend, *self.notes])
 
     def _repr_html_(self) -> str:
         import pandas
 
         headers, *lines = self._table()
         table: str = pandas.DataFrame(lines, columns=headers).to_html(index=False)
-        return table + "".join(f"<p>{html.escape(note)}</p>" for note in self.notes)
+        return table + "".join(
+            f"<p>{html.escape(note)}</p>" for note in (*self.legend, *self.notes)
+        )
 
     @property
     def _pair(self) -> list[Cell]:
@@ -132,7 +175,7 @@ class ProbeResult:
         return computed
 
     def _records(self) -> list[dict[str, Any]]:
-        return [_record(cell, shot) for cell in self.cells for shot in (None, *cell.few_shot)]
+        return [row for cell in self.cells for row in cell_records(cell)]
 
     def _table(self) -> list[list[str]]:
         """Headers and rows as texts."""
@@ -142,14 +185,21 @@ class ProbeResult:
             for name in SHOWN_COLUMNS
             if any(record.get(name) not in (None, "") for record in records)
         ]
-        texts = [[_text(record.get(name)) for name in columns] for record in records]
+        texts = [[as_text(record.get(name)) for name in columns] for record in records]
         return [[name.replace("_", " ") for name in columns], *texts]
+
+
+def cell_records(cell: Cell) -> list[dict[str, Any]]:
+    """A row of the table for the head of all training rows, and one for each number of shots."""
+    is_few_shot_only = cell.evaluation is None and bool(cell.few_shot)
+    shots = cell.few_shot if is_few_shot_only else (None, *cell.few_shot)
+    return [_record(cell, shot) for shot in shots]
 
 
 def _record(cell: Cell, shot: FewShot | None) -> dict[str, Any]:
     """The columns of a cell's evaluation, or of one of its few-shot heads."""
     record = {name: value for name, value in vars(cell).items() if name in COLUMNS}
-    record["fit"] = ", ".join(f"{name} {_text(value)}" for name, value in cell.fit.items())
+    record["fit"] = _fit_text(cell.fit)
     evaluation = cell.evaluation
     estimate = None
     if shot is not None:
@@ -168,7 +218,16 @@ def _record(cell: Cell, shot: FewShot | None) -> dict[str, Any]:
     return {**record, record["metric"]: estimate.value, "result": f"{estimate}{suspicious}"}
 
 
-def _text(value: object) -> str:
+def _fit_text(fit: Mapping[str, Json]) -> str:
+    """`ridge 0.25 (leave-one-out)`."""
+    texts = {name: as_text(value) for name, value in fit.items() if isinstance(value, SHOWN_KINDS)}
+    choices = {name: f" ({texts.pop(name)})" for name in list(texts) if name.endswith(CHOICE)}
+    return ", ".join(
+        f"{name} {text}{choices.get(name + CHOICE, '')}" for name, text in texts.items()
+    )
+
+
+def as_text(value: object) -> str:
     if isinstance(value, float):
         return f"{value:.3g}"
     if isinstance(value, int):

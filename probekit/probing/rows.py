@@ -14,13 +14,12 @@ from probekit.embeddings import UNLABELED, EmbeddingSet
 from probekit.errors import InputError, MismatchError
 from probekit.evaluation.intervals import Sampling
 from probekit.heads import Task, task_of
+from probekit.linear.folds import draw_folds
 from probekit.probing.options import ProbeOptions
 
 if TYPE_CHECKING:
     from probekit.extraction.sources import RowSplits
 
-FOLDS = 5
-FOLD_STREAM = 11
 FOLD_INFLATION = 2.0
 """Of the variance of metrics over folds; see `Sampling`."""
 SHOWN_CLASSES = 5
@@ -32,7 +31,8 @@ MANY_COPIES = 0.01
 class ProbeRows:
     """Rows to fit heads on and rows to evaluate them on.
 
-    train: its labels are numbers of classes that have training rows.
+    train: its labels are numbers of classes that have training rows. The column "split" says which
+        are "validation" rows, where there are some and test rows too.
     test: None where training rows are evaluated in folds; its further classes come last.
     units: training rows that must not be separated (of one group, or copies of one sample).
     folds: the fold of every training row, where there are no test rows.
@@ -85,22 +85,32 @@ def prepare_rows(splits: RowSplits, options: ProbeOptions) -> ProbeRows:
     sets = [_labeled(splits.train, "training", notes)]
     if splits.validation is not None:
         sets.append(_labeled(splits.validation, "validation", notes))
-        notes.append(
-            f"{len(sets[1]):,} validation rows joined {len(sets[0]):,} training rows: the ridge is "
-            "chosen by leaving training rows out."
-        )
+        joined = f"{len(sets[1]):,} validation rows joined {len(sets[0]):,} training rows"
+        if splits.test is None:
+            notes.append(f"{joined}.")
+        elif options.refit:
+            notes.append(f"{joined} after C was chosen by them.")
     if splits.test is None:
-        train = _concatenate(_align(sets))
-        train, units = _with_units(train)
-        copies = len(train) - len(np.unique(id_keys(train.ids)))
-        if copies:
-            notes.append(
-                f"{copies:,} of {len(train):,} training rows are copies of others; copies are kept "
-                "in one fold."
-            )
-        folds = draw_folds(units, train.labels, options.seed)
-        return ProbeRows(train, None, units, folds, copies, notes=tuple(notes))
-    test = _labeled(splits.test, "test", notes)
+        return _rows_in_folds(sets, notes, options)
+    return _rows_to_test(sets, _labeled(splits.test, "test", notes), notes, options)
+
+
+def _rows_in_folds(sets: list[EmbeddingSet], notes: list[str], options: ProbeOptions) -> ProbeRows:
+    train = _concatenate(_align(sets))
+    train, units = _with_units(train)
+    copies = len(train) - len(np.unique(id_keys(train.ids)))
+    if copies:
+        notes.append(
+            f"{copies:,} of {len(train):,} training rows are copies of others; copies are kept "
+            "in one fold."
+        )
+    folds = draw_folds(units, train.labels, options.seed)
+    return ProbeRows(train, None, units, folds, copies, notes=tuple(notes))
+
+
+def _rows_to_test(
+    sets: list[EmbeddingSet], test: EmbeddingSet, notes: list[str], options: ProbeOptions
+) -> ProbeRows:
     copied = [np.isin(id_keys(part.ids), id_keys(test.ids)) for part in sets]
     copies = int(sum(map(np.sum, copied)))
     if copies and options.drop_copies:
@@ -113,6 +123,9 @@ def prepare_rows(splits: RowSplits, options: ProbeOptions) -> ProbeRows:
         )
     *sets, test = _align([*sets, test])
     train = _concatenate(sets)
+    if len(sets) > 1:
+        roles = np.repeat(["train", "validation"], [len(part) for part in sets])
+        train = replace(train, columns={**train.columns, "split": texts(roles.tolist())})
     if "group" in train.columns and "group" in test.columns:
         shared = set(train.columns["group"].tolist()) & set(test.columns["group"].tolist())
         if shared:
@@ -157,6 +170,9 @@ def _align(sets: list[EmbeddingSet]) -> list[EmbeddingSet]:
 def _concatenate(sets: list[EmbeddingSet]) -> EmbeddingSet:
     """Training rows, without classes that only test rows have; columns that all sets have."""
     train = sets[0]
+    if "split" in train.columns:
+        columns = {name: column for name, column in train.columns.items() if name != "split"}
+        train = replace(train, columns=columns)
     if len(sets) > 1:
         shared = set(train.columns).intersection(*(part.columns for part in sets))
         arrays: dict[str, Any] = {
@@ -181,29 +197,6 @@ def _classes(embeddings: EmbeddingSet) -> list[int]:
     """The classes that have rows."""
     labels = embeddings.labels
     return [] if labels is None else list(np.unique(labels).tolist())
-
-
-def draw_folds(units: Indices, labels: Indices | None, seed: int) -> Indices:
-    """A fold for every row, units whole and each class spread evenly.
-
-    Units are dealt out in turn, ordered by the rarest class that they have and by their size. So
-    of one class the folds differ by a unit at most, and by no more rows than a unit has.
-    """
-    sizes = np.bincount(units)
-    if len(sizes) < 2:
-        raise InputError(
-            f"Folds need two groups or more; all {len(units)} rows are of one group, or copies "
-            "of one sample. Pass test rows (test=, --test)."
-        )
-    rarest = np.zeros(len(sizes), np.int64)
-    if labels is not None:
-        frequency = np.argsort(np.argsort(np.bincount(labels)))
-        rarest += len(frequency)
-        np.minimum.at(rarest, units, frequency[labels])
-    random = np.random.default_rng([seed, FOLD_STREAM]).random(len(sizes))
-    folds = np.empty(len(sizes), np.int64)
-    folds[np.lexsort((random, -sizes, rarest))] = np.arange(len(sizes)) % FOLDS
-    return folds[units]
 
 
 def _labeled(embeddings: EmbeddingSet, role: str, notes: list[str]) -> EmbeddingSet:

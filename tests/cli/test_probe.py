@@ -13,6 +13,9 @@ import pytest
 from PIL import Image
 
 from probekit.cli.main import run
+from probekit.embeddings import EmbeddingSet
+from probekit.probing.heads import HEADS
+from probekit.probing.options import ProbeOptions
 
 Run = Callable[..., dict[str, Any]]
 
@@ -27,6 +30,8 @@ def probe(
 
     def call(*arguments: str, code: int = 0, controls: bool = False) -> dict[str, Any]:
         switch = [] if controls else ["--no-controls"]
+        if "--head" not in arguments and "--protocol" not in arguments:
+            switch += ["--head", "ridge"]
         exit_code = run(["probe", *arguments, *switch, "--json"])
         captured = capsys.readouterr()
         assert exit_code == code, captured.err
@@ -92,15 +97,36 @@ def test_everything_at_once(probe: Run, photos: Path, tmp_path: Path) -> None:
         assert len(list(csv.DictReader(file))) == 4 * 3
 
 
-def test_the_table_is_markdown(
-    probe: Run, photos: Path, capsys: pytest.CaptureFixture[str]
+def test_lines_are_printed_as_soon_as_they_are_computed(
+    probe: Run,
+    photos: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    assert run(["probe", "photos", "-b", "pixels:4"]) == 0
-    text = capsys.readouterr().out
-    assert "accuracy" in text
-    assert "test rows" in text
-    assert "leave-one-out" in text
+    printed: list[str] = []
+    nearest_mean = HEADS["nearest-mean"]
+
+    def fit(train: EmbeddingSet, options: ProbeOptions) -> Any:
+        printed.append(capsys.readouterr().out)
+        return nearest_mean(train, options)
+
+    monkeypatch.setitem(HEADS, "nearest-mean", fit)
+    assert run(["probe", "photos", "-b", "pixels:4", "--head", "ridge,nearest-mean"]) == 0
+    header, *lines = printed[0].splitlines()
+    assert header.split()[:4] == ["data", "backbone", "view", "head"]
+    (line,) = lines
+    assert line.startswith("photos  pixels:4")
+    assert "ridge" in line
+    assert "leave-one-out" in line
+    assert "nearest-mean" in capsys.readouterr().out
+
+
+def test_the_table_can_be_written_as_markdown(probe: Run, photos: Path) -> None:
+    probe("photos", "-b", "pixels:4", "--markdown", "table.md")
+    text = Path("table.md").read_text()
     assert text.startswith("| data ")
+    assert "leave-one-out" in text
+    assert "test rows" in text
 
 
 def test_a_broken_picture_is_skipped_counted_and_named(probe: Run, photos: Path) -> None:
@@ -193,8 +219,8 @@ def test_real_targets_print_decimals(
     arguments = ["probe", "rows.parquet", "--vector-columns", "f*", "--target-column", "price"]
     assert run(arguments) == 0
     text = capsys.readouterr().out
-    assert "| r2 " in text
-    assert "| 0.9" in text
+    assert " r2 " in text
+    assert " 0.9" in text
 
 
 def test_a_column_that_is_not_called_label(probe: Run, tmp_path: Path) -> None:

@@ -45,9 +45,9 @@ def named() -> EmbeddingSet:
 
 @pytest.fixture
 def quick() -> Callable[..., ProbeResult]:
-    """A probe without controls."""
+    """A probe without controls, of a ridge head where none is asked for."""
 
     def run(data: object, **options: Any) -> ProbeResult:
-        return probe(data, controls=False, **options)
+        return probe(data, **{"controls": False, "heads": "ridge", **options})
 
     return run

@@ -29,7 +29,7 @@ def rows(make_clusters: Make) -> ProbeRows:
 
 def test_balanced_rows_without_a_test_split_are_at_chance(make_clusters: Make) -> None:
     for seed in range(8):
-        result = probe(make_clusters(60, classes=2, seed=seed), seed=seed)
+        result = probe(make_clusters(60, classes=2, seed=seed), seed=seed, heads="ridge")
         for cell in result.cells[1:]:
             assert cell.evaluation is not None
             primary = cell.evaluation.primary
@@ -69,7 +69,7 @@ def test_the_rate_is_that_of_the_whole_table(
 
 def test_training_rows_among_the_test_rows_are_flagged(make_clusters: Make) -> None:
     vectors, labels = make_clusters(150, width=60)
-    result = probe((vectors, labels), test=(vectors, labels))
+    result = probe((vectors, labels), test=(vectors, labels), heads="ridge")
     shuffled, random = result.cells[1:]
     assert shuffled.control == "shuffled labels"
     assert shuffled.suspicious
@@ -106,11 +106,11 @@ def test_controls_of_targets_are_at_chance() -> None:
     generator = np.random.default_rng(0)
     vectors = generator.normal(size=(120, 5))
     for targets in (vectors[:, :2] * 1.5, (vectors[:, :2] > 0).astype(float)):
-        result = probe((vectors, targets))
+        result = probe((vectors, targets), heads="ridge")
         assert [cell.suspicious for cell in result.cells] == [False] * 3
-        leaking = probe((vectors, targets), test=(vectors, targets))
+        leaking = probe((vectors, targets), test=(vectors, targets), heads="ridge")
         assert leaking.cells[0].copies == 120
 
 
 def test_they_can_be_left_out(make_clusters: Make) -> None:
-    assert len(probe(make_clusters(60), controls=False).cells) == 1
+    assert len(probe(make_clusters(60), controls=False, heads="ridge").cells) == 1

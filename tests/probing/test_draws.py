@@ -65,7 +65,7 @@ def test_shots_of_dinov3() -> None:
 def test_shots_of_big_vision() -> None:
     for seed, (rows, choosing) in enumerate(draws.big_vision_shots(LABELS, 5, 3)):
         generator = np.random.default_rng(seed)
-        orders = [generator.permutation(np.where(LABELS == number)[0]) for number in range(4)]
+        orders = [generator.permutation(np.where(number == LABELS)[0]) for number in range(4)]
         assert rows.tolist() == [row for order in orders for row in order[:5]]
         assert not len(choosing)
 
@@ -75,7 +75,7 @@ def test_shots_of_mteb() -> None:
     for rows, _ in draws.mteb_shots(LABELS, 8, 3):
         np.random.RandomState(42).shuffle(order)
         expected = [row for number in range(4) for row in order if LABELS[row] == number]
-        counts = {number: 0 for number in range(4)}
+        counts = dict.fromkeys(range(4), 0)
         kept = []
         for row in expected:
             counts[LABELS[row]] += 1

@@ -21,7 +21,7 @@ Make = Callable[..., tuple[NDArray[Any], NDArray[Any]]]
 
 def test_more_shots_are_better_and_all_draws_count(make_clusters: Make) -> None:
     train, test = make_clusters(300, signal=2.5), make_clusters(200, signal=2.5, seed=1)
-    result = probe(train, test=test, shots=(1, 4, 32), draws=4, controls=False)
+    result = probe(train, test=test, shots=(1, 4, 32), draws=4, controls=False, heads="ridge")
     curve = result.cells[0].few_shot
     values = [shot.accuracy.value for shot in curve if shot.accuracy]
     assert values == sorted(values)
@@ -36,7 +36,7 @@ def test_more_shots_are_better_and_all_draws_count(make_clusters: Make) -> None:
 
 def test_all_rows_as_shots_are_the_probe(make_clusters: Make) -> None:
     train, test = make_clusters(60), make_clusters(90, seed=1)
-    result = probe(train, test=test, shots=20, draws=2, controls=False)
+    result = probe(train, test=test, shots=20, draws=2, controls=False, heads="ridge")
     accuracies = result.cells[0].few_shot[0].accuracies
     assert accuracies == (result.accuracy, result.accuracy)
 
@@ -44,7 +44,7 @@ def test_all_rows_as_shots_are_the_probe(make_clusters: Make) -> None:
 def test_too_many_shots_say_which_class_and_the_accuracy_stands(make_clusters: Make) -> None:
     vectors, labels = make_clusters(90)
     keep = np.flatnonzero((labels != 1) | (np.arange(90) < 12))
-    result = probe((vectors[keep], labels[keep]), shots=(2, 500), controls=False)
+    result = probe((vectors[keep], labels[keep]), shots=(2, 500), controls=False, heads="ridge")
     curve = result.cells[0].few_shot
     assert curve[0].accuracy is not None
     assert curve[1].accuracy is None
@@ -84,6 +84,7 @@ def test_without_test_rows_drawn_rows_and_their_groups_are_not_evaluated() -> No
         shots=(10,),
         draws=10,
         controls=False,
+        heads="ridge",
     )
     shot = result.cells[0].few_shot[0]
     assert shot.accuracy is not None
@@ -100,12 +101,12 @@ def test_neighbors_have_shots_too(make_clusters: Make) -> None:
 
 def test_no_row_left_to_evaluate_is_said() -> None:
     vectors = np.random.default_rng(0).normal(size=(10, 3))
-    result = probe((vectors, [0, 1] * 5), shots=(5,), controls=False)
+    result = probe((vectors, [0, 1] * 5), shots=(5,), controls=False, heads="ridge")
     assert "--test" in result.cells[0].few_shot[0].error
 
 
 def test_targets_have_no_shots() -> None:
     vectors = np.random.default_rng(0).normal(size=(40, 3))
-    result = probe((vectors, vectors @ [1.0, 2.0, 3.0]), shots=(2,), controls=False)
+    result = probe((vectors, vectors @ [1.0, 2.0, 3.0]), shots=(2,), controls=False, heads="ridge")
     assert result.cells[0].few_shot[0].error
     assert result.cells[0].evaluation is not None

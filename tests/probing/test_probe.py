@@ -70,7 +70,7 @@ def test_a_test_split_is_evaluated_by_the_head_of_all_training_rows(
 def test_fold_scores_are_those_of_refitted_heads(make_clusters: Make, quick: Quick) -> None:
     from sklearn.linear_model import Ridge
 
-    from probekit.probing.rows import draw_folds
+    from probekit.linear.folds import draw_folds
 
     vectors, labels = make_clusters(60, signal=1.0)
     result = quick((vectors, labels), ridge=0.1)
@@ -246,10 +246,10 @@ def test_a_validation_split_joins_the_training_rows(named: EmbeddingSet) -> None
     from probekit.extraction.sources import RowSplits
 
     parts = [named.take(np.arange(start, start + 40)) for start in (0, 40, 80)]
-    result = probe(RowSplits(parts[0], parts[1], parts[2]), controls=False)
+    result = probe(RowSplits(parts[0], parts[1], parts[2]), controls=False, heads="ridge")
     assert (result.cells[0].train_rows, result.cells[0].test_rows) == (80, 40)
     assert any("validation" in note for note in result.notes)
-    joined = probe(named.take(np.arange(80)), test=parts[2], controls=False)
+    joined = probe(named.take(np.arange(80)), test=parts[2], controls=False, heads="ridge")
     assert joined.accuracy == result.accuracy
 
 
@@ -281,7 +281,7 @@ def test_several_heads_and_too_many_neighbors(make_clusters: Make, quick: Quick)
 def test_knn_in_folds_is_scikit_learns(make_clusters: Make, quick: Quick) -> None:
     from sklearn.neighbors import KNeighborsClassifier
 
-    from probekit.probing.rows import draw_folds
+    from probekit.linear.folds import draw_folds
 
     vectors, labels = make_clusters(60, signal=1.5)
     folds = draw_folds(np.arange(60), labels, 0)
@@ -331,7 +331,7 @@ def test_an_unknown_keyword_names_the_nearest(make_clusters: Make, quick: Quick)
         ({"ridge": "best"}, "best"),
         ({"normalize": "L2"}, "L2"),
         ({"heads": "rigde"}, "Did you mean ridge"),
-        ({"heads": ()}, "ridge, knn"),
+        ({"heads": ("ridge", "knn:0")}, "knn:0"),
         ({"confidence": 95}, "95"),
         ({"shots": (4, 0)}, "found 0"),
         ({"draws": 0}, "found 0"),
@@ -395,13 +395,13 @@ def test_a_set_that_is_encoded_refuses_a_backbone(named: EmbeddingSet, tmp_path:
 
     Cache().save("food-train", named)
     with pytest.raises(InputError, match="food-train"):
-        probe("food-train", backbone="pixels:4")
-    result = probe("food-train", controls=False)
+        probe("food-train", backbone="pixels:4", heads="ridge")
+    result = probe("food-train", controls=False, heads="ridge")
     assert result.cells[0].data == "food-train"
     with pytest.raises(NotFoundError, match="food-train"):
-        probe("food-trian")
+        probe("food-trian", heads="ridge")
     with pytest.raises(NotFoundError, match="nosuch"):
-        probe("food-train", test="nosuch")
+        probe("food-train", test="nosuch", heads="ridge")
 
 
 def test_a_dataset_dict_is_used_with_its_test_split() -> None:
@@ -418,7 +418,7 @@ def test_a_dataset_dict_is_used_with_its_test_split() -> None:
         return Dataset.from_dict({"image": pictures, "label": labels}, features=features)
 
     both = DatasetDict({"train": split(40, 0), "test": split(16, 1)})
-    result = probe(both, backbone="pixels:6", controls=False)
+    result = probe(both, backbone="pixels:6", controls=False, heads="ridge")
     assert (result.cells[0].evaluated_on, result.cells[0].test_rows) == ("test rows", 16)
     assert result.accuracy > 0.9
 
@@ -433,7 +433,7 @@ def test_several_backbones_are_several_cells(tmp_path: Path, make_clusters: Make
         path.parent.mkdir(parents=True, exist_ok=True)
         Image.fromarray(pixels).save(path)
     data = str(tmp_path / "photos")
-    result = probe(data, backbone=["pixels:6", "pixels:3", "pixles:3"])
+    result = probe(data, backbone=["pixels:6", "pixels:3", "pixles:3"], heads="ridge")
     names = [(cell.backbone, bool(cell.error)) for cell in result.cells if not cell.control]
     assert names == [("pixels:6", False), ("pixels:3", False), ("pixles:3", True)]
     assert [cell.control for cell in result.cells if cell.control] == [

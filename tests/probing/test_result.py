@@ -26,7 +26,7 @@ def result(make_clusters: Make) -> ProbeResult:
     rows = EmbeddingSet.from_numpy(
         vectors, labels, columns={"key": [f"{row}.png" for row in range(90)]}, source="<b>x</b>"
     )
-    return probe(rows, shots=(1, 500), knn=3)
+    return probe(rows, shots=(1, 500), knn=3, heads="ridge")
 
 
 def test_a_row_for_every_cell_and_shot(result: ProbeResult) -> None:
@@ -87,14 +87,14 @@ def test_a_mislabeled_row_is_the_most_wrong(make_clusters: Make) -> None:
     vectors, labels = make_clusters(90, signal=6.0)
     labels = labels.copy()
     labels[17] = (labels[17] + 1) % 3
-    worst = probe((vectors, labels), controls=False).most_wrong
+    worst = probe((vectors, labels), controls=False, heads="ridge").most_wrong
     assert [row.key for row in worst] == ["17"]
 
 
 def test_rows_of_unknown_classes_are_not_the_most_wrong() -> None:
     train = EmbeddingSet.from_numpy(np.repeat(np.eye(2), 5, axis=0), list("aaaaabbbbb"))
     test = EmbeddingSet.from_numpy([[1.0, 0.1], [0.9, 0.0], [0.0, 0.9]], ["odd", "b", "b"])
-    result = probe(train, test=test, controls=False)
+    result = probe(train, test=test, controls=False, heads="ridge")
     assert [(row.key, row.label, row.predicted) for row in result.most_wrong] == [("1", "b", "a")]
     json.dumps(result.to_dict(), allow_nan=False)
 

@@ -1,0 +1,101 @@
+"""The C of a logistic head, chosen by rows that are no training rows then."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from probekit.arrays import Array, Indices
+from probekit.embeddings import EmbeddingSet
+from probekit.errors import InputError
+from probekit.linear.stats import normalized
+
+if TYPE_CHECKING:
+    from probekit.probing.options import Criterion, ProbeOptions
+
+COARSE_STEP = 16
+"""Between the C's that a coarse-to-fine search begins with."""
+
+
+def validation_rows(train: EmbeddingSet) -> tuple[Indices, Indices]:
+    """The rows to fit on and the rows to choose by, as their column "split" says."""
+    everything = np.arange(len(train))
+    if "split" not in train.columns:
+        return everything, everything[:0]
+    is_validation = np.asarray(train.columns["split"] == "validation")
+    return everything[~is_validation], everything[is_validation]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The best C, and how good each C was that was tried: accuracies, or less the log loss."""
+
+    C: float
+    qualities: Mapping[float, float]
+
+    @property
+    def at_grid_edge(self) -> bool:
+        return len(self.qualities) > 1 and self.C in (min(self.qualities), max(self.qualities))
+
+
+def choose_C(  # noqa: N802
+    train: EmbeddingSet, validation: EmbeddingSet, options: ProbeOptions
+) -> Choice:
+    """The C whose head of the training rows is best on the validation rows; of equals the least."""
+    from probekit.linear.logistic import CS
+
+    Cs = sorted(options.Cs or CS)
+    if options.search == "grid":
+        qualities = _qualities(train, validation, Cs, options)
+    else:
+        qualities = _search(train, validation, Cs, options)
+    best = max(sorted(qualities), key=lambda C: qualities[C])
+    return Choice(best, qualities)
+
+
+def _search(
+    train: EmbeddingSet, validation: EmbeddingSet, Cs: list[float], options: ProbeOptions
+) -> dict[float, float]:
+    """Every 16th C, then both neighbors of the best at half the distance, until it is 1."""
+    step = COARSE_STEP
+    tried = _qualities(train, validation, Cs[::step], options)
+    while step > 1:
+        step //= 2
+        best = Cs.index(max(sorted(tried), key=lambda C: tried[C]))
+        near = [Cs[place] for place in (best - step, best + step) if 0 <= place < len(Cs)]
+        tried |= _qualities(train, validation, [C for C in near if C not in tried], options)
+    return tried
+
+
+def _qualities(
+    train: EmbeddingSet, validation: EmbeddingSet, Cs: list[float], options: ProbeOptions
+) -> dict[float, float]:
+    from probekit.linear.logistic import fit_path
+
+    if not Cs:
+        return {}
+    if train.labels is None or validation.labels is None:
+        raise InputError(f"C is chosen by classes; {train.source} has targets. Pass C (--c).")
+    train = normalized(train, options.normalize)
+    rows = np.asarray(normalized(validation, options.normalize).rows, np.float64)
+    fits = fit_path(
+        train.rows, train.labels, Cs, outputs=train.outputs, sample_weight=train.weights
+    )
+    return {
+        fit.C: quality(
+            rows @ fit.params[:-1] + fit.params[-1], validation.labels, options.criterion
+        )
+        for fit in fits
+    }
+
+
+def quality(scores: Array, labels: Indices, criterion: Criterion) -> float:
+    """How well scores know the labels; the higher, the better."""
+    if criterion == "accuracy":
+        return float((scores.argmax(axis=1) == labels).mean())
+    shifted = scores - scores.max(axis=1, keepdims=True)
+    true = np.take_along_axis(shifted, labels[:, None], axis=1)[:, 0]
+    return float((true - np.log(np.exp(shifted).sum(axis=1))).mean())
