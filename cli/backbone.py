@@ -14,6 +14,7 @@ app = typer.Typer(help="List backbones and check one.", no_args_is_help=True)
 FORMS = {
     "open_clip": "open_clip:ARCHITECTURE/TAG, or open_clip:ARCHITECTURE/FILE",
     "hf": "hf:ORG/NAME[@REVISION] of the Hugging Face hub, or hf:FOLDER",
+    "st": "st:ORG/NAME[@REVISION], or st:FOLDER, as sentence-transformers saves it",
     "timm": "timm:NAME[.TAG], or timm:FOLDER",
     "packaged": "packaged:NAME, no download",
     "pixels": "pixels[:SIDE][#rgb], no model at all",
@@ -47,15 +48,15 @@ def ls(
         output.print(f"... and {len(matches) - SHOWN:,} more; --json prints all")
     if not matches:
         output.print(f"No known name contains {search!r}. {nearest(search, names)}".rstrip())
-    output.print("Every vision model of the Hugging Face hub can be named too: hf:ORG/NAME.")
+    output.print("Every vision or text model of the Hugging Face hub can be named: hf:ORG/NAME.")
     output.result({"search": search, "backbones": matches})
 
 
 def _list_names() -> Iterator[str]:
-    from probekit.backbones.packaged import MODELS  # lets open_clip and timm import torchvision
+    from probekit.backbones.packaged import NAMES  # lets open_clip and timm import torchvision
 
     yield "pixels"
-    yield from (f"packaged:{name}" for name in MODELS)
+    yield from (f"packaged:{name}" for name in NAMES)
 
     import open_clip
     import timm

@@ -73,6 +73,7 @@ BACKBONES = Registry(
     {
         "open_clip": "probekit.backbones.open_clip:load",
         "hf": "probekit.backbones.huggingface:load",
+        "st": "probekit.backbones.sentence_transformers:load",
         "timm": "probekit.backbones.timm:load",
         "packaged": "probekit.backbones.packaged:load",
         "pixels": "probekit.backbones.pixels:load",
@@ -234,7 +235,7 @@ class Name:
                 f"Expected a name such as packaged:efficientnet-lite0; found {text!r}."
             )
         revision = ""
-        if scheme == "hf" and "@" in name:
+        if scheme in ("hf", "st") and "@" in name:
             name, _, revision = name.rpartition("@")
         return cls(scheme, name, revision or None, view or None)
 

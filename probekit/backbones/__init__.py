@@ -20,7 +20,7 @@ def load_backbone(
     precision: str = "float32",
     preprocessing: str = "native",
     kind: str = "image",
-    prompt: str = "",
+    prompt: str | None = None,
     max_length: int | None = None,
     prepare: Callable[[Any], Any] | None = None,
 ) -> Backbone:
@@ -34,7 +34,7 @@ def load_backbone(
     preprocessing: native, or a preset of the paper (f2l2-domainnet, f2l2-imagenet, f2l2-flowers).
     kind: image, text or array: what a module or a function takes, and which tower is taken of a
         model that has one for pictures and one for texts.
-    prompt: put before every text, such as E5's "query: ".
+    prompt: put before every text, such as E5's "query: "; None: what an `st:` model states.
     max_length: texts are cut to so many tokens; None: to what the model takes.
     prepare: turns one sample into what a module or a function takes.
     """

@@ -101,6 +101,7 @@ def fetch_snapshot(
     *,
     stem: str = "model",
     torch_stem: str = "pytorch_model",
+    subfolders: bool = False,
 ) -> Path:
     """The folder of a hub repository's configuration and weights; its name is the commit.
 
@@ -110,6 +111,8 @@ def fetch_snapshot(
     with one_request():
         for file in (f"{stem}{{}}.safetensors", f"{torch_stem}{{}}.bin"):
             weights = [file.format(""), file.format("-*")]
+            if subfolders:
+                weights += [f"*/{pattern}" for pattern in weights]
             patterns = ["*.json", "*.txt", "*.model", *weights]  # vocabularies, too
             folder = snapshot_download(repository, revision=revision, allow_patterns=patterns)
             if any(True for pattern in weights for _ in Path(folder).glob(pattern)):
@@ -117,11 +120,13 @@ def fetch_snapshot(
     return Path(folder)
 
 
-def library_folder(text: str, **stems: str) -> Path | None:
+def library_folder(
+    text: str, *, stem: str = "model", torch_stem: str = "pytorch_model"
+) -> Path | None:
     """The folder of `hf-hub:ORG/NAME[@REVISION]` or `local-dir:FOLDER`; None for other names."""
     if text.startswith(HUB):
         repository, _, revision = text.removeprefix(HUB).partition("@")
-        return fetch_snapshot(repository, revision or None, **stems)
+        return fetch_snapshot(repository, revision or None, stem=stem, torch_stem=torch_stem)
     if text.startswith(FOLDER):
         return Path(text.removeprefix(FOLDER)).expanduser()
     return None

