@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from probekit.embeddings import EmbeddingSet
@@ -86,6 +87,40 @@ class Linearized(nn.Module):
         return twin
 
 
+class Adapted(nn.Module):
+    """A network of which an adapter is trained: what it adds to flat weights that are frozen."""
+
+    def __init__(
+        self,
+        module: nn.Module,
+        base: Tensor,
+        adapter: Iterable[Tensor],
+        added: Callable[[list[nn.Parameter]], Tensor],
+    ) -> None:
+        super().__init__()
+        self.adapter = nn.ParameterList(adapter)
+        self.hidden = (module, base)
+        self.added = added
+
+    @property
+    def weights(self) -> Tensor:
+        return self.hidden[1] + self.added(list(self.adapter))
+
+    def forward(self, samples: Tensor) -> Tensor:
+        module = self.hidden[0]
+        names, like = zip(*module.named_parameters(), strict=True)
+        parts = self.weights.split([weight.numel() for weight in like])
+        shaped = [part.view_as(weight) for part, weight in zip(parts, like, strict=True)]
+        scores: Tensor = functional_call(module, dict(zip(names, shaped, strict=True)), (samples,))
+        return scores
+
+
+def flat_weights(module: nn.Module) -> Tensor:
+    if isinstance(module, Adapted):
+        return module.weights
+    return parameters_to_vector(module.parameters())
+
+
 @dataclass(frozen=True, eq=False)
 class Loops:
     """A network in float64, its clients' samples and labels, and how it is trained."""
@@ -105,8 +140,7 @@ class Loops:
     def loss(self, module: nn.Module, samples: Tensor, labels: Tensor) -> Tensor:
         """The mean over rows, penalty included."""
         scores = module(samples)
-        weights = parameters_to_vector(module.parameters())
-        penalty = self.ridge / 2 * (weights - self.center).square().sum()
+        penalty = self.ridge / 2 * (flat_weights(module) - self.center).square().sum()
         if self.squares:
             targets = nn.functional.one_hot(labels, CLASSES)
             return (scores - targets).square().sum() / 2 / len(labels) + penalty

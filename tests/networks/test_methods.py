@@ -6,14 +6,16 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from probekit.federated.local import Adam, LocalPlan, Sgd
 from probekit.federated.state import State
 from probekit.federated.training.fedavg import FedAvg
-from tests.networks.loops import RIDGE, Loops, Problem, make_problem
+from probekit.unlearning.methods.fused import ADAPTER_STREAM
+from tests.networks.loops import RIDGE, Adapted, Loops, Problem, make_problem
 from tests.oracles import relative_error
 from tests.unlearning.problems import forget
 
@@ -155,3 +157,57 @@ def test_fedrecovery_subtracts_residuals(trained: Trained, weights: str) -> None
     for factor, update, (start, uploads) in zip(factors, updates, trained.rounds, strict=True):
         expected = expected - factor * share * (uploads[LEAVER] - start - update) / (1 - share)
     assert trained.error(f"fedrecovery:weights={weights}", expected) < 1e-10
+
+
+def changes(trained: Trained) -> list[Tensor]:
+    """How far a round of the retained clients moves the weights of each layer, in the mean."""
+    uploads = trained.loops.locals(trained.end, RETAINED, ROUNDS)
+    moved = torch.stack([(upload - trained.end).abs() for upload in uploads.values()])
+    return trained.tensors(moved.mean(dim=0))
+
+
+def drawn() -> np.random.Generator:
+    """The stream of FUSED's default seed."""
+    return np.random.Generator(np.random.PCG64([0, ADAPTER_STREAM]))
+
+
+def with_adapter(trained: Trained, adapter: list[Tensor], added: Any) -> Tensor:
+    """The weights after two rounds of the adapter alone."""
+    module = Adapted(trained.loops.module, trained.end, adapter, added)
+    adapted = replace(trained.loops, module=module)
+    end = adapted.rounds(adapted.start, RETAINED, range(ROUNDS, ROUNDS + 2))
+    nn.utils.vector_to_parameters(end, module.parameters())
+    return module.weights.detach()
+
+
+def test_fused_trains_some_entries_of_the_layers_that_change_most(trained: Trained) -> None:
+    numbers = trained.tensors(torch.arange(len(trained.end)))
+    pairs = sorted(zip(changes(trained), numbers, strict=True), key=lambda pair: -pair[0].mean())
+    candidates = torch.cat([part for _, part in pairs[:2]]).numpy()
+    entries = np.sort(drawn().choice(candidates, round(0.3 * len(candidates)), replace=False))
+
+    def added(adapter: list[nn.Parameter]) -> Tensor:
+        return torch.zeros_like(trained.end).index_add(0, torch.from_numpy(entries), adapter[0])
+
+    expected = with_adapter(trained, [torch.zeros(len(entries), dtype=torch.float64)], added)
+    assert trained.error("fused:rounds=2,density=0.3", expected) < 1e-10
+
+
+def test_fused_adds_a_matrix_of_low_rank(trained: Trained) -> None:
+    """A B^T on the matrix that changes most; of a convolution, with a row for each kernel."""
+    layers = list(trained.loops.module.parameters())
+    moved = changes(trained)
+    matrices = [number for number, layer in enumerate(layers) if layer.ndim > 1]
+    chosen = max(matrices, key=lambda number: moved[number].mean())
+    rows = len(layers[chosen])
+    columns = layers[chosen].numel() // rows
+    down = torch.from_numpy(np.linalg.qr(drawn().normal(size=(rows, 2)))[0])
+    up = torch.zeros(columns, 2, dtype=torch.float64)
+
+    def added(adapter: list[nn.Parameter]) -> Tensor:
+        parts = [torch.zeros_like(part) for part in trained.tensors(trained.end)]
+        parts[chosen] = (adapter[0] @ adapter[1].T).flatten()
+        return torch.cat(parts)
+
+    expected = with_adapter(trained, [down, up], added)
+    assert trained.error("fused:rounds=2,rank=2", expected) < 1e-10

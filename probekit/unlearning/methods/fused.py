@@ -5,6 +5,7 @@ Everything else is frozen. The head without the adapter is that of the run's sta
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, Protocol
@@ -70,32 +71,37 @@ class SparseAdapter:
 @record("recipe/low-rank-adapter")
 @dataclass(frozen=True, eq=False)
 class LowRankAdapter:
-    """The model's loss as a function of A and B, with A B^T added to rows of `base`.
+    """The model's loss as a function of A and B, with A B^T added to a matrix in `base`.
 
+    first: where the matrix begins in the flat base; columns: how many it has.
     down: the A that training starts from, of orthonormal columns; B starts from 0.
     """
 
     ridge: float
     base: Array
     first: int
+    columns: int
     down: Array
 
     def local_loss(self, client: ClientData, plan: LocalPlan) -> AdapterLoss:
         return AdapterLoss(self, TrainingLoss(self.ridge).local_loss(client, plan))
 
+    @property
+    def span(self) -> slice:
+        return slice(self.first, self.first + len(self.down) * self.columns)
+
     def start(self) -> Array:
-        columns = self.base.shape[1]
-        return np.concatenate([self.down, np.zeros((columns, self.down.shape[1]))])
+        return np.concatenate([self.down, np.zeros((self.columns, self.down.shape[1]))])
 
     def applied(self, adapter: Array) -> Array:
         rows = len(self.down)
         params = self.base.copy()
-        params[self.first : self.first + rows] += adapter[:rows] @ adapter[rows:].T
+        params.reshape(-1)[self.span] += (adapter[:rows] @ adapter[rows:].T).ravel()
         return params
 
     def pull(self, adapter: Array, gradient: Array) -> Array:
         rows = len(self.down)
-        part = gradient[self.first : self.first + rows]
+        part = gradient.reshape(-1)[self.span].reshape(rows, self.columns)
         return np.concatenate([part @ adapter[rows:], part.T @ adapter[:rows]])
 
 
@@ -147,9 +153,11 @@ class Fused:
 
     def questions(self, removal: Removal) -> Sequence[Questions]:
         params = removal.state.params
-        sizes = np.zeros(params.shape)  # at most: as if the largest tensors changed most
-        for span, _ in removal.state.model.tensors.values():
-            sizes[span] = sizes[span].size
+        sizes = np.zeros(params.shape)  # at most: as if the largest adapters were needed
+        for span, shape in removal.state.model.tensors.values():
+            rows, columns = _matrix(shape)
+            rank = min(self.rank, rows, columns)
+            sizes[span] = rank * (rows + columns) if self.rank else rows * columns
         recipe = self._adapter(removal, 0.0, sizes)
         fit = fit_questions(recipe.start(), recipe, times=self.rounds)
         return [
@@ -183,13 +191,30 @@ class Fused:
         generator = np.random.Generator(np.random.PCG64([self.seed, ADAPTER_STREAM]))
         places: list[Place] = list(removal.state.model.tensors.values())
         places.sort(key=lambda place: -float(changes[place[0]].mean()))
-        if self.rank:
-            span, shape = next(place for place in places if place[1][0] > 1)
-            rank = min(self.rank, *shape)
-            down = np.linalg.qr(generator.normal(size=(shape[0], rank)))[0]
-            return LowRankAdapter(ridge, base, span.start, np.ascontiguousarray(down))
         numbers = np.arange(base.size).reshape(base.shape)
+        if self.rank:
+            span, shape = _most_changed_matrix(places)
+            rows, columns = _matrix(shape)
+            down = np.linalg.qr(generator.normal(size=(rows, min(self.rank, rows, columns))))[0]
+            first = int(numbers[span].flat[0])
+            return LowRankAdapter(ridge, base, first, columns, np.ascontiguousarray(down))
         candidates = np.concatenate([numbers[span].ravel() for span, _ in places[: self.layers]])
         size = max(1, round(self.density * len(candidates)))
         entries = np.sort(generator.choice(candidates, size, replace=False))
         return SparseAdapter(ridge, base, entries)
+
+
+def _matrix(shape: tuple[int, ...]) -> tuple[int, int]:
+    """The rows and columns of a tensor; each kernel of a convolution is a row."""
+    return math.prod(shape[:1]), math.prod(shape[1:])
+
+
+def _most_changed_matrix(places: Sequence[Place]) -> Place:
+    """The first that has rows."""
+    for span, shape in places:
+        if len(shape) > 1 and shape[0] > 1:
+            return span, shape
+    raise InputError(
+        "An adapter of a rank needs a matrix; found tensors of shapes "
+        f"{', '.join(str(shape) for _, shape in places)}. Leave out rank, for entries."
+    )
