@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Literal
 
 import typer
 
@@ -69,17 +70,26 @@ def _list_names() -> Iterator[str]:
 @expand_flags
 def check(
     name: str = argument("A backbone, such as hf:facebook/dinov2-base."),
+    kind: Literal["image", "text"] = flag(
+        "Which tower of a model that has two.", "--kind", default="image"
+    ),
     *,
     model: ModelFlags,
     output: Output,
 ) -> None:
-    """Load a backbone, try it on a few pictures, and print what was found."""
+    """Load a backbone, try it on a few pictures or texts, and print what was found."""
     from probekit.backbones import load_backbone
     from probekit.backbones.module import TorchBackbone
     from probekit.testing import check_backbone
 
     backbone = load_backbone(
-        name, device=model.device, precision=model.precision, preprocessing=model.preprocessing
+        name,
+        device=model.device,
+        precision=model.precision,
+        preprocessing=model.preprocessing,
+        kind=kind,
+        prompt=model.prompt,
+        max_length=model.max_length,
     )
     measured = check_backbone(backbone)
     document = {

@@ -145,6 +145,8 @@ class ModelFlags:
     device: str = encoding_flag("auto, cpu, cuda, cuda:1, mps.", default="auto")
     amp: bool = encoding_flag("Mixed precision; part of the identity.", "--amp", default=False)
     preprocessing: str = encoding_flag("native: the backbone's own.", default="native")
+    prompt: str | None = encoding_flag("Put before every text, such as 'query: '.")
+    max_length: int | None = encoding_flag("Tokens that a text is cut to.", min=1)
 
     def __post_init__(self) -> None:
         self.precision = "float32"

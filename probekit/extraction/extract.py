@@ -33,7 +33,7 @@ SAVE_ROWS = 1024
 SAVE_SECONDS = 15.0
 """Rows are written when they are that many, or that old."""
 SHALLOW_LEVEL = 1 << 14
-SCHEME = re.compile(r"^(hf|open_clip|timm|packaged|py):")
+SCHEME = re.compile(r"^(hf|st|open_clip|timm|packaged|py):")
 PRECISIONS = ("float32", "amp-bfloat16", "amp-float16")
 OnError = Literal["skip", "raise"]
 
@@ -43,6 +43,7 @@ class ExtractOptions:
     """How to extract; None lets the machine decide.
 
     dtype: how embeddings are stored; precision: what the model computes in; both are in the key.
+    prompt, max_length: of text encoders, as `load_backbone` describes them; in the key too.
     on_error: samples that cannot be used; None skips pictures and raises for everything else.
     shard: (i, n): encode share i of n, counted from 0; a last extraction without it makes the set.
     """
@@ -55,6 +56,8 @@ class ExtractOptions:
     on_error: OnError | None = None
     shard: tuple[int, int] | None = None
     preprocessing: str = "native"
+    prompt: str | None = None
+    max_length: int | None = None
 
     def __post_init__(self) -> None:
         choices = {"dtype": DTYPES, "precision": PRECISIONS, "on_error": ("skip", "raise", None)}
@@ -63,7 +66,7 @@ class ExtractOptions:
             if value not in allowed:
                 listed = ", ".join(map(str, allowed))
                 raise InputError(f"{name} must be one of {listed}; found {value!r}.")
-        for name, least in {"batch_size": 1, "workers": 0}.items():
+        for name, least in {"batch_size": 1, "workers": 0, "max_length": 1}.items():
             number = vars(self)[name]
             if number is not None and number < least:
                 raise InputError(f"{name} must be at least {least}; found {number}.")
@@ -125,6 +128,8 @@ def open_backbone(backbone: object, kind: str, options: ExtractOptions) -> Backb
         precision=options.precision,
         preprocessing=options.preprocessing,
         kind=kind,
+        prompt=options.prompt,
+        max_length=options.max_length,
     )
 
 

@@ -73,9 +73,10 @@ def prepared_chunks(
     preparation: Preparation, indices: Sequence[int], *, chunk: int, workers: int | None
 ) -> Iterator[list[Prepared]]:
     """The samples in order, a chunk at a time."""
-    if workers is None:  # a worker costs a fork, which a handful of samples is not worth
+    if workers is None:  # a worker costs a fork, which texts or a handful of samples are not worth
         cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
-        workers = min(cores, MAX_WORKERS) if len(indices) > 2 * chunk else 0
+        is_worth = preparation.dataset.kind != "text" and len(indices) > 2 * chunk
+        workers = min(cores, MAX_WORKERS) if is_worth else 0
     if workers == 0:
         for start in range(0, len(indices), chunk):
             yield [preparation(index) for index in indices[start : start + chunk]]
@@ -87,7 +88,7 @@ def prepared_chunks(
         batch_size=chunk,
         num_workers=workers,
         collate_fn=partial(_pack, preparation),
-        worker_init_fn=partial(_start_worker, os.getpid()),
+        worker_init_fn=partial(start_worker, os.getpid()),
         multiprocessing_context="fork" if sys.platform == "linux" else None,
     )
     for samples, stacked_samples, stacked in loader:
@@ -96,7 +97,7 @@ def prepared_chunks(
         yield samples
 
 
-def _start_worker(parent: int, worker: int) -> None:
+def start_worker(parent: int, worker: int = 0) -> None:
     """Leave Ctrl-C to the parent and, on Linux, die with it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
