@@ -35,6 +35,7 @@ COMMANDS = {
     "erase": ("probekit.cli.erase:erase", FEDERATE, "Remove clients or samples for good."),
     "evaluate": ("probekit.cli.evaluate:evaluate", FEDERATE, "Compare a run's heads."),
     "report": ("probekit.cli.report:report", FEDERATE, "Write a page about runs."),
+    "bench": ("probekit.cli.bench:app", MORE, "Compare methods of unlearning with retraining."),
     "cache": ("probekit.cli.cache:app", MORE, "List, check and clean cached embeddings."),
     "backbone": ("probekit.cli.backbone:app", MORE, "List backbones and check one."),
     "dataset": ("probekit.cli.dataset:app", MORE, "List datasets and install well-known ones."),

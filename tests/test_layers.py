@@ -33,7 +33,8 @@ BELOW: dict[str, set[str]] = {
     "runs": {"certificates", "networks", "probing"},
     "report": {"runs"},
     "testing": {"backbones", "unlearning"},
-    "cli": {"report", "testing"},
+    "bench": {"report"},
+    "cli": {"bench", "testing"},
     "__main__": {"cli"},
 }
 """What stands directly below a room; it may import from there and from all that is below that."""

@@ -151,11 +151,11 @@ def run_heads(run: Run, notes: list[str], progress: Progress = silent) -> dict[s
         trained = trainer.train(federation, ridge=options.setting(), progress=progress)
         heads[RETRAINED] = data.head(trained)
     if federation.model.is_linear:
-        heads[MINIMUM] = data.head(_minimum(federation, newest.state.ridge, progress))
+        heads[MINIMUM] = data.head(minimum_of(federation, newest.state.ridge, progress))
     return heads
 
 
-def _minimum(federation: Federation, ridge: float, progress: Progress) -> State:
+def minimum_of(federation: Federation, ridge: float, progress: Progress) -> State:
     """The minimum over these rows; of a logistic head to rounding, by Newton steps at the end."""
     if not isinstance(federation.model, LinearModel):
         return ConjugateGradients().train(federation, ridge=ridge, progress=progress)

@@ -182,6 +182,19 @@ def _needs_sums_only(request: Unlearning, state: State, method: str) -> bool:
     )
 
 
+def removal_of(run: Run, clients: Collection[str], progress: Progress = silent) -> Removal:
+    """A request about whole clients of a run as methods see it; nothing is written."""
+    stored = run.newest
+    rows = stored.all_rows
+    _check_clients(clients, stored)
+    asked = rows.held_by(clients) & ~stored.forgotten
+    retained = rows.take(~asked & ~stored.forgotten)
+    data = RunData.of(retained, stored.description, run.cache)
+    data = replace(data, classes=retained.classes)
+    request = Unlearning(run, clients=tuple(clients))
+    return _removal(request, rows.take(asked), data, progress)
+
+
 def _removal(
     request: Unlearning, forgotten: RunRows, after: RunData | None, progress: Progress
 ) -> Removal:

@@ -1,0 +1,106 @@
+"""`probekit bench`: the methods of unlearning beside retraining, by experiments in TOML."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from probekit.cli.options import argument, expand_flags, flag
+from probekit.cli.output import CacheOutput
+
+if TYPE_CHECKING:
+    from probekit.bench.run import Row
+
+app = typer.Typer(help="Compare methods of unlearning with retraining.", no_args_is_help=True)
+
+FOLDER = flag("Where trainings and results are kept.", "--folder", default=Path("bench"))
+ONLY = flag("Only this setting; may be repeated.", "--only")
+METHOD = flag(
+    "This method in place of the experiment's, py:module:Class too; may be repeated.", "--method"
+)
+
+
+@app.command()
+@expand_flags
+def ls(*, output: CacheOutput) -> None:
+    """List the experiments that come with probekit."""
+    from probekit.bench.experiment import packaged_experiments, read_experiment
+
+    experiments = {name: read_experiment(name) for name in packaged_experiments()}
+    rows = [
+        (name, len(experiment.settings), len(experiment.seeds), experiment.title)
+        for name, experiment in experiments.items()
+    ]
+    output.table(("experiment", "settings", "seeds", "what it compares"), rows)
+    output.result({"experiments": {name: value.title for name, value in experiments.items()}})
+
+
+@app.command()
+@expand_flags
+def run(
+    experiment: str = argument("An experiment of `bench ls`, or a TOML file."),
+    folder: Path = FOLDER,
+    only: list[str] | None = ONLY,
+    method: list[str] | None = METHOD,
+    jobs: int = flag("Processes, of one thread each.", default=1, min=1),
+    *,
+    output: CacheOutput,
+) -> None:
+    """Train, forget by every method, and compare; an interrupted run goes on where it stopped."""
+    from probekit.bench.cells import Folders
+    from probekit.bench.experiment import read_experiment
+    from probekit.bench.run import run_experiment, selected
+
+    chosen = selected(read_experiment(experiment), only or (), method or ())
+    folders = Folders(folder.resolve(), output.open_cache().root)
+    rows = run_experiment(chosen, folders, jobs=jobs, progress=output.progress)
+    _print(rows, output)
+
+
+@app.command()
+@expand_flags
+def show(
+    experiment: str = argument("An experiment of `bench ls`, or a TOML file."),
+    folder: Path = FOLDER,
+    only: list[str] | None = ONLY,
+    method: list[str] | None = METHOD,
+    csv: Path | None = flag("Write the single cells to this file."),
+    out: Path | None = flag("Write tables and pictures into this folder.", "--out"),
+    *,
+    output: CacheOutput,
+) -> None:
+    """Print what is computed so far."""
+    from probekit.bench.cells import Folders
+    from probekit.bench.experiment import read_experiment
+    from probekit.bench.pages import write_pages
+    from probekit.bench.run import read_rows, selected
+    from probekit.bench.tables import cells_csv
+    from probekit.files import write_bytes
+
+    chosen = selected(read_experiment(experiment), only or (), method or ())
+    rows = read_rows(chosen, Folders(folder.resolve(), output.open_cache().root))
+    if csv is not None:
+        write_bytes(csv, cells_csv(rows).encode())
+    if out is not None:
+        for path in write_pages(chosen, rows, out):
+            output.print(f"wrote {path}")
+    _print(rows, output)
+
+
+def _print(rows: list[Row], output: CacheOutput) -> None:
+    from probekit.bench.tables import by_setting, costs_table, setting_table
+
+    document: dict[str, Any] = {}
+    for name, part in by_setting(rows).items():
+        for title, table in (("", setting_table(part)), (", what was asked", costs_table(part))):
+            output.print(f"{name}{title}")
+            output.table(table.headers, table.rows)
+            if table.note:
+                output.print(table.note)
+            output.print()
+        document[name] = [
+            {"method": row.method, "chosen": row.chosen, "cells": row.cells} for row in part
+        ]
+    output.result({"settings": document})

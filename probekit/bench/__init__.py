@@ -1,0 +1,1 @@
+"""The benchmark of unlearning: every method beside retraining, by one command."""

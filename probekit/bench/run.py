@@ -1,0 +1,134 @@
+"""Run an experiment: trainings, then trials, then cells; what is done is never done again."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from probekit.arrays import Json
+from probekit.bench.cells import NOTHING, Cell, Folders
+from probekit.bench.experiment import TUNING_SEED, Experiment, Setting
+from probekit.bench.tuning import best, trials
+from probekit.extraction.loading import start_worker
+from probekit.progress import Progress, Step, silent
+from probekit.registry import configured
+
+Each = Callable[[Callable[[Any], object], Sequence[object], str], None]
+THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+
+
+@dataclass(frozen=True)
+class Row:
+    """A method in a setting: what was chosen of so many trials, and its cells by seed."""
+
+    setting: Setting
+    method: str
+    chosen: str
+    trials: int
+    cells: dict[int, dict[str, Json]]
+
+
+def run_experiment(
+    experiment: Experiment, folders: Folders, *, jobs: int = 1, progress: Progress = silent
+) -> list[Row]:
+    """Every method of every setting. jobs: processes, of one thread each."""
+    for setting in experiment.settings:
+        for method in setting.methods:
+            configured(method)  # refused here, before hours of work
+    seeds = [*experiment.seeds, *[TUNING_SEED] * (experiment.tune > 1)]
+    pairs = [(setting, seed) for seed in seeds for setting in experiment.settings]
+    with worker_processes(jobs, progress) as each:
+        each(partial(_train, folders), pairs, "trainings")
+        tried = [
+            Cell(setting, TUNING_SEED, trial)
+            for setting in experiment.settings
+            for method in setting.methods
+            for trial in trials(method, experiment.tune)
+            if len(trials(method, experiment.tune)) > 1
+        ]
+        each(partial(_compute, folders), tried, "trials")
+        cells = [
+            Cell(setting, seed, chosen(setting, method, experiment.tune, folders))
+            for setting in experiment.settings
+            for method in (NOTHING, *setting.methods)
+            for seed in experiment.seeds
+        ]
+        each(partial(_compute, folders), cells, "cells")
+    return read_rows(experiment, folders)
+
+
+def selected(
+    experiment: Experiment, settings: Sequence[str] = (), methods: Sequence[str] = ()
+) -> Experiment:
+    """Some settings of an experiment, with other methods."""
+    parts = experiment.only(tuple(settings))
+    if methods:
+        parts = tuple(msgspec.structs.replace(part, methods=tuple(methods)) for part in parts)
+    return msgspec.structs.replace(experiment, settings=parts)
+
+
+def read_rows(experiment: Experiment, folders: Folders) -> list[Row]:
+    """What is computed of an experiment, `nothing` first in each setting."""
+    rows = []
+    for setting in experiment.settings:
+        for method in (NOTHING, *setting.methods):
+            choice = chosen(setting, method, experiment.tune, folders)
+            cells = {seed: Cell(setting, seed, choice).read(folders) for seed in experiment.seeds}
+            present = {seed: cell for seed, cell in cells.items() if cell is not None}
+            rows.append(Row(setting, method, choice, len(trials(method, experiment.tune)), present))
+    return rows
+
+
+def chosen(setting: Setting, method: str, budget: int, folders: Folders) -> str:
+    """The best of a method's trials that are computed; else the method as it is named."""
+    cells = {
+        trial: Cell(setting, TUNING_SEED, trial).read(folders) for trial in trials(method, budget)
+    }
+    tried = {trial: cell for trial, cell in cells.items() if cell is not None}
+    return best(tried) if len(cells) > 1 and tried else method
+
+
+def _train(folders: Folders, pair: tuple[Setting, int]) -> None:
+    folders.training(*pair).write()
+
+
+def _compute(folders: Folders, cell: Cell) -> None:
+    cell.compute(folders)
+
+
+@contextmanager
+def worker_processes(jobs: int, progress: Progress = silent) -> Iterator[Each]:
+    """A function that applies another to items, in processes of one thread that die with this."""
+    context = multiprocessing.get_context("spawn")
+    threads = {name: os.environ.get(name) for name in THREADS}
+    os.environ.update(dict.fromkeys(THREADS, "1"))  # read when a process starts
+    try:
+        with ProcessPoolExecutor(jobs, context, start_worker, (os.getpid(),)) as pool:
+
+            def each(
+                function: Callable[[Any], object], items: Sequence[object], stage: str
+            ) -> None:
+                futures = [pool.submit(function, item) for item in items]
+                try:
+                    for done, future in enumerate(as_completed(futures), start=1):
+                        future.result()
+                        progress(Step(stage, done, len(items)))
+                except BaseException:
+                    pool.shutdown(wait=False, cancel_futures=True)
+                    raise
+
+            yield each
+    finally:
+        for name, value in threads.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value

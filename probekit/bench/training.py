@@ -1,0 +1,167 @@
+"""A training of a setting under a seed: a run, the rows that judge it, and its references."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+
+from probekit.arrays import Indices
+from probekit.bench.experiment import TUNING_SEED, Setting
+from probekit.cache import Cache
+from probekit.data import Dataset, Sample, read_dataset
+from probekit.data.splits import choose_split
+from probekit.data.triggers import TriggeredDataset, parse_trigger
+from probekit.embeddings import EmbeddingSet
+from probekit.errors import InputError
+from probekit.evaluation.unlearning import BEFORE, MINIMUM, RETRAINED, UnlearningRows
+from probekit.extraction import ExtractOptions
+from probekit.extraction.extract import extract_dataset, open_backbone
+from probekit.federated.state import State
+from probekit.heads import BaseHead, load_head
+from probekit.progress import Progress, silent
+from probekit.runs.evaluate import minimum_of
+from probekit.runs.rows import TRAINING, RunRows
+from probekit.runs.run import Run, RunData, head_of, single_thread
+from probekit.runs.train import train
+from probekit.runs.unlearn import removal_of
+from probekit.unlearning.methods.retrain import Retrain
+from probekit.unlearning.removal import Removal, unlearn
+
+ROWS_STREAM = 41
+VALIDATION_SHARE = 0.1
+
+
+class Subset:
+    """Some rows of a dataset."""
+
+    def __init__(self, dataset: Dataset, rows: Indices) -> None:
+        self.dataset = dataset
+        self.rows = rows
+        self.name = dataset.name
+        self.kind = dataset.kind
+        self.class_names = dataset.class_names
+        self.target_names = dataset.target_names
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, index: int) -> Sample:
+        return self.dataset[int(self.rows[index])]
+
+
+def draw_rows(setting: Setting, seed: int) -> dict[str, Dataset]:
+    """Training and test rows by name; to tune, the test rows come from the training split too."""
+    splits = read_dataset(setting.data).by_name
+    train_rows = splits[choose_split(list(splits), "train")]
+    generator = np.random.Generator(np.random.PCG64([seed, ROWS_STREAM]))
+    order = generator.permutation(len(train_rows))
+    if seed == TUNING_SEED:
+        count = setting.test_rows or max(1, round(VALIDATION_SHARE * len(order)))
+        test: Dataset = Subset(train_rows, order[:count])
+        order = order[count:]
+    else:
+        split = splits[choose_split(list(splits), "test")]
+        test = Subset(split, generator.permutation(len(split))[: setting.test_rows])
+    if not len(order[: setting.rows]):
+        raise InputError(f"{setting.name} leaves no training rows. Lower test_rows.")
+    return {"train": Subset(train_rows, order[: setting.rows]), "test": test}
+
+
+@dataclass(frozen=True, eq=False)
+class Training:
+    """A setting under a seed, in a folder: the run, and the heads that others are compared with."""
+
+    setting: Setting
+    seed: int
+    folder: Path
+    cache: Cache
+
+    def write(self, progress: Progress = silent) -> None:
+        """Train, retrain without the forgotten client, and find the minimum, as far as needed."""
+        with single_thread():
+            self.train(progress)
+            for name in (RETRAINED, MINIMUM):
+                if not (self.folder / name).is_dir():
+                    self._write_reference(name, progress)
+
+    def train(self, progress: Progress = silent) -> Run:
+        return train(
+            draw_rows(self.setting, self.seed),
+            run=self.folder / "run",
+            backbone=self.setting.backbone,
+            clients=self.setting.clients,
+            poison=self.setting.poison(self.seed),
+            seed=self.seed,
+            cache=self.cache,
+            progress=progress,
+            **self.setting.train,
+        )
+
+    @cached_property
+    def run(self) -> Run:
+        return Run(self.folder / "run", cache=self.cache)
+
+    @property
+    def client(self) -> str:
+        return self.setting.forgotten(self.seed)
+
+    def removal(self, progress: Progress = silent) -> Removal:
+        return removal_of(self.run, [self.client], progress)
+
+    @cached_property
+    def retained(self) -> RunRows:
+        rows = self.run.newest.all_rows
+        return rows.take(~rows.held_by([self.client]))
+
+    def head(self, state: State) -> BaseHead:
+        """Of a state without the forgotten client."""
+        return head_of(state, self.retained, self.run.newest.description)
+
+    @property
+    def references(self) -> dict[str, BaseHead]:
+        """The head before, retrained, and at the minimum where there is one."""
+        folders = {name: self.folder / name for name in (RETRAINED, MINIMUM)}
+        heads = {name: load_head(path) for name, path in folders.items() if path.is_dir()}
+        return {BEFORE: self.run.head, **heads}
+
+    def _write_reference(self, name: str, progress: Progress) -> None:
+        removal = self.removal(progress)
+        state: State | None = unlearn(Retrain(), removal) if name == RETRAINED else None
+        if name == MINIMUM and removal.state.model.is_linear and removal.state.ridge:
+            state = minimum_of(removal.retained, removal.ridge_choice.value, progress)
+        if state is not None:
+            self.head(state).save(self.folder / name)
+
+    def rows(self, progress: Progress = silent) -> UnlearningRows:
+        """What heads are evaluated on."""
+        newest = self.run.newest
+        data = RunData.of(newest.all_rows, newest.description, self.cache)
+        training = data.rows.role_set(data.matrix, data.encoding, data.classes, TRAINING)
+        assert training is not None
+        count = len(training)
+        forgotten = data.rows.held_by([self.client])[:count]
+        triggered = self._triggered(progress) if self.setting.trigger else None
+        clients: Mapping[str, Indices] = {self.client: np.flatnonzero(forgotten)}
+        return UnlearningRows(
+            training, clients, forgotten, data.test, triggered, self.setting.target
+        )
+
+    def _triggered(self, progress: Progress) -> EmbeddingSet:
+        """The test pictures with the trigger."""
+        dataset = draw_rows(self.setting, self.seed)["test"]
+        triggered = TriggeredDataset(dataset, parse_trigger(self.setting.trigger))
+        backbone = open_backbone(self.setting.backbone, "image", ExtractOptions())
+        extracted = extract_dataset(
+            triggered,
+            backbone,
+            name=f"bench-{self.folder.name}-triggered",
+            source=self.setting.data,
+            cache=self.cache,
+            progress=progress,
+        )
+        (rows,) = extracted.sets.values()
+        return rows

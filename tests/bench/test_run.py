@@ -1,0 +1,183 @@
+"""A small benchmark from end to end: its figures by other arithmetic, resumed, and extended."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from probekit.bench import run as running
+from probekit.bench.cells import NOTHING, Cell, Folders
+from probekit.bench.pages import write_pages
+from probekit.bench.run import Row, read_rows, run_experiment
+from probekit.bench.tables import setting_table
+from probekit.embeddings import EmbeddingSet
+from probekit.runs.rows import SERVER, TEST, TRAINING
+from tests.bench.conftest import SMALL, Bench, small_experiment, with_methods
+from tests.oracles import Array
+
+OWN = Path(__file__).parents[2] / "examples" / "own_method"
+ROUNDS, STEPS, RIDGE = 20, 3, 0.01
+
+
+def row_of(bench: Bench, method: str) -> Row:
+    return next(row for row in bench.rows if row.method == method)
+
+
+def value(row: Row, seed: int, name: str) -> float:
+    number = row.cells[seed]["measures"][name]["value"]  # type: ignore[index,call-overload]
+    assert isinstance(number, float)
+    return number
+
+
+def number(row: Row, seed: int, name: str) -> float:
+    plain = row.cells[seed][name]
+    assert isinstance(plain, float | int)
+    return plain
+
+
+class Oracle:
+    """FedAvg, retraining and the minimum on the rows of a training, in plain NumPy."""
+
+    def __init__(self, bench: Bench, seed: int) -> None:
+        (setting,) = bench.experiment.settings
+        training = bench.folders.training(setting, seed)
+        run = training.run
+        self.leaver = training.client
+        sets = {role: run.rows_of(role) for role in (TRAINING, TEST, SERVER)}
+        rows = sets[TRAINING]
+        assert rows is not None
+        stored = run.newest.all_rows
+        holders = np.array(stored.clients)[stored.holders[stored.roles == TRAINING]]
+        self.clients = {name: self.arrays(rows, holders == name) for name in sorted(set(holders))}
+        test = sets[TEST]
+        assert test is not None
+        self.test = self.arrays(test, np.ones(len(test), bool))
+        triggered = training.rows().triggered
+        assert triggered is not None
+        self.triggered = self.arrays(triggered, np.ones(len(triggered), bool))
+        curvatures = [np.linalg.eigvalsh(X.T @ X / len(X))[-1] for X, _ in self.clients.values()]
+        self.rate = 1 / (max(curvatures) + RIDGE)
+
+    @staticmethod
+    def arrays(rows: EmbeddingSet, chosen: Array) -> tuple[Array, Array]:
+        X = np.asarray(rows.to_numpy()[chosen], np.float64)
+        assert rows.labels is not None
+        return np.hstack([X, np.ones((len(X), 1))]), rows.labels[chosen]
+
+    def rounds(self, W: Array, clients: dict[str, tuple[Array, Array]], count: int) -> Array:
+        total = sum(len(X) for X, _ in clients.values())
+        for _ in range(count):
+            average = np.zeros_like(W)
+            for X, labels in clients.values():
+                local = W.copy()
+                for _ in range(STEPS):
+                    gradient = X.T @ (X @ local - np.eye(10)[labels]) / len(X) + RIDGE * local
+                    local -= self.rate * gradient
+                average += len(X) / total * local
+            W = average
+        return W
+
+    @property
+    def retained(self) -> dict[str, tuple[Array, Array]]:
+        return {name: part for name, part in self.clients.items() if name != self.leaver}
+
+    @property
+    def heads(self) -> dict[str, Array]:
+        start = np.zeros((65, 10))
+        trained = self.rounds(start, self.clients, ROUNDS)
+        X, labels = (np.concatenate(parts) for parts in zip(*self.retained.values(), strict=True))
+        gram = X.T @ X / len(X) + RIDGE * np.eye(65)
+        return {
+            NOTHING: trained,
+            "retrain": self.rounds(start, self.retained, ROUNDS),
+            "exact": np.linalg.solve(gram, X.T @ np.eye(10)[labels] / len(X)),
+            "cf:rounds=3": self.rounds(trained, self.retained, 3),
+        }
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_figures_are_those_of_other_arithmetic(bench: Bench, seed: int) -> None:
+    """Four methods, five figures each."""
+    oracle = Oracle(bench, seed)
+    heads = oracle.heads
+    for method, W in heads.items():
+        row = row_of(bench, method)
+        assert len(row.cells) == 2
+        X, labels = oracle.test
+        predicted = (X @ W).argmax(axis=1)
+        assert value(row, seed, "test") == pytest.approx((predicted == labels).mean())
+        T, truth = oracle.triggered
+        hits = (T @ W).argmax(axis=1) == 0
+        assert value(row, seed, "backdoor") == pytest.approx(hits[truth != 0].mean())
+        retrained = (X @ heads["retrain"]).argmax(axis=1)
+        other = value(row, seed, "other class, test")
+        assert other == pytest.approx((predicted != retrained).mean())
+        for name, reference in (("retrained", "retrain"), ("minimum", "exact")):
+            distance = np.linalg.norm(W - heads[reference])
+            assert number(row, seed, f"distance, {name}") == pytest.approx(distance, abs=1e-8)
+
+
+def test_a_method_that_cannot_run_is_a_row_with_its_reason(bench: Bench) -> None:
+    table = setting_table([row for row in bench.rows if row.cells])
+    (failed,) = [line for line in table.rows if line[0].startswith("ferrari")]
+    assert "columns" in failed[1]
+    assert table.rows[0][0] == "retrain"
+    assert failed == table.rows[-1]
+
+
+def test_nothing_is_computed_twice_and_the_files_have_the_same_bytes(
+    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = {
+        path: path.read_bytes() for path in write_pages(bench.experiment, bench.rows, tmp_path)
+    }
+    monkeypatch.setattr(running, "_compute", _refuse)
+    rows = run_experiment(bench.experiment, bench.folders)
+    assert rows == bench.rows
+    after = {path: path.read_bytes() for path in write_pages(bench.experiment, rows, tmp_path)}
+    assert after == before
+
+
+def _refuse(folders: Folders, cell: Cell) -> None:
+    assert cell.read(folders) is not None
+
+
+def test_an_own_method_stands_in_the_table(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(OWN)
+    method = "py:neggrad:NegGrad:steps=5"
+    experiment = with_methods(bench.experiment, "exact", method)
+    rows = run_experiment(experiment, bench.folders)
+    names = [line[0] for line in setting_table(rows).rows]
+    assert method in names
+    assert all("error" not in cell for cell in rows[-1].cells.values())
+
+
+@pytest.mark.slow
+def test_a_killed_benchmark_ends_with_the_same_figures(bench: Bench, tmp_path: Path) -> None:
+    """Killed again and again by SIGKILL, in trainings, trials and cells."""
+    experiment = tmp_path / "small.toml"
+    experiment.write_text(SMALL)
+    command = [sys.executable, "-m", "probekit", "bench", "run", str(experiment)]
+    command += ["--folder", str(tmp_path / "work"), "--cache", str(tmp_path / "cache"), "--quiet"]
+    for seconds in (6, 8, 10, 14):
+        process = subprocess.Popen(command, start_new_session=True)
+        time.sleep(seconds)
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    subprocess.run(command, check=True, timeout=600)
+    read = small_experiment(tmp_path)
+    rows = read_rows(read, Folders(tmp_path / "work", tmp_path / "cache"))
+    for row, expected in zip(rows, bench.rows, strict=True):
+        assert row.chosen == expected.chosen
+        for seed, cell in expected.cells.items():
+            ours = {name: part for name, part in row.cells[seed].items() if name != "seconds"}
+            assert ours == {name: part for name, part in cell.items() if name != "seconds"}
+    shutil.rmtree(tmp_path / "work")
