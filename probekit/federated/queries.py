@@ -52,6 +52,11 @@ class Statistics:
         }
 
     def shapes(self, model: Model, rows: int) -> Shapes:
+        if not isinstance(model, LinearModel):
+            raise InputError(
+                f"Sufficient statistics are those of a head; this is a {type(model).__name__}. "
+                "Train by cg or fedavg, and keep gradients or history (--keep)."
+            )
         columns, targets = model.shape
         if is_few(rows, columns):
             return {"root": (min(rows, columns + targets), columns + targets), **WEIGHT}
@@ -150,17 +155,17 @@ class Curvature:
     of_rows: bool = False
 
     def answer(self, client: ClientData) -> Arrays:
-        if not isinstance(client.model, LinearModel):
-            raise InputError(
-                f"The curvature of a {type(client.model).__name__} is not known beforehand. "
-                "Pass a rate (fedavg:rate=1e-3)."
-            )
         stats = client.statistics
         trace = _trace(stats) / stats.weight
         largest = _largest_row(client) if self.of_rows else _largest_eigenvalue(stats)
         return {"curvature": np.array([largest]), "trace": np.array([trace])}
 
     def shapes(self, model: Model, rows: int) -> Shapes:
+        if not isinstance(model, LinearModel):
+            raise InputError(
+                f"The curvature of a {type(model).__name__} is not known beforehand. "
+                "Pass a rate (fedavg:rate=1e-3; fedremoval:sgd,rate=1e-3)."
+            )
         return {"curvature": (1,), "trace": (1,)}
 
 

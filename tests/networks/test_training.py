@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,6 +12,7 @@ import pytest
 import torch
 from torch import nn
 
+from probekit.errors import InputError, MissingClients
 from probekit.federated.federation import Federation, InProcess
 from probekit.federated.local import Adam, LocalPlan, Sgd
 from probekit.federated.state import Trainer
@@ -20,9 +23,13 @@ from probekit.federated.training.knot import KnotTraining
 from probekit.federated.training.lbfgs import LbfgsRounds
 from probekit.federated.transports.loopback import Loopback
 from probekit.linear.model import LinearModel
+from probekit.networks import architectures
+from probekit.networks.architectures import Own
+from probekit.networks.pretraining import network_model
 from probekit.objective import CrossEntropy, Squares
-from probekit.records import dump
+from probekit.records import dump, parse
 from tests.networks.loops import RIDGE, Linearized, Problem, as_head, make_problem
+from tests.networks.modules import samples_of
 from tests.oracles import Array, relative_error
 
 PLANS = {
@@ -165,3 +172,84 @@ def test_bytes_give_the_same_bits(trainer: str, linearize: bool, precision: Any)
     ]
     assert dump(states[0]) == dump(states[1])
     assert not np.array_equal(states[0].params, model.start())
+
+
+@pytest.mark.parametrize(
+    ("trainer", "linearize", "reason"),
+    [
+        (ClosedForm(), True, "needs a LinearModel"),
+        (LbfgsRounds(), True, "for heads; this is a LinearizedNetwork. Train by cg"),
+        (ConjugateGradients(), False, r"linearize \(--linearize\)"),
+        (FedAvg(1, LocalPlan(steps=1)), True, "Pass a rate"),
+        (FedAvg(1, LocalPlan(steps=1)), False, "Pass a rate"),
+        (FedAvg(1, FEW, keep=frozenset({"statistics"})), False, "keep gradients or history"),
+        (KnotTraining(2, FedAvg(1, FEW), frozenset({"statistics"})), True, "those of a head"),
+    ],
+)
+def test_trainers_of_heads_refuse_networks_and_ask_nobody(
+    trainer: Trainer, linearize: bool, reason: str
+) -> None:
+    asked = make_problem("mlp:5-4", linearize=linearize, plan=FEW).asked
+    with pytest.raises(InputError, match=reason):
+        trainer.train(asked, ridge=RIDGE)
+    assert asked.traffic.rounds == 0
+
+
+OWN = """
+from torch import nn
+
+
+def factory(num_classes, width=4):
+    return nn.Sequential(nn.Linear(4, width), nn.Tanh(), nn.Linear(width, num_classes))
+"""
+
+
+@pytest.fixture
+def own_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The name of code that nobody has asked for yet."""
+    (tmp_path / "somebodys_network.py").write_text(OWN)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(architectures, "_named", set())
+    monkeypatch.delitem(sys.modules, "somebodys_network", raising=False)
+    return "py:somebodys_network:factory:width=5"
+
+
+def forget_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in another process."""
+    monkeypatch.setattr(architectures, "_named", set())
+    monkeypatch.delitem(sys.modules, "somebodys_network", raising=False)
+    architectures.built.cache_clear()
+
+
+@pytest.mark.parametrize("linearize", [True, False])
+def test_own_code_is_run_where_it_was_named(
+    own_code: str, linearize: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    architectures.trust(own_code)
+    named = architectures.architecture(own_code, (4,), 3)
+    options: Any = {"sample_shape": (4,), "classes": 3, "loss": CrossEntropy()}
+    model = network_model(named, linearize=linearize, **options)
+    clients = {name: samples_of(model, 20, seed=seed) for seed, name in enumerate("ab")}
+    trainer = FedAvg(2, FEW)
+    here = trainer.train(Federation.of(InProcess(clients), model), ridge=RIDGE)
+    forget_code(monkeypatch)
+    elsewhere = Federation.of(Loopback(clients), model)
+    with pytest.raises(MissingClients) as caught:
+        trainer.train(elsewhere, ridge=RIDGE)
+    for failure in caught.value.reasons.values():
+        assert failure.reason == "refused"
+        assert f"{own_code} is own code" in failure.detail
+    assert "somebodys_network" not in sys.modules
+    architectures.trust(own_code)
+    assert dump(trainer.train(elsewhere, ridge=RIDGE)) == dump(here)
+    assert "somebodys_network" in sys.modules
+
+
+@pytest.mark.parametrize("name", ["somebodys_network:factory", "mlp", "cnn", "", "py:"])
+def test_nothing_else_is_taken_for_a_name_that_was_given(own_code: str, name: str) -> None:
+    """What a message calls own code is never run for looking like the name of a packaged one."""
+    architectures.trust(own_code)
+    network = parse(dump(Own(name, 3)), Own, max_bytes=10**4)
+    with pytest.raises(InputError, match="is own code"):
+        network.build()
+    assert "somebodys_network" not in sys.modules

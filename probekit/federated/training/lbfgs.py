@@ -20,6 +20,7 @@ from probekit.federated.state import (
     choose_ridge,
     gradients_at,
 )
+from probekit.linear.model import LinearModel
 from probekit.linear.ridge import Gcv, RidgeRule
 from probekit.linear.solvers import Lbfgs, Map, Solution
 from probekit.linear.stats import SufficientStats, sum_stats
@@ -58,6 +59,11 @@ class LbfgsRounds:
                 "Gradient rounds need a ridge or a C; found a rule (GCV). Pass --ridge or --c."
             )
         model = federation.model
+        if not isinstance(model, LinearModel):
+            raise InputError(
+                f"L-BFGS rounds are for heads; this is a {type(model).__name__}. Train by cg "
+                "(linearized networks) or fedavg."
+            )
         parts: dict[str, SufficientStats] = {}
         if self.whiten or "statistics" in self.keep:
             parts = collect_stats(federation, progress=progress)
