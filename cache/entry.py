@@ -19,13 +19,12 @@ from probekit.cache.tensors import REPAIR, SUFFIX, write_tensors
 from probekit.embeddings import Encoding, Rows
 from probekit.errors import CorruptError, MismatchError
 from probekit.files import is_held, read_typed, remove_files, write_json
-from probekit.rows import as_slice
+from probekit.rows import PickedRows
 
 if TYPE_CHECKING:
     from probekit.cache.store import Cache
 
 SHARD_BYTES = 1 << 29
-"""A shard is in memory three times while it is written."""
 WORK = ".work-"
 SHARDS = "shards"
 PIECES = "pieces"
@@ -157,6 +156,6 @@ class Entry:
                     f"Rows of {self.encoding.backbone} in the cache have width {width}; found "
                     f"{rows.shape[1]}. The backbone's identity must tell them apart."
                 )
-        block = np.asarray(rows[as_slice(positions)], self.encoding.dtype)
-        tensors = {"rows": block, "ids": ids[positions]}
+        picked = PickedRows(rows, positions, np.dtype(self.encoding.dtype))
+        tensors: dict[str, Rows] = {"rows": picked, "ids": ids[positions]}
         write_tensors(self.folder / kind, tensors, {"encoding": self.digest})

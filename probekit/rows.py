@@ -58,8 +58,8 @@ class LazyRows(ABC):
 class PickedRows(LazyRows):
     """Some rows of a matrix, in any order."""
 
-    def __init__(self, rows: Rows, indices: Indices) -> None:
-        super().__init__(len(indices), rows.shape[1], rows.dtype)
+    def __init__(self, rows: Rows, indices: Indices, dtype: np.dtype[Any] | None = None) -> None:
+        super().__init__(len(indices), rows.shape[1], dtype or rows.dtype)
         self.rows: Rows = rows
         self.indices: Indices = indices
         if isinstance(rows, PickedRows):
@@ -67,7 +67,7 @@ class PickedRows(LazyRows):
             self.indices = rows.indices[indices]
 
     def gather(self, indices: Indices) -> NDArray[Any]:
-        return np.asarray(self.rows[as_slice(self.indices[indices])])
+        return np.asarray(self.rows[as_slice(self.indices[indices])], self.dtype)
 
 
 class StackedRows(LazyRows):

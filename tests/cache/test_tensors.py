@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from safetensors.numpy import load_file
+from safetensors.numpy import load_file, save
 
+from probekit.arrays import canonical_json
 from probekit.cache.tensors import map_tensors, write_tensors
 from probekit.errors import CorruptError
 
@@ -31,6 +32,26 @@ def test_a_file_is_safetensors_named_by_its_sha256(tmp_path: Path, dtype: str, c
     np.testing.assert_array_equal(tensors["rows"], matrix)
     assert tensors["rows"].dtype == matrix.dtype
     assert metadata == {"about": "test"}
+
+
+def test_the_bytes_are_those_of_the_safetensors_library(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("probekit.cache.tensors.BLOCK_BYTES", 40)
+    generator = np.random.default_rng(0)
+    tensors = {
+        "text:kéy": generator.integers(0, 255, 13).astype(np.uint8),
+        "rows": generator.normal(size=(7, 3)).astype(np.float32),
+        "half": generator.normal(size=(7, 3)).astype(np.float16),
+        "weights": generator.normal(size=7),
+        "labels": np.arange(7),
+        "ids": generator.integers(0, 255, (7, 32)).astype(np.uint8),
+        "none": np.zeros((0, 3), np.float32),
+    }
+    metadata = {"about": ['a "text"', 1]}
+    name = write_tensors(tmp_path, tensors, metadata)
+    expected = save(tensors, {"probekit": canonical_json(metadata)})
+    assert (tmp_path / f"{name}.safetensors").read_bytes() == expected
 
 
 def test_mapped_data_is_aligned_and_read_only(tmp_path: Path) -> None:
