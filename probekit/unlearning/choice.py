@@ -50,6 +50,8 @@ def choose(removal: Removal) -> Choice:
         reason = "The clients' statistics are kept: those of the retained are summed and solved."
         return Choice("exact", Exact(), reason)
     asked = not removal.absent
+    if not removal.has_sums:
+        return _choose_retraining(removal) if asked else _choose_one_step(removal)
     if asked and (_is_local(removal.retained) or isinstance(removal.state.trainer, ClosedForm)):
         reason = "No statistics are kept, but the retained clients can be asked for theirs once."
         return Choice("exact", Exact(), reason)
@@ -67,8 +69,10 @@ def choose(removal: Removal) -> Choice:
 def _choose_retraining(removal: Removal) -> Choice:
     """For losses without a closed form, or clients elsewhere and no rows on the server."""
     exact = Exact()
-    if not removal.is_quadratic and not missing(exact, removal):
-        reason = "The retained clients train anew from zero, which leaves no trace of the old head."
+    if not removal.has_sums and not missing(exact, removal):
+        reason = (
+            "The retained clients train anew from the start, which leaves no trace of the old head."
+        )
         return Choice("exact", exact, reason)
     lacking = missing(Retrain(), removal)
     if lacking:

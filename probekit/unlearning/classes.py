@@ -49,15 +49,15 @@ class OfClasses:
     classes: Indices
 
     def answer(self, client: ClientData) -> Arrays:
-        model = narrow_model(client.model, self.classes)
+        model = client.model.narrowed(self.classes)
         if not isinstance(client, RowClient):
             stats = narrow_stats(client.statistics, self.classes)
             return self.query.answer(StatisticsClient(client.name, model, stats, client.limits))
-        rows = narrow_rows(client.rows, self.classes)
+        rows = narrow_rows(client.rows, self.classes).labeled()
         return self.query.answer(RowClient(client.name, model, rows, client.limits))
 
     def shapes(self, model: Model, rows: int) -> Shapes:
-        return self.query.shapes(narrow_model(model, self.classes), rows)
+        return self.query.shapes(model.narrowed(self.classes), rows)
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,12 +76,13 @@ class Narrowed:
 
     def exchange(self, model: Model, asks: Iterable[Ask]) -> Iterator[Outcome]:
         questions = (replace(ask, query=OfClasses(ask.query, self.classes)) for ask in asks)
-        yield from self.transport.exchange(self.wide, questions)
+        wide = self.wide.exact if model is model.exact else self.wide
+        yield from self.transport.exchange(wide, questions)
 
 
 def narrow_federation(federation: Federation, classes: Indices) -> Federation:
     """The same clients, asked about these classes only."""
-    model = narrow_model(federation.model, classes)
+    model = federation.model.narrowed(classes)
     transport = federation.transport
     if isinstance(transport, KeptFirst):
         parts = {name: narrow_stats(part, classes) for name, part in transport.parts.items()}
@@ -92,23 +93,21 @@ def narrow_federation(federation: Federation, classes: Indices) -> Federation:
 
 
 def narrow_state(state: State, classes: Indices) -> State:
-    """The state with the parameters and sums of these classes; a history has no such part."""
+    """The state with the parameters and sums of these classes; a history has no such part.
+
+    Nor have gradients of a network, whose classes share parameters.
+    """
     kept: list[Kept] = []
     for item in state.kept:
         if isinstance(item, KeptStatistics):
             parts = {name: narrow_stats(part, classes) for name, part in item.parts.items()}
             kept.append(KeptStatistics(parts))
-        elif isinstance(item, KeptGradients):
+        elif isinstance(item, KeptGradients) and isinstance(state.model, LinearModel):
             gradients = {name: _columns(array, classes) for name, array in item.gradients.items()}
             kept.append(KeptGradients(_columns(item.params, classes), gradients, item.weights))
-    params = _columns(state.params, classes)
-    model = narrow_model(state.model, classes)
+    params = state.model.narrowed_params(state.params, classes)
+    model = state.model.narrowed(classes)
     return replace(state, params=params, model=model, kept=tuple(kept))
-
-
-def narrow_model(model: Model, classes: Indices) -> LinearModel:
-    assert isinstance(model, LinearModel)
-    return replace(model, classes=len(classes))
 
 
 def narrow_stats(stats: SufficientStats, classes: Indices) -> SufficientStats:

@@ -53,7 +53,8 @@ class Need(Enum):
     HISTORY = "the rounds of the training (train --method fedavg --keep history)"
     CLUSTERS = "a head trained in clusters (train --method knot)"
     DIRECTIONS = "what to be blind to (ferrari:columns=0:9, or ferrari:directions=FILE.npy)"
-    QUADRATIC = "a head trained on squares (a ridge head)"
+    QUADRATIC = "squares of linear scores (a ridge head, or a linearized network)"
+    LINEAR = "linear scores (a head, or a linearized network)"
     PENALIZED = "a ridge above 0 on every parameter (--ridge, --intercept penalized)"
 
 
@@ -132,7 +133,12 @@ class Removal:
 
     @property
     def is_quadratic(self) -> bool:
-        return isinstance(self.state.model.loss, Squares)
+        return isinstance(self.state.model.loss, Squares) and self.state.model.is_linear
+
+    @property
+    def has_sums(self) -> bool:
+        """Whether the minimum follows from sums of the rows: that of a ridge head."""
+        return self.is_quadratic and isinstance(self.state.model, LinearModel)
 
     @property
     def absent(self) -> list[str]:
@@ -157,8 +163,9 @@ class Removal:
 
     @property
     def loss(self) -> MeanLoss:
-        """The loss of the retained rows; each value is a round."""
-        return MeanLoss(self.retained, self.ridge_choice.value)
+        """The loss of the retained rows, of networks in float64; each value is a round."""
+        exact = replace(self.retained, model=self.retained.model.exact)
+        return MeanLoss(exact, self.ridge_choice.value)
 
     @property
     def changed(self) -> list[str]:
@@ -222,7 +229,7 @@ class Removal:
     def remaining_classes(self) -> Indices:
         """The classes that retained rows have: by kept sums, else by one small round."""
         every = np.arange(self.state.model.classes)
-        if not self.class_labels or not isinstance(self.state.model, LinearModel):
+        if not self.class_labels:
             return every
         if self.statistics is None:
             squares = [answer.arrays["squares"] for answer in self.retained.ask(ClassSquares())]
@@ -235,18 +242,25 @@ class Removal:
         return np.flatnonzero(present)
 
     def narrowed(self) -> Removal:
-        """The removal for a head of the remaining classes; the server's rows stay as they are."""
+        """The removal for a head of the remaining classes.
+
+        The server's rows stay as they are: their curvature is alike for all classes of a head.
+        """
         classes = self.remaining_classes
         if len(classes) == self.state.model.classes:
             return self
         parts = self.statistics
         if parts is not None:
             parts = {name: narrow_stats(part, classes) for name, part in parts.items()}
+        server = self.server
+        if server is not None and not isinstance(self.state.model, LinearModel):
+            server = narrow_federation(server, classes)
         return replace(
             self,
             state=narrow_state(self.state, classes),
             renewed=parts,
             retained=narrow_federation(self.retained, classes),
+            server=server,
             class_labels=False,
         )
 
@@ -382,6 +396,7 @@ def missing(method: Unlearner, removal: Removal) -> list[str]:
         Need.CLUSTERS: state.get(Clusters) is not None,
         Need.DIRECTIONS: False,  # a method that has them does not declare the need
         Need.QUADRATIC: removal.is_quadratic,
+        Need.LINEAR: state.model.is_linear,
         Need.PENALIZED: state.ridge > 0 and bool((state.model.penalized == 1).all()),
     }
     return sorted(need.value for need in method.needs(removal) if not present[need])

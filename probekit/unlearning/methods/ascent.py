@@ -13,7 +13,6 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from probekit.arrays import Array, Indices
-from probekit.errors import InputError
 from probekit.federated.client import ClientData
 from probekit.federated.federation import Federation, total
 from probekit.federated.local import LocalLoss, LocalPlan, Sgd, TrainingLoss
@@ -21,7 +20,6 @@ from probekit.federated.loss import MeanLoss
 from probekit.federated.queries import WEIGHT, Arrays, Product, Shapes
 from probekit.federated.state import History, State
 from probekit.federated.training.fedavg import FedAvg
-from probekit.linear.model import LinearModel
 from probekit.objective import Model
 from probekit.records import record
 from probekit.unlearning.local import (
@@ -85,25 +83,28 @@ class GradientAscent:
 
 
 @record("query/importance")
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Importance:
-    """The diagonal of a linear model's Gram: how much each input's parameters move the scores."""
+    """How much each parameter moves the scores: sum_i J_i^T J_i's diagonal.
+
+    Of a head, which has the same for all classes, that of an input.
+    """
+
+    params: Array
 
     def answer(self, client: ClientData) -> Arrays:
-        if not isinstance(client.model, LinearModel):
-            raise InputError(
-                f"Importance is that of a LinearModel; this is a {type(client.model).__name__}. "
-                "Use another method."
-            )
-        squares = np.zeros((client.model.dimension + 1, 1))
+        squares = np.zeros(_importance_shape(client.model))
         for block in client.rows.blocks():
-            weights = block.row_weights
-            squares[:-1, 0] += weights @ np.square(np.asarray(block.rows, np.float64))
-            squares[-1] += weights.sum()
+            outputs = client.model.outputs(block)
+            squares += outputs.diagonal(self.params, block.row_weights)
         return {"squares": squares, "weight": np.array([client.weight])}
 
     def shapes(self, model: Model, rows: int) -> Shapes:
-        return {"squares": (model.shape[0], 1), **WEIGHT}
+        return {"squares": _importance_shape(model), **WEIGHT}
+
+
+def _importance_shape(model: Model) -> tuple[int, ...]:
+    return (model.shape[0], *[1] * (len(model.shape) - 1))
 
 
 @record("recipe/elastic")
@@ -167,8 +168,9 @@ class ElasticAscent:
 
     def questions(self, removal: Removal) -> Sequence[Questions]:
         params = removal.state.params
-        weighing = [Questions(Importance(), target=self.importance == "target")]
-        recipe = ElasticRecipe(0.0, params, params[:, :1])
+        weighing = [Questions(Importance(params), target=self.importance == "target")]
+        pull = np.zeros(_importance_shape(removal.state.model))
+        recipe = ElasticRecipe(0.0, params, pull)
         return [
             *choosing_questions(removal),
             *(weighing if self.importance != "server" else []),
@@ -179,7 +181,7 @@ class ElasticAscent:
     def unlearn(self, removal: Removal) -> State:
         params = removal.state.params
         ridge = removal.ridge_choice.value
-        importance = total(self._source(removal).ask(Importance())).mean("squares")
+        importance = total(self._source(removal).ask(Importance(params))).mean("squares")
         importance = np.maximum(importance, self.floor * importance.mean())
         least = smallest_strength(MeanLoss(removal.target, ridge), params, importance)
         pull = self.strength * least * importance

@@ -11,6 +11,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import count
 from typing import ClassVar, Protocol
 
 import numpy as np
@@ -20,6 +22,7 @@ from probekit.errors import InputError, SolverError
 from probekit.federated.client import ClientData
 from probekit.federated.federation import Federation, total, total_stats
 from probekit.federated.local import Adam, LocalPlan, Optimizer, Sgd
+from probekit.federated.loss import MeanLoss
 from probekit.federated.queries import WEIGHT, Arrays, Gradient, LocalFit, Product, Shapes
 from probekit.federated.state import State
 from probekit.federated.training.fedavg import largest_curvature
@@ -27,9 +30,14 @@ from probekit.linear.model import LinearModel
 from probekit.linear.solvers import Map, conjugate_gradient
 from probekit.linear.stats import SufficientStats
 from probekit.objective import Model, Objective, Penalty
+from probekit.progress import Progress, Step, silent
 from probekit.records import record
 from probekit.unlearning.removal import Need, Promise, Questions, Removal, choosing_questions
 
+NETWORK_STEPS = 2000
+NETWORK_TOLERANCE = 1e-6
+ESTIMATE = 1e-2
+"""How exactly the effective dimension of a network is estimated."""
 ENOUGH = 4.0
 """Server rows for each effective dimension from which one step may be trusted to help."""
 
@@ -43,7 +51,15 @@ class ServerRows:
 
     @classmethod
     def of(cls, server: Federation, *, ridge: float) -> ServerRows:
-        """trace(G (G + n ridge P)^-1) of the sums G of the server's n rows."""
+        """trace(G (G + n ridge P)^-1) of the sums G of the server's n rows.
+
+        Of a network, a class's share of it, estimated by v^T (v - ridge H^-1 v) for random signs v.
+        """
+        if not isinstance(server.model, LinearModel):
+            signs = np.random.Generator(np.random.PCG64(0)).choice([-1.0, 1.0], server.model.shape)
+            solve = by_products(MeanLoss(server, ridge), server.model.start(), ESTIMATE)
+            trace = float(signs @ (signs - ridge * solve(signs)))
+            return cls(server.rows, trace / server.model.classes)
         stats = total_stats(server)
         gram = stats.gram / stats.weight
         hessian = gram + ridge * np.diagflat(server.model.penalized)
@@ -76,11 +92,13 @@ class StepSolver(Protocol):
 @record("solver/cholesky")
 @dataclass(frozen=True)
 class Cholesky:
-    """By a factor of the server's Gram."""
+    """By a factor of the server's Gram; of a network, which has none, by products."""
 
     def inverse(self, removal: Removal) -> Map:
         from scipy.linalg import LinAlgError, cho_factor, cho_solve
 
+        if not isinstance(removal.state.model, LinearModel):
+            return ConjugateGradient(NETWORK_STEPS, NETWORK_TOLERANCE).inverse(removal)
         try:
             factor = cho_factor(_curvature(removal), lower=True)
         except LinAlgError as error:
@@ -101,25 +119,48 @@ class ConjugateGradient:
     tolerance: float = 1e-10
 
     def inverse(self, removal: Removal) -> Map:
-        curvature = _curvature(removal)
-
-        def solve(right: Array) -> Array:
-            solution = conjugate_gradient(
-                lambda vector: np.asarray(curvature @ vector),
-                right,
-                steps=self.steps,
-                tolerance=self.tolerance,
+        if not isinstance(removal.state.model, LinearModel):
+            loss = MeanLoss(_server(removal), removal.ridge_choice.value)
+            return by_products(
+                loss, removal.state.params, self.tolerance, self.steps, removal.progress
             )
-            residual = float(np.linalg.norm(solution.residual))
-            if residual > self.tolerance * float(np.linalg.norm(right)):
-                raise SolverError(
-                    f"A relative residual of {self.tolerance:g} was expected after {self.steps} "
-                    f"steps; found {residual / float(np.linalg.norm(right)):.1g}. Raise steps, or "
-                    "use solver=cholesky."
-                )
-            return solution.value
+        curvature = _curvature(removal)
+        return partial(
+            solve_system,
+            lambda vector: np.asarray(curvature @ vector),
+            steps=self.steps,
+            tolerance=self.tolerance,
+        )
 
-        return solve
+
+def by_products(
+    loss: MeanLoss,
+    params: Array,
+    tolerance: float,
+    steps: int = NETWORK_STEPS,
+    progress: Progress = silent,
+) -> Map:
+    """v -> H^-1 v with the curvature of the server's rows at these parameters."""
+
+    def product(vector: Array) -> Array:
+        progress(Step("products of the server's rows", next(done)))
+        return loss.product(params, vector)
+
+    done = count(1)
+    return partial(solve_system, product, steps=steps, tolerance=tolerance)
+
+
+def solve_system(product: Map, right: Array, *, steps: int, tolerance: float) -> Array:
+    """By conjugate gradients; refused where they do not reach the tolerance."""
+    solution = conjugate_gradient(product, right, steps=steps, tolerance=tolerance)
+    residual = float(np.linalg.norm(solution.residual))
+    size = float(np.linalg.norm(right))
+    if residual > tolerance * size:
+        raise SolverError(
+            f"A relative residual of {tolerance:g} was expected after {steps} steps; found "
+            f"{residual / size:.1g}. Raise steps (fedremoval:cg,steps={2 * steps}), or the ridge."
+        )
+    return solution.value
 
 
 @record("recipe/newton-step")

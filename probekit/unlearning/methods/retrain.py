@@ -8,8 +8,9 @@ from typing import ClassVar
 
 import numpy as np
 
-from probekit.federated.queries import Gradient, Statistics, Weight
+from probekit.federated.queries import Gradient, Product, Statistics, Weight
 from probekit.federated.state import State, Trainer
+from probekit.federated.training.cg import NEWTON_STEPS, ConjugateGradients
 from probekit.federated.training.closed_form import ClosedForm
 from probekit.federated.training.fedavg import FedAvg
 from probekit.federated.training.knot import KnotTraining
@@ -62,6 +63,10 @@ def training_questions(trainer: Trainer, removal: Removal) -> list[Questions]:
         for group in np.array_split(list(removal.retained.clients), trainer.clusters):
             questions.append(fit_questions(params, times=trainer.fedavg.rounds, clients=group))
         return questions
+    elif isinstance(trainer, ConjugateGradients):
+        questions = [Questions(Weight())] if rule else []
+        questions.append(Questions(Product(params, params), times=trainer.products))
+        questions.append(Questions(Gradient(params), times=NEWTON_STEPS))
     else:
         return []
     if "gradients" in trainer.keep:
