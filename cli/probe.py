@@ -15,7 +15,7 @@ from probekit.cli.train import parse_number
 
 WIDTHS = {
     "view": 6,
-    "head": 12,
+    "head": 15,
     "shots": 5,
     "metric": 8,
     "result": 21,
@@ -94,6 +94,7 @@ def probe(
     ),
     csv: Path | None = flag("Write every number to this CSV file."),
     markdown: Path | None = flag("Write the table to this Markdown file."),
+    report: Path | None = flag("Write one HTML page with pictures."),
     record: Path | None = flag("Add finished cells to this JSONL file; those in it are done."),
     save: Path | None = flag("Save the fitted heads to this folder, for predict."),
     *,
@@ -125,6 +126,8 @@ def probe(
         output.print(f"wrote {result.to_csv(csv)}")
     if markdown is not None:
         output.print(f"wrote {result.write_markdown(markdown)}")
+    if report is not None:
+        output.print(f"wrote {result.report(report)}")
     if save is not None:
         document["heads"] = result.save(save)
         for folder in document["heads"]:
@@ -147,10 +150,8 @@ class Lines:
         if self.is_first:
             self.is_first = False
             self._print([name.replace("_", " ") for name in self.widths])
-        control = f" ({row['control']})" if row["control"] else ""
-        texts = [as_text(row.get(name)) for name in self.widths]
-        texts[list(self.widths).index("head")] += control
-        self._print(texts)
+        row = {**row, "head": row["control"] or row["head"]}
+        self._print([as_text(row.get(name)) for name in self.widths])
 
     def _print(self, texts: Sequence[str]) -> None:
         padded = map(str.ljust, texts, self.widths.values())

@@ -38,8 +38,11 @@ BELOW: dict[str, set[str]] = {
     "__main__": {"cli"},
 }
 """What stands directly below a room; it may import from there and from all that is below that."""
-UPWARDS = {("probekit.runs.run", "report"), ("probekit.heads", "networks")}
-"""A run draws its own page, a saved network is loaded as a head: inside functions only."""
+UPWARDS = {
+    *{("probekit.runs.run", "report"), ("probekit.probing.result", "report")},
+    ("probekit.heads", "networks"),
+}
+"""Runs and probes draw their pages, a saved network is loaded as a head: inside functions only."""
 TORCH_ROOMS = ("probekit.backbones", "probekit.networks", "probekit.extraction.loading")
 TORCH_INSIDE = {
     "probekit.embeddings",

@@ -19,6 +19,7 @@ from probekit.probing.evaluate import Evaluation, WrongRow, evaluate, most_wrong
 from probekit.probing.few_shot import FewShot, few_shot
 from probekit.probing.heads import Fitted, fit_head, is_standardized
 from probekit.probing.options import ProbeOptions
+from probekit.probing.reliability import ConfidenceBin, confidence_bins
 from probekit.probing.rows import ProbeRows, prepare_rows
 
 if TYPE_CHECKING:
@@ -65,6 +66,7 @@ class Cell:
     suspicious: bool = False
     fitted: Head | None = None
     most_wrong: tuple[WrongRow, ...] = ()
+    reliability: tuple[ConfidenceBin, ...] = ()
     hits: NDArray[np.bool_] | None = None
 
     def to_dict(self) -> dict[str, Any]:
@@ -226,7 +228,12 @@ def _probe_control(cell: Cell, rows: ProbeRows, options: ProbeOptions, controls:
 
 
 def _with_evaluation(cell: Cell, fitted: Fitted, rows: ProbeRows, options: ProbeOptions) -> Cell:
-    labels = rows.evaluated.labels
+    hits = None
+    bins: tuple[ConfidenceBin, ...] = ()
+    if rows.evaluated.labels is not None:
+        hits = fitted.scores.argmax(axis=1) == rows.evaluated.labels
+        if fitted.confidences is not None:
+            bins = confidence_bins(fitted.confidences, hits)
     normalize = fitted.head.normalize
     if is_standardized(cell.head, options):
         normalize = options.normalize
@@ -235,7 +242,8 @@ def _with_evaluation(cell: Cell, fitted: Fitted, rows: ProbeRows, options: Probe
         normalize=normalize,
         fit=fitted.head.fit,
         evaluation=evaluate(fitted.scores, rows, options, confidences=fitted.confidences),
-        hits=None if labels is None else fitted.scores.argmax(axis=1) == labels,
+        reliability=bins,
+        hits=hits,
     )
 
 

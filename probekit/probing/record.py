@@ -18,8 +18,10 @@ from probekit.files import storage_errors
 from probekit.probing.cells import Cell
 from probekit.probing.evaluate import Evaluation, WrongRow
 from probekit.probing.few_shot import FewShot
+from probekit.probing.reliability import ConfidenceBin
 
 HITS = "hits"
+LINE_START = b'{"key": '
 
 
 class Record:
@@ -29,7 +31,10 @@ class Record:
         self.path = path
         self._documents: dict[str, dict[str, Any]] = {}
         content = path.read_bytes() if path.exists() else b""
-        for number, line in enumerate(content[: content.rfind(b"\n") + 1].splitlines(), 1):
+        *lines, cut_off = content.split(b"\n")
+        if not cut_off.startswith(LINE_START[: len(cut_off)]):
+            lines.append(cut_off)
+        for number, line in enumerate(lines, 1):
             try:
                 document = json.loads(line)
                 self._documents[document["key"]] = document["cell"]
@@ -84,6 +89,7 @@ def _read_cell(document: Mapping[str, Any]) -> Cell:
         "hits": hits,
         "few_shot": msgspec.convert(fields["few_shot"], tuple[FewShot, ...]),
         "most_wrong": msgspec.convert(fields["most_wrong"], tuple[WrongRow, ...]),
+        "reliability": msgspec.convert(fields["reliability"], tuple[ConfidenceBin, ...]),
         "missing_classes": tuple(fields["missing_classes"]),
         "notes": tuple(fields["notes"]),
     }

@@ -134,6 +134,12 @@ class ProbeResult:
         write_bytes(Path(path), f"{text}\n".encode())
         return Path(path)
 
+    def report(self, path: str | Path = "probe.html") -> Path:
+        """One HTML page with pictures, which fetches nothing and runs no script."""
+        from probekit.report.probe import write_probe_page
+
+        return write_probe_page(self, Path(path))
+
     def save(self, folder: str | Path) -> list[Path]:
         """Write the fitted heads: the only one to the folder itself, several to folders inside."""
         heads = {

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import warnings
 from base64 import b64encode
+from collections.abc import Callable
 from dataclasses import dataclass
 from io import BytesIO
 from typing import Any
@@ -70,23 +71,25 @@ def draw(data: ReportData) -> dict[str, Picture | None]:
     distances = _distances(data)
     measures = {measure for head in evaluation.heads.values() for measure in head}
     pictures: dict[str, Picture | None] = {"heads": None, "bounds": None, "clients": None}
-    with rc_context(SETTINGS), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Glyph .* missing")  # the reader's font has it
-        if measures & BARS.keys():
-            title = "Accuracies and backdoor success by head"
-            pictures["heads"] = _picture(heads_figure(evaluation), title)
-        if distances:
-            title = "Bounds and the measured distance"
-            pictures["bounds"] = _picture(bounds_figure(distances), title)
-        if evaluation.clients and {BEFORE, AFTER} <= evaluation.heads.keys():
-            title = "Accuracy by client before and after"
-            pictures["clients"] = _picture(clients_figure(evaluation), title)
+    if measures & BARS.keys():
+        title = "Accuracies and backdoor success by head"
+        pictures["heads"] = draw_figure(lambda: heads_figure(evaluation), title)
+    if distances:
+        title = "Bounds and the measured distance"
+        pictures["bounds"] = draw_figure(lambda: bounds_figure(distances), title)
+    if evaluation.clients and {BEFORE, AFTER} <= evaluation.heads.keys():
+        title = "Accuracy by client before and after"
+        pictures["clients"] = draw_figure(lambda: clients_figure(evaluation), title)
     return pictures
 
 
-def _picture(figure: Figure, title: str) -> Picture:
+def draw_figure(make: Callable[[], Figure], title: str) -> Picture:
+    """A figure that is made and saved with our settings."""
     content = BytesIO()
-    figure.savefig(content, format="svg", metadata={"Date": None, "Creator": None})
+    with rc_context(SETTINGS), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph .* missing")  # the reader's font has it
+        figure = make()
+        figure.savefig(content, format="svg", metadata={"Date": None, "Creator": None})
     source = f"data:image/svg+xml;base64,{b64encode(content.getvalue()).decode()}"
     return Picture(title, source, round(figure.get_figwidth() * PIXELS_PER_INCH))
 
@@ -172,7 +175,7 @@ def clients_figure(evaluation: UnlearningEvaluation) -> Figure:
     axes.plot(before, rows, "D", color=COLORS[BEFORE], label=BEFORE)
     axes.plot(after, rows, "o", color=COLORS[AFTER], label=AFTER)
     forgotten = [" (forgotten)" if change.is_forgotten else "" for change in changes]
-    names = [_shortened(change.client) for change in changes]
+    names = [shortened(change.client) for change in changes]
     axes.set_yticks(rows, list(map(str.__add__, names, forgotten)))
     axes.set(xlim=(-0.02, 1.02), ylim=(-0.6, len(changes) - 0.4))
     axes.xaxis.set_major_formatter(PercentFormatter(1))
@@ -182,8 +185,8 @@ def clients_figure(evaluation: UnlearningEvaluation) -> Figure:
     return figure
 
 
-def _shortened(name: str) -> str:
+def shortened(name: str, longest: int = LONGEST_NAME) -> str:
     """A name on one line, and no formula: matplotlib reads what is between dollar signs."""
     text = " ".join(name.split())
-    text = text if len(text) <= LONGEST_NAME else f"{text[: LONGEST_NAME - 1]}…"
+    text = text if len(text) <= longest else f"{text[: longest - 1]}…"
     return text.replace("$", r"\$")

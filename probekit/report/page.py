@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from probekit.errors import InputError
 from probekit.files import write_bytes
@@ -19,8 +20,6 @@ from probekit.report.tables import (
 
 def render(runs: Sequence[ReportData]) -> str:
     """The page; the same values give the same bytes."""
-    import jinja2
-
     from probekit.report.figures import draw
 
     if not runs:
@@ -38,6 +37,12 @@ def render(runs: Sequence[ReportData]) -> str:
     ]
     comparison = runs_table(runs) if len(runs) > 1 else None
     title = runs[0].name if len(runs) == 1 else f"{len(runs)} runs"
+    return render_template("page.html.j2", title=title, articles=articles, comparison=comparison)
+
+
+def render_template(name: str, **values: Any) -> str:
+    import jinja2
+
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("probekit.report"),
         autoescape=True,
@@ -46,8 +51,7 @@ def render(runs: Sequence[ReportData]) -> str:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    template = environment.get_template("page.html.j2")
-    return template.render(title=title, articles=articles, comparison=comparison)
+    return environment.get_template(name).render(**values)
 
 
 def write_page(runs: Sequence[ReportData], path: Path) -> Path:
