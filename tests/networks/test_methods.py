@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import copy
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -14,8 +15,10 @@ from torch import Tensor, nn
 from probekit.federated.local import Adam, LocalPlan, Sgd
 from probekit.federated.state import State
 from probekit.federated.training.fedavg import FedAvg
+from probekit.unlearning.methods.ascent import POWER_STEPS
 from probekit.unlearning.methods.fused import ADAPTER_STREAM
-from tests.networks.loops import RIDGE, Adapted, Loops, Problem, make_problem
+from tests.networks.loops import RIDGE, Adapted, Loops, Problem, flat_weights, make_problem
+from tests.networks.modules import CLASSES
 from tests.oracles import relative_error
 from tests.unlearning.problems import forget
 
@@ -211,3 +214,54 @@ def test_fused_adds_a_matrix_of_low_rank(trained: Trained) -> None:
 
     expected = with_adapter(trained, [down, up], added)
     assert trained.error("fused:rounds=2,rank=2", expected) < 1e-10
+
+
+@dataclass(frozen=True, eq=False)
+class Elastic(Loops):
+    """Loops whose clients climb their loss minus 1/2 sum pull_i (w_i - anchor_i)^2."""
+
+    anchor: Tensor = field(kw_only=True)
+    pull: Tensor = field(kw_only=True)
+
+    def loss(self, module: nn.Module, samples: Tensor, labels: Tensor) -> Tensor:
+        moved = flat_weights(module) - self.anchor
+        return super().loss(module, samples, labels) - (self.pull * moved.square()).sum() / 2
+
+
+def jacobians(loops: Loops, params: Tensor, clients: str) -> tuple[Tensor, Tensor]:
+    """J (n, k, p) and the scores of the clients' rows at these parameters, one by one."""
+    module = copy.deepcopy(loops.module)
+    nn.utils.vector_to_parameters(params.clone(), module.parameters())
+    weights = list(module.parameters())
+    scores = torch.cat([module(loops.clients[client][0]) for client in clients])
+    rows = [torch.autograd.grad(score, weights, retain_graph=True) for score in scores.flatten()]
+    flat = torch.stack([nn.utils.parameters_to_vector(row) for row in rows])
+    return flat.view(*scores.shape, -1), scores.detach()
+
+
+@pytest.mark.parametrize("source", ["retained", "target"])
+def test_elastic_ascent_is_pulled_back_by_importance(trained: Trained, source: str) -> None:
+    """F_i = 1/n sum |df/dw_i|^2, at least 0.05 of its mean; its strength from J^T l'' J."""
+    loops = trained.loops
+    J = jacobians(loops, trained.end, RETAINED if source == "retained" else LEAVER)[0]
+    importance = J.square().sum(dim=(0, 1)) / len(J)
+    importance = importance.clamp(min=0.05 * float(importance.mean()))
+    J, scores = jacobians(loops, trained.end, LEAVER)
+    p = scores.softmax(dim=1)
+    curvature = torch.diag_embed(p) - p[:, :, None] * p[:, None, :]
+    if loops.squares:
+        curvature = torch.eye(CLASSES).double().expand_as(curvature)
+    H = torch.einsum("nkp,nkl,nlq->pq", J, curvature, J) / len(J)
+    scaled = (
+        (H + RIDGE * torch.eye(len(H)).double()) / importance.sqrt() / importance.sqrt()[:, None]
+    )
+    vector = torch.from_numpy(np.random.default_rng(0).normal(size=len(H)))
+    for _ in range(POWER_STEPS):
+        vector = scaled @ (vector / vector.norm())
+    pull = 1.2 * vector.norm() * importance
+    plan = LocalPlan(1 / float(pull.max()), steps=7)
+    options = {"anchor": trained.end, "pull": pull, "plan": plan}
+    climbing = Elastic(**{**vars(loops), **options})
+    radius = 0.1 * float((trained.end - loops.center).norm())
+    expected = climbing.local(trained.end, LEAVER, ROUNDS, climb=True, radius=radius)
+    assert trained.error(f"ew-sga:steps=7,importance={source}", expected) < 1e-10
