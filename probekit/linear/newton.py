@@ -13,9 +13,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 
-from array_api_compat import array_namespace, device, is_torch_array
+from array_api_compat import device
 
 from probekit.errors import InputError
 from probekit.linear.likelihood import Likelihood
@@ -33,10 +33,6 @@ ACTIVE_CURVATURE = 0.02
 """Rows below this share of the mean curvature are left out of products with the Hessian."""
 ACTIVE_ROWS = 0.85
 """With a larger share of rows left, copying them does not pay."""
-EXACT_PENALTY = 0.02
-"""One label: below this penalty (columns vary by 1) the Hessian itself is factored, ..."""
-EXACT_COLUMNS = 2048
-"""... up to so many columns."""
 FLOOR = 1e-8
 ROUNDING = {False: 1e-6, True: 1e-13}
 """Of an objective, relative: in float32 and in float64."""
@@ -209,12 +205,8 @@ def duality_gap(problem: Problem, iterate: Iterate) -> float:
     return t * mixed + (1 - t) * multiplier + squared_norm(e) / (2 * iterate.penalty)
 
 
-class Preconditioner(Protocol):
-    def solve(self, gradient: AnyArray) -> AnyArray: ...
-
-
 @dataclass(frozen=True, eq=False)
-class KroneckerPreconditioner:
+class Preconditioner:
     """The inverse of (second moments) x (mean curvature) + penalty, diagonal in their eigenbases.
 
     directions: (k, r); diagonal: (p + 1, r).
@@ -225,20 +217,6 @@ class KroneckerPreconditioner:
 
     def solve(self, gradient: AnyArray) -> AnyArray:
         return ((gradient @ self.directions) / self.diagonal) @ self.directions.T
-
-
-@dataclass(frozen=True, eq=False)
-class ExactPreconditioner:
-    """The inverse of the Hessian of one label, from its Cholesky factor (p + 1, p + 1)."""
-
-    factor: AnyArray
-
-    def solve(self, gradient: AnyArray) -> AnyArray:
-        if is_torch_array(self.factor):  # the array API standard has no triangular solver
-            return array_namespace(gradient).cholesky_solve(gradient, self.factor)
-        from scipy.linalg import cho_solve
-
-        return cho_solve((self.factor, True), gradient, check_finite=False)
 
 
 @dataclass(frozen=True, eq=False)
@@ -316,26 +294,6 @@ def hessian_of(problem: Problem, penalty: float, *, active_only: bool) -> Hessia
     )
 
 
-def exact_preconditioner(hessian: Hessian) -> ExactPreconditioner:
-    xp = hessian.xp
-    n, p = hessian.x.shape
-    curvature = hessian.weights * hessian.kept[:, 0]
-    total = float(xp.sum(curvature, dtype=xp.float64))
-    place = {"dtype": xp.float64, "device": device(curvature)}
-    matrix = hessian.penalty * xp.eye(p + 1, **place)
-    matrix[-1, -1] = FLOOR * total + 1e-30 if hessian.is_free else 1.0
-    for block in row_blocks(n, p):
-        scaled = hessian.x[block, :] * xp.sqrt(curvature[block])[:, None]
-        matrix[:-1, :-1] += xp.astype(scaled.T @ scaled, xp.float64)
-        if hessian.is_free:
-            column = curvature[block] @ hessian.x[block, :]
-            matrix[:-1, -1] += column
-            matrix[-1, :-1] += column
-    if hessian.is_free:
-        matrix[-1, -1] += total
-    return ExactPreconditioner(xp.linalg.cholesky(matrix))
-
-
 def conjugate_gradient(
     hessian: Hessian, preconditioner: Preconditioner, gradient: AnyArray, goal: float
 ) -> AnyArray:
@@ -369,14 +327,9 @@ def newton_step(
     """The truncated Newton step to a gap of `wanted`, and the share of rows that it was made of."""
     values, directions = mean_curvature(problem)
     hessian = hessian_of(problem, iterate.penalty, active_only=active_only)
-    preconditioner: Preconditioner
-    is_exact = problem.likelihood.outputs == 1 and iterate.penalty < EXACT_PENALTY
-    if is_exact and problem.rows.columns <= EXACT_COLUMNS:
-        preconditioner = exact_preconditioner(hessian)
-    else:
-        diagonal = problem.rows.values[:, None] * values + iterate.penalty
-        diagonal = problem.rows.xp.concat([diagonal, values[None, :]])
-        preconditioner = KroneckerPreconditioner(directions, diagonal)
+    diagonal = problem.rows.values[:, None] * values + iterate.penalty
+    diagonal = problem.rows.xp.concat([diagonal, values[None, :]])
+    preconditioner = Preconditioner(directions, diagonal)
     gradient = iterate.gradient
     enough = CG_SHARE * math.sqrt(2 * iterate.penalty * wanted)
     goal = max(enough, CG_REDUCTION * math.sqrt(squared_norm(gradient)))
