@@ -13,7 +13,8 @@ from probekit.federated.queries import Curvature, LocalFit, Weight
 from probekit.federated.state import Trainer
 from probekit.federated.training.fedavg import FedAvg
 from probekit.federated.training.knot import KnotTraining
-from probekit.unlearning.removal import Questions, Removal
+from probekit.linear.model import LinearModel
+from probekit.unlearning.removal import Need, Questions, Removal
 
 STEPS = 5
 """Full-batch steps of a local round, for heads that were not trained by FedAvg."""
@@ -33,6 +34,13 @@ def local_training(removal: Removal, asked: Federation) -> FedAvg:
         return own
     fedavg = FedAvg(1, LocalPlan(steps=STEPS))
     return fedavg.with_rate(asked, ridge=removal.ridge_choice.value)
+
+
+def rate_needs(removal: Removal) -> frozenset[Need]:
+    """A rate, where the run has none and it does not follow from curvatures, as that of a head."""
+    is_head = isinstance(removal.state.model, LinearModel)
+    known = own_fedavg(removal.state.trainer) is not None or is_head
+    return frozenset() if known else frozenset({Need.RATE})
 
 
 def rate_questions(removal: Removal, *, target: bool = False) -> list[Questions]:

@@ -55,6 +55,7 @@ class Need(Enum):
     DIRECTIONS = "what to be blind to (ferrari:columns=0:9, or ferrari:directions=FILE.npy)"
     QUADRATIC = "squares of linear scores (a ridge head, or a linearized network)"
     LINEAR = "linear scores (a head, or a linearized network)"
+    RATE = "a rate of local training (train --method fedavg)"
     PENALIZED = "a ridge above 0 on every parameter (--ridge, --intercept penalized)"
 
 
@@ -395,6 +396,7 @@ def missing(method: Unlearner, removal: Removal) -> list[str]:
         Need.HISTORY: state.get(History) is not None,
         Need.CLUSTERS: state.get(Clusters) is not None,
         Need.DIRECTIONS: False,  # a method that has them does not declare the need
+        Need.RATE: False,  # likewise
         Need.QUADRATIC: removal.is_quadratic,
         Need.LINEAR: state.model.is_linear,
         Need.PENALIZED: state.ridge > 0 and bool((state.model.penalized == 1).all()),

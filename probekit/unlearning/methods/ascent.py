@@ -28,6 +28,7 @@ from probekit.unlearning.local import (
     fit_questions,
     local_training,
     own_fedavg,
+    rate_needs,
     rate_questions,
     target_round,
 )
@@ -59,7 +60,7 @@ class GradientAscent:
         check_positive(self, "steps", "rate_scale", "max_norm", "clip")
 
     def needs(self, removal: Removal) -> frozenset[Need]:
-        return frozenset({Need.TARGET})
+        return frozenset({Need.TARGET}) | rate_needs(removal)
 
     def questions(self, removal: Removal) -> Sequence[Questions]:
         return [

@@ -13,6 +13,7 @@ from probekit.unlearning.local import (
     continued_questions,
     local_training,
     own_fedavg,
+    rate_needs,
     rate_questions,
 )
 from probekit.unlearning.removal import Need, Promise, Questions, Removal, choosing_questions
@@ -30,7 +31,7 @@ class ContinuedTraining:
         check_positive(self, "rounds")
 
     def needs(self, removal: Removal) -> frozenset[Need]:
-        return frozenset({Need.RETAINED, Need.RETAINED_ROWS})
+        return frozenset({Need.RETAINED, Need.RETAINED_ROWS}) | rate_needs(removal)
 
     def questions(self, removal: Removal) -> Sequence[Questions]:
         fedavg = own_fedavg(removal.state.trainer)

@@ -20,6 +20,7 @@ from probekit.unlearning.local import (
     fit_questions,
     local_training,
     own_fedavg,
+    rate_needs,
     rate_questions,
 )
 from probekit.unlearning.removal import Need, Promise, Questions, Removal, choosing_questions
@@ -64,7 +65,7 @@ class Flipping:
         check_positive(self, "rounds")
 
     def needs(self, removal: Removal) -> frozenset[Need]:
-        return frozenset({Need.TARGET, Need.RETAINED, Need.RETAINED_ROWS})
+        return frozenset({Need.TARGET, Need.RETAINED, Need.RETAINED_ROWS}) | rate_needs(removal)
 
     def questions(self, removal: Removal) -> Sequence[Questions]:
         params = removal.state.params

@@ -24,6 +24,7 @@ from probekit.unlearning.local import (
     check_positive,
     fit_questions,
     local_training,
+    rate_needs,
     rate_questions,
 )
 from probekit.unlearning.removal import Need, Promise, Questions, Removal, choosing_questions
@@ -149,7 +150,7 @@ class Fused:
             )
 
     def needs(self, removal: Removal) -> frozenset[Need]:
-        return frozenset({Need.RETAINED, Need.RETAINED_ROWS})
+        return frozenset({Need.RETAINED, Need.RETAINED_ROWS}) | rate_needs(removal)
 
     def questions(self, removal: Removal) -> Sequence[Questions]:
         params = removal.state.params
