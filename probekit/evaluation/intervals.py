@@ -1,8 +1,7 @@
-"""Confidence intervals: Wilson for shares of rows, bootstrap-t where rows come in groups."""
+"""Confidence intervals: Wilson for shares of rows, bootstrap-t for what is a function of sums."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from statistics import NormalDist
 
@@ -11,15 +10,15 @@ from numpy.typing import ArrayLike, NDArray
 
 from probekit.arrays import Array, Indices, group_numbers
 from probekit.errors import InputError
+from probekit.evaluation.bootstrap import Statistic, Sums
 
-DRAWS = 2000
-MIN_DRAWS = 200
-MAX_ELEMENTS = 5e7
-"""Of all draws of a bootstrap; beyond it there are fewer draws."""
-BATCH_ELEMENTS = 2**22
 FEW_GROUPS = 8
 """Below it resampled groups are too often all alike; each group then counts as a single row."""
-STREAM = 10
+
+ROUNDED_ERROR = 1e-12
+"""Smaller standard errors are what rounding leaves."""
+
+Interval = tuple[float, float]
 
 
 @dataclass(frozen=True)
@@ -98,6 +97,13 @@ def normal_quantile(confidence: float) -> float:
     return NormalDist().inv_cdf((1 + confidence) / 2)
 
 
+def student_quantile(confidence: float, freedom: float) -> float:
+    """t with P(|T| <= t) = confidence, of so many degrees of freedom."""
+    from scipy.special import stdtrit
+
+    return float(stdtrit(freedom, (1 + confidence) / 2))
+
+
 def wilson(value: float, count: float, confidence: float) -> tuple[float, float]:
     """The score interval of a share among so many independent rows."""
     z = normal_quantile(confidence)
@@ -109,113 +115,173 @@ def wilson(value: float, count: float, confidence: float) -> tuple[float, float]
 
 
 def share(hits: ArrayLike, sampling: Sampling = ROWS) -> Estimate:
-    """The mean of hits (true or false, or fractions); by groups, bootstrap-t (studentized)."""
+    """The mean of hits (true or false, or fractions)."""
     values = np.asarray(hits, np.float64)
-    count = len(values)
-    if not count:
+    if not len(values):
         raise InputError("A share needs rows; found none.")
-    mean = float(values.mean())
-    if sampling.groups is None:
-        interval = wilson(mean, count / sampling.inflation, sampling.confidence)
-        return sampling.estimate(mean, interval, count, "Wilson")
-    interval, method = ratio_interval(values[:, None], np.ones((count, 1)), sampling)
-    return sampling.estimate(mean, interval, count, method)
+    return share_of(Sums.of_means(values), sampling)
 
 
-def mean_of_shares(hits: NDArray[np.bool_], strata: Indices, sampling: Sampling = ROWS) -> Estimate:
-    """The mean over strata (classes) of each one's share of hits: balanced accuracy.
-
-    The Wilson intervals of the strata are combined by MOVER (Zou and Donner 2008):
-    value -+ sqrt(sum of squared distances to the strata's limits) / number of strata.
-    """
-    _, stratum = np.unique(strata, return_inverse=True)
-    sizes = np.bincount(stratum)
-    shares = np.bincount(stratum, weights=hits) / sizes
-    value = float(shares.mean())
+def share_of(sums: Sums, sampling: Sampling = ROWS) -> Estimate:
+    """A share of rows, by Wilson; by groups, bootstrap-t."""
     if sampling.groups is not None:
-        membership = np.eye(len(sizes))[stratum]
-        interval, method = ratio_interval(membership * hits[:, None], membership, sampling)
-        return sampling.estimate(value, interval, len(hits), method)
+        return bounded(sums, sampling, decimal=False)
+    value, _ = sums.units().observed()
+    interval = wilson(value, len(sums) / sampling.inflation, sampling.confidence)
+    return sampling.estimate(value, interval, len(sums), "Wilson")
+
+
+def mean_of_shares(sums: Sums, sampling: Sampling = ROWS) -> Estimate:
+    """The mean of independent shares (of hits among each class's rows); by groups, bootstrap-t.
+
+    Wilson intervals of the shares are combined by MOVER (Zou and Donner 2008):
+    mean -+ sqrt(sum of squared distances to the limits) / number of shares.
+    """
+    if sampling.groups is not None:
+        return bounded(sums, sampling, decimal=False)
+    hits, sizes = np.split(sums.totals, 2)
+    shares = hits[sizes > 0] / sizes[sizes > 0]
+    counts = sizes[sizes > 0] / sampling.inflation
     limits = [
-        wilson(part, size / sampling.inflation, sampling.confidence)
-        for part, size in zip(shares.tolist(), sizes.tolist(), strict=True)
+        wilson(part, count, sampling.confidence)
+        for part, count in zip(shares.tolist(), counts.tolist(), strict=True)
     ]
     below, above = np.abs(np.array(limits).T - shares)
-    low = value - float(np.sqrt(below @ below)) / len(sizes)
-    high = value + float(np.sqrt(above @ above)) / len(sizes)
-    return sampling.estimate(value, (low, high), len(hits), "Wilson, combined over classes")
+    value = float(shares.mean())
+    low = value - float(np.sqrt(below @ below)) / len(shares)
+    high = value + float(np.sqrt(above @ above)) / len(shares)
+    return sampling.estimate(value, (low, high), len(sums), "Wilson, combined over classes")
 
 
-def ratio_interval(
-    numerators: Array, denominators: Array, sampling: Sampling, *, bounded: bool = True
-) -> tuple[tuple[float, float], str]:
-    """The bootstrap-t interval of mean_k (sum of numerators_k / sum of denominators_k).
+def bounded(
+    sums: Sums,
+    sampling: Sampling = ROWS,
+    *,
+    lowest: float = 0.0,
+    decimal: bool = True,
+) -> Estimate:
+    """A value that is 1 at most, by bootstrap-t."""
+    value, _ = sums.units().observed()
+    interval, method = bootstrap_t(sums, sampling, bounds=(lowest, 1.0))
+    return sampling.estimate(value, interval, len(sums), method, decimal=decimal)
 
-    Groups (rows, where there are none) are drawn with replacement, and each draw is divided by its
-    own linearized standard error sqrt(G / (G - 1) sum u_g^2), u_g the influence of a group.
-    bounded: a share; clipped to 0 and 1, and with few groups each counts as a single row.
+
+def signed(sums: Sums, sampling: Sampling = ROWS) -> Estimate:
+    """A value from -1 to 1, by bootstrap-t."""
+    return bounded(sums, sampling, lowest=-1.0)
+
+
+def unbounded(sums: Sums, sampling: Sampling = ROWS) -> Estimate:
+    value, _ = sums.units().observed()
+    interval, method = bootstrap_t(sums, sampling)
+    return sampling.estimate(value, interval, len(sums), method, decimal=True)
+
+
+def correlated(sums: Sums, sampling: Sampling = ROWS) -> Estimate:
+    """A correlation, by bootstrap-t of its inverse hyperbolic tangent (Fisher)."""
+    value, _ = sums.units().observed()
+    transformed = Sums(_fisher(sums.statistic), sums.features, sums.kinds)
+    (low, high), method = bootstrap_t(transformed, sampling)
+    interval = (float(np.tanh(low)), float(np.tanh(high)))
+    return sampling.estimate(value, interval, len(sums), method, decimal=True)
+
+
+def ranked(ranking: Ranking, sampling: Sampling = ROWS) -> Estimate:
+    interval, method = logit_interval(ranking, sampling)
+    return sampling.estimate(ranking.value, interval, len(ranking.influence), method, decimal=True)
+
+
+def _fisher(statistic: Statistic) -> Statistic:
+    def transformed(totals: Array) -> tuple[Array, Array]:
+        value, gradient = statistic(totals)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return np.arctanh(value), gradient / (1 - np.square(value))[:, None]
+
+    return transformed
+
+
+def bootstrap_t(
+    sums: Sums, sampling: Sampling, *, bounds: Interval | None = None
+) -> tuple[Interval, str]:
+    """Groups (rows, where there are none) drawn with replacement, studentized.
+
+    Each draw's distance to the observed value is divided by its own standard error.
+    bounds: the interval is clipped to them, and with few groups each counts as a single row of a
+    share between them; without bounds few groups have Student's interval.
     """
-    sums = _group_sums(np.hstack([numerators, denominators]), sampling.groups)
-    width = numerators.shape[1]
-    value, error = (part[0] for part in _ratios(sums, np.ones((1, len(sums))), width))
-    count = len(sums)
-    if bounded and (count < FEW_GROUPS or error == 0):
-        independent = count / sampling.inflation
-        return wilson(float(value), independent, sampling.confidence), f"Wilson over {count} groups"
+    units = sums.units(sampling.groups)
+    value, error = units.observed()
+    count = units.count
+    name = "rows" if sampling.groups is None else "groups"
+    is_few = sampling.groups is not None and count < FEW_GROUPS
+    if bounds is not None and (is_few or error == 0):
+        lowest, width = bounds[0], bounds[1] - bounds[0]
+        share_value = (value - lowest) / width
+        limits = wilson(share_value, count / sampling.inflation, sampling.confidence)
+        return (
+            lowest + width * limits[0],
+            lowest + width * limits[1],
+        ), f"Wilson over {count} {name}"
     if error == 0 or count < 2:
-        return (float(value), float(value)), "no variation"
-    quotients = []
-    for weights in bootstrap_weights(count, sums.size, sampling.seed):
-        drawn, errors = _ratios(sums, weights, width)
-        usable = np.isfinite(drawn) & (errors > 0)
-        quotients.append((drawn[usable] - value) / errors[usable])
+        return (value, value), "no variation"
+    scale = error * float(np.sqrt(sampling.inflation))
+    if is_few:
+        half = scale * student_quantile(sampling.confidence, count - 1)
+        return (value - half, value + half), f"Student over {count} {name}"
+    values, errors = units.draw(sampling.seed)
+    quotients = (values - value)[errors > 0] / errors[errors > 0]
     tail = (1 - sampling.confidence) / 2
-    lower, upper = np.quantile(np.concatenate(quotients), [tail, 1 - tail])
-    scale = error * np.sqrt(sampling.inflation)
+    lower, upper = np.quantile(quotients, [tail, 1 - tail])
     low = float(value - upper * scale)
     high = float(value - lower * scale)
-    if bounded:
-        low = max(0.0, low)
-        high = min(1.0, high)
-    unit = "rows" if sampling.groups is None else "groups"
-    return (low, high), f"bootstrap-t over {count} {unit}"
+    if bounds is not None:
+        low = max(bounds[0], low)
+        high = min(bounds[1], high)
+    return (low, high), f"bootstrap-t over {count} {name}"
 
 
-def bootstrap_weights(count: int, elements: int, seed: int) -> Iterator[Array]:
-    """How often each of `count` units is drawn, (some draws, count) at a time.
+@dataclass(frozen=True, eq=False)
+class Ranking:
+    """A value made of ranks, and each row's influence on it.
 
-    elements: what a draw costs; there are fewer draws of many.
+    influence: (n,); the sum of their squares is the variance, of so much freedom (degrees).
+    rarest: how many rows the rarer kind (positive or not) has. method: how the interval is named.
     """
-    draws = int(min(DRAWS, max(MIN_DRAWS, MAX_ELEMENTS / elements)))
-    generator = np.random.default_rng([seed, STREAM])
-    batch = max(1, BATCH_ELEMENTS // count)
-    shares = np.full(count, 1 / count)
-    for start in range(0, draws, batch):
-        size = min(batch, draws - start)
-        yield generator.multinomial(count, shares, size).astype(np.float64)
+
+    value: float
+    influence: Array
+    rarest: int
+    freedom: int
+    method: str
+
+    def error(self, sampling: Sampling) -> tuple[float, int]:
+        """The standard error and its degrees of freedom; a group's influences are summed first."""
+        freedom = self.freedom
+        variance = float(self.influence @ self.influence)
+        if sampling.groups is not None:
+            sums = np.bincount(group_numbers(sampling.groups), weights=self.influence)
+            freedom = max(len(sums) - 1, 1)
+            variance = float(sums @ sums) * len(sums) / freedom
+        return float(np.sqrt(variance * sampling.inflation)), freedom
+
+    def minus(self, other: Ranking) -> Ranking:
+        influence = self.influence - other.influence
+        return replace(self, value=self.value - other.value, influence=influence)
 
 
-def _group_sums(table: Array, groups: Indices | None) -> Array:
-    if groups is None:
-        return table
-    number = group_numbers(groups)
-    sums = np.zeros((int(number.max()) + 1, table.shape[1]))
-    np.add.at(sums, number, table)
-    return sums
-
-
-def _ratios(sums: Array, weights: Array, width: int) -> tuple[Array, Array]:
-    """The mean ratio of every draw, and its standard error; columns not drawn are left out."""
-    totals = weights @ sums
-    denominators = totals[:, width:]
-    present = denominators > 0
-    inverse = np.divide(1.0, denominators, out=np.zeros_like(denominators), where=present)
-    ratios = totals[:, :width] * inverse
-    columns = np.maximum(present.sum(axis=1, keepdims=True), 1)
-    influence = sums[:, :width] @ (inverse / columns).T
-    influence -= sums[:, width:] @ (ratios * inverse / columns).T
-    count = len(sums)
-    variance = np.einsum("bg,gb->b", weights, np.square(influence)) * count / max(count - 1, 1)
-    mean = ratios.sum(axis=1) / columns[:, 0]
-    # rounding leaves 1e-17 where all groups are alike
-    return mean, np.where(variance > 1e-24, np.sqrt(variance), 0.0)
+def logit_interval(ranking: Ranking, sampling: Sampling) -> tuple[Interval, str]:
+    """Student's interval on the logit scale; Wilson over the rarer kind where nothing varies."""
+    error, freedom = ranking.error(sampling)
+    value = ranking.value
+    units = len(ranking.influence)
+    over = ""
+    if sampling.groups is not None:
+        units = freedom + 1
+        over = f" over {units} groups"
+    if error <= ROUNDED_ERROR or not 0 < value < 1:
+        count = min(ranking.rarest, units) / sampling.inflation
+        return wilson(value, count, sampling.confidence), "Wilson over the rarer kind"
+    logit = np.log(value / (1 - value))
+    half = student_quantile(sampling.confidence, freedom) * error / (value * (1 - value))
+    low, high = 1 / (1 + np.exp(-(logit + np.array([-half, half]))))
+    return (float(low), float(high)), f"{ranking.method}{over}"

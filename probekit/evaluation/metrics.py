@@ -2,28 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from probekit.arrays import Array, Indices, group_numbers
+from probekit.arrays import Array, Indices
 from probekit.errors import InputError
+from probekit.evaluation import measures
+from probekit.evaluation.bootstrap import Sums
 from probekit.evaluation.intervals import (
     ROWS,
     Estimate,
     Sampling,
-    bootstrap_weights,
+    bounded,
+    correlated,
     mean_of_shares,
-    normal_quantile,
-    ratio_interval,
+    ranked,
     share,
-    wilson,
+    share_of,
+    signed,
+    unbounded,
 )
+from probekit.evaluation.measures import Measure
+from probekit.heads import Task
+from probekit.registry import nearest
 
 BINS = 15
-CONSTANT = 1e-12
-"""A target whose squares around the mean are this small beside its squares is constant."""
+TOP = 5
+HALF = 0.5
+CLIP = float(np.finfo(np.float64).eps)
+"""Probabilities count as at least this much in the log loss, as in scikit-learn."""
 
 
 def accuracy(predicted: Indices, labels: Indices, sampling: Sampling = ROWS) -> Estimate:
@@ -33,8 +44,8 @@ def accuracy(predicted: Indices, labels: Indices, sampling: Sampling = ROWS) -> 
 
 def balanced_accuracy(predicted: Indices, labels: Indices, sampling: Sampling = ROWS) -> Estimate:
     """The mean of the classes' accuracies, over the classes that have rows."""
-    hits = _hits(predicted, labels)
-    return mean_of_shares(hits, labels, sampling)
+    _hits(predicted, labels)
+    return mean_of_shares(measures.balanced_accuracy(predicted, labels), sampling)
 
 
 def accuracy_per_class(
@@ -53,13 +64,9 @@ def accuracy_per_class(
     return estimates
 
 
-def top_k(scores: Array, labels: Indices, k: int = 5, sampling: Sampling = ROWS) -> Estimate:
+def top_k(scores: Array, labels: Indices, k: int = TOP, sampling: Sampling = ROWS) -> Estimate:
     """The share of rows whose class is among the k highest scores; a tie counts as a miss."""
-    _check_labels(scores, labels)
-    score = np.take_along_axis(scores, labels[:, None], axis=1)
-    hits = (scores >= score).sum(axis=1) <= k
-    hits &= np.isfinite(score[:, 0])
-    return share(hits, sampling)
+    return share(_top_hits(scores, labels, k), sampling)
 
 
 def confusion(predicted: Indices, labels: Indices, classes: int) -> Indices:
@@ -82,74 +89,19 @@ def auroc(scores: Array, positive: NDArray[np.bool_], sampling: Sampling = ROWS)
     scores, positive: (n,), or (n, k) for the mean over k labels that have rows of both kinds. By
     groups, the influences of a group's rows are summed first (Obuchowski 1997).
     """
-    scores = scores.reshape(len(scores), -1)
-    positive = positive.reshape(len(positive), -1)
-    defined = np.flatnonzero(positive.any(axis=0) & ~positive.all(axis=0))
-    if not len(defined):
-        raise InputError("AUROC needs rows of both kinds; found one kind. Use another metric.")
-    areas = []
-    influence = np.zeros(len(scores))
-    for column in defined:
-        area, part = _delong(scores[:, column], positive[:, column])
-        areas.append(area)
-        influence += part / len(defined)
-    value = float(np.mean(areas))
-    units = len(scores)
-    variance = float(influence @ influence)
-    method = "DeLong"
-    if sampling.groups is not None:
-        sums = np.bincount(group_numbers(sampling.groups), weights=influence)
-        units = len(sums)
-        variance = float(sums @ sums) * units / max(units - 1, 1)
-        method = f"DeLong over {units} groups"
-    error = float(np.sqrt(variance * sampling.inflation))
-    low, high = _logit_interval(value, error, sampling.confidence)
-    if low == high:
-        kinds = positive[:, defined].sum(axis=0)
-        fewest = int(np.minimum(kinds, len(positive) - kinds).min())
-        low, high = wilson(value, min(fewest, units) / sampling.inflation, sampling.confidence)
-        method = "Wilson over the rarer kind"
-    return sampling.estimate(value, (low, high), len(scores), method, decimal=True)
+    return ranked(measures.auroc(_matrix(scores), _matrix(positive)), sampling)
 
 
 def average_precision(
     scores: Array, positive: NDArray[np.bool_], sampling: Sampling = ROWS
 ) -> Estimate:
-    """The mean over labels of sum (gain in recall) x precision, with a bootstrap interval."""
-    labels = np.flatnonzero(positive.any(axis=0))
-    if not len(labels):
-        raise InputError("Average precision needs positive rows; found none.")
-    unit = np.arange(len(scores))
-    name = "rows"
-    if sampling.groups is not None:
-        unit = group_numbers(sampling.groups)
-        name = "groups"
-    count = int(unit.max()) + 1
-    columns = [(scores[:, label], positive[:, label]) for label in labels]
-    ones = np.ones((1, len(scores)))
-    value = float(np.mean([_precisions(*column, ones) for column in columns]))
-    means = []
-    for weights in bootstrap_weights(count, 8 * scores[:, labels].size, sampling.seed):
-        drawn = np.array([_precisions(*column, weights[:, unit]) for column in columns])
-        means.append(np.nanmean(drawn[:, np.isfinite(drawn).any(axis=0)], axis=0))
-    tail = (1 - sampling.confidence) / 2
-    limits = np.quantile(np.concatenate(means), [tail, 1 - tail])
-    low, high = np.clip(value + (limits - value) * np.sqrt(sampling.inflation), 0.0, 1.0).tolist()
-    method = f"bootstrap over {count} {name}"
-    return sampling.estimate(value, (low, high), len(scores), method, decimal=True)
+    """The mean over labels of sum (gain in recall) x precision, linearized (logit scale)."""
+    return ranked(measures.average_precision(_matrix(scores), _matrix(positive)), sampling)
 
 
 def r2(scores: Array, targets: Array, sampling: Sampling = ROWS) -> Estimate:
     """1 - squared errors / squares around the mean, over the targets that vary; bootstrap-t."""
-    centered = np.square(targets - targets.mean(axis=0))
-    varying = centered.sum(axis=0) > CONSTANT * np.square(targets).sum(axis=0)
-    if not varying.any():
-        raise InputError("R2 needs a target that varies; found constants. Pass other targets.")
-    errors = np.square(scores - targets)[:, varying]
-    centered = centered[:, varying]
-    value = 1 - float((errors.sum(axis=0) / centered.sum(axis=0)).mean())
-    (low, high), method = ratio_interval(errors, centered, sampling, bounded=False)
-    return sampling.estimate(value, (1 - high, 1 - low), len(scores), method, decimal=True)
+    return unbounded(measures.r2(scores, targets), sampling)
 
 
 def independence_z(predictions: Array, targets: Array, folds: Indices) -> float:
@@ -172,45 +124,198 @@ def independence_z(predictions: Array, targets: Array, folds: Indices) -> float:
     return agreement / float(np.sqrt(variance)) if variance > 0 else 0.0
 
 
-def _delong(scores: Array, positive: NDArray[np.bool_]) -> tuple[float, Array]:
-    """The area and each row's influence on it; their squares add up to DeLong's variance."""
-    from scipy.stats import rankdata
+@dataclass(frozen=True, eq=False)
+class Predictions:
+    """Scores of rows, and what is true of them.
 
-    above = scores[positive]
-    below = scores[~positive]
-    ranks = rankdata(scores)
-    wins = (ranks[positive] - rankdata(above)) / len(below)
-    losses = 1 - (ranks[~positive] - rankdata(below)) / len(above)
-    area = float(wins.mean())
-    influence = np.empty(len(scores))
-    influence[positive] = (wins - area) / np.sqrt(len(above) * max(len(above) - 1, 1))
-    influence[~positive] = (losses - area) / np.sqrt(len(below) * max(len(below) - 1, 1))
-    return area, influence
+    scores: (n, k); -inf where a class has none. truth: class numbers (n,), or targets (n, k).
+    probabilities: of the classes, (n, k), where the head gives them.
+    """
+
+    scores: Array
+    truth: NDArray[Any]
+    task: Task
+    probabilities: Array | None = None
+
+    def __post_init__(self) -> None:
+        if self.task == "classes":
+            _check_labels(self.scores, self.truth)
+
+    @property
+    def predicted(self) -> Indices:
+        return np.asarray(self.scores.argmax(axis=1), np.int64)
+
+    @property
+    def shares(self) -> Array:
+        """Of the classes that labels have, the most frequent first."""
+        counts = np.sort(np.bincount(self.truth))[::-1]
+        return np.asarray(counts[counts > 0] / len(self.truth))
+
+    def columns(self) -> tuple[Array, NDArray[np.bool_]]:
+        """Scores and whether a row is positive, a column for each label or class.
+
+        Two classes are one column, the second class's. Of more, probabilities are ranked where
+        there are any: scores of different rows need not be comparable.
+        """
+        if self.task == "labels":
+            return self.scores, self.truth == 1
+        if self.scores.shape[1] == 2:
+            return np.diff(self.scores, axis=1), (self.truth == 1)[:, None]
+        scores = self.scores if self.probabilities is None else self.probabilities
+        return scores, self.truth[:, None] == np.arange(scores.shape[1])
 
 
-def _logit_interval(value: float, error: float, confidence: float) -> tuple[float, float]:
-    if error <= 1e-12 or not 0 < value < 1:
-        return value, value
-    logit = np.log(value / (1 - value))
-    half = normal_quantile(confidence) * error / (value * (1 - value))
-    low, high = 1 / (1 + np.exp(-(logit + np.array([-half, half]))))
-    return float(low), float(high)
+def _accuracy(predictions: Predictions) -> Measure:
+    return measures.shares(predictions.predicted == predictions.truth)
 
 
-def _precisions(scores: Array, positive: NDArray[np.bool_], weights: Array) -> Array:
-    """Average precision under each draw's row weights, (draws,); NaN without a positive row."""
-    order = np.argsort(-scores, kind="stable")
-    falling = -scores[order]
-    positives = np.flatnonzero(positive[order])
-    last_ties = np.searchsorted(falling, falling[positives], "right") - 1
-    drawn = weights[:, order]
-    gains = drawn * positive[order]
-    above = np.cumsum(drawn, axis=1)[:, last_ties]
-    right = np.cumsum(gains, axis=1)[:, last_ties]
-    precision = np.divide(right, above, out=np.zeros(above.shape), where=above > 0)
-    total = gains.sum(axis=1)
-    sums = (gains[:, positives] * precision).sum(axis=1)
-    return np.asarray(np.divide(sums, total, out=np.full(len(sums), np.nan), where=total > 0))
+def _balanced_accuracy(predictions: Predictions) -> Measure:
+    return measures.balanced_accuracy(predictions.predicted, predictions.truth)
+
+
+def _macro_f1(predictions: Predictions) -> Measure:
+    return measures.macro_f1(predictions.predicted, predictions.truth)
+
+
+def _kappa(predictions: Predictions) -> Measure:
+    return measures.kappa(predictions.predicted, predictions.truth)
+
+
+def _quadratic_kappa(predictions: Predictions) -> Measure:
+    return measures.quadratic_kappa(predictions.predicted, predictions.truth)
+
+
+def _top5(predictions: Predictions) -> Measure:
+    return measures.shares(_top_hits(predictions.scores, predictions.truth, TOP))
+
+
+def _log_loss(predictions: Predictions) -> Measure:
+    if predictions.probabilities is None:
+        raise InputError(
+            "log_loss needs probabilities; this head has none. Choose another head or metric "
+            "(--head, --metric)."
+        )
+    labels = predictions.truth[:, None]
+    probabilities = np.take_along_axis(predictions.probabilities, labels, axis=1)[:, 0]
+    return Sums.of_means(-np.log(np.clip(probabilities, CLIP, 1.0)))
+
+
+def _auroc(predictions: Predictions) -> Measure:
+    return measures.auroc(*predictions.columns())
+
+
+def _average_precision(predictions: Predictions) -> Measure:
+    return measures.average_precision(*predictions.columns())
+
+
+def _r2(predictions: Predictions) -> Measure:
+    return measures.r2(predictions.scores, predictions.truth)
+
+
+def _pearson(predictions: Predictions) -> Measure:
+    return measures.pearson(predictions.scores, predictions.truth)
+
+
+def _mae(predictions: Predictions) -> Measure:
+    return Sums.of_means(np.abs(predictions.scores - predictions.truth).mean(axis=1))
+
+
+def _largest_share(predictions: Predictions) -> float:
+    return float(predictions.shares[0])
+
+
+def _largest_shares(predictions: Predictions) -> float:
+    return float(predictions.shares[:TOP].sum())
+
+
+def _inverse_classes(predictions: Predictions) -> float:
+    return 1 / len(predictions.shares)
+
+
+def _majority_f1(predictions: Predictions) -> float:
+    share = float(predictions.shares[0])
+    return 2 * share / (1 + share) / len(predictions.shares)
+
+
+def _entropy(predictions: Predictions) -> float:
+    return float(-predictions.shares @ np.log(predictions.shares))
+
+
+def _positive_share(predictions: Predictions) -> float:
+    _, positive = predictions.columns()
+    return float(positive[:, positive.any(axis=0)].mean())
+
+
+def _deviation(predictions: Predictions) -> float:
+    return float(np.abs(predictions.truth - np.median(predictions.truth, axis=0)).mean())
+
+
+def _half(predictions: Predictions) -> float:
+    return HALF
+
+
+def _zero(predictions: Predictions) -> float:
+    return 0.0
+
+
+@dataclass(frozen=True)
+class Metric:
+    """What a metric is, for the tasks that it is defined for.
+
+    measure: what is estimated, and compared between two heads; estimate: its interval.
+    chance: what the best constant prediction gives.
+    """
+
+    tasks: tuple[Task, ...]
+    measure: Callable[[Predictions], Measure]
+    estimate: Callable[[Any, Sampling], Estimate]
+    chance: Callable[[Predictions], float]
+    higher_is_better: bool = True
+
+    def of(self, predictions: Predictions, sampling: Sampling = ROWS) -> Estimate:
+        return self.estimate(self.measure(predictions), sampling)
+
+
+_CLASSES: tuple[Task, ...] = ("classes",)
+_RANKED: tuple[Task, ...] = ("classes", "labels")
+_NUMBERS: tuple[Task, ...] = ("numbers",)
+METRICS: dict[str, Metric] = {
+    "accuracy": Metric(_CLASSES, _accuracy, share_of, _largest_share),
+    "balanced_accuracy": Metric(_CLASSES, _balanced_accuracy, mean_of_shares, _inverse_classes),
+    "macro_f1": Metric(_CLASSES, _macro_f1, bounded, _majority_f1),
+    "top5": Metric(_CLASSES, _top5, share_of, _largest_shares),
+    "auroc": Metric(_RANKED, _auroc, ranked, _half),
+    "average_precision": Metric(_RANKED, _average_precision, ranked, _positive_share),
+    "log_loss": Metric(_CLASSES, _log_loss, unbounded, _entropy, higher_is_better=False),
+    "kappa": Metric(_CLASSES, _kappa, signed, _zero),
+    "quadratic_kappa": Metric(_CLASSES, _quadratic_kappa, signed, _zero),
+    "r2": Metric(_NUMBERS, _r2, unbounded, _zero),
+    "pearson": Metric(_NUMBERS, _pearson, correlated, _zero),
+    "mae": Metric(_NUMBERS, _mae, unbounded, _deviation, higher_is_better=False),
+}
+"""By the names that --metric takes."""
+
+
+def metric_of(name: str, task: Task) -> Metric:
+    """The metric of this name, if it is defined for these rows."""
+    choices = [other for other, metric in METRICS.items() if task in metric.tasks]
+    if name not in choices:
+        raise InputError(
+            f"metric (--metric) {name!r} is not defined for these rows. Choose one of "
+            f"{', '.join(choices)}. {nearest(name, choices)}".rstrip()
+        )
+    return METRICS[name]
+
+
+def _top_hits(scores: Array, labels: Indices, k: int) -> NDArray[np.bool_]:
+    _check_labels(scores, labels)
+    score = np.take_along_axis(scores, labels[:, None], axis=1)
+    hits = (scores >= score).sum(axis=1) <= k
+    return np.asarray(hits & np.isfinite(score[:, 0]))
+
+
+def _matrix(values: NDArray[Any]) -> NDArray[Any]:
+    return values.reshape(len(values), -1)
 
 
 def _hits(predicted: Indices, labels: Indices) -> NDArray[np.bool_]:

@@ -232,8 +232,8 @@ def _with_evaluation(cell: Cell, fitted: Fitted, rows: ProbeRows, options: Probe
     bins: tuple[ConfidenceBin, ...] = ()
     if rows.evaluated.labels is not None:
         hits = fitted.scores.argmax(axis=1) == rows.evaluated.labels
-        if fitted.confidences is not None:
-            bins = confidence_bins(fitted.confidences, hits)
+        if fitted.probabilities is not None:
+            bins = confidence_bins(fitted.probabilities.max(axis=1), hits)
     normalize = fitted.head.normalize
     if is_standardized(cell.head, options):
         normalize = options.normalize
@@ -241,7 +241,7 @@ def _with_evaluation(cell: Cell, fitted: Fitted, rows: ProbeRows, options: Probe
         _with_rows(cell, rows),
         normalize=normalize,
         fit=fitted.head.fit,
-        evaluation=evaluate(fitted.scores, rows, options, confidences=fitted.confidences),
+        evaluation=evaluate(fitted.scores, rows, options, probabilities=fitted.probabilities),
         reliability=bins,
         hits=hits,
     )

@@ -9,19 +9,13 @@ import numpy as np
 
 from probekit.arrays import Array, Indices, hex_id
 from probekit.embeddings import EmbeddingSet
-from probekit.errors import InputError
 from probekit.evaluation import metrics
-from probekit.evaluation.intervals import Estimate, Sampling
-from probekit.heads import Task
+from probekit.evaluation.intervals import Estimate
 from probekit.probing.options import ProbeOptions
 from probekit.probing.rows import ProbeRows
 
-TOP = 5
 HALF = 0.5
 MOST_WRONG = 20
-
-Estimates = dict[str, tuple[Estimate, float]]
-"""Metrics by name, each with what guessing gives."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,34 +52,34 @@ class WrongRow:
 
 
 def evaluate(
-    scores: Array, rows: ProbeRows, options: ProbeOptions, *, confidences: Array | None = None
+    scores: Array, rows: ProbeRows, options: ProbeOptions, *, probabilities: Array | None = None
 ) -> Evaluation:
-    """Evaluate scores of `rows.evaluated`; confidences: probabilities of the predicted classes."""
+    """Evaluate scores of `rows.evaluated`; probabilities: of the classes, (n, k), if there are."""
     sampling = rows.sampling(options)
-    labels = rows.evaluated.labels
-    if labels is None:
-        estimates = _target_metrics(scores, rows.evaluated.target_matrix, rows.task, sampling)
-        return _evaluation(estimates, options.metric or next(iter(estimates)))
+    predictions = _predictions(scores, rows, probabilities)
+    names = _usual_metrics(predictions, scores.shape[1])
+    primary = options.metric or names[0]
+    if options.metric is None and rows.task == "classes" and predictions.shares[0] > HALF:
+        primary = "balanced_accuracy"
+    chosen = metrics.metric_of(primary, rows.task)
+    evaluation = Evaluation(
+        primary,
+        {
+            name: metrics.METRICS[name].of(predictions, sampling)
+            for name in dict.fromkeys([*names, primary])
+        },
+        chosen.chance(predictions),
+    )
+    if rows.task != "classes":
+        return evaluation
     class_names = rows.evaluated.class_names
-    predicted = np.asarray(scores.argmax(axis=1), np.int64)
-    shares = np.sort(np.bincount(labels))[::-1] / len(labels)
-    classes = np.count_nonzero(shares)
-    accuracy = metrics.accuracy(predicted, labels, sampling)
-    balanced = metrics.balanced_accuracy(predicted, labels, sampling)
-    estimates = {"accuracy": (accuracy, shares[0]), "balanced_accuracy": (balanced, 1 / classes)}
-    if len(class_names) > TOP:
-        padded = np.full((len(scores), len(class_names)), -np.inf)
-        padded[:, : scores.shape[1]] = scores
-        estimates["top5"] = (metrics.top_k(padded, labels, TOP, sampling), shares[:TOP].sum())
-    if len(class_names) == scores.shape[1] == classes == 2:
-        margins = scores[:, 1] - scores[:, 0]
-        estimates["auroc"] = (metrics.auroc(margins, labels == 1, sampling), HALF)
-    default = "balanced_accuracy" if shares[0] > HALF else "accuracy"
+    predicted = predictions.predicted
+    labels = predictions.truth
     error = None
-    if confidences is not None:
-        error = metrics.calibration_error(confidences, predicted == labels)
+    if probabilities is not None:
+        error = metrics.calibration_error(probabilities.max(axis=1), predicted == labels)
     return replace(
-        _evaluation(estimates, options.metric or default),
+        evaluation,
         class_names=class_names,
         per_class=metrics.accuracy_per_class(predicted, labels, class_names, sampling),
         confusion=metrics.confusion(predicted, labels, len(class_names)),
@@ -93,24 +87,33 @@ def evaluate(
     )
 
 
-def _target_metrics(scores: Array, targets: Array, task: Task, sampling: Sampling) -> Estimates:
-    if task == "numbers":
-        return {"r2": (metrics.r2(scores, targets, sampling), 0.0)}
-    positive = targets == 1
-    precision = metrics.average_precision(scores, positive, sampling)
-    share = float(positive[:, positive.any(axis=0)].mean())
-    area = metrics.auroc(scores, positive, sampling)
-    return {"average_precision": (precision, share), "auroc": (area, HALF)}
+def _predictions(
+    scores: Array, rows: ProbeRows, probabilities: Array | None
+) -> metrics.Predictions:
+    """Classes that only test rows have get no score and no probability."""
+    evaluated = rows.evaluated
+    if evaluated.labels is None:
+        return metrics.Predictions(scores, evaluated.target_matrix, rows.task)
+    missing = ((0, 0), (0, len(evaluated.class_names) - scores.shape[1]))
+    padded = np.pad(scores, missing, constant_values=-np.inf)
+    if probabilities is not None:
+        probabilities = np.pad(probabilities, missing)
+    return metrics.Predictions(padded, evaluated.labels, rows.task, probabilities)
 
 
-def _evaluation(estimates: Estimates, metric: str) -> Evaluation:
-    if metric not in estimates:
-        raise InputError(
-            f"metric (--metric) {metric!r} is not defined for these rows. "
-            f"Choose one of {', '.join(estimates)}."
-        )
-    values = {name: estimate for name, (estimate, _) in estimates.items()}
-    return Evaluation(metric, values, float(estimates[metric][1]))
+def _usual_metrics(predictions: metrics.Predictions, trained: int) -> list[str]:
+    """What is reported whether or not somebody asks for it; the first is the primary one."""
+    if predictions.task == "numbers":
+        return ["r2"]
+    if predictions.task == "labels":
+        return ["average_precision", "auroc"]
+    names = ["accuracy", "balanced_accuracy"]
+    classes = predictions.scores.shape[1]
+    if classes > metrics.TOP:
+        names.append("top5")
+    if classes == trained == len(predictions.shares) == 2:
+        names.append("auroc")
+    return names
 
 
 def most_wrong(scores: Array, rows: EmbeddingSet) -> tuple[WrongRow, ...]:

@@ -130,13 +130,13 @@ def _check_classes(head: str, train: EmbeddingSet) -> None:
 class Fitted:
     """A head of all training rows, and scores of the evaluated rows by heads without them.
 
-    confidences: probabilities of the predicted classes, where the heads give them.
+    probabilities: of the classes, (n, k), where the heads give them.
     """
 
     head: Head | Neighbors
     notes: tuple[str, ...]
     scores: Array
-    confidences: Array | None
+    probabilities: Array | None
 
 
 def fit_head(name: str, rows: ProbeRows, options: ProbeOptions) -> Fitted:
@@ -148,18 +148,18 @@ def fit_head(name: str, rows: ProbeRows, options: ProbeOptions) -> Fitted:
     head, notes = fit(name, train, options)
     if rows.test is not None or name == ZERO_SHOT:
         scores = head.decision(rows.evaluated)
-        confidences = _confidences(head, scores)
+        probabilities = _probabilities(head, scores)
     else:
         if len(train) > NESTED_ROWS:
             options = _as_chosen(head, options)
         scores = np.empty((len(train), train.outputs))
-        confidences = np.empty(len(train))
+        probabilities = np.empty(scores.shape)
         for outside, inside in rows.fold_rows():
             without, _ = fit(name, train.take(outside), options)
             scores[inside] = without.decision(train.take(inside))
-            confidences[inside] = _confidences(without, scores[inside])
-    is_calibrated = bool(np.isfinite(confidences).all())
-    return Fitted(head, notes, scores, confidences if is_calibrated else None)
+            probabilities[inside] = _probabilities(without, scores[inside])
+    is_calibrated = bool(np.isfinite(probabilities).all())
+    return Fitted(head, notes, scores, probabilities if is_calibrated else None)
 
 
 def fit(
@@ -227,8 +227,8 @@ def _as_chosen(head: Head | Neighbors, options: ProbeOptions) -> ProbeOptions:
     )
 
 
-def _confidences(head: Head | Neighbors, scores: Array) -> Array:
-    """NaN for a head without probabilities."""
+def _probabilities(head: Head | Neighbors, scores: Array) -> Array:
+    """NaN for a head without probabilities of classes."""
     if isinstance(head, Head) and (head.task != "classes" or head.temperature is None):
-        return np.full(len(scores), np.nan)
-    return np.asarray(head.probabilities(scores).max(axis=1))
+        return np.full(scores.shape, np.nan)
+    return head.probabilities(scores)

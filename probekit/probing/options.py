@@ -9,13 +9,13 @@ from typing import Any, Literal, Self, get_args
 
 from probekit.errors import InputError, NotFoundError
 from probekit.evaluation.intervals import Sampling
+from probekit.evaluation.metrics import METRICS
 from probekit.linear.ridge import check_ridge
 from probekit.probing.heads import find_fit
 from probekit.probing.protocols import PROTOCOLS, Protocol
 from probekit.registry import nearest
 
 DEFAULT_TEMPLATES = ("a photo of a {}.",)
-METRICS = ("accuracy", "balanced_accuracy", "top5", "auroc", "average_precision", "r2")
 NEIGHBORS = 20
 NORMALIZATIONS = ("none", "l2", "standardize")
 Search = Literal["grid", "coarse-to-fine"]

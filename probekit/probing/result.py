@@ -12,12 +12,12 @@ from typing import Any
 from probekit.arrays import Json
 from probekit.errors import InputError
 from probekit.evaluation.intervals import Estimate
+from probekit.evaluation.metrics import METRICS
 from probekit.files import write_bytes
 from probekit.heads import Head
 from probekit.probing.cells import Cell
 from probekit.probing.evaluate import WrongRow
 from probekit.probing.few_shot import FewShot
-from probekit.probing.options import METRICS
 from probekit.probing.protocols import describe_protocol
 
 CHOICE = "_choice"

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from probekit.errors import InputError
+from probekit.evaluation.bootstrap import Sums
 from probekit.evaluation.intervals import (
     Estimate,
     Sampling,
-    mean_of_shares,
-    ratio_interval,
     share,
+    unbounded,
     wilson,
 )
 
@@ -92,33 +92,11 @@ def test_the_seed_decides_the_bootstrap() -> None:
     assert first.low != share(hits, Sampling(groups=groups, seed=2)).low
 
 
-def test_balanced_accuracy_covers_with_rare_classes() -> None:
-    generator = np.random.default_rng(2)
-    truth = np.linspace(0.5, 0.98, 5)
-    covered = 0
-    for _ in range(300):
-        classes = generator.choice(5, 400, p=[0.5, 0.3, 0.1, 0.06, 0.04])
-        estimate = mean_of_shares(generator.random(400) < truth[classes], classes)
-        covered += estimate.low <= truth.mean() <= estimate.high
-    assert 0.92 <= covered / 300 <= 0.985
-
-
-def test_balanced_accuracy_by_groups_agrees_with_rows_when_groups_are_rows() -> None:
-    generator = np.random.default_rng(4)
-    classes = generator.integers(0, 3, 300)
-    hits = generator.random(300) < 0.7
-    rows = mean_of_shares(hits, classes)
-    groups = mean_of_shares(hits, classes, Sampling(groups=np.arange(300)))
-    assert groups.value == pytest.approx(rows.value)
-    assert (groups.low, groups.high) == pytest.approx((rows.low, rows.high), abs=0.01)
-
-
-def test_a_ratio_without_variation_has_no_width() -> None:
-    (low, high), method = ratio_interval(
-        np.zeros((5, 1)), np.ones((5, 1)), Sampling(), bounded=False
-    )
-    assert low == high == 0.0
-    assert method == "no variation"
+def test_what_does_not_vary_has_no_width() -> None:
+    for value in (0.0, 0.3):
+        estimate = unbounded(Sums.of_means(np.full(5, value)))
+        assert estimate.low == estimate.high == pytest.approx(value)
+        assert estimate.method == "no variation"
 
 
 def test_an_estimate_prints_percent_or_decimals() -> None:

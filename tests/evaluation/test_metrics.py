@@ -70,6 +70,32 @@ def test_calibration_by_hand() -> None:
     assert metrics.calibration_error(confidences, hits) == pytest.approx(expected)
 
 
+def _predicted(hits: NDArray[np.bool_], classes: NDArray[np.int64]) -> NDArray[np.int64]:
+    return np.where(hits, classes, (classes + 1) % (classes.max() + 1))
+
+
+def test_balanced_accuracy_covers_with_rare_classes() -> None:
+    generator = np.random.default_rng(2)
+    truth = np.linspace(0.5, 0.98, 5)
+    covered = 0
+    for _ in range(300):
+        classes = generator.choice(5, 400, p=[0.5, 0.3, 0.1, 0.06, 0.04])
+        predicted = _predicted(generator.random(400) < truth[classes], classes)
+        estimate = metrics.balanced_accuracy(predicted, classes)
+        covered += estimate.low <= truth.mean() <= estimate.high
+    assert 0.92 <= covered / 300 <= 0.985
+
+
+def test_balanced_accuracy_by_groups_agrees_with_rows_when_groups_are_rows() -> None:
+    generator = np.random.default_rng(4)
+    classes = generator.integers(0, 3, 300)
+    predicted = _predicted(generator.random(300) < 0.7, classes)
+    rows = metrics.balanced_accuracy(predicted, classes)
+    groups = metrics.balanced_accuracy(predicted, classes, Sampling(groups=np.arange(300)))
+    assert groups.value == pytest.approx(rows.value)
+    assert (groups.low, groups.high) == pytest.approx((rows.low, rows.high), abs=0.01)
+
+
 def test_auroc_and_average_precision_are_scikit_learns() -> None:
     from sklearn.metrics import average_precision_score, roc_auc_score
 
