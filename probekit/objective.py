@@ -100,6 +100,10 @@ class Model(Protocol):
     @property
     def shape(self) -> tuple[int, ...]: ...
     @property
+    def width(self) -> int:
+        """How many numbers a row has."""
+
+    @property
     def classes(self) -> int: ...
     @property
     def center(self) -> Array: ...

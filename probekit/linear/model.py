@@ -90,6 +90,10 @@ class LinearModel:
         return self.dimension + 1, self.classes
 
     @property
+    def width(self) -> int:
+        return self.dimension
+
+    @property
     def tensors(self) -> Mapping[str, Place]:
         d, k = self.dimension, self.classes
         return {"weight": (slice(0, d), (d, k)), "intercept": (slice(d, d + 1), (1, k))}

@@ -170,6 +170,10 @@ class Network:
         return self.weights.shape
 
     @property
+    def width(self) -> int:
+        return math.prod(self.sample_shape)
+
+    @property
     def classes(self) -> int:
         return len(self.columns)
 

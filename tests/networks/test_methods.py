@@ -16,6 +16,8 @@ from probekit.federated.local import Adam, LocalPlan, Sgd
 from probekit.federated.state import State
 from probekit.federated.training.fedavg import FedAvg
 from probekit.unlearning.methods.ascent import POWER_STEPS
+from probekit.unlearning.methods.ferrari import NOISE_STREAM
+from probekit.unlearning.methods.flipping import LABEL_STREAM
 from probekit.unlearning.methods.fused import ADAPTER_STREAM
 from tests.networks.loops import RIDGE, Adapted, Loops, Problem, flat_weights, make_problem
 from tests.networks.modules import CLASSES
@@ -265,3 +267,47 @@ def test_elastic_ascent_is_pulled_back_by_importance(trained: Trained, source: s
     radius = 0.1 * float((trained.end - loops.center).norm())
     expected = climbing.local(trained.end, LEAVER, ROUNDS, climb=True, radius=radius)
     assert trained.error(f"ew-sga:steps=7,importance={source}", expected) < 1e-10
+
+
+@pytest.mark.parametrize("labels", ["row", "client"])
+def test_flipping_trains_the_client_on_drawn_labels(trained: Trained, labels: str) -> None:
+    loops = trained.loops
+    samples, truth = loops.clients[LEAVER]
+    params = trained.end
+    for number in range(ROUNDS, ROUNDS + 2):
+        generator = replace(loops.plan, round=number).generator(LEAVER, LABEL_STREAM)
+        size = len(truth) if labels == "row" else 1
+        drawn = torch.from_numpy(generator.integers(CLASSES, size=size)).expand(len(truth))
+        flipped = replace(loops, clients={**loops.clients, LEAVER: (samples, drawn)})
+        params = loops.mean(flipped.locals(params, "abc", number))
+    expected = loops.rounds(params, RETAINED, [ROUNDS + 2])
+    assert trained.error(f"flipping:post=1,labels={labels}", expected) < 1e-10
+
+
+@dataclass(frozen=True, eq=False)
+class Blind(Loops):
+    """Loops on |f(x) - f(x + d)| / |d|, with d on the first columns, in the mean over draws."""
+
+    generator: np.random.Generator = field(kw_only=True)
+
+    def loss(self, module: nn.Module, samples: Tensor, labels: Tensor) -> Tensor:
+        total = torch.zeros(len(samples), dtype=torch.float64)
+        for _ in range(3):
+            size = self.generator.uniform(0.05, 1.0, (len(samples), 1))
+            drawn = torch.from_numpy(size * self.generator.normal(size=(len(samples), 4)))
+            noise = torch.zeros_like(samples).flatten(start_dim=1)
+            noise[:, :4] = drawn
+            changed = module(samples) - module(samples + noise.view_as(samples))
+            total = total + changed.norm(dim=1) / drawn.norm(dim=1)
+        return total.mean() / 3
+
+
+def test_ferrari_descends_what_the_scores_see_of_noise(trained: Trained) -> None:
+    loops = trained.loops
+    own = loops.plan
+    plan = LocalPlan(0.05, steps=3, batch_size=own.batch_size, seed=own.seed)
+    generator = replace(plan, round=ROUNDS).generator(LEAVER, NOISE_STREAM)
+    blind = Blind(**{**vars(loops), "plan": plan}, generator=generator)
+    expected = blind.local(trained.end, LEAVER, ROUNDS)
+    method = "ferrari:columns=0:4,steps=3,rate=0.05,draws=3"
+    assert trained.error(method, expected) < 1e-10

@@ -135,7 +135,7 @@ class Ferrari:
 
     def matrix(self, removal: Removal) -> Array:
         """The directions, (m, d)."""
-        width = removal.state.model.shape[0] - 1
+        width = removal.state.model.width
         if self.columns:
             return np.eye(width)[_columns(self.columns, width)]
         path = Path(self.directions).expanduser()
