@@ -237,17 +237,22 @@ class RowsObjective:
         return value, gradient
 
     def product(self, params: Array, vector: Array) -> Array:
-        product = np.zeros(params.shape)
-        for block in self._blocks():
-            moved = block.outputs.push(params, vector)
-            if not self.loss.is_quadratic:
-                moved = self.loss.curvature(block.outputs.at(params)[0], moved)
-            product += block.outputs.pull(params, block._weighted(moved))
+        blocks = self._blocks()
+        product = next(blocks)._product(params, vector)
+        for block in blocks:
+            product = product + block._product(params, vector)
         return product
 
     def batch(self, indices: Indices) -> RowsObjective:
         """Some of the rows with their share of the weight, so that a batch's mean is unbiased."""
         return self._take(indices, self.weight * len(indices) / self.count)
+
+    def _product(self, params: Array, vector: Array) -> Array:
+        """Of a single block."""
+        moved = self.outputs.push(params, vector)
+        if not self.loss.is_quadratic:
+            moved = self.loss.curvature(self.outputs.at(params)[0], moved)
+        return self.outputs.pull(params, self._weighted(moved))
 
     def _take(self, selection: Selection, weight: float) -> RowsObjective:
         return RowsObjective(

@@ -67,8 +67,7 @@ class FlatModule:
 
     def tensor(self, array: NDArray[Any]) -> Tensor:
         """An array as a tensor of the dtype in which it is computed."""
-        writable = np.require(array, requirements=("C", "W"))  # torch warns of others
-        return torch.from_numpy(writable).to(self.dtype)
+        return torch.tensor(np.ascontiguousarray(array), dtype=self.dtype)
 
     def all_outputs(self, flat: Tensor, inputs: Tensor) -> Tensor:
         """f(x; w), (rows, outputs), those outside the columns too."""

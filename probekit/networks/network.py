@@ -53,14 +53,18 @@ class NetworkOutputs:
         return self.network.tensor(np.asarray(self.rows)).view(-1, *self.sample_shape)
 
     def at(self, params: Array) -> tuple[Array, Pull]:
-        scores, pull = self.network.linearize(self.network.tensor(params), self.inputs)
-        return as_array(scores), lambda cotangent: as_array(pull(self.network.tensor(cotangent)))
+        network = self.network
+        scores, pull = network.linearize(self._at(params), self.inputs)
+        return as_array(scores), lambda cotangent: as_array(pull(network.tensor(cotangent)))
 
     def pull(self, params: Array, cotangent: Array) -> Array:
-        return self.at(params)[1](cotangent)
+        network = self.network
+        pull = network.linearize(self._at(params), self.inputs)[1]
+        return as_array(pull(network.tensor(cotangent)))
 
     def push(self, params: Array, vector: Array) -> Array:
-        return as_array(self._push(params, vector)[1])
+        network = self.network
+        return as_array(network.push(self._at(params), network.tensor(vector), self.inputs)[1])
 
     def diagonal(self, params: Array, weights: Array) -> Array:
         network = self.network
@@ -69,48 +73,42 @@ class NetworkOutputs:
         for column in range(len(network.columns)):
             cotangents = torch.zeros(self.count, len(network.columns), dtype=network.dtype)
             cotangents[:, column] = 1
-            gradients = network.row_gradients(network.tensor(params), self.inputs, cotangents)
+            gradients = network.row_gradients(self._at(params), self.inputs, cotangents)
             for part, rows in gradients:
                 total += rates[part] @ rows.square()
         return as_array(total)
 
     def lengths(self, params: Array, cotangents: Array) -> Array:
         network = self.network
-        gradients = network.row_gradients(
-            network.tensor(params), self.inputs, network.tensor(cotangents)
-        )
+        gradients = network.row_gradients(self._at(params), self.inputs, network.tensor(cotangents))
         parts = [rows.norm(dim=1) for _, rows in gradients]
         return as_array(torch.cat(parts)) if parts else np.zeros(0)
 
     def take(self, selection: Selection) -> Self:
         return replace(self, rows=self.rows[selection])
 
-    def _push(self, params: Array, vector: Array) -> tuple[Tensor, Tensor]:
-        network = self.network
-        return network.push(network.tensor(params), network.tensor(vector), self.inputs)
+    def _at(self, params: Array) -> Tensor:
+        """Where the Jacobian is taken."""
+        return self.network.tensor(params)
 
 
 @dataclass(frozen=True, eq=False)
 class LinearizedOutputs(NetworkOutputs):
-    """f(x; w_p) + J (w - w_p), with J at w_p = `around`, wherever it is asked about."""
+    """f(x; w_p) + J (w - w_p), with J at w_p = `around`, wherever it is asked about.
+
+    around_tensor: the same in the network's precision, converted once for all products.
+    """
 
     around: Array
+    around_tensor: Tensor
 
     def at(self, params: Array) -> tuple[Array, Pull]:
-        base, moved = self._push(self.around, params - self.around)
+        moved_by = self.network.tensor(params - self.around)
+        base, moved = self.network.push(self.around_tensor, moved_by, self.inputs)
         return as_array(base + moved), partial(self.pull, params)
 
-    def pull(self, params: Array, cotangent: Array) -> Array:
-        return super().at(self.around)[1](cotangent)
-
-    def push(self, params: Array, vector: Array) -> Array:
-        return super().push(self.around, vector)
-
-    def diagonal(self, params: Array, weights: Array) -> Array:
-        return super().diagonal(self.around, weights)
-
-    def lengths(self, params: Array, cotangents: Array) -> Array:
-        return super().lengths(self.around, cotangents)
+    def _at(self, params: Array) -> Tensor:
+        return self.around_tensor
 
 
 @record("model/network")
@@ -256,7 +254,13 @@ class LinearizedNetwork(Network):
         return True
 
     def outputs_of(self, rows: Rows) -> LinearizedOutputs:
-        return LinearizedOutputs(self.network, rows, self.sample_shape, self.block, self.weights)
+        return LinearizedOutputs(
+            self.network, rows, self.sample_shape, self.block, self.weights, self._weights_tensor
+        )
+
+    @cached_property
+    def _weights_tensor(self) -> Tensor:
+        return self.network.tensor(self.weights)
 
 
 def flat_module(
