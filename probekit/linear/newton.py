@@ -424,4 +424,7 @@ def minimize(problem: Problem, iterate: Iterate, tolerance: float, shortcuts: Sh
         in_float64 = iterate.in_float64 or not shortcuts.float32_gradients
         iterate = replace(candidate or iterate, in_float64=in_float64)
         iterate = reevaluate(problem, iterate, iterate.theta)
+    else:
+        iterate = intercept_step(problem, iterate)
+        gap = duality_gap(problem, iterate)
     return Minimum(iterate, gap, steps, shortcuts)
