@@ -224,10 +224,6 @@ class TrainOptions:
             trainer = self.published.trainer
             return replace(trainer, keep=keep, plan=replace(trainer.plan, seed=self.seed))
         method = self.method or self._default_method
-        if method == "lbfgs":
-            return LbfgsRounds(tolerance=SOLVED * self.tolerance, keep=keep)
-        if method == "cg":
-            return ConjugateGradients(tolerance=SOLVED * self.tolerance, keep=keep)
         name, _, settings = method.partition(":")
         if name in SETTINGS:
             kind = SETTINGS[name]
@@ -240,8 +236,11 @@ class TrainOptions:
                     f"{settings!r}: {error}. Write --method {name}:rounds=20,epochs=1."
                 ) from error
             return chosen.trainer(keep, self.seed)
-        configured_trainer: Trainer = configured(method, TRAINERS)
-        return replace(configured_trainer, keep=keep)  # type: ignore[type-var]
+        chosen_trainer: Trainer = configured(method, TRAINERS)
+        is_open = "tolerance=" not in settings
+        if is_open and isinstance(chosen_trainer, ConjugateGradients | LbfgsRounds):
+            chosen_trainer = replace(chosen_trainer, tolerance=SOLVED * self.tolerance)
+        return replace(chosen_trainer, keep=keep)  # type: ignore[type-var]
 
     @property
     def _default_method(self) -> str:

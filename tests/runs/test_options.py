@@ -9,6 +9,7 @@ import pytest
 from probekit.errors import InputError, NotFoundError
 from probekit.federated.local import Adam
 from probekit.federated.presets import preset
+from probekit.federated.training.cg import ConjugateGradients
 from probekit.federated.training.closed_form import ClosedForm
 from probekit.federated.training.fedavg import FedAvg
 from probekit.federated.training.lbfgs import LbfgsRounds
@@ -30,6 +31,18 @@ def test_logistic_penalizes_its_intercept_and_ends_within_the_tolerance() -> Non
     assert trainer.tolerance < 1e-4
     assert options.setting() == InverseC(2.0)
     assert options.linear_model(5, 3).intercept == "penalized"
+
+
+@pytest.mark.parametrize("method", ["cg", "cg:products=7", "lbfgs:rounds=7"])
+def test_solvers_end_within_the_tolerance_unless_they_have_their_own(method: str) -> None:
+    def tolerance(text: str) -> float:
+        trainer = TrainOptions(method=text, ridge=0.1, keep="gradients", tolerance=1e-3).trainer()
+        assert isinstance(trainer, ConjugateGradients | LbfgsRounds)
+        return trainer.tolerance
+
+    assert 0 < tolerance(method) < 1e-3
+    separator = "," if ":" in method else ":"
+    assert tolerance(f"{method}{separator}tolerance=0.5") == 0.5
 
 
 def test_fedavg_is_written_with_its_options() -> None:

@@ -78,11 +78,12 @@ class ConjugateGradients:
             if products.done >= self.products:
                 break
             products.params = params
+            products.note = f"gradient {residual:.2g}" + (f", until {goal:.2g}" if goal else "")
             solution = conjugate_gradient(
                 products.product,
                 gradient.reshape(-1, 1),  # softmax couples the classes: one column for all
                 steps=self.products - products.done,
-                tolerance=NEWTON_TOLERANCE,
+                tolerance=max(NEWTON_TOLERANCE, goal / (2 * residual)),
             )
             step = solution.value.reshape(params.shape)
             length = 1.0
@@ -96,8 +97,8 @@ class ConjugateGradients:
             gradient = slope
         raise SolverError(
             f"A gradient of norm {goal:.2g} was expected after {products.done} products; found "
-            f"{residual:.2g}. Raise the ridge (--ridge), or the products (--method "
-            f"cg:products={2 * self.products})."
+            f"{residual:.2g}. Raise the ridge (--ridge), the tolerance (--tolerance), or the "
+            f"products (--method cg:products={2 * self.products})."
         )
 
 
@@ -109,11 +110,12 @@ class _Products:
     most: int
     progress: Progress
     params: Array | None = None
+    note: str = ""
     done: int = 0
 
     def product(self, vector: Array) -> Array:
         assert self.params is not None
         self.done += 1
         product = self.loss.product(self.params, vector.reshape(self.params.shape))
-        self.progress(Step("products", self.done))
+        self.progress(Step("products", self.done, note=self.note))
         return product.reshape(-1, 1)
