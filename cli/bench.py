@@ -90,11 +90,18 @@ def show(
 
 
 def _print(rows: list[Row], output: CacheOutput) -> None:
-    from probekit.bench.tables import by_setting, costs_table, setting_table
+    from probekit.bench.tables import by_setting, costs_table, membership_table, setting_table
 
     document: dict[str, Any] = {}
     for name, part in by_setting(rows).items():
-        for title, table in (("", setting_table(part)), (", what was asked", costs_table(part))):
+        tables = {
+            "": setting_table(part),
+            ", membership": membership_table(part),
+            ", what was asked": costs_table(part),
+        }
+        for title, table in tables.items():
+            if table is None:
+                continue
             output.print(f"{name}{title}")
             output.table(table.headers, table.rows)
             if table.note:

@@ -9,7 +9,8 @@ from pathlib import Path
 
 from probekit import __version__
 from probekit.arrays import Json, canonical_json
-from probekit.bench.experiment import Setting
+from probekit.bench.experiment import NOTHING, SHADOWS, Setting
+from probekit.bench.shadows import draw_shadows, membership
 from probekit.bench.training import Training
 from probekit.cache import Cache
 from probekit.embeddings import EmbeddingSet
@@ -31,8 +32,6 @@ from probekit.runs.run import certify_state, single_thread
 from probekit.unlearning.removal import Removal, Unlearner, unlearn
 
 FORMAT = 1
-NOTHING = "nothing"
-"""The row of the head before, which every method must beat."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +58,10 @@ class Cell:
     def params(self) -> dict[str, Json]:
         """All that determines its numbers."""
         training = self.setting.training(self.seed)
-        return {"training": training, "method": self.method, "format": FORMAT}
+        params: dict[str, Json] = {"training": training, "method": self.method, "format": FORMAT}
+        if self.method.startswith(SHADOWS):
+            params["attacked"] = list(self.setting.methods)
+        return params
 
     def path(self, folders: Folders) -> Path:
         return folders.root / "cells" / f"{_key(self.params)}.json"
@@ -75,7 +77,13 @@ class Cell:
             return document
         training = folders.training(self.setting, self.seed)
         try:
-            measures = measure(training, self.method, progress)
+            kind, _, count = self.method.partition(":")
+            if kind == SHADOWS:
+                methods = (NOTHING, *self.setting.methods)
+                shadows = draw_shadows(training, methods, count=int(count), progress=progress)
+                measures: dict[str, Json] = {"membership": {**membership(shadows)}}
+            else:
+                measures = measure(training, self.method, progress)
         except ProbekitError as error:
             measures = {"error": str(error)}
         document = {

@@ -16,6 +16,10 @@ from probekit.registry import nearest
 from probekit.runs.options import TrainOptions
 
 FOLDER = "experiments"
+NOTHING = "nothing"
+"""The row of the head before, which every method must beat."""
+SHADOWS = "shadows"
+"""The row of the attack on membership, for all methods at once."""
 TUNING_SEED = 1000
 """Methods are tuned on a training of its own, whose test rows are taken from the training split."""
 
@@ -27,6 +31,7 @@ class Setting(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     trigger, target: the backdoor of the poisoned client; "" plants none.
     train: fields of TrainOptions, beside clients and seed.
     methods: names with options, as `unlearn --method` takes them.
+    shadows: how many trainings on random halves of the rows attack membership; 0: no attack.
     published: the paper's table to stand beside ("full_parameter.mnist").
     """
 
@@ -40,6 +45,7 @@ class Setting(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     target: str = "0"
     train: dict[str, Any] = {}
     methods: tuple[str, ...]
+    shadows: int = 0
     published: str = ""
 
     def __post_init__(self) -> None:
@@ -67,10 +73,16 @@ class Setting(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
             return None
         return f"client={self.forgotten(seed)},trigger={self.trigger},target={self.target}"
 
+    @property
+    def rows_to_compute(self) -> tuple[str, ...]:
+        """Doing nothing, every method, and the attack by shadows."""
+        attack = (f"{SHADOWS}:{self.shadows}",) if self.shadows else ()
+        return (NOTHING, *self.methods, *attack)
+
     def training(self, seed: int) -> dict[str, Json]:
         """What determines a training: the key of its run."""
         values: dict[str, Json] = msgspec.to_builtins(self)
-        for name in ("name", "methods", "published"):
+        for name in ("name", "methods", "shadows", "published"):
             del values[name]
         return {**values, "seed": seed}
 

@@ -20,6 +20,7 @@ from probekit.bench.tables import (
     costs_table,
     markdown,
     mean_of,
+    membership_table,
     ordered,
     setting_table,
 )
@@ -37,7 +38,9 @@ def write_pages(experiment: Experiment, rows: Sequence[Row], folder: Path) -> li
         write_bytes(picture, draw(part))
         paths.append(picture)
         text.append(f"\n## {name}\n\n![Accuracy and backdoor by method]({picture.name})\n\n")
-        text += [markdown(setting_table(part)), "\n", markdown(costs_table(part))]
+        attacks = membership_table(part)
+        tables = [setting_table(part), *([] if attacks is None else [attacks]), costs_table(part)]
+        text.append("\n".join(map(markdown, tables)))
     files = {"results.md": "".join(text), "cells.csv": cells_csv(rows)}
     for name, content in files.items():
         write_bytes(folder / name, content.encode())

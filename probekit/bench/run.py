@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from probekit.arrays import Json
-from probekit.bench.cells import NOTHING, Cell, Folders
+from probekit.bench.cells import Cell, Folders
 from probekit.bench.experiment import TUNING_SEED, Experiment, Setting
 from probekit.bench.tuning import best, trials
 from probekit.extraction.loading import start_worker
@@ -58,7 +58,7 @@ def run_experiment(
         cells = [
             Cell(setting, seed, chosen(setting, method, experiment.tune, folders))
             for setting in experiment.settings
-            for method in (NOTHING, *setting.methods)
+            for method in setting.rows_to_compute
             for seed in experiment.seeds
         ]
         each(partial(_compute, folders), cells, "cells")
@@ -79,7 +79,7 @@ def read_rows(experiment: Experiment, folders: Folders) -> list[Row]:
     """What is computed of an experiment, `nothing` first in each setting."""
     rows = []
     for setting in experiment.settings:
-        for method in (NOTHING, *setting.methods):
+        for method in setting.rows_to_compute:
             choice = chosen(setting, method, experiment.tune, folders)
             cells = {seed: Cell(setting, seed, choice).read(folders) for seed in experiment.seeds}
             present = {seed: cell for seed, cell in cells.items() if cell is not None}

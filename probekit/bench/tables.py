@@ -8,9 +8,11 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import NormalDist, fmean, stdev
+from typing import Any
 
 from scipy.stats import t as students_t
 
+from probekit.bench.experiment import SHADOWS
 from probekit.bench.published import published_values
 from probekit.bench.run import Row
 from probekit.bench.tuning import aim
@@ -84,6 +86,7 @@ def _mean_aim(row: Row) -> float:
 
 def setting_table(rows: Sequence[Row]) -> Table:
     """The methods of one setting, nearest to retraining first."""
+    rows = [row for row in rows if not row.method.startswith(SHADOWS)]
     setting = rows[0].setting
     published = published_values(setting.published)
     lines = []
@@ -107,6 +110,25 @@ def setting_table(rows: Sequence[Row]) -> Table:
             values = published.get(row.method.partition(":")[0], ("", ""))
             lines[position] = (*lines[position], *values)
     return Table(headers, tuple(lines), _note(rows))
+
+
+def membership_table(rows: Sequence[Row]) -> Table | None:
+    """The attacks by shadows, means over seeds; None where there were none."""
+    documents: list[Any] = [cell.get("membership") for row in rows for cell in row.cells.values()]
+    tables = [document for document in documents if document is not None]
+    if not tables:
+        return None
+    first = tables[0]
+    headers = tuple(dict.fromkeys(name for values in first.values() for name in values))
+    lines = []
+    for method in first:
+        values = [[table[method][name] for table in tables] for name in headers]
+        lines.append((method, *(format_number(fmean(value)) for value in values)))
+    note = (
+        "Heads of random halves of the rows. The row of retraining is the floor: the same rows, "
+        "other halves."
+    )
+    return Table(("method", *headers), tuple(lines), note)
 
 
 def costs_table(rows: Sequence[Row]) -> Table:

@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 
 from probekit.bench import run as running
-from probekit.bench.cells import NOTHING, Cell, Folders
+from probekit.bench.cells import Cell, Folders
+from probekit.bench.experiment import NOTHING
 from probekit.bench.pages import write_pages
 from probekit.bench.run import Row, read_rows, run_experiment
 from probekit.bench.tables import setting_table
