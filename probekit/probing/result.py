@@ -141,20 +141,25 @@ class ProbeResult:
         return write_probe_page(self, Path(path))
 
     def save(self, folder: str | Path) -> list[Path]:
-        """Write the fitted heads: the only one to the folder itself, several to folders inside."""
+        """Write the fitted heads: the only one to the folder itself, several to folders inside.
+
+        Those are called by what differs: head, data, backbone or view.
+        """
         heads = {
-            f"{cell.data}-{cell.backbone}-{cell.view}-{cell.head}": cell.fitted
+            (cell.data, cell.backbone, cell.view, cell.head): cell.fitted
             for cell in self.cells
             if cell.fitted is not None
         }
         if not heads:
             raise InputError("No head has weights to save (k-NN has none). Add the head ridge.")
-        if len(heads) == 1:
-            return [head.save(folder) for head in heads.values()]
-        return [
-            head.save(Path(folder) / re.sub(r"[^\w.-]+", "-", name).strip("-"))
-            for name, head in heads.items()
+        varying = [
+            place for place, parts in enumerate(zip(*heads, strict=True)) if len({*parts}) > 1
         ]
+        paths = []
+        for parts, head in heads.items():
+            name = "-".join(parts[place] for place in varying)
+            paths.append(head.save(Path(folder) / re.sub(r"[^\w.-]+", "-", name).strip("-")))
+        return paths
 
     def __repr__(self) -> str:
         return "\n".join([self.to_markdown(), *self.legend, *self.notes])

@@ -77,7 +77,7 @@ def test_pictures_are_encoded_with_the_heads_backbone(
         path = folder / "photos" / ["dim", "lit"][number % 2] / f"{number}.png"
         path.parent.mkdir(parents=True, exist_ok=True)
         Image.fromarray(pixels).save(path)
-    arguments = ["photos", "-b", "pixels:4", "--no-controls", "--save", "lamp", "-q"]
+    arguments = ["photos", "-b", "pixels:4", "--head", "ridge", "--save", "lamp", "-q"]
     assert run(["probe", *arguments]) == 0
     document = predict(capsys, "lamp", "photos")
     records = document["predictions"]

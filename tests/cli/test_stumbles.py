@@ -87,7 +87,7 @@ def test_probe_and_train_fit_the_same_head(
 ) -> None:
     flags = () if ridge == "auto" else ("--ridge", ridge)
     head = str(tmp_path / "head")
-    _, probed, _ = call("probe", rows, "--test", "test", "--save", head, *flags)
+    _, probed, _ = call("probe", rows, "--test", "test", "--head", "ridge", "--save", head, *flags)
     _, trained, _ = call("train", rows, "--test", "test", "--run", str(tmp_path / "run"), *flags)
     ours, theirs = Run(tmp_path / "run").head, load_head(head)
     if ridge == "auto":  # which is all that differs

@@ -99,7 +99,9 @@ def test_rows_of_unknown_classes_are_not_the_most_wrong() -> None:
     json.dumps(result.to_dict(), allow_nan=False)
 
 
-def test_heads_are_saved_with_their_numbers(result: ProbeResult, tmp_path: Path) -> None:
+def test_heads_are_saved_with_their_numbers(
+    result: ProbeResult, make_clusters: Make, tmp_path: Path
+) -> None:
     head = result.heads["ridge"]
     loaded = load_head(head.save(tmp_path / "head"))
     assert loaded.digest == head.digest
@@ -107,6 +109,12 @@ def test_heads_are_saved_with_their_numbers(result: ProbeResult, tmp_path: Path)
     assert loaded.dataset == "<b>x</b>"
     assert loaded.fit == result.cells[0].fit
     assert result.save(tmp_path / "only") == [tmp_path / "only"]
+    several = probe(make_clusters(60), heads=("ridge", "lda"), controls=False)
+    folders = [tmp_path / "several" / name for name in ("ridge", "lda")]
+    assert several.save(tmp_path / "several") == folders
+    assert [load_head(folder).digest for folder in folders] == [
+        head.digest for head in several.heads.values()
+    ]
     neighbors = probe(([[0.0], [1.0]] * 5, [0, 1] * 5), heads="knn", knn=1, controls=False)
     with pytest.raises(InputError, match="k-NN"):
         neighbors.save(tmp_path / "none")
