@@ -118,6 +118,11 @@ def loaded_parts(model: Any, missing: set[str]) -> set[str]:
     return set(dir(model)) - {key.partition(".")[0] for key in missing}
 
 
+def find_temperature(model: Any, loaded: set[str]) -> float | None:
+    """Of the softmax over cosines between pictures and texts, where a model has both."""
+    return float(torch.exp(-model.logit_scale.detach())) if "logit_scale" in loaded else None
+
+
 @dataclass
 class TowerEncoder(Encoder):
     """model: a ModuleDict of the tower and what stands behind it, such as its projection.

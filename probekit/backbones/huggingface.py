@@ -200,6 +200,7 @@ def _load_encoder(name: Name, folder: Path, config: Any, native: Preprocessing) 
     for part, configuration in configurations.items():
         identity[part] = checkpoint.essential(configuration.to_dict())
     encoder = VisionEncoder(nn.ModuleDict(parts), identity)
+    encoder.temperature = checkpoint.find_temperature(model, loaded)
     batch = views.sample_batch(native)
     encoder.layout = find_layout(tower, batch, pooler_loaded=pooler_loaded)
     if encoder.layout.pooled_is_cls:  # DINO

@@ -205,7 +205,14 @@ class TorchBackbone:
 
     def encode(self, batch: Sequence[Any]) -> NDArray[np.float32]:
         """(n, sum of the widths): the views side by side."""
-        inputs = stack_batch(batch)
+        if not isinstance(batch[0], str):
+            return self._encode_parts(stack_batch(batch))
+        # texts of like length need less padding
+        order = sorted(range(len(batch)), key=lambda index: len(batch[index]))
+        rows = self._encode_parts([batch[index] for index in order])
+        return rows[np.argsort(order)]
+
+    def _encode_parts(self, inputs: Any) -> NDArray[np.float32]:
         size = CPU_BATCH if self.device == "cpu" else len(inputs)
         starts = range(0, len(inputs), size)
         return np.concatenate([self._encode(inputs[start : start + size]) for start in starts])

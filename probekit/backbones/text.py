@@ -212,8 +212,7 @@ def load_encoder(
     encoder.layout = find_text_layout(encoder, pooler_loaded=pooler_loaded)
     if encoder.layout.is_causal:
         encoder.default_views = ("proj", "last")
-    if "logit_scale" in loaded:
-        encoder.temperature = float(torch.exp(-model.logit_scale.detach()))
+    encoder.temperature = checkpoint.find_temperature(model, loaded)
     if hasattr(model, "get_text_features"):
         texts = CANARY_TEXTS[1:3]
         inputs, _ = encoder.inputs(texts)
@@ -274,8 +273,8 @@ def _choose_length(
         for path, module in tower.named_modules()
         if isinstance(module, nn.Embedding) and "position" in path and "rel" not in path
     ]
-    stated = tower.config.to_dict().get("max_position_embeddings")
-    limits = [*positions, *([stated] if stated and stated > 0 else [])]
+    stated = [getattr(tower.config, "max_position_embeddings", None) or 0]  # GPT-2: n_positions
+    limits = [length for length in [*positions, *stated] if length > 0]  # XLNet: -1
     limit = min(limits, default=None)
     if max_length is not None and limit is not None and (max_length > limit or is_padded):
         raise InputError(
@@ -298,10 +297,11 @@ def find_text_layout(encoder: TextEncoder, *, pooler_loaded: bool) -> TextLayout
     outputs = tower(**inputs)
     ids = inputs["input_ids"]
     changed = ids.clone()
-    changed[:, -1] = ids[:, 1]
+    changed[:, -1] = (ids[:, -1] - 1).abs()
     other = tower(**{**inputs, "input_ids": changed})
     is_causal = near(outputs.last_hidden_state[:, 0], other.last_hidden_state[:, 0])
-    is_special = int(ids[0, 0]) in encoder.tokenize.tokenizer.all_special_ids
+    tokenizer = encoder.tokenize.tokenizer
+    is_special = int(ids[0, 0]) in {*tokenizer.all_special_ids} - {tokenizer.pad_token_id}
     return TextLayout(
         has_class=is_special and not is_causal,
         is_causal=is_causal,

@@ -487,16 +487,16 @@ def test_what_cannot_be_found_is_said_at_once(name: str, error: type[Exception])
     assert "\n" not in str(caught.value)
 
 
-def test_what_is_no_vision_encoder_is_refused(tmp_path: Path) -> None:
-    config = hf.BertConfig(
-        hidden_size=8, num_hidden_layers=1, num_attention_heads=1, intermediate_size=8, vocab_size=9
-    )
-    hf.BertModel(config).save_pretrained(tmp_path / "bert")
+def test_what_encodes_neither_pictures_nor_texts_is_refused(tmp_path: Path) -> None:
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 1}
+    sizes |= {"num_conv_pos_embedding_groups": 1, "num_conv_pos_embeddings": 2}
+    config = hf.Wav2Vec2Config(**sizes, conv_dim=[8], conv_stride=[4], conv_kernel=[4])
+    hf.Wav2Vec2Model(config).save_pretrained(tmp_path / "sounds")
     with pytest.raises(NotFoundError):
-        load(f"hf:{tmp_path / 'bert'}")
-    hf.ViTImageProcessor(size={"height": 8, "width": 8}).save_pretrained(tmp_path / "bert")
+        load(f"hf:{tmp_path / 'sounds'}")
+    hf.ViTImageProcessor(size={"height": 8, "width": 8}).save_pretrained(tmp_path / "sounds")
     with pytest.raises(InputError):
-        load(f"hf:{tmp_path / 'bert'}")
+        load(f"hf:{tmp_path / 'sounds'}")
     with pytest.raises(NotFoundError):
         load(f"hf:{tmp_path}")
 
