@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from probekit.cli.options import ColumnFlags, VectorFlags, argument, expand_flags, flag, keywords
 from probekit.cli.output import CacheOutput
 
+if TYPE_CHECKING:
+    from probekit.embeddings import Skipped
+
+REMEDY = "Import the files one at a time, each with its --name."
+
 
 @expand_flags
 def import_(
-    file: Path = argument("npy, npz, parquet, csv, jsonl, h5, safetensors, pt, clip-retrieval's."),
+    files: list[Path] = argument(
+        "npy, npz, parquet, csv, jsonl, h5, safetensors, pt; folders of slides (h5, pt), of eva, "
+        "of clip-retrieval. Several are one set each."
+    ),
     name: str | None = flag("Name of the set (default: the name of the file)."),
     *,
     vectors: VectorFlags,
@@ -20,26 +28,38 @@ def import_(
 ) -> None:
     """Keep vectors that exist already, for `probe` and all other commands.
 
-    The rows' order is taken from the file; splits are kept as NAME-train, NAME-test, and so on.
+    The rows' order is that of the file; splits are kept as NAME-train, NAME-test, and so on.
+
+    probekit import tiles/ --labels slides.csv --join slide_id --pool mean
+
+    probekit import train.npz test.npz --name mine
     """
     from probekit.cache.erasure import without_erased
+    from probekit.errors import InputError
     from probekit.extraction.extract import erased_note, set_name
     from probekit.extraction.vectors import VectorOptions, read_vectors
 
     store = output.open_cache()
     options = VectorOptions(**keywords(vectors, columns))
-    splits, notes = read_vectors(file.expanduser(), options)
-    output.warn(*notes)
-    base = name or set_name(str(file), "", "")
-    sets = []
-    for split, rows in splits.items():
-        title = f"{base}-{split}" if split else base
-        rows, erased = without_erased(store, rows)
-        if erased:
-            output.warn(erased_note(erased, store))
-        store.save(title, rows)
-        sets.append({**output.describe_set(title, rows), "split": split})
-    skipped = [item for rows in splits.values() for item in rows.skipped]
+    sets: list[dict[str, Any]] = []
+    skipped: list[Skipped] = []
+    for file in files:
+        splits, notes = read_vectors(file.expanduser(), options)
+        output.warn(*notes)
+        base = name or set_name(str(file), "", "")
+        if name and len(files) > 1:
+            base = f"{name}-{file.stem}"
+        for split, rows in splits.items():
+            title = f"{base}-{split}" if split else base
+            if title in [row_set["name"] for row_set in sets]:
+                raise InputError(f"Sets need different names; {title} is another file's. {REMEDY}")
+            rows, erased = without_erased(store, rows)
+            if erased:
+                output.warn(erased_note(erased, store))
+            store.save(title, rows)
+            role = split or (file.stem if len(files) > 1 else "")
+            sets.append({**output.describe_set(title, rows), "split": role})
+            skipped += rows.skipped
     if sets[0]["classes"] or sets[0]["targets"]:
         output.print(f"next: {_next_command(sets)}")
     else:

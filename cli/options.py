@@ -133,8 +133,10 @@ class VectorFlags:
 
     labels: Path | None = vector_flag("File with the labels of vectors.")
     join: str | None = vector_flag("Column that vectors and --labels share.")
-    vector_column: str | None = vector_flag("Column or array that holds the vectors.")
+    vector_column: str | None = vector_flag("Column or array of the vectors; of h5 a/path.")
     vector_columns: str | None = vector_flag("Columns of numbers, such as 'f*'.")
+    pool: Literal["mean", "max"] | None = vector_flag("Pool the rows of a bag (a slide).")
+    by: str | None = vector_flag("Column of the bags (default: that of --join).")
     on_error: Literal["skip", "raise"] | None = ON_ERROR
 
 

@@ -27,8 +27,8 @@ from probekit.arrays import (
     texts,
 )
 from probekit.errors import InputError
+from probekit.rows import LazyRows, pick_rows
 from probekit.rows import Rows as Rows
-from probekit.rows import pick_rows
 
 SCHEMA = 1
 """Raised when equal identities would mean other numbers."""
@@ -164,7 +164,7 @@ class EmbeddingSet:
             target_names = target_names or [f"target {i}" for i in range(target_matrix.shape[1])]
         return cls(
             rows=matrix,
-            ids=stack_ids(_vector_ids(matrix)),
+            ids=vector_ids(matrix),
             encoding=Encoding.of_vectors(source, int(matrix.shape[1]), matrix.dtype.name),
             labels=numbers,
             class_names=names,
@@ -307,8 +307,10 @@ def as_numpy(values: Any) -> NDArray[Any]:
         raise InputError(f"Rows of one length were expected; found others ({error}).") from error
 
 
-def as_matrix(values: Any) -> NDArray[Any]:
-    """Vectors as a contiguous (n, d) matrix of a float dtype that we store."""
+def as_matrix(values: Any) -> Rows:
+    """Vectors as an (n, d) matrix of a float dtype that we store, contiguous or read in pieces."""
+    if isinstance(values, LazyRows) and values.dtype.name in DTYPES:
+        return values
     array = as_numpy(values)
     if array.ndim != 2:
         raise InputError(f"Vectors must have shape (n, d); found {array.shape}. Reshape them.")
@@ -365,11 +367,13 @@ def number_labels(
     return np.array(coded, np.int64), names
 
 
-def _vector_ids(matrix: NDArray[Any]) -> Iterator[bytes]:
-    """The same vector in another dtype has the same id."""
-    for start in range(0, len(matrix), BLOCK):
-        for vector in np.asarray(matrix[start : start + BLOCK], np.float64):
-            yield content_id("vector", vector.tobytes())
+def vector_ids(rows: Rows) -> Ids:
+    """The ids of vectors, of their content; the same vector in another dtype has the same id."""
+    return stack_ids(
+        content_id("vector", vector.tobytes())
+        for start in range(0, len(rows), BLOCK)
+        for vector in np.asarray(rows[start : start + BLOCK], np.float64)
+    )
 
 
 def _as_targets(values: NDArray[Any]) -> Array:
@@ -394,7 +398,7 @@ def non_finite_rows(rows: Rows) -> Indices:
     return np.concatenate([np.zeros(0, np.int64), *bad])
 
 
-def _check_finite(matrix: NDArray[Any]) -> None:
+def _check_finite(matrix: Rows) -> None:
     bad = non_finite_rows(matrix)
     if len(bad):
         raise InputError(

@@ -38,6 +38,14 @@ class LazyRows(ABC):
     def gather(self, indices: Indices) -> NDArray[Any]:
         """Rows by number, (len(indices), d)."""
 
+    @property
+    def ndim(self) -> int:
+        return 2
+
+    @property
+    def nbytes(self) -> int:
+        return self.shape[0] * self.shape[1] * self.dtype.itemsize
+
     def __len__(self) -> int:
         return self.shape[0]
 
@@ -99,6 +107,4 @@ def as_slice(positions: Indices) -> Indices | slice:
 def pick_rows(rows: Rows, indices: Indices) -> Rows:
     """Rows by number: an array in memory, but of a large one they are read when asked for."""
     picked = PickedRows(rows, indices)
-    if len(picked) * picked.shape[1] * picked.dtype.itemsize > LARGE_BYTES:
-        return picked
-    return np.ascontiguousarray(picked[:])
+    return picked if picked.nbytes > LARGE_BYTES else np.ascontiguousarray(picked[:])

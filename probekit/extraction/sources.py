@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -28,6 +28,7 @@ from probekit.extraction.vectors import (
     VectorOptions,
     VectorSets,
     is_vector_file,
+    read_arrays,
     read_vector_frame,
     read_vectors,
 )
@@ -132,7 +133,10 @@ def _encoded_rows(
     if isinstance(source, EmbeddingSet):
         return RowSplits(source)
     if not isinstance(source, str | Path):
-        rows = _rows_in_memory(source)
+        if isinstance(source, Mapping) and backbone is None:
+            rows = _mapping_in_memory(source, vectors, split)
+        else:
+            rows = _rows_in_memory(source)
         if rows is None and backbone is None and hasattr(source, "iloc"):
             return _by_role(read_vector_frame(source, vectors), split)
         title = "vectors in memory"
@@ -163,6 +167,27 @@ def _rows_in_memory(source: object) -> RowSplits | None:
     if matrix.dtype.kind not in "fiub":
         return None
     return RowSplits(EmbeddingSet.from_numpy(matrix, labels))
+
+
+def _mapping_in_memory(
+    source: Mapping[str, object], vectors: VectorOptions | None, split: str | None
+) -> RowSplits | None:
+    """(X, y) by split, or arrays by name, such as X_train; None where these are no vectors."""
+    is_frame = [hasattr(value, "iloc") for value in source.values()]
+    if not any(is_frame) and any(getattr(value, "ndim", 0) == 2 for value in source.values()):
+        return _by_role(read_arrays(source, vectors), split)
+    sets: dict[str, EmbeddingSet] = {}
+    for name, value in source.items():
+        if hasattr(value, "iloc"):
+            [sets[str(name)]] = read_vector_frame(value, vectors)[0].values()
+        elif isinstance(value, EmbeddingSet):
+            sets[str(name)] = value
+        else:
+            rows = _rows_in_memory(value)
+            if rows is None:
+                return None
+            sets[str(name)] = rows.train
+    return _by_role((sets, ()), split) if sets else None
 
 
 def _not_found(text: str, cache: Cache) -> NotFoundError:
