@@ -31,11 +31,14 @@ class Likelihood(Protocol):
     def trace(self, kept: AnyArray) -> AnyArray:
         """Of each row's curvature, (m,)."""
 
-    def covariance(self, kept: AnyArray, weights: AnyArray) -> AnyArray:
-        """The sum of the curvatures of some rows, as (k, k) or its diagonal (k,)."""
+    def moment(self, kept: AnyArray, weights: AnyArray) -> AnyArray:
+        """Of some rows, in float64; it adds up."""
 
-    def eigenbasis(self, covariance: AnyArray) -> tuple[AnyArray, AnyArray]:
-        """Its eigenvalues (r,) and eigenvectors (k, r), without directions that change nothing."""
+    def eigenbasis(self, moment: AnyArray) -> tuple[AnyArray, AnyArray]:
+        """Eigenvalues (r,) and eigenvectors (k, r) of the summed curvature of these rows.
+
+        Directions that change nothing are left out.
+        """
 
     def project(self, gradient: AnyArray) -> AnyArray:
         """Without the part along a direction that changes nothing."""
@@ -88,21 +91,21 @@ class Softmax:
 
     def curve(self, kept: AnyArray, scores: AnyArray) -> None:
         xp = array_namespace(scores)
-        scores -= xp.sum(kept * scores, axis=1, keepdims=True)
+        scores -= xp.vecdot(kept, scores)[:, None]
         scores *= kept
 
     def trace(self, kept: AnyArray) -> AnyArray:
-        return 1 - array_namespace(kept).sum(kept * kept, axis=1)
+        return 1 - array_namespace(kept).vecdot(kept, kept)
 
-    def covariance(self, kept: AnyArray, weights: AnyArray) -> AnyArray:
+    def moment(self, kept: AnyArray, weights: AnyArray) -> AnyArray:
         xp = array_namespace(kept)
-        moment = xp.astype((kept * weights[:, None]).T @ kept, xp.float64)
-        identity = xp.eye(self.outputs, dtype=xp.float64, device=device(kept))
-        return identity * xp.sum(moment, axis=1) - moment
+        scaled = kept * xp.sqrt(weights)[:, None]
+        return xp.astype(scaled.T @ scaled, xp.float64)  # NumPy does half of the work (SYRK)
 
-    def eigenbasis(self, covariance: AnyArray) -> tuple[AnyArray, AnyArray]:
-        xp = array_namespace(covariance)
-        identity = xp.eye(self.outputs, dtype=xp.float64, device=device(covariance))
+    def eigenbasis(self, moment: AnyArray) -> tuple[AnyArray, AnyArray]:
+        xp = array_namespace(moment)
+        identity = xp.eye(self.outputs, dtype=xp.float64, device=device(moment))
+        covariance = identity * xp.sum(moment, axis=1) - moment
         stacked = xp.concat([xp.ones_like(identity[:, :1]), identity[:, 1:]], axis=1)
         contrasts = xp.linalg.qr(stacked)[0][:, 1:]
         values, vectors = xp.linalg.eigh(contrasts.T @ covariance @ contrasts)
@@ -166,13 +169,13 @@ class Bernoulli:
     def trace(self, kept: AnyArray) -> AnyArray:
         return array_namespace(kept).sum(kept, axis=1)
 
-    def covariance(self, kept: AnyArray, weights: AnyArray) -> AnyArray:
+    def moment(self, kept: AnyArray, weights: AnyArray) -> AnyArray:
         xp = array_namespace(kept)
         return xp.sum(kept * weights[:, None], axis=0, dtype=xp.float64)
 
-    def eigenbasis(self, covariance: AnyArray) -> tuple[AnyArray, AnyArray]:
-        xp = array_namespace(covariance)
-        return covariance, xp.eye(self.outputs, dtype=xp.float64, device=device(covariance))
+    def eigenbasis(self, moment: AnyArray) -> tuple[AnyArray, AnyArray]:
+        xp = array_namespace(moment)
+        return moment, xp.eye(self.outputs, dtype=xp.float64, device=device(moment))
 
     def project(self, gradient: AnyArray) -> AnyArray:
         return gradient

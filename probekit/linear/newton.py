@@ -259,11 +259,11 @@ class Hessian:
 def mean_curvature(problem: Problem) -> tuple[AnyArray, AnyArray]:
     """Eigenvalues and eigenvectors of the mean curvature in the scores at the last evaluation."""
     xp = problem.rows.xp
-    covariance: Any = 0.0
+    moment: Any = 0.0
     for block in problem.blocks():
         weights = xp.astype(problem.weights[block], xp.float32)
-        covariance = covariance + problem.likelihood.covariance(problem.kept[block, :], weights)
-    values, vectors = problem.likelihood.eigenbasis(covariance)
+        moment += problem.likelihood.moment(problem.kept[block, :], weights)
+    values, vectors = problem.likelihood.eigenbasis(moment)
     return xp.clip(values, FLOOR * float(xp.max(values)) + 1e-30, None), vectors
 
 
