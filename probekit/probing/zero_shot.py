@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from probekit.arrays import Json, unit_rows
+from probekit.arrays import Array, Json, digest, unit_rows
 from probekit.backbones import load_backbone
 from probekit.embeddings import Encoding
 from probekit.errors import InputError, NotFoundError
@@ -29,6 +29,7 @@ IMAGENET = "openai-imagenet"
 SIMPLE = "simple"
 VIEW = "proj"
 BATCH = 64
+"""Texts encoded at once."""
 
 
 def zero_shot_head(
@@ -75,20 +76,19 @@ def zero_shot_head(
             f"Zero-shot needs a model of pictures and texts, such as CLIP or SigLIP; {backbone} "
             "is none. Choose another backbone (-b open_clip:ViT-B-32/laion2b_s34b_b79k)."
         )
-    size = options.batch_size or BATCH
-    columns = []
-    for number, text in enumerate(texts):
-        filled = [fill(template, text) for template in prompts]
-        starts = range(0, len(filled), size)
-        rows = np.concatenate([encoder.encode(filled[start : start + size]) for start in starts])
-        columns.append(unit_rows(np.asarray(rows, np.float64)).mean(axis=0))
-        progress(Step("encoding class names", number + 1, len(texts)))
+    columns: list[Array] = []
+    step = max(1, (options.batch_size or BATCH) // len(prompts))  # classes at once
+    for start in range(0, len(texts), step):
+        part = texts[start : start + step]
+        rows = encoder.encode([fill(template, text) for text in part for template in prompts])
+        columns += [unit_rows(each).mean(axis=0) for each in np.split(rows, len(part))]
+        progress(Step("encoding class names", len(columns), len(texts)))
     weights = unit_rows(np.stack(columns)).T
     fit: dict[str, Json] = {
         "head": "zero-shot",
-        "templates": [fill(template, "{}") for template in prompts],
-        "prompt_names": list(texts),
-        "text": encoder.identity["weights"],
+        "templates": len(prompts),
+        "prompts": digest([fill(template, text) for text in texts for template in prompts]),
+        "text_weights": encoder.identity["weights"],
     }
     return Head(
         weights=np.ascontiguousarray(weights),
