@@ -90,18 +90,16 @@ def show(
 
 
 def _print(rows: list[Row], output: CacheOutput) -> None:
-    from probekit.bench.tables import by_setting, costs_table, membership_table, setting_table
+    from probekit.bench.tables import by_setting, costs_table, extra_tables, setting_table
 
     document: dict[str, Any] = {}
     for name, part in by_setting(rows).items():
         tables = {
             "": setting_table(part),
-            ", membership": membership_table(part),
+            **{f", {title}": table for title, table in extra_tables(part).items()},
             ", what was asked": costs_table(part),
         }
         for title, table in tables.items():
-            if table is None:
-                continue
             output.print(f"{name}{title}")
             output.table(table.headers, table.rows)
             if table.note:

@@ -9,7 +9,8 @@ from pathlib import Path
 
 from probekit import __version__
 from probekit.arrays import Json, canonical_json
-from probekit.bench.experiment import NOTHING, SHADOWS, Setting
+from probekit.bench.curvature import server_curvature
+from probekit.bench.experiment import CURVATURE, NOTHING, SHADOWS, Setting
 from probekit.bench.shadows import draw_shadows, membership
 from probekit.bench.training import Training
 from probekit.cache import Cache
@@ -77,13 +78,7 @@ class Cell:
             return document
         training = folders.training(self.setting, self.seed)
         try:
-            kind, _, count = self.method.partition(":")
-            if kind == SHADOWS:
-                methods = (NOTHING, *self.setting.methods)
-                shadows = draw_shadows(training, methods, count=int(count), progress=progress)
-                measures: dict[str, Json] = {"membership": {**membership(shadows)}}
-            else:
-                measures = measure(training, self.method, progress)
+            measures = self._measure(training, progress)
         except ProbekitError as error:
             measures = {"error": str(error)}
         document = {
@@ -96,6 +91,16 @@ class Cell:
         make_folder(path.parent)
         write_json(path, document)
         return document
+
+    def _measure(self, training: Training, progress: Progress) -> dict[str, Json]:
+        kind, _, count = self.method.partition(":")
+        if kind == CURVATURE:
+            return server_curvature(training, progress)
+        if kind == SHADOWS:
+            methods = (NOTHING, *self.setting.methods)
+            shadows = draw_shadows(training, methods, count=int(count), progress=progress)
+            return {"membership": {**membership(shadows)}}
+        return measure(training, self.method, progress)
 
 
 def measure(training: Training, method: str, progress: Progress = silent) -> dict[str, Json]:

@@ -20,6 +20,8 @@ NOTHING = "nothing"
 """The row of the head before, which every method must beat."""
 SHADOWS = "shadows"
 """The row of the attack on membership, for all methods at once."""
+CURVATURE = "curvature"
+"""The row of the server's curvature beside that of the retained rows."""
 TUNING_SEED = 1000
 """Methods are tuned on a training of its own, whose test rows are taken from the training split."""
 
@@ -31,6 +33,7 @@ class Setting(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     trigger, target: the backdoor of the poisoned client; "" plants none.
     train: fields of TrainOptions, beside clients and seed.
     methods: names with options, as `unlearn --method` takes them.
+    curvature: also compare the server's curvature with that of the retained rows.
     shadows: how many trainings on random halves of the rows attack membership; 0: no attack.
     published: the paper's table to stand beside ("full_parameter.mnist").
     """
@@ -46,6 +49,7 @@ class Setting(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     train: dict[str, Any] = {}
     methods: tuple[str, ...]
     shadows: int = 0
+    curvature: bool = False
     published: str = ""
 
     def __post_init__(self) -> None:
@@ -75,14 +79,15 @@ class Setting(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
 
     @property
     def rows_to_compute(self) -> tuple[str, ...]:
-        """Doing nothing, every method, and the attack by shadows."""
-        attack = (f"{SHADOWS}:{self.shadows}",) if self.shadows else ()
-        return (NOTHING, *self.methods, *attack)
+        """Doing nothing, every method, the attack by shadows, and the server's curvature."""
+        further = [f"{SHADOWS}:{self.shadows}"] * (self.shadows > 0)
+        further += [CURVATURE] * self.curvature
+        return (NOTHING, *self.methods, *further)
 
     def training(self, seed: int) -> dict[str, Json]:
         """What determines a training: the key of its run."""
         values: dict[str, Json] = msgspec.to_builtins(self)
-        for name in ("name", "methods", "shadows", "published"):
+        for name in ("name", "methods", "shadows", "curvature", "published"):
             del values[name]
         return {**values, "seed": seed}
 

@@ -18,9 +18,9 @@ from probekit.bench.tables import (
     by_setting,
     cells_csv,
     costs_table,
+    extra_tables,
     markdown,
     mean_of,
-    membership_table,
     ordered,
     setting_table,
 )
@@ -38,8 +38,7 @@ def write_pages(experiment: Experiment, rows: Sequence[Row], folder: Path) -> li
         write_bytes(picture, draw(part))
         paths.append(picture)
         text.append(f"\n## {name}\n\n![Accuracy and backdoor by method]({picture.name})\n\n")
-        attacks = membership_table(part)
-        tables = [setting_table(part), *([] if attacks is None else [attacks]), costs_table(part)]
+        tables = [setting_table(part), *extra_tables(part).values(), costs_table(part)]
         text.append("\n".join(map(markdown, tables)))
     files = {"results.md": "".join(text), "cells.csv": cells_csv(rows)}
     for name, content in files.items():

@@ -12,7 +12,7 @@ from typing import Any
 
 from scipy.stats import t as students_t
 
-from probekit.bench.experiment import SHADOWS
+from probekit.bench.experiment import CURVATURE, SHADOWS
 from probekit.bench.published import published_values
 from probekit.bench.run import Row
 from probekit.bench.tuning import aim
@@ -86,7 +86,7 @@ def _mean_aim(row: Row) -> float:
 
 def setting_table(rows: Sequence[Row]) -> Table:
     """The methods of one setting, nearest to retraining first."""
-    rows = [row for row in rows if not row.method.startswith(SHADOWS)]
+    rows = [row for row in rows if row.method.partition(":")[0] not in (SHADOWS, CURVATURE)]
     setting = rows[0].setting
     published = published_values(setting.published)
     lines = []
@@ -110,6 +110,25 @@ def setting_table(rows: Sequence[Row]) -> Table:
             values = published.get(row.method.partition(":")[0], ("", ""))
             lines[position] = (*lines[position], *values)
     return Table(headers, tuple(lines), _note(rows))
+
+
+def extra_tables(rows: Sequence[Row]) -> dict[str, Table]:
+    """What a setting measures beside its methods, by title; means over seeds."""
+    tables = {"membership": membership_table(rows), "the server's curvature": curvature_table(rows)}
+    return {title: table for title, table in tables.items() if table is not None}
+
+
+def curvature_table(rows: Sequence[Row]) -> Table | None:
+    documents: list[Any] = [cell.get("curvature") for row in rows for cell in row.cells.values()]
+    tables = [document for document in documents if document is not None]
+    if not tables:
+        return None
+    lines = [(name, format_number(fmean(table[name] for table in tables))) for name in tables[0]]
+    note = (
+        "A random vector says nothing of the directions of a removal; where the relative error is "
+        "below 1/2, one step with the server's curvature is sure to help."
+    )
+    return Table(("", "value"), tuple(lines), note)
 
 
 def membership_table(rows: Sequence[Row]) -> Table | None:
