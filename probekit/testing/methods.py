@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
 
@@ -116,18 +116,20 @@ class MethodCoverage:
     lacking: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
-def check_method(method: Unlearner | str) -> MethodCoverage:
+def check_method(
+    method: Unlearner | str, runs: Iterable[ExampleRun] | None = None
+) -> MethodCoverage:
     """Raise ConformanceError for the first thing that removals rely on and is not so.
 
     method: a method, or its name as after --method.
+    runs: what it is tried on, with a client LEAVER; None: heads that every trainer trained.
     """
     unlearner = configured(method) if isinstance(method, str) else method
     tried = []
     lacking = {}
-    for name in TRAINERS:
-        run = example_run(name)
+    for run in runs or map(example_run, TRAINERS):
         for target, request in example_requests(run).items():
-            title = f"{target} of {name}"
+            title = f"{target} of {run.name}"
             needed = missing(unlearner, run.removal(request))
             if needed:
                 lacking[title] = tuple(needed)
@@ -243,16 +245,16 @@ class _Trial:
 
 def _reduced(run: ExampleRun, request: Request) -> dict[str, Removal]:
     """The same removal with one thing missing."""
-    everybody = Federation.of(InProcess(run.clients), run.state.model)
-    parts = collect_stats(everybody)
-    retained = {name: part for name, part in parts.items() if name != LEAVER}
-    statistics = KeptFirst(retained, InProcess({LEAVER: run.clients[LEAVER]}))
     removals = {
         "retained clients": run.removal(request, online=lambda name: name == LEAVER),
-        "retained clients with rows": run.removal(request, transport=statistics),
         "rows on the server": run.removal(request, server=False),
         "anything kept": run.removal(request, state=replace(run.state, kept=())),
     }
+    if isinstance(run.state.model, LinearModel):
+        parts = collect_stats(Federation.of(InProcess(run.clients), run.state.model))
+        retained = {name: part for name, part in parts.items() if name != LEAVER}
+        statistics = KeptFirst(retained, InProcess({LEAVER: run.clients[LEAVER]}))
+        removals["retained clients with rows"] = run.removal(request, transport=statistics)
     if request.clients:
         removals["the forgotten client"] = run.removal(request, online=lambda name: name != LEAVER)
         removals["anybody"] = run.removal(request, online=lambda name: False)

@@ -69,19 +69,21 @@ class Trained:
         return list(vector.split([weight.numel() for weight in self.loops.module.parameters()]))
 
 
-@pytest.fixture(scope="module", params=PLANS)
-def plan(request: pytest.FixtureRequest) -> LocalPlan:
-    return PLANS[request.param]
+PROBLEMS = [
+    ("mlp:5-4", "linearized", "all rows"),
+    ("mlp:5-4", "conventional", "momentum"),
+    ("mlp:5-4", "conventional", "adam"),
+    ("pooled", "linearized", "momentum"),
+    ("pooled", "linearized", "adam"),
+    ("pooled", "conventional", "all rows"),
+]
 
 
-@pytest.fixture(
-    scope="module",
-    params=[(name, linearize) for name in ("mlp:5-4", "pooled") for linearize in (True, False)],
-    ids=lambda pair: f"{'linearized' if pair[1] else 'conventional'} {pair[0]}",
-)
-def trained(request: pytest.FixtureRequest, plan: LocalPlan) -> Trained:
-    network, linearize = request.param
-    problem = make_problem(network, linearize=linearize, plan=plan)
+@pytest.fixture(scope="module", params=PROBLEMS, ids=", ".join)
+def trained(request: pytest.FixtureRequest) -> Trained:
+    network, kind, plan_name = request.param
+    plan = PLANS[plan_name]
+    problem = make_problem(network, linearize=kind == "linearized", plan=plan)
     trainer = FedAvg(ROUNDS, plan, keep=frozenset({"history"}))
     return Trained(problem, trainer.train(problem.asked, ridge=RIDGE))
 

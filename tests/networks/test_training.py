@@ -51,9 +51,11 @@ def check_fedavg(problem: Problem, *, rounds: int = 3, uniform: bool = False) ->
     assert relative_error(state.params - start, expected.numpy()) < 1e-10
 
 
-@pytest.mark.parametrize("plan", PLANS)
 @pytest.mark.parametrize("linearize", [True, False])
-@pytest.mark.parametrize("network", ["mlp:5-4", "pooled", "residual"])
+@pytest.mark.parametrize(
+    ("network", "plan"),
+    [(name, plan) for name in ("mlp:5-4", "pooled") for plan in PLANS] + [("residual", "momentum")],
+)
 def test_fedavg_is_a_loop_over_torchs_optimizers(network: str, linearize: bool, plan: str) -> None:
     check_fedavg(make_problem(network, linearize=linearize, plan=PLANS[plan]))
 
