@@ -258,6 +258,11 @@ def import_object(text: str) -> Any:
         raise NotFoundError(
             f"{text} cannot be imported: {error}. Check the spelling and the working directory."
         ) from error
+    except (Exception, SystemExit) as error:  # whatever a user's module does
+        raise InputError(
+            f"{module_name} must be a module that can be imported; it raised "
+            f"{type(error).__name__}: {error}. Mend it."
+        ) from error
     if not hasattr(module, attribute):
         public = [name for name in vars(module) if not name.startswith("_")]
         raise NotFoundError(

@@ -118,7 +118,7 @@ class Own:
             module: object = factory(**self._arguments(factory, options))
         except ProbekitError:
             raise
-        except Exception as error:  # whatever a user's function does
+        except (Exception, SystemExit) as error:  # whatever a user's function does
             raise InputError(
                 f"{self.name} must build a network; it raised {type(error).__name__}: {error}. "
                 "Check its options."
@@ -157,12 +157,11 @@ def architecture(name: str, shape: tuple[int, ...], classes: int) -> Architectur
     if kind == "py":
         return Own(name, classes)
     if kind == "mlp":
-        try:
-            hidden = [int(size) for size in (options or "100-50").split("-")]
-        except ValueError as error:
+        hidden = [int(size) for size in (options or "100-50").split("-") if size.isdecimal()]
+        if min(hidden, default=0) < 1 or "-".join(map(str, hidden)) != (options or "100-50"):
             raise InputError(
                 f"mlp takes the sizes of its hidden layers; found {options!r}. Write mlp:500-100."
-            ) from error
+            )
         return Mlp((math.prod(shape), *hidden, classes))
     if kind == "cnn" and not options:
         if len(shape) != 3 or shape[1] != shape[2]:
@@ -172,6 +171,12 @@ def architecture(name: str, shape: tuple[int, ...], classes: int) -> Architectur
             )
         return Cnn(shape[0], shape[1], classes)
     raise NotFoundError(f"Unknown network {name!r}. Known: {NAMES}.")
+
+
+def check_name(name: str) -> None:
+    """Refuse what names no network, before any work; own code is imported."""
+    if isinstance(architecture(name, (3, 32, 32), 2), Own):
+        _parsed(name)
 
 
 @lru_cache(maxsize=8)
@@ -195,7 +200,8 @@ def initialized(architecture: Architecture, seed: int) -> nn.Module:
 
 
 def count_parameters(module: nn.Module) -> int:
-    return sum(parameter.numel() for parameter in module.parameters())
+    """Of those that are trained."""
+    return sum(parameter.numel() for parameter in module.parameters() if parameter.requires_grad)
 
 
 def parameter_count(architecture: Architecture) -> int:

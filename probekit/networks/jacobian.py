@@ -187,19 +187,27 @@ def _joined(parts: Parts) -> Tensor:
     return torch.cat([part.reshape(-1) for part in parts])
 
 
+def trained_parameters(module: nn.Module) -> dict[str, nn.Parameter]:
+    """Those that require gradients; tied ones once."""
+    return {name: tensor for name, tensor in module.named_parameters() if tensor.requires_grad}
+
+
 def places(module: nn.Module) -> dict[str, Place]:
-    """Where each parameter stands in one flat vector, and its shape; tied ones stand there once."""
+    """Where each trained parameter stands in one flat vector, and its shape."""
     spans: dict[str, Place] = {}
     first = 0
-    for name, parameter in module.named_parameters():
+    for name, parameter in trained_parameters(module).items():
         spans[name] = (slice(first, first + parameter.numel()), tuple(parameter.shape))
         first += parameter.numel()
     return spans
 
 
 def frozen_buffers(module: nn.Module) -> dict[str, Tensor]:
-    """The buffers that values depend on in eval mode, which are real numbers."""
-    return {name: buffer for name, buffer in module.named_buffers() if buffer.is_floating_point()}
+    """What values depend on and training leaves: buffers of real numbers, frozen parameters."""
+    buffers = dict(module.named_buffers())
+    frozen = {name: part for name, part in module.named_parameters() if not part.requires_grad}
+    tensors = {**buffers, **frozen}
+    return {name: tensor for name, tensor in tensors.items() if tensor.is_floating_point()}
 
 
 def flatten(tensors: Mapping[str, Tensor]) -> Array:
@@ -292,8 +300,9 @@ def outputs_of_samples(network: FlatModule, flat: Tensor, inputs: Tensor) -> Ten
         raise
     except Exception as error:  # whatever a module does with such samples
         raise InputError(
-            f"A network must take samples of shape {tuple(inputs.shape[1:])}; it raised "
-            f"{_first_line(error)} Take a network for these, or encode other samples (pixels:SIDE)."
+            f"A network must take samples of shape {tuple(inputs.shape[1:])}, as {inputs.dtype}; "
+            f"it raised {_first_line(error)} Take a network for these, or encode other samples "
+            "(pixels:SIDE)."
         ) from error
 
 

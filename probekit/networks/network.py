@@ -24,6 +24,7 @@ from probekit.networks.jacobian import (
     frozen_buffers,
     outputs_of_samples,
     rows_at_once,
+    trained_parameters,
     unflatten,
 )
 from probekit.objective import CrossEntropy, Loss, Place, Pull, Selection, Squares
@@ -209,7 +210,7 @@ class Network:
 
     def random_start(self, seed: int) -> Array:
         """As torch draws the weights of each layer."""
-        return flatten(dict(initialized(self.architecture, seed).named_parameters()))
+        return flatten(trained_parameters(initialized(self.architecture, seed)))
 
     def check_rows(self, client: str, width: int, outputs: int) -> None:
         if (width, outputs) != (math.prod(self.sample_shape), self.classes):

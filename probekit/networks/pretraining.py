@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass, replace
 from pathlib import Path
+from textwrap import shorten
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from probekit.arrays import Array
 from probekit.embeddings import EmbeddingSet
@@ -21,6 +24,7 @@ from probekit.networks.jacobian import (
     flatten,
     frozen_buffers,
     rows_at_once,
+    trained_parameters,
 )
 from probekit.networks.network import (
     Center,
@@ -102,9 +106,8 @@ class _Start(NamedTuple):
 
 def _check_start(module: nn.Module, sample_shape: tuple[int, ...], classes: int) -> _Start:
     """What training starts from; refuses networks that cannot be trained."""
-    if not any(True for _ in module.parameters()):
-        raise InputError("A network must have parameters; this one has none. Give it a layer.")
-    weights = flatten(dict(module.named_parameters()))
+    _check_parameters(module)
+    weights = flatten(trained_parameters(module))
     buffers = flatten(frozen_buffers(module))
     network = flat_module(module, buffers, np.arange(classes), "float64")
     flat = network.tensor(weights)
@@ -112,6 +115,21 @@ def _check_start(module: nn.Module, sample_shape: tuple[int, ...], classes: int)
     canary = check_module(network, flat, samples)
     rows_at_once(network, flat, samples)
     return _Start(weights, buffers, as_array(canary))
+
+
+def _check_parameters(module: nn.Module) -> None:
+    if not trained_parameters(module):
+        raise InputError(
+            "A network must have parameters that require gradients; this one has none. Give it a "
+            "layer, or call .requires_grad_()."
+        )
+    for name, parameter in module.named_parameters():
+        if is_lazy(parameter) or not parameter.is_floating_point():
+            kind = "no shape yet" if is_lazy(parameter) else str(parameter.dtype)
+            raise InputError(
+                f"A network's parameters must be real numbers with a shape; {name} has {kind}. "
+                "Replace that layer (nn.LazyLinear by nn.Linear)."
+            )
 
 
 def pretrain(
@@ -150,27 +168,29 @@ def pretrain(
 def load_weights(module: nn.Module, path: Path) -> None:
     """A state dict (safetensors, or a .pt file without code) into a module, strictly."""
     if not path.is_file():
-        raise NotFoundError(f"No weights at {path}. Pass a .safetensors or .pt file.")
+        raise NotFoundError(f"No weights at {path}. Pass a state dict (--weights FILE).")
     try:
         if path.suffix == ".safetensors":
             from safetensors.torch import load_file
 
             tensors = load_file(path)
         else:
-            tensors = torch.load(path, map_location="cpu", weights_only=True)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # what torch thinks of other pickles
+                tensors = torch.load(path, map_location="cpu", weights_only=True)
             tensors = tensors.get("state_dict", tensors)
     except Exception as error:
         raise CorruptError(
             f"Weights are a state dict, as safetensors or torch.save writes it; {path} cannot be "
-            f"read ({type(error).__name__}). Save module.state_dict()."
+            f"read ({type(error).__name__}). Save module.state_dict() (--weights FILE)."
         ) from error
     try:
         module.load_state_dict(tensors)
     except (RuntimeError, TypeError, AttributeError) as error:
-        reason = " ".join(str(error).split())[:200]
+        reason = shorten(" ".join(str(error).split()), 200, placeholder=" ...")
         raise InputError(
-            f"Weights must be those of the network; {path.name} has others: {reason} Pass the "
-            "file of this architecture."
+            f"Weights must be those of the network; {path.name} has others: {reason} Pass "
+            "those of this architecture (--weights FILE)."
         ) from error
 
 

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import numpy as np
 
-from probekit.errors import InputError
 from probekit.networks.architectures import architecture, trust
 from probekit.networks.network import LinearizedNetwork, Network
 from probekit.networks.pretraining import Pretraining, network_model
@@ -21,11 +20,6 @@ def first_network(
 ) -> Network:
     """The network before training: drawn by the seed or read, then pretrained on server rows."""
     options = data.description.options
-    if not options.linearize and not data.is_classes and options.head == "logistic":
-        raise InputError(
-            "A conventional network by cross-entropy needs classes; found targets. Pass "
-            "--head ridge."
-        )
     name = options.network or ""
     trust(name)
     shape = data.encoding.sample_shape or (data.description.width,)

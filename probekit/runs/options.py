@@ -30,6 +30,7 @@ AUTO = ("auto", "auto:gcv")
 SOLVED = 0.1
 """Trainers that end at the minimum end well within the tolerance of `verify`."""
 LINEARIZED_RIDGE = 0.01
+PRETRAIN_EPOCHS = 10
 LINEARIZED = "cg"
 CONVENTIONAL = "fedavg:rounds=20,epochs=1,batch_size=32,optimizer=adam,rate=1e-3"
 
@@ -127,14 +128,15 @@ class TrainOptions:
     seed: int = 0
     network: str | None = None
     linearize: bool = True
-    pretrain_epochs: int = 10
+    pretrain_epochs: int = PRETRAIN_EPOCHS
     center: Center = "wp"
     weights: str | None = None
 
     def __post_init__(self) -> None:
         conventional = self.network is not None and not self.linearize
         object.__setattr__(self, "head", self.head or ("logistic" if conventional else "ridge"))
-        object.__setattr__(self, "keep", self.keep or ("nothing" if self.network else "statistics"))
+        kept = "statistics" if self.network is None else "nothing"
+        object.__setattr__(self, "keep", self.keep or kept)
         check_choice("--head", self.head, HEADS)
         check_choice("--center", self.center, ("wp", "zero"))
         check_choice("--intercept", self.intercept or "free", INTERCEPTS)
@@ -178,10 +180,21 @@ class TrainOptions:
     def _check_network(self) -> None:
         if self.pretrain_epochs < 0:
             raise InputError(f"--pretrain-epochs must be 0 or more; found {self.pretrain_epochs}.")
+        given = {
+            "--no-linearize": not self.linearize,
+            "--center": self.center != "wp",
+            "--weights": self.weights is not None,
+            "--pretrain-epochs": self.pretrain_epochs != PRETRAIN_EPOCHS,
+        }
         if self.network is None:
-            if not self.linearize:
-                raise InputError("--no-linearize is about a network; found none. Pass --network.")
+            for flag in filter(given.get, given):
+                raise InputError(f"{flag} is about a network; found none. Pass --network.")
             return
+        if given["--no-linearize"] and given["--center"]:
+            raise InputError(
+                f"--center is about linearized networks; found {self.center!r} beside "
+                "--no-linearize. Drop one of them."
+            )
         if self.intercept == "free":
             raise InputError("The ridge of a network is on all parameters; drop --intercept free.")
 

@@ -270,6 +270,10 @@ def plan_training(
     weights_file = None if weights is None else Path(weights).expanduser()
     if weights_file is not None:
         settings = replace(settings, weights=weights_digest(weights_file))
+    if settings.network is not None:
+        from probekit.networks.architectures import check_name
+
+        check_name(settings.network)
     attack = None if poison is None else Poison.parse(poison)
     store = cache if isinstance(cache, Cache) else Cache(cache)
     parts = read_rows(data, cache=store, backbone=backbone, test=test, progress=progress, **reading)
@@ -285,6 +289,10 @@ def plan_training(
         keys = frozenset(_column(rows, "key")[: len(own)][own].tolist())
         poisoned = _poisoned(data, backbone, attack, keys, splits.train, store, reading, progress)
         rows, _, _ = _joined(replace(splits, train=poisoned), run_id, store)
+    if rows.targets is not None and settings.head == "logistic":
+        raise InputError(
+            f"Cross-entropy needs classes; {rows.source} has targets. Pass --head ridge."
+        )
     held = RunRows.of(rows, clients=owners, roles=roles)
     clients = len(held.counts())
     if settings.at_least is not None and settings.at_least > clients:
@@ -446,7 +454,7 @@ def _poisoned(
 
 def weights_digest(path: Path) -> str:
     if not path.is_file():
-        raise NotFoundError(f"No weights at {path}. Pass a .safetensors or .pt file.")
+        raise NotFoundError(f"No weights at {path}. Pass a state dict (--weights FILE).")
     return sha256_file(path)
 
 

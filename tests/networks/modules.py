@@ -314,6 +314,27 @@ def no_parameters() -> nn.Module:
     return nn.Flatten()
 
 
+def lazy(num_classes: int) -> nn.Module:
+    return nn.LazyLinear(num_classes)
+
+
+def complex_numbers(num_classes: int) -> nn.Module:
+    return nn.Linear(4, num_classes, dtype=torch.complex64)
+
+
+def frozen(num_classes: int) -> nn.Module:
+    return nn.Linear(4, num_classes).requires_grad_(False)
+
+
+def frozen_trunk(num_classes: int) -> nn.Module:
+    trunk = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Tanh()).requires_grad_(False)
+    return nn.Sequential(trunk, nn.Linear(6, num_classes))
+
+
+def leaving(num_classes: int) -> nn.Module:
+    raise SystemExit(num_classes)
+
+
 def no_module(num_classes: int) -> object:
     return {"classes": num_classes}
 

@@ -23,6 +23,7 @@ from probekit.networks.network import LinearizedNetwork, Network
 from probekit.networks.pretraining import Pretraining, load_weights, network_model, pretrain
 from probekit.objective import Squares
 from probekit.progress import Step
+from probekit.records import dump, parse
 from tests.networks.modules import CLASSES, model_of, samples_of
 
 REFUSED = {
@@ -40,8 +41,15 @@ REFUSED = {
     "infinite": ("outputs must be finite; found others. Check its weights", InputError),
     "many_outputs": ("each of 3 classes or targets; this one has 7.*num_classes", InputError),
     "few_outputs": ("each of 3 classes or targets; this one has 2.*num_classes", InputError),
-    "other_samples": (r"samples of shape \(4,\); it raised RuntimeError.* Take a net", InputError),
-    "no_parameters": ("must have parameters; this one has none. Give it a layer", InputError),
+    "other_samples": (
+        r"samples of shape \(4,\), .*; it raised RuntimeError.* Take a net",
+        InputError,
+    ),
+    "no_parameters": ("have parameters .* this one has none. Give it a layer", InputError),
+    "lazy": ("weight has no shape yet. Replace that layer .nn.LazyLinear by", InputError),
+    "complex_numbers": ("must be real numbers.* weight has torch.complex64", InputError),
+    "frozen": (r"that require gradients; this one has none.*\.requires_grad_\(\)", InputError),
+    "leaving": ("must build a network; it raised SystemExit: 3. Check its options", InputError),
     "no_module": ("must return a torch module; it returned {'classes': 3}", InputError),
     "failing": ("must build a network; it raised KeyError.* Check its options", InputError),
     "sized:depth=3": ("must build a network; it raised TypeError.*'depth'", InputError),
@@ -151,6 +159,22 @@ def test_batch_norm_learns_its_statistics_and_freezes_them() -> None:
     np.testing.assert_allclose(model.outputs(rows).at(model.weights)[0], expected, atol=1e-6)
 
 
+def test_what_is_frozen_stays() -> None:
+    model = model_of("frozen_trunk", pretraining=Pretraining(blobs(), 3), linearize=False)
+    assert model.shape == (6 * CLASSES + CLASSES,)
+    module = initialized(model.architecture, 0)
+    before = [parameter.clone() for parameter in module[0].parameters()]
+    pretrain(module, Pretraining(blobs(), 3), (4,))
+    assert all(map(torch.equal, before, module[0].parameters()))
+    with torch.no_grad():
+        for parameter in module[1].parameters():
+            parameter += 0.1
+    again = parse(dump(model), Network, max_bytes=10**6)
+    rows = samples_of(model, 5)
+    scores = module(torch.tensor(rows.to_numpy(), dtype=torch.float32)).detach().numpy()
+    np.testing.assert_allclose(again.outputs(rows).at(model.weights + 0.1)[0], scores, atol=1e-6)
+
+
 def test_targets_are_fitted_by_their_squares() -> None:
     rows = blobs()
     targets = rows.to_numpy() @ np.random.default_rng(0).standard_normal((4, CLASSES))
@@ -207,7 +231,7 @@ def test_other_files_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.chdir(tmp_path)
     module = Mlp((4, 5, 3)).build()
     state = dict(module.state_dict())
-    with pytest.raises(NotFoundError, match=r"No weights at .*none.pt. Pass a .safetensors"):
+    with pytest.raises(NotFoundError, match=r"No weights at .*none.pt. Pass a state dict"):
         load_weights(module, tmp_path / "none.pt")
     contents = {
         "code.pt": pickle.dumps(Payload()),
@@ -230,7 +254,9 @@ def test_other_files_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     }
     for name, (tensors, reason) in others.items():
         torch.save(tensors, tmp_path / name)
-        with pytest.raises(InputError, match=f"{name} has others: .*{reason}.* Pass the") as caught:
+        with pytest.raises(
+            InputError, match=f"{name} has others: .*{reason}.* Pass those"
+        ) as caught:
             load_weights(module, tmp_path / name)
         assert "\n" not in str(caught.value)
 
