@@ -96,7 +96,7 @@ def saved(tmp_path_factory: pytest.TempPathFactory, configs: Path) -> Saved:
     return save
 
 
-def load(name: str, **options: str) -> TorchBackbone:
+def load(name: str, **options: Any) -> TorchBackbone:
     backbone = load_backbone(f"open_clip:{name}", device="cpu", **options)
     assert isinstance(backbone, TorchBackbone)
     return backbone
@@ -362,6 +362,39 @@ def test_files_that_are_no_weights_are_refused(
     (tmp_path / "weights.npz").write_bytes(b"")
     with pytest.raises(NotFoundError):
         find("ViT-B-32", tmp_path / "weights.npz")
+
+
+TEXTS = ["a cat", "two dogs and a very long text that is cut to eight tokens", "x"]
+
+
+@pytest.mark.parametrize("settings", [{}, {"quick_gelu": True}, {"custom_text": True}])
+@torch.no_grad()
+def test_texts_are_encoded_as_open_clip_does(tmp_path: Path, settings: dict[str, Any]) -> None:
+    text = {**TEXT, "vocab_size": 49408}
+    document = {"embed_dim": 12, "vision_cfg": VIT, "text_cfg": text, **settings}
+    (tmp_path / "tiny-texts.json").write_text(json.dumps(document))
+    open_clip.add_model_config(tmp_path)
+    torch.manual_seed(5)
+    model = open_clip.create_model("tiny-texts").eval()
+    folder = tmp_path / "model"
+    folder.mkdir()
+    saved_config = {"model_cfg": document, "preprocess_cfg": SQUASH}
+    (folder / "open_clip_config.json").write_text(json.dumps(saved_config))
+    save_file(model.state_dict(), folder / "open_clip_model.safetensors")
+    backbone = load(f"local-dir:{folder}", kind="text", prompt="see ")
+    assert (backbone.kind, list(backbone.views)) == ("text", ["proj"])
+    prompted = [f"see {text}" for text in TEXTS]
+    expected = model.encode_text(open_clip.get_tokenizer("tiny-texts")(prompted))
+    np.testing.assert_allclose(backbone.encode(TEXTS), expected.numpy(), atol=1e-5)
+    assert not any(key.startswith("visual.") for key in backbone.model.state_dict())
+    bare = load(f"local-dir:{folder}", kind="text")
+    assert bare.identity != backbone.identity
+    pictures = load(f"local-dir:{folder}")
+    assert pictures.temperature == pytest.approx(1 / model.logit_scale.exp().item())
+    with pytest.raises(InputError):
+        load(f"local-dir:{folder}", kind="text", max_length=8)
+    with pytest.raises(NotFoundError):
+        load(f"local-dir:{folder}#cls", kind="text")
 
 
 def test_published_weights_have_the_activation_that_they_were_trained_with() -> None:

