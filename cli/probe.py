@@ -92,6 +92,7 @@ def probe(
         "(default: ridge,logistic; of a protocol its own).",
         default="",
     ),
+    against: str | None = flag("A head or backbone: differences from it on the same rows."),
     csv: Path | None = flag("Write every number to this CSV file."),
     markdown: Path | None = flag("Write the table to this Markdown file."),
     report: Path | None = flag("Write one HTML page with pictures."),
@@ -111,6 +112,7 @@ def probe(
         data,
         backbone=backbone or None,
         cache=output.open_cache(),
+        against=against,
         record=record,
         reuse=save is None,
         progress=output.progress,
@@ -118,6 +120,10 @@ def probe(
         **({"heads": heads} if heads else {}),
         **keywords(fitting, reading),
     )
+    if result.differences:
+        headers, *rows = result.differences_table()
+        output.print()
+        output.table(headers, rows)
     for sentence in result.legend:
         output.print(sentence)
     output.warn(*result.notes)

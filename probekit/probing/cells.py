@@ -4,18 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from probekit import __version__
-from probekit.arrays import Json, digest
+from probekit.arrays import Json, content_id, digest
 from probekit.embeddings import SHOWN_ROWS
 from probekit.errors import ProbekitError
+from probekit.evaluation.intervals import Sampling
+from probekit.evaluation.metrics import Predictions
 from probekit.heads import Head
 from probekit.probing.controls import CONTROLS, control_rows, is_suspicious
-from probekit.probing.evaluate import Evaluation, WrongRow, evaluate, most_wrong
+from probekit.probing.evaluate import (
+    Evaluation,
+    WrongRow,
+    evaluate,
+    most_wrong,
+    predictions_of,
+)
 from probekit.probing.few_shot import FewShot, few_shot
 from probekit.probing.heads import Fitted, fit_head, is_standardized
 from probekit.probing.options import ProbeOptions
@@ -33,6 +41,23 @@ DEFAULT_HEADS = {
 }
 
 
+IN_MEMORY: tuple[str, ...] = ("fitted", "hits", "predictions", "basis")
+"""Fields of a cell that are neither reported nor recorded as they are."""
+
+
+@dataclass(frozen=True, eq=False)
+class Basis:
+    """The rows that a cell is evaluated on (the digest of their ids), and how they were drawn."""
+
+    rows: str
+    sampling: Sampling
+
+    @classmethod
+    def of(cls, rows: ProbeRows, options: ProbeOptions) -> Self:
+        ids = np.ascontiguousarray(rows.evaluated.ids).tobytes()
+        return cls(content_id("rows", ids).hex(), rows.sampling(options))
+
+
 @dataclass(frozen=True, eq=False)
 class Cell:
     """One head on one dataset and backbone: an evaluation, or the error that prevented it.
@@ -42,6 +67,8 @@ class Cell:
     fit: what the head was fitted with: ridge and ridge_choice, or k.
     fitted: the head fitted on all training rows; k-NN has no weights and no Head.
     hits: of the evaluated rows (classes only), whether they are predicted right.
+    predictions: kept where the primary metric needs more than hits.
+    basis: the evaluated rows, for a comparison with another cell.
     """
 
     data: str
@@ -68,9 +95,15 @@ class Cell:
     most_wrong: tuple[WrongRow, ...] = ()
     reliability: tuple[ConfidenceBin, ...] = ()
     hits: NDArray[np.bool_] | None = None
+    predictions: Predictions | None = None
+    basis: Basis | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        return asdict(replace(self, fitted=None, hits=None), dict_factory=_reported)
+        return asdict(self.without_rows(), dict_factory=_reported)
+
+    def without_rows(self) -> Self:
+        """Without what is kept in memory only."""
+        return replace(self, fitted=None, hits=None, predictions=None, basis=None)
 
 
 def _reported(items: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -78,7 +111,7 @@ def _reported(items: list[tuple[str, Any]]) -> dict[str, Any]:
     return {
         name: value.tolist() if isinstance(value, np.ndarray) else value
         for name, value in items
-        if name not in ("fitted", "hits", "decimal")
+        if name not in (*IN_MEMORY, "decimal")
     }
 
 
@@ -99,6 +132,10 @@ class PlannedCell:
         if self.controls:
             return _probe_control(self.cell, self.rows, options, self.controls)
         return _probe_head(self.cell, self.rows, options)
+
+    def with_basis(self, cell: Cell, options: ProbeOptions) -> Cell:
+        assert isinstance(self.rows, ProbeRows)
+        return replace(cell, basis=Basis.of(self.rows, options))
 
     def key(self, options: ProbeOptions) -> str:
         """The digest of all that determines the cell."""
@@ -143,22 +180,31 @@ def compute_cells(
     record: Record | None = None,
     *,
     reuse: bool = True,
+    compared: bool = False,
 ) -> Iterator[tuple[Cell, ProbekitError | None]]:
-    """Every cell as soon as it is computed, or read from the record; one that fails says why."""
+    """Every cell as soon as it is computed, or read from the record; one that fails says why.
+
+    compared: cells that can be compared are needed; of recorded ones, those that have hits.
+    """
     for plan in planned:
         key = "" if record is None else plan.key(options)
         recorded = record.cell(key) if record is not None and reuse else None
-        if recorded is not None:
-            yield replace(recorded, data=plan.cell.data), None
+        if recorded is not None and not (compared and needs_predictions(recorded)):
+            yield plan.with_basis(replace(recorded, data=plan.cell.data), options), None
             continue
         try:
-            cell = plan.compute(options)
+            cell = plan.with_basis(plan.compute(options), options)
         except ProbekitError as error:
             yield replace(plan.cell, error=str(error)), error
             continue
         if record is not None:
             record.add(key, cell)
         yield cell, None
+
+
+def needs_predictions(cell: Cell) -> bool:
+    """Whether hits are not enough to compare it with another cell."""
+    return cell.evaluation is not None and cell.evaluation.metric != "accuracy"
 
 
 def _describe(rows: ProbeRows, splits: RowSplits, data: str) -> Cell:
@@ -237,7 +283,7 @@ def _with_evaluation(cell: Cell, fitted: Fitted, rows: ProbeRows, options: Probe
     normalize = fitted.head.normalize
     if is_standardized(cell.head, options):
         normalize = options.normalize
-    return replace(
+    cell = replace(
         _with_rows(cell, rows),
         normalize=normalize,
         fit=fitted.head.fit,
@@ -245,6 +291,10 @@ def _with_evaluation(cell: Cell, fitted: Fitted, rows: ProbeRows, options: Probe
         reliability=bins,
         hits=hits,
     )
+    if not needs_predictions(cell):
+        return cell
+    predictions = predictions_of(fitted.scores, rows, fitted.probabilities)
+    return replace(cell, predictions=predictions)
 
 
 def _with_rows(cell: Cell, rows: ProbeRows) -> Cell:

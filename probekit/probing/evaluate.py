@@ -56,7 +56,7 @@ def evaluate(
 ) -> Evaluation:
     """Evaluate scores of `rows.evaluated`; probabilities: of the classes, (n, k), if there are."""
     sampling = rows.sampling(options)
-    predictions = _predictions(scores, rows, probabilities)
+    predictions = predictions_of(scores, rows, probabilities)
     names = _usual_metrics(predictions, scores.shape[1])
     primary = options.metric or names[0]
     if options.metric is None and rows.task == "classes" and predictions.shares[0] > HALF:
@@ -87,7 +87,7 @@ def evaluate(
     )
 
 
-def _predictions(
+def predictions_of(
     scores: Array, rows: ProbeRows, probabilities: Array | None
 ) -> metrics.Predictions:
     """Classes that only test rows have get no score and no probability."""

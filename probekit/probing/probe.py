@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from probekit.errors import InputError, ProbekitError
-from probekit.probing.cells import Cell, PlannedCell, compute_cells, plan_cells
+from probekit.probing.against import check_baseline, differences
+from probekit.probing.cells import DEFAULT_HEADS, Cell, PlannedCell, compute_cells, plan_cells
 from probekit.probing.controls import CONTROLS
 from probekit.probing.options import ProbeOptions
 from probekit.probing.record import Record
@@ -36,6 +37,7 @@ def probe(
     test: object = None,
     groups: object = None,
     cache: Cache | Path | str | None = None,
+    against: str | None = None,
     record: Path | str | None = None,
     reuse: bool = True,
     progress: Progress = silent,
@@ -51,6 +53,8 @@ def probe(
         folds. A validation split chooses C and joins the training rows then.
     groups: a value for each row in memory; what belongs together is left out together. For a
         column of the data pass group_column.
+    against: a head or backbone; the result's `differences` are the other cells less it, on the
+        same rows.
     record: a file of JSON lines to which every finished cell is added; one that it has already is
         not computed again (reuse=False: it is; its head is not in the file).
     log: called with each row of the result's table, a dict, as soon as it is computed.
@@ -69,6 +73,9 @@ def probe(
         )
     for name in backbones:
         _check_view(name, settings)
+    if against is not None:
+        heads = settings.heads or DEFAULT_HEADS["classes"]
+        check_baseline(against, heads, [_title(name) for name in backbones])
     from probekit.cache import Cache
 
     reading |= {"cache": cache if isinstance(cache, Cache) else Cache(cache), "progress": progress}
@@ -80,7 +87,10 @@ def probe(
         controls = len(CONTROLS) * len(sources) if settings.controls else 0
         for name in backbones:
             planned = _plan(source, name, settings, reading, controls=controls)
-            for cell, error in compute_cells(planned, settings, finished, reuse=reuse):
+            computed = compute_cells(
+                planned, settings, finished, reuse=reuse, compared=against is not None
+            )
+            for cell, error in computed:
                 cells.append(cell)
                 errors += [] if error is None else [error]
                 controls = 0 if cell.control else controls
@@ -89,7 +99,8 @@ def probe(
     if errors and all(cell.error for cell in cells):
         raise errors[0]
     ordered = sorted(cells, key=lambda cell: bool(cell.control))
-    return ProbeResult(tuple(ordered), protocol=settings.protocol)
+    compared = () if against is None else differences(ordered, against)
+    return ProbeResult(tuple(ordered), settings.protocol, compared)
 
 
 def _plan(

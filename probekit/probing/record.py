@@ -6,7 +6,7 @@ import json
 import os
 from base64 import b64decode, b64encode
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ import numpy as np
 
 from probekit.errors import CorruptError
 from probekit.files import storage_errors
-from probekit.probing.cells import Cell
+from probekit.probing.cells import IN_MEMORY, Cell
 from probekit.probing.evaluate import Evaluation, WrongRow
 from probekit.probing.few_shot import FewShot
 from probekit.probing.reliability import ConfidenceBin
@@ -45,7 +45,7 @@ class Record:
                 ) from error
 
     def cell(self, key: str) -> Cell | None:
-        """Without its fitted head."""
+        """Without its fitted head, but with its hits."""
         document = self._documents.get(key)
         return None if document is None else _read_cell(document)
 
@@ -65,8 +65,9 @@ class Record:
 
 
 def _write_cell(cell: Cell) -> dict[str, Any]:
-    document = asdict(replace(cell, fitted=None, hits=None))
-    del document["fitted"], document["hits"]
+    document = asdict(cell.without_rows())
+    for name in IN_MEMORY:
+        del document[name]
     if cell.evaluation is not None and cell.evaluation.confusion is not None:
         document["evaluation"]["confusion"] = cell.evaluation.confusion.tolist()
     if cell.hits is not None:

@@ -15,6 +15,7 @@ from probekit.evaluation.intervals import Estimate
 from probekit.evaluation.metrics import METRICS
 from probekit.files import write_bytes
 from probekit.heads import Head
+from probekit.probing.against import Difference
 from probekit.probing.cells import Cell
 from probekit.probing.evaluate import WrongRow
 from probekit.probing.few_shot import FewShot
@@ -34,10 +35,14 @@ COLUMNS = (
 
 @dataclass(frozen=True, eq=False, repr=False)
 class ProbeResult:
-    """Cells (data, backbone, head) in the order in which they were asked for."""
+    """Cells (data, backbone, head) in the order in which they were asked for.
+
+    differences: of cells from a baseline, where there is one.
+    """
 
     cells: tuple[Cell, ...]
     protocol: str | None = None
+    differences: tuple[Difference, ...] = ()
 
     @property
     def accuracy(self) -> float:
@@ -84,6 +89,11 @@ class ProbeResult:
                 f"An interval (confidence {listed}) is about this head on new rows like those that "
                 "it was evaluated on; other training rows or seeds are not in it."
             )
+        if self.differences:
+            sentences.append(
+                "A difference is of the same rows; p-values are adjusted for all differences of "
+                "the table (Holm)."
+            )
         return tuple(sentences)
 
     def _estimates(self) -> list[Estimate]:
@@ -103,6 +113,7 @@ class ProbeResult:
         return {
             "protocol": self.protocol,
             "cells": [cell.to_dict() for cell in self.cells],
+            "differences": [difference.to_dict() for difference in self.differences],
             "legend": list(self.legend),
             "notes": list(self.notes),
         }
@@ -121,16 +132,23 @@ class ProbeResult:
 
     def to_markdown(self) -> str:
         """The rows of `to_pandas`; columns that say nothing are left out."""
-        lines = [[text.replace("|", "\\|") for text in line] for line in self._table()]
-        widths = [max(3, *map(len, column)) for column in zip(*lines, strict=True)]
-        lines.insert(1, ["-" * width for width in widths])
-        padded = [map(str.ljust, line, widths) for line in lines]
-        return "\n".join(f"| {' | '.join(line)} |" for line in padded)
+        return markdown_table(self._table())
+
+    def differences_table(self) -> list[list[str]]:
+        """Headers and rows as texts."""
+        rows = [
+            [item.data, item.backbone, item.view, item.head, item.baseline, item.text]
+            for item in self.differences
+        ]
+        return [["data", "backbone", "view", "head", "less", "difference"], *rows]
 
     def write_markdown(self, path: str | Path) -> Path:
         """The table, its legend and notes."""
         sentences = [f"- {sentence}" for sentence in (*self.legend, *self.notes)]
-        text = "\n".join([self.to_markdown(), "", *sentences])
+        tables = [self.to_markdown()]
+        if self.differences:
+            tables.append(markdown_table(self.differences_table()))
+        text = "\n\n".join([*tables, "\n".join(sentences)])
         write_bytes(Path(path), f"{text}\n".encode())
         return Path(path)
 
@@ -162,7 +180,8 @@ class ProbeResult:
         return paths
 
     def __repr__(self) -> str:
-        return "\n".join([self.to_markdown(), *self.legend, *self.notes])
+        texts = [item.text for item in self.differences]
+        return "\n".join([self.to_markdown(), *texts, *self.legend, *self.notes])
 
     def _repr_html_(self) -> str:
         import pandas
@@ -198,6 +217,15 @@ class ProbeResult:
         ]
         texts = [[as_text(record.get(name)) for name in columns] for record in records]
         return [[name.replace("_", " ") for name in columns], *texts]
+
+
+def markdown_table(lines: list[list[str]]) -> str:
+    """A table from headers and rows."""
+    lines = [[text.replace("|", "\\|") for text in line] for line in lines]
+    widths = [max(3, *map(len, column)) for column in zip(*lines, strict=True)]
+    lines.insert(1, ["-" * width for width in widths])
+    padded = [map(str.ljust, line, widths) for line in lines]
+    return "\n".join(f"| {' | '.join(line)} |" for line in padded)
 
 
 def cell_records(cell: Cell) -> list[dict[str, Any]]:

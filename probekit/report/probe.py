@@ -42,20 +42,21 @@ def render_probe(result: ProbeResult) -> str:
     articles = []
     for name in names:
         cells = [cell for cell in result.cells if cell.data == name]
-        articles.append(_article(name, cells))
+        articles.append(_article(name, cells, result))
     title = names[0] if len(names) == 1 else f"{len(names)} datasets"
     return render_template(
         "probe.html.j2", title=title, articles=articles, legend=result.legend, notes=result.notes
     )
 
 
-def _article(name: str, cells: list[Cell]) -> dict[str, Any]:
+def _article(name: str, cells: list[Cell], result: ProbeResult) -> dict[str, Any]:
     heads = [cell for cell in cells if not cell.control and not cell.error]
     evaluated = [cell for cell in heads if cell.evaluation is not None]
     calibrated = [cell for cell in evaluated if cell.reliability]
     return {
         "name": name,
         "results": results_table(cells),
+        "differences": _differences_table(name, result),
         "classes": classes_table(evaluated),
         "wrong": [(cell_name(cell), wrong_table(cell)) for cell in evaluated if cell.most_wrong],
         "reliability": reliability_table(calibrated[:MAX_RELIABILITY]),
@@ -89,6 +90,11 @@ def _draw(
             lambda: reliability_figure(calibrated), "Reliability of probabilities"
         )
     return pictures
+
+
+def _differences_table(name: str, result: ProbeResult) -> Table:
+    headers, *rows = result.differences_table()
+    return Table(tuple(headers[1:]), tuple(tuple(row[1:]) for row in rows if row[0] == name))
 
 
 def results_table(cells: Sequence[Cell]) -> Table:
