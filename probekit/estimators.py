@@ -155,7 +155,7 @@ def fit_logistic(
     Cs: by default 45 from 1e-6 to 1e5, continued once where the first or last is the best.
     validation: (n,), which rows are held out to choose C; by default five folds are.
     refit: to all rows at the end; False leaves validation rows out of the head.
-    patience: stop so many C's past the best; None tries all.
+    patience: stop so many C's past the best, where the error has grown; None tries all.
     class_weight: None, "balanced", or weights by class name; others have weight 1.
     tolerance: the relative gap to the minimum that is certified.
     groups: rows of one are in one fold. By default copies are.
@@ -460,6 +460,19 @@ class NearestMeanProbe(_Probe):
         return self
 
 
+def _joined_copies(
+    embeddings: EmbeddingSet, groups: ArrayLike | None
+) -> tuple[EmbeddingSet, NDArray[Any] | None]:
+    """One row for all copies of one class and group, of their weight, in an order of their ids."""
+    ranks = np.unique(id_keys(embeddings.ids), return_inverse=True)[1]
+    values = np.zeros(len(embeddings), np.int64) if groups is None else group_numbers(groups)
+    keys = np.stack([ranks, embeddings.labels, values], axis=1)
+    _, first, inverse = np.unique(keys, axis=0, return_index=True, return_inverse=True)
+    weights = np.bincount(inverse, embeddings.row_weights)
+    joined = replace(embeddings.take(first), weights=weights)
+    return joined, None if groups is None else np.asarray(groups)[first]
+
+
 class LogisticProbe(_Probe):
     """Logistic regression on scikit-learn's objective, with C chosen in folds and a certified gap.
 
@@ -499,10 +512,14 @@ class LogisticProbe(_Probe):
         sample_weight: ArrayLike | None = None,
         groups: ArrayLike | None = None,
     ) -> Self:
-        """Fit to these rows; rows of a group, and copies, are held out together."""
+        """Fit to these rows; rows of a group, or by default copies, are held out together.
+
+        A row of weight 3 is three copies of it, and no order of rows matters, to the last bit.
+        """
         embeddings, used = self._training_set(X, y, sample_weight)
         if groups is not None:
             groups = np.asarray(groups)[used]
+        embeddings, groups = _joined_copies(embeddings, groups)
         class_weight = self.class_weight
         if isinstance(class_weight, Mapping):
             class_weight = {str(name): weight for name, weight in class_weight.items()}

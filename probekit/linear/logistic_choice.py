@@ -35,6 +35,8 @@ Grid = tuple[float, ...]
 Criterion = Literal["log loss", "accuracy"]
 CRITERIA = get_args(Criterion)
 PATIENCE = 4
+MARGIN = 1e-3
+"""Errors within this share of the best are as good: a plateau is no reason to stop."""
 FOLD_TOLERANCE = 1e-5
 EXTENSION = 8
 """C's by which a grid grows whose first or last one is the best."""
@@ -87,7 +89,7 @@ def choose_fit(
     Cs: by default the grid CS, continued once where its first or last C is the best.
     criterion: the log loss, or the share of wrong rows; of equal C's the smallest is chosen.
     refit: to all rows at the end; without, the fit to the rows outside of the only fold.
-    patience: stop so many C's past the best; None tries all.
+    patience: stop so many C's past the best, where the error has grown; None tries all.
     """
     targets, weights = checked_targets(X, y, sample_weight)
     k = number_of_outputs(targets) if outputs is None else outputs
@@ -245,9 +247,11 @@ class _Search:
         trials: list[_Trial] = []
         for trial in self._trials((*grid, *above), len(grid)):
             trials = _with_best([*trials, trial])
-            behind = len(trials) - 1 - trials.index(best_of(trials))
+            best = best_of(trials)
+            behind = len(trials) - 1 - trials.index(best)
             is_over = len(trials) >= len(grid) and (behind > 0 or not extends)
-            if is_over or (patience is not None and behind >= patience):
+            is_worse = trial.error > (1 + MARGIN) * best.error
+            if is_over or (patience is not None and behind >= patience and is_worse):
                 break
         if extends and best_of(trials) is trials[0]:
             below = tuple(grid[0] / ratio**step for step in reversed(steps))
