@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from probekit.cli.options import DRY_RUN, argument, expand_flags, flag
+from probekit.cli.options import DRY_RUN, CodeFlags, argument, expand_flags, flag
 from probekit.cli.output import CacheOutput
 from probekit.cli.unlearn import listed_ids
 
@@ -21,6 +21,7 @@ def erase(
     dry_run: bool = DRY_RUN,
     yes: bool = flag("Do not ask.", "--yes", "-y", default=False),
     *,
+    code: CodeFlags,
     output: CacheOutput,
 ) -> None:
     """Remove clients or samples from every run that has them and from the cache, for good.

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import typer
 
-from probekit.cli.options import RowFlags, argument, expand_flags, flag, keywords
+from probekit.cli.options import CodeFlags, RowFlags, argument, expand_flags, flag, keywords
 from probekit.cli.output import CacheOutput
 
 
@@ -18,6 +18,7 @@ def evaluate(
     ),
     confidence: float = flag("Confidence of the intervals.", default=0.95),
     *,
+    code: CodeFlags,
     reading: RowFlags,
     output: CacheOutput,
 ) -> None:

@@ -169,5 +169,20 @@ class EncodingFlags(ModelFlags):
 
 
 @dataclass
+class CodeFlags:
+    """Code that a run or a head names, and that only whoever starts a command can let run."""
+
+    network: str | None = flag(
+        "Run the code of this network of one's own, as the run names it: py:module:factory."
+    )
+
+    def __post_init__(self) -> None:
+        if self.network is not None:
+            from probekit.networks.architectures import trust
+
+            trust(self.network)
+
+
+@dataclass
 class RowFlags(DataFlags, EncodingFlags, VectorFlags):
     """How rows are read, whatever DATA is: a cached set, vectors, or samples to be encoded."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from probekit.cli.options import RowFlags, argument, expand_flags, flag, keywords
+from probekit.cli.options import CodeFlags, RowFlags, argument, expand_flags, flag, keywords
 from probekit.cli.output import CacheOutput
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ def predict(
     backbone: str | None = flag("Encode with this (default: the head's).", "--backbone", "-b"),
     csv: Path | None = flag("Write key, prediction and probabilities to this file."),
     *,
+    code: CodeFlags,
     reading: RowFlags,
     output: CacheOutput,
 ) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from probekit.cli.options import RowFlags, argument, expand_flags, flag, keywords
+from probekit.cli.options import CodeFlags, RowFlags, argument, expand_flags, flag, keywords
 from probekit.cli.output import CacheOutput
 
 
@@ -14,6 +14,7 @@ def report(
     out: Path = flag("The page to write.", "--out", "-o", default=Path("report.html")),
     data: str = flag("Rows to evaluate on, as for evaluate.", default="test"),
     *,
+    code: CodeFlags,
     reading: RowFlags,
     output: CacheOutput,
 ) -> None:

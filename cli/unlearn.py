@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from pathlib import Path
 
-from probekit.cli.options import DRY_RUN, argument, expand_flags, flag
+from probekit.cli.options import DRY_RUN, CodeFlags, argument, expand_flags, flag
 from probekit.cli.output import CacheOutput
 
 MAX_LIST_BYTES = 1 << 28
@@ -25,6 +25,7 @@ def unlearn(
     ),
     dry_run: bool = DRY_RUN,
     *,
+    code: CodeFlags,
     output: CacheOutput,
 ) -> None:
     """Forget clients or samples: the next state of a run, certified."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from probekit.cli.options import argument, expand_flags, flag
+from probekit.cli.options import CodeFlags, argument, expand_flags, flag
 from probekit.cli.output import CacheOutput
 
 
@@ -17,6 +17,7 @@ def verify(
     ),
     within: float | None = flag("Accept a head so far from the minimum."),
     *,
+    code: CodeFlags,
     output: CacheOutput,
 ) -> None:
     """Check a run against its rows: exit code 6 if anything is false, 7 if not all is shown."""

@@ -6,13 +6,23 @@ from pathlib import Path
 
 import numpy as np
 
-from probekit.networks.architectures import architecture, trust
+from probekit.errors import InputError
+from probekit.networks.architectures import architecture, is_trusted, trust
 from probekit.networks.network import LinearizedNetwork, Network
 from probekit.networks.pretraining import Pretraining, network_model
 from probekit.objective import Model
 from probekit.progress import Progress, silent
 from probekit.runs.layout import Description
 from probekit.runs.run import RunData
+
+
+def check_code(name: str) -> None:
+    """Refuse own code of a run that nobody has asked for in this process."""
+    if not is_trusted(name):
+        raise InputError(
+            f"The network of this run is own code, {name}, which is run only where it is asked "
+            f"for. Pass --network {name}."
+        )
 
 
 def first_network(

@@ -179,6 +179,10 @@ class RunData:
         self, model: Model, kept: KeptStatistics | None = None, connect: Connect = InProcess
     ) -> Federation:
         """The clients; of a ridge head, kept statistics answer for them where they can."""
+        if self.description.options.network is not None:
+            from probekit.runs.networks import check_code
+
+            check_code(self.description.options.network)
         sets = self.rows.client_sets(self.matrix, self.encoding, self.classes)
         normalize = self.description.options.normalize
         live = connect({name: normalized(rows, normalize) for name, rows in sets.items()})
