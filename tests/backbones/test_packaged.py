@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
@@ -19,6 +21,7 @@ import timm
 import transformers
 
 from probekit.backbones import load_backbone, packaged
+from probekit.data import read_dataset
 from probekit.data.pictures import canary_samples
 from probekit.errors import NotFoundError
 
@@ -116,3 +119,18 @@ def test_missing_packages_are_answered_with_the_command(monkeypatch: pytest.Monk
 def test_unknown_names_and_views_are_refused(name: str) -> None:
     with pytest.raises(NotFoundError):
         load_backbone(f"packaged:{name}")
+
+
+@pytest.mark.slow
+def test_reviews_are_encoded_and_classified_as_by_a_plain_loop() -> None:
+    """The loop, which uses nothing of ours, is in the benchmark."""
+    try:
+        read_dataset("packaged:imdb")
+    except NotFoundError:
+        pytest.skip("imdb is not installed: probekit dataset get imdb")
+    script = Path(__file__).parents[2] / "benchmarks" / "minilm_imdb.py"
+    command = [sys.executable, str(script), "--train", "200", "--test", "100"]
+    process = subprocess.run(command, check=True, capture_output=True, text=True)
+    vectors, *fits, _ = [json.loads(line) for line in process.stdout.splitlines()]
+    assert vectors["difference"] < 1e-5
+    assert [fit["differing_rows"] for fit in fits] == [0, 0, 0, 0]

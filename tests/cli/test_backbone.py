@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
 from probekit.cli.main import run
+from tests.backbones.texts import save_model
 
 
 def test_schemes_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
@@ -47,6 +49,19 @@ def test_check_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert found["identity"]["preprocessing"]["size"] == [224, 224]
     assert 0 <= found["batch_difference"] < 1e-4
     assert found["samples_per_second"] > 0
+
+
+def test_check_takes_the_tower_and_the_options_of_texts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name = f"hf:{save_model('clip', tmp_path / 'clip')}"
+    flags = ["--kind", "text", "--prompt", "a ", "--max-length", "9", "--json"]
+    assert run(["backbone", "check", name, *flags]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert (document["kind"], document["views"]) == ("text", {"proj": 16})
+    tokens = document["identity"]["preprocessing"]
+    assert (tokens["prompt"], tokens["max_length"]) == ("a ", 9)
+    assert run(["backbone", "check", "pixels", "--prompt", "a "]) == 2
 
 
 @pytest.mark.parametrize(
