@@ -108,3 +108,9 @@ def pick_rows(rows: Rows, indices: Indices) -> Rows:
     """Rows by number: an array in memory, but of a large one they are read when asked for."""
     picked = PickedRows(rows, indices)
     return picked if picked.nbytes > LARGE_BYTES else np.ascontiguousarray(picked[:])
+
+
+def concatenate_rows(parts: Sequence[Rows]) -> Rows:
+    """Rows one below the other: an array in memory, but large ones are read when asked for."""
+    stacked = StackedRows(parts)
+    return stacked if stacked.nbytes > LARGE_BYTES else stacked[:]

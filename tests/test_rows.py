@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from probekit import rows as module
 from probekit.embeddings import EmbeddingSet
-from probekit.rows import PickedRows, Rows, StackedRows, pick_rows
+from probekit.rows import PickedRows, Rows, StackedRows, concatenate_rows, pick_rows
 
 X = np.random.default_rng(0).normal(size=(12, 3)).astype(np.float32)
 ORDER = np.random.default_rng(1).permutation(12)
@@ -61,3 +61,13 @@ def test_a_large_set_is_taken_without_a_copy(chosen: list[int]) -> None:
 def test_few_rows_of_a_large_matrix_are_an_array() -> None:
     picked = pick_rows(np.lib.stride_tricks.as_strided(X, (10**9, 3), (0, 4)), np.arange(5))
     assert isinstance(picked, np.ndarray)
+
+
+def test_rows_of_several_sets_are_stacked_where_they_are_large() -> None:
+    parts = [X[:5], X[5:]]
+    assert isinstance(concatenate_rows(parts), np.ndarray)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "LARGE_BYTES", 0)
+        large = concatenate_rows(parts)
+    assert isinstance(large, StackedRows)
+    np.testing.assert_array_equal(large, concatenate_rows(parts))

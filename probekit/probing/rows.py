@@ -16,6 +16,7 @@ from probekit.evaluation.intervals import Sampling
 from probekit.heads import Task, task_of
 from probekit.linear.folds import draw_folds
 from probekit.probing.options import ProbeOptions
+from probekit.rows import concatenate_rows
 
 if TYPE_CHECKING:
     from probekit.extraction.sources import RowSplits
@@ -177,9 +178,10 @@ def _concatenate(sets: list[EmbeddingSet]) -> EmbeddingSet:
         shared = set(train.columns).intersection(*(part.columns for part in sets))
         arrays: dict[str, Any] = {
             name: np.concatenate([getattr(part, name) for part in sets])
-            for name in ("rows", "ids", "labels", "targets")
+            for name in ("ids", "labels", "targets")
             if getattr(train, name) is not None
         }
+        arrays["rows"] = concatenate_rows([part.rows for part in sets])
         columns = {name: np.concatenate([part.columns[name] for part in sets]) for name in shared}
         train = replace(train, **arrays, weights=None, columns=columns)
     if train.labels is None:
