@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 DRAWS = 2000
 MIN_DRAWS = 200
-MAX_ELEMENTS = 1e8
+MAX_ELEMENTS = 3e8
 """Of all draws together; beyond it there are fewer draws."""
 BATCH_ELEMENTS = 1 << 22
 STREAM = 10
@@ -54,9 +54,8 @@ class Sums:
         return cls(mean_ratio, np.stack([values, np.ones(len(values))], axis=1))
 
     @property
-    def totals(self) -> Array:
-        """The sums over all rows, (p,)."""
-        return np.asarray(self.features.T @ self.units().counts, np.float64)
+    def value(self) -> float:
+        return self.units().value
 
     def __len__(self) -> int:
         return int(self.features.shape[0]) if self.kinds is None else len(self.kinds)
@@ -127,10 +126,28 @@ class Units:
         varies = variance > ROUNDING * np.square(values)
         return values, np.where(varies, np.sqrt(variance), 0.0)
 
-    def observed(self) -> tuple[float, float]:
-        """The value of what was observed, and its standard error."""
-        value, error = self.evaluate(self.counts[None].astype(np.float64))
-        return float(value[0]), float(error[0])
+    @property
+    def value(self) -> float:
+        """Of what was observed."""
+        return float(self.statistic(self.totals[None])[0][0])
+
+    @property
+    def error(self) -> float:
+        """The standard error of what was observed."""
+        return float(self.evaluate(self.counts[None].astype(np.float64))[1][0])
+
+    @property
+    def effective(self) -> float:
+        """How many units the variance comes from: (sum u^2)^2 / sum u^4, u their influences."""
+        influence = np.asarray(self.features @ self.statistic(self.totals[None])[1][0])
+        squares = np.square(influence)
+        fourth = float(self.counts @ np.square(squares))
+        return float(self.counts @ squares) ** 2 / fourth if fourth > 0 else 0.0
+
+    @property
+    def totals(self) -> Array:
+        """The sums of what was observed, (p,)."""
+        return np.asarray(self.features.T @ self.counts, np.float64)
 
     def draw(self, seed: int) -> tuple[Array, Array]:
         """Values and standard errors of draws; those that are not defined are left out."""

@@ -13,7 +13,10 @@ from probekit.errors import InputError
 from probekit.evaluation.bootstrap import Statistic, Sums
 
 FEW_GROUPS = 8
-"""Below it resampled groups are too often all alike; each group then counts as a single row."""
+FEW_EFFECTIVE = 3.0
+"""Below it nearly all of the variance comes from two units; draws without them do not vary.
+
+Without this rule intervals of a grouped accuracy of 98 % covered 75 % (20 groups, simulated)."""
 
 ROUNDED_ERROR = 1e-12
 """Smaller standard errors are what rounding leaves."""
@@ -126,7 +129,7 @@ def share_of(sums: Sums, sampling: Sampling = ROWS) -> Estimate:
     """A share of rows, by Wilson; by groups, bootstrap-t."""
     if sampling.groups is not None:
         return bounded(sums, sampling, decimal=False)
-    value, _ = sums.units().observed()
+    value = sums.value
     interval = wilson(value, len(sums) / sampling.inflation, sampling.confidence)
     return sampling.estimate(value, interval, len(sums), "Wilson")
 
@@ -139,7 +142,7 @@ def mean_of_shares(sums: Sums, sampling: Sampling = ROWS) -> Estimate:
     """
     if sampling.groups is not None:
         return bounded(sums, sampling, decimal=False)
-    hits, sizes = np.split(sums.totals, 2)
+    hits, sizes = np.split(sums.units().totals, 2)
     shares = hits[sizes > 0] / sizes[sizes > 0]
     counts = sizes[sizes > 0] / sampling.inflation
     limits = [
@@ -161,7 +164,7 @@ def bounded(
     decimal: bool = True,
 ) -> Estimate:
     """A value that is 1 at most, by bootstrap-t."""
-    value, _ = sums.units().observed()
+    value = sums.value
     interval, method = bootstrap_t(sums, sampling, bounds=(lowest, 1.0))
     return sampling.estimate(value, interval, len(sums), method, decimal=decimal)
 
@@ -172,14 +175,14 @@ def signed(sums: Sums, sampling: Sampling = ROWS) -> Estimate:
 
 
 def unbounded(sums: Sums, sampling: Sampling = ROWS) -> Estimate:
-    value, _ = sums.units().observed()
+    value = sums.value
     interval, method = bootstrap_t(sums, sampling)
     return sampling.estimate(value, interval, len(sums), method, decimal=True)
 
 
 def correlated(sums: Sums, sampling: Sampling = ROWS) -> Estimate:
     """A correlation, by bootstrap-t of its inverse hyperbolic tangent (Fisher)."""
-    value, _ = sums.units().observed()
+    value = sums.value
     transformed = Sums(_fisher(sums.statistic), sums.features, sums.kinds)
     (low, high), method = bootstrap_t(transformed, sampling)
     interval = (float(np.tanh(low)), float(np.tanh(high)))
@@ -205,23 +208,20 @@ def bootstrap_t(
 ) -> tuple[Interval, str]:
     """Groups (rows, where there are none) drawn with replacement, studentized.
 
-    Each draw's distance to the observed value is divided by its own standard error.
-    bounds: the interval is clipped to them, and with few groups each counts as a single row of a
-    share between them; without bounds few groups have Student's interval.
+    Each draw's distance to the observed value is divided by its own standard error. Where there
+    are few groups, or few decide the variance, draws are too often all alike: then a value between
+    bounds has the Wilson interval of a share of as many rows as there are units, or of fewer with
+    the same variance; a value without bounds has Student's interval.
     """
     units = sums.units(sampling.groups)
-    value, error = units.observed()
+    value = units.value
+    error = units.error
     count = units.count
+    is_few = count < FEW_GROUPS or units.effective < FEW_EFFECTIVE
     name = "rows" if sampling.groups is None else "groups"
-    is_few = sampling.groups is not None and count < FEW_GROUPS
-    if bounds is not None and (is_few or error == 0):
-        lowest, width = bounds[0], bounds[1] - bounds[0]
-        share_value = (value - lowest) / width
-        limits = wilson(share_value, count / sampling.inflation, sampling.confidence)
-        return (
-            lowest + width * limits[0],
-            lowest + width * limits[1],
-        ), f"Wilson over {count} {name}"
+    if is_few and bounds is not None:
+        limits = _wilson_between(bounds, value, error, count, sampling)
+        return limits, f"Wilson over {count} {name}"
     if error == 0 or count < 2:
         return (value, value), "no variation"
     scale = error * float(np.sqrt(sampling.inflation))
@@ -238,6 +238,19 @@ def bootstrap_t(
         low = max(bounds[0], low)
         high = min(bounds[1], high)
     return (low, high), f"bootstrap-t over {count} {name}"
+
+
+def _wilson_between(
+    bounds: Interval, value: float, error: float, count: int, sampling: Sampling
+) -> Interval:
+    """The Wilson interval of a share, stretched to other bounds."""
+    width = bounds[1] - bounds[0]
+    part = (value - bounds[0]) / width
+    rows = float(count)
+    if error > 0 and 0 < part < 1:
+        rows = min(rows, part * (1 - part) / (error / width) ** 2)
+    low, high = wilson(part, rows / sampling.inflation, sampling.confidence)
+    return bounds[0] + width * low, bounds[0] + width * high
 
 
 @dataclass(frozen=True, eq=False)
