@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from probekit.arrays import TEXT
+from probekit.data.pictures import is_picture_name
 from probekit.data.splits import as_texts, sort_splits, split_role
 from probekit.embeddings import SHOWN_ROWS
 from probekit.errors import InputError, NotFoundError
@@ -72,9 +73,12 @@ def read_folder(folder: Path, array: str | None, *, names: str, text_columns: li
 
 
 def _vector_files(folder: Path) -> list[Path]:
-    """A file of vectors for each slide, as TRIDENT and CLAM write them."""
-    paths = [path for path in folder.iterdir() if path.suffix.lower() in FILE_SUFFIXES]
-    return sorted(paths, key=lambda path: natural_order(path.name))
+    """A file of vectors for each slide, as TRIDENT and CLAM write them; none beside pictures."""
+    paths = [path for path in folder.iterdir() if not path.name.startswith(".")]
+    if any(path.is_dir() or is_picture_name(path.name) for path in paths):
+        return []
+    files = [path for path in paths if path.suffix.lower() in FILE_SUFFIXES]
+    return sorted(files, key=lambda path: natural_order(path.name))
 
 
 def _split_files(folder: Path) -> list[Path]:

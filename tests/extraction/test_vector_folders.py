@@ -136,6 +136,16 @@ def test_slides_of_another_width_or_without_vectors_are_named(slides: Path) -> N
         read(slides)
 
 
+def test_weights_beside_pictures_or_classes_are_no_slides(tmp_path: Path) -> None:
+    torch.save({"weight": torch.ones(3, 2)}, tmp_path / "model.pt")
+    assert is_vector_file(tmp_path)
+    (tmp_path / "cats").mkdir()
+    assert not is_vector_file(tmp_path)
+    (tmp_path / "cats").rmdir()
+    (tmp_path / "cat.JPG").write_bytes(b"")
+    assert not is_vector_file(tmp_path)
+
+
 def test_a_slide_without_tiles_is_passed_over(slides: Path) -> None:
     with h5py.File(slides / "s3.h5", "w") as file:
         file["features"] = np.zeros((0, WIDTH), np.float32)
