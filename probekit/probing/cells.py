@@ -25,7 +25,7 @@ from probekit.probing.evaluate import (
     predictions_of,
 )
 from probekit.probing.few_shot import FewShot, few_shot
-from probekit.probing.heads import Fitted, fit_head, is_standardized
+from probekit.probing.heads import ZERO_SHOT, Fitted, fit_head, is_standardized
 from probekit.probing.options import ProbeOptions
 from probekit.probing.reliability import ConfidenceBin, confidence_bins
 from probekit.probing.rows import ProbeRows, prepare_rows
@@ -166,6 +166,12 @@ def plan_cells(
     """
     rows = prepare_rows(splits, options)
     template = _describe(rows, splits, data)
+    view = "" if options.rules is None else options.rules.view
+    if view and template.view not in ("", view):
+        note = (
+            f"Protocol {options.protocol} takes #{view}; {template.backbone} has #{template.view}."
+        )
+        template = replace(template, notes=(*template.notes, note))
     heads = options.heads or DEFAULT_HEADS[rows.task]
     for head in heads:
         yield PlannedCell(replace(template, head=head), rows)
@@ -244,7 +250,7 @@ def _probe_head(cell: Cell, rows: ProbeRows, options: ProbeOptions) -> Cell:
             "One class has more than half of the evaluated rows: the primary metric is balanced "
             "accuracy (choose one with --metric)."
         )
-    shots = few_shot(cell.head, rows, options)
+    shots = () if cell.head == ZERO_SHOT else few_shot(cell.head, rows, options)
     notes += [f"{cell.data}, {shot.shots} shots: {shot.error}." for shot in shots if shot.error]
     head = None
     if isinstance(fitted.head, Head):

@@ -21,8 +21,6 @@ from probekit.probing.evaluate import WrongRow
 from probekit.probing.few_shot import FewShot
 from probekit.probing.protocols import describe_protocol
 
-CHOICE = "_choice"
-SHOWN_KINDS = (float, int, str)
 SHOWN_COLUMNS = (
     *("data", "backbone", "view", "head", "control", "shots", "metric", "result", "chance"),
     *("calibration_error", "width", "normalize", "fit", "train_rows", "test_rows", "evaluated_on"),
@@ -259,11 +257,12 @@ def _record(cell: Cell, shot: FewShot | None) -> dict[str, Any]:
 
 def _fit_text(fit: Mapping[str, Json]) -> str:
     """`ridge 0.25 (leave-one-out)`."""
-    texts = {name: as_text(value) for name, value in fit.items() if isinstance(value, SHOWN_KINDS)}
-    choices = {name: f" ({texts.pop(name)})" for name in list(texts) if name.endswith(CHOICE)}
-    return ", ".join(
-        f"{name} {text}{choices.get(name + CHOICE, '')}" for name, text in texts.items()
-    )
+    texts = []
+    for name, value in fit.items():
+        if isinstance(value, int | float):
+            choice = fit.get(f"{name}_choice")
+            texts.append(f"{name} {as_text(value)}" + (f" ({choice})" if choice else ""))
+    return ", ".join(texts)
 
 
 def as_text(value: object) -> str:

@@ -79,15 +79,21 @@ def _qualities(
         return {}
     if train.labels is None or validation.labels is None:
         raise InputError(f"C is chosen by classes; {train.source} has targets. Pass C (--c).")
-    train = normalized(train, options.normalize)
-    rows = np.asarray(normalized(validation, options.normalize).rows, np.float64)
+    present, labels = np.unique(train.labels, return_inverse=True)
+    known = np.flatnonzero(np.isin(validation.labels, present))
+    if not len(known):
+        raise InputError(
+            f"No validation row of {train.source} is of a class that training rows have, so they "
+            "cannot choose C. Pass it (--c)."
+        )
+    held_out = normalized(validation.take(known), options.normalize)
+    rows = np.asarray(held_out.rows, np.float64)
+    true = np.searchsorted(present, validation.labels[known])
     fits = fit_path(
-        train.rows, train.labels, Cs, outputs=train.outputs, sample_weight=train.weights
+        normalized(train, options.normalize).rows, labels, Cs, sample_weight=train.weights
     )
     return {
-        fit.C: quality(
-            rows @ fit.params[:-1] + fit.params[-1], validation.labels, options.criterion
-        )
+        fit.C: quality(rows @ fit.params[:-1] + fit.params[-1], true, options.criterion)
         for fit in fits
     }
 
