@@ -461,16 +461,17 @@ class NearestMeanProbe(_Probe):
 
 
 def _joined_copies(
-    embeddings: EmbeddingSet, groups: ArrayLike | None
+    embeddings: EmbeddingSet, groups: NDArray[Any] | None
 ) -> tuple[EmbeddingSet, NDArray[Any] | None]:
     """One row for all copies of one class and group, of their weight, in an order of their ids."""
+    assert embeddings.labels is not None
     ranks = np.unique(id_keys(embeddings.ids), return_inverse=True)[1]
     values = np.zeros(len(embeddings), np.int64) if groups is None else group_numbers(groups)
     keys = np.stack([ranks, embeddings.labels, values], axis=1)
     _, first, inverse = np.unique(keys, axis=0, return_index=True, return_inverse=True)
-    weights = np.bincount(inverse, embeddings.row_weights)
+    weights = np.asarray(np.bincount(inverse, embeddings.row_weights), np.float64)
     joined = replace(embeddings.take(first), weights=weights)
-    return joined, None if groups is None else np.asarray(groups)[first]
+    return joined, None if groups is None else groups[first]
 
 
 class LogisticProbe(_Probe):
@@ -517,9 +518,8 @@ class LogisticProbe(_Probe):
         A row of weight 3 is three copies of it, and no order of rows matters, to the last bit.
         """
         embeddings, used = self._training_set(X, y, sample_weight)
-        if groups is not None:
-            groups = np.asarray(groups)[used]
-        embeddings, groups = _joined_copies(embeddings, groups)
+        parts = None if groups is None else np.asarray(groups)[used]
+        embeddings, parts = _joined_copies(embeddings, parts)
         class_weight = self.class_weight
         if isinstance(class_weight, Mapping):
             class_weight = {str(name): weight for name, weight in class_weight.items()}
@@ -531,7 +531,7 @@ class LogisticProbe(_Probe):
             intercept=self.intercept,
             normalize=self.normalize,
             tolerance=self.tolerance,
-            groups=groups,
+            groups=parts,
         )
         self.C_ = self.path_.value
         self.gap_ = self.path_.gap

@@ -21,6 +21,7 @@ from probekit.errors import InputError
 from probekit.estimators import (
     KNNProbe,
     LDAProbe,
+    LogisticProbe,
     NearestMeanProbe,
     Neighbors,
     RidgeProbe,
@@ -35,6 +36,8 @@ KINDS = [
     LDAProbe(),
     LDAProbe(0.1, normalize="l2"),
     NearestMeanProbe(),
+    LogisticProbe(),
+    LogisticProbe(1.0, intercept="penalized", class_weight="balanced"),
     KNNProbe(),
     KNNProbe(3, weights="uniform"),
 ]
