@@ -24,7 +24,7 @@ from probekit.backbones import checkpoint, text
 from probekit.backbones.hub import fetch_snapshot, hub_errors
 from probekit.backbones.module import Options, TorchBackbone
 from probekit.backbones.views import Vectors
-from probekit.errors import InputError
+from probekit.errors import InputError, NotFoundError
 from probekit.files import read_json
 from probekit.registry import Name
 
@@ -78,6 +78,11 @@ def load_folder(
 
 
 def _load_encoder(name: Name, folder: Path, prompt: str, max_length: int | None) -> SentenceEncoder:
+    if not (folder / MODULES_FILE).is_file():
+        raise NotFoundError(
+            f"{name} has no {MODULES_FILE}, as sentence-transformers writes it. Write "
+            f"hf:{name.name} for the transformer alone."
+        )
     modules = sorted(read_json(folder / MODULES_FILE), key=lambda module: int(module["idx"]))
     kinds = [str(module["type"]).rpartition(".")[2] for module in modules]
     paths = [folder / module["path"] for module in modules]
@@ -179,8 +184,12 @@ def _weighted_mean(state: Tensor, mask: Tensor) -> Tensor:
     return text.masked_mean(state, mask * torch.arange(1, mask.shape[1] + 1, device=mask.device))
 
 
+def _first_token(state: Tensor, mask: Tensor) -> Tensor:
+    return state[torch.arange(len(state), device=mask.device), mask.argmax(1)]
+
+
 MODES: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = {
-    "cls": lambda state, mask: state[torch.arange(len(state)), mask.argmax(1)],
+    "cls": _first_token,
     "max": _max,
     "mean": text.masked_mean,
     "mean_sqrt_len_tokens": lambda state, mask: (

@@ -166,13 +166,13 @@ class TextEncoder(checkpoint.TowerEncoder):
 
 
 def masked_mean(state: Tensor, mask: Tensor) -> Tensor:
-    return (state * mask[..., None]).sum(1) / mask.sum(1, keepdim=True)
+    return (state.float() * mask[..., None]).sum(1) / mask.sum(1, keepdim=True)
 
 
 def last_token(state: Tensor, mask: Tensor) -> Tensor:
     """The last one that the mask shows."""
     positions = torch.arange(mask.shape[1], device=mask.device)
-    return state[torch.arange(len(state)), (mask * positions).argmax(1)]
+    return state[torch.arange(len(state), device=mask.device), (mask * positions).argmax(1)]
 
 
 def text_backbone(

@@ -224,5 +224,8 @@ def test_a_hub_name_resolves_through_the_local_cache(tmp_path: Path, publish: An
     assert np.array_equal(backbone.encode(TEXTS), load(folder).encode(TEXTS))
     with pytest.raises(OfflineError):
         load("org/absent")
+    publish(save_model("bert", tmp_path / "bert"), "org/bert")
+    with pytest.raises(NotFoundError, match="hf:org/bert"):
+        load("org/bert")
     with pytest.raises(NotFoundError):
         load(tmp_path)
