@@ -477,7 +477,7 @@ def _sorted_options(options: dict[str, Any]) -> tuple[TrainOptions, dict[str, An
             hint = nearest(name, [*signature(plan_training).parameters, *known])
             raise InputError(f"train() has no argument {name!r}. {hint}")
     clients = options.get("clients")
-    if isinstance(clients, str) and clients not in (*MADE_COLUMNS, options.get("client_column")):
+    if isinstance(clients, str) and clients not in MADE_COLUMNS:
         options = {**options, "keep_columns": (*options.get("keep_columns", ()), clients)}
     reading: dict[str, Any] = {}
     for kind, value in kinds.items():

@@ -203,6 +203,13 @@ def test_tiles_are_pooled_into_slides(call: Call) -> None:
     assert "slide_id" in bad["message"]
 
 
+@pytest.mark.parametrize("flags", [(), ("--client-column", "site")])
+def test_clients_are_a_column_of_the_vectors(call: Call, flags: tuple[str, ...]) -> None:
+    frame(site=np.array(["a", "b", "c"])[np.arange(COUNT) % 3]).to_parquet("rows.parquet")
+    document = call("train", "rows.parquet", "--clients", "site", *flags, "--run", "run")
+    assert document["clients"] == {"a": 20, "b": 20, "c": 20}
+
+
 def test_equal_folders_keep_the_names_that_were_typed(call: Call) -> None:
     for folder in ("first", "second"):
         for number in range(8):
