@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from probekit.errors import InputError
+from probekit.evaluation.comparison import PairedDifference, adjusted, compare, compare_rows
 from probekit.probing.cells import Cell
 from probekit.registry import nearest
-
-if TYPE_CHECKING:
-    from probekit.evaluation.comparison import PairedDifference
 
 
 @dataclass(frozen=True)
@@ -53,8 +51,6 @@ def check_baseline(name: str, heads: Sequence[str], backbones: Sequence[str]) ->
 
 def differences(cells: Sequence[Cell], baseline: str) -> tuple[Difference, ...]:
     """Every evaluated cell less the one that differs from it by the baseline only."""
-    from probekit.evaluation.comparison import adjusted
-
     evaluated = [cell for cell in cells if cell.evaluation is not None and not cell.control]
     items = [
         _difference(cell, evaluated, baseline) for cell in evaluated if not _is(cell, baseline)
@@ -98,8 +94,6 @@ def _difference(cell: Cell, cells: Sequence[Cell], baseline: str) -> Difference:
 
 def compare_cells(first: Cell, second: Cell) -> PairedDifference:
     """The first cell's primary metric less the second's, on their common rows."""
-    from probekit.evaluation.comparison import compare, compare_rows
-
     assert first.evaluation is not None
     if first.basis is None or second.basis is None or first.basis.rows != second.basis.rows:
         raise InputError(
