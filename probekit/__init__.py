@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from probekit.heads import load_head as load_head
     from probekit.probing import ProbeResult as ProbeResult
     from probekit.probing.probe import probe as probe
+    from probekit.probing.zero_shot import zero_shot_head as zero_shot_head
     from probekit.runs.run import Run as Run
     from probekit.runs.train import train as train
 
@@ -50,6 +51,7 @@ _HOMES = {
     "probe": "probekit.probing",
     "read_dataset": "probekit.data",
     "train": "probekit.runs.train",
+    "zero_shot_head": "probekit.probing.zero_shot",
 }
 __all__ = ["__version__", *sorted(_HOMES)]
 

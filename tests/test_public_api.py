@@ -16,7 +16,7 @@ PUBLIC = {
     *("Cache", "DataOptions", "EmbeddingSet", "Encoding", "ExtractOptions", "Head", "KNNProbe"),
     *("LDAProbe", "LogisticProbe", "NearestMeanProbe"),
     *("ProbeResult", "ProbekitError", "RidgeProbe", "extract", "load_backbone", "load_head"),
-    *("Run", "probe", "read_dataset", "train", "__version__"),
+    *("Run", "probe", "read_dataset", "train", "zero_shot_head", "__version__"),
 }
 EXIT_CODES = {
     "ProbekitError": 1,

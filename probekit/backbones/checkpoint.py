@@ -97,7 +97,7 @@ def load_model(name: Name, folder: Path, class_name: str, **options: bool) -> tu
     return model.eval(), set(info["missing_keys"])
 
 
-def has_pooler(name: Name, missing: set[str], prefix: str) -> bool:
+def pooler_is_loaded(name: Name, missing: set[str], prefix: str) -> bool:
     """Whether the pooler of a tower was loaded; other weights of it that lack are refused.
 
     missing: the names of weights that the checkpoint lacks, which are random.

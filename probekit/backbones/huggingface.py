@@ -186,7 +186,7 @@ def _load_encoder(name: Name, folder: Path, config: Any, native: Preprocessing) 
             f"({type(model).__name__}) takes {tower.main_input_name}. Wrap it in a function of "
             "your own and name it py:module:factory."
         )
-    pooler_loaded = checkpoint.has_pooler(name, missing, "vision_model." if has_tower else "")
+    pooler_loaded = checkpoint.pooler_is_loaded(name, missing, "vision_model." if has_tower else "")
     configurations = {"tower": tower.config}
     parts = {"tower": tower}
     loaded = checkpoint.loaded_parts(model, missing)

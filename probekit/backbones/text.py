@@ -194,7 +194,7 @@ def load_encoder(
     config = checkpoint.load_config(folder)
     model, missing = checkpoint.load_model(name, folder, _model_class(config))
     tower, prefix = _find_tower(name, model)
-    pooler_loaded = checkpoint.has_pooler(name, missing, prefix)
+    pooler_loaded = checkpoint.pooler_is_loaded(name, missing, prefix)
     loaded = checkpoint.loaded_parts(model, missing)
     parts = {"tower": tower}
     if PROJECTION in loaded:
