@@ -76,6 +76,8 @@ PROBLEMS = [
     ("pooled", "linearized", "momentum"),
     ("pooled", "linearized", "adam"),
     ("pooled", "conventional", "all rows"),
+    pytest.param(("cnn", "conventional", "momentum"), marks=pytest.mark.slow),
+    pytest.param(("cnn", "linearized", "adam"), marks=pytest.mark.slow),
 ]
 
 
@@ -247,6 +249,8 @@ def jacobians(loops: Loops, params: Tensor, clients: str) -> tuple[Tensor, Tenso
 def test_elastic_ascent_is_pulled_back_by_importance(trained: Trained, source: str) -> None:
     """F_i = 1/n sum |df/dw_i|^2, at least 0.05 of its mean; its strength from J^T l'' J."""
     loops = trained.loops
+    if len(trained.end) > 1000:
+        pytest.skip("its curvature does not fit into memory")
     J = jacobians(loops, trained.end, RETAINED if source == "retained" else LEAVER)[0]
     importance = J.square().sum(dim=(0, 1)) / len(J)
     importance = importance.clamp(min=0.05 * float(importance.mean()))
