@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import inspect
 import math
+import reprlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
@@ -26,6 +27,7 @@ SLOPE = 0.01
 """Of LeakyReLU, as in the paper's code."""
 KERNEL = 5
 CHANNELS = (6, 16)
+MOST_SIZES = 100
 NAMES = "mlp, mlp:500-100, cnn, py:package.module:factory"
 
 _named: set[str] = set()
@@ -35,6 +37,9 @@ class Architecture(Protocol):
     """What a network is, without its weights; a hashable record."""
 
     def build(self) -> nn.Module: ...
+    def takes(self, shape: tuple[int, ...]) -> bool:
+        """Whether samples of this shape fit, as far as is known without building it."""
+
     def __hash__(self) -> int: ...
 
 
@@ -46,8 +51,13 @@ class Mlp:
     sizes: tuple[int, ...]
 
     def __post_init__(self) -> None:
-        if len(self.sizes) < 2 or min(self.sizes) < 1:
-            raise InputError(f"An MLP has two sizes or more, above 0; found {self.sizes}.")
+        if not 2 <= len(self.sizes) <= MOST_SIZES or min(self.sizes) < 1:
+            raise InputError(
+                f"An MLP has 2 to {MOST_SIZES} sizes above 0; found {reprlib.repr(self.sizes)}."
+            )
+
+    def takes(self, shape: tuple[int, ...]) -> bool:
+        return math.prod(shape) == self.sizes[0]
 
     def build(self) -> nn.Module:
         layers: list[nn.Module] = [nn.Flatten()]
@@ -71,6 +81,9 @@ class Cnn:
                 f"cnn takes pictures of 16 x 16 or more; found {self.channels} x {self.side} x "
                 f"{self.side}. Take larger ones (pixels:32), or mlp."
             )
+
+    def takes(self, shape: tuple[int, ...]) -> bool:
+        return shape == (self.channels, self.side, self.side)
 
     @property
     def _side(self) -> int:
@@ -98,6 +111,9 @@ class Own:
 
     name: str
     classes: int
+
+    def takes(self, shape: tuple[int, ...]) -> bool:
+        return True
 
     def __reduce__(self) -> tuple[Callable[..., Own], tuple[str, int]]:
         return _unpickled, (self.name, self.classes)  # Ray runs what it is sent anyway
@@ -206,8 +222,11 @@ def count_parameters(module: nn.Module) -> int:
 
 def parameter_count(architecture: Architecture) -> int:
     """Without allocating them."""
-    with torch.device("meta"):
-        return count_parameters(architecture.build())
+    try:
+        with torch.device("meta"):
+            return count_parameters(architecture.build())
+    except (RuntimeError, TypeError) as error:  # sizes that torch cannot count
+        raise InputError(f"A network must have sizes below 2^63; found {architecture}.") from error
 
 
 def _check_count(count: int, parameters: int) -> None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from probekit.arrays import Array, Json
@@ -32,7 +32,7 @@ class NetworkHead(BaseHead):
 
     @property
     def width(self) -> int:
-        return int(np.prod(self.trained.model.sample_shape))
+        return math.prod(self.trained.model.sample_shape)
 
     @property
     def params(self) -> Array:

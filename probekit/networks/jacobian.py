@@ -156,6 +156,12 @@ class FlatModule:
 
     def _parts(self, flat: Tensor) -> Parts:
         """The module's tensors as views of the flat vector."""
+        size = max(span.stop for span, _ in self.tensors.values())
+        if flat.shape != (size,):
+            raise InputError(
+                f"A network's parameters must be one vector of {size:,}; found shape "
+                f"{tuple(flat.shape)}. Use the code and the file that belong together."
+            )
         return tuple(flat[span].view(shape) for span, shape in self.tensors.values())
 
     def _recorded(self, params: Parts, inputs: Tensor) -> tuple[Tensor, Parts]:

@@ -135,6 +135,15 @@ class Network:
             raise InputError(f"precision must be float32 or float64; found {self.precision!r}.")
         if min(self.sample_shape, default=1) < 1:
             raise InputError(f"Samples must have a shape above 0; found {self.sample_shape}.")
+        if not self.architecture.takes(self.sample_shape):
+            raise InputError(
+                f"A network must take samples of shape {self.sample_shape}; {self.architecture} "
+                "does not. Use the code and the file that belong together."
+            )
+        if self.weights.ndim != 1:
+            raise InputError(
+                f"Weights of a network must be one vector; found shape {self.weights.shape}."
+            )
         outputs = self.canary.shape[-1]
         if self.canary.shape != (CANARY_ROWS, outputs) or not _are_columns(self.columns, outputs):
             raise InputError(
@@ -150,10 +159,12 @@ class Network:
         samples = network.tensor(synthetic_samples(self.sample_shape))
         outputs = as_array(outputs_of_samples(network, network.tensor(self.weights), samples))
         scale = max(float(np.abs(self.canary).max()), 1.0)
-        if not np.abs(outputs - self.canary).max() <= CANARY_AGREEMENT * scale:
+        same_shape = outputs.shape == self.canary.shape
+        difference = np.abs(outputs - self.canary).max() if same_shape else np.inf
+        if not difference <= CANARY_AGREEMENT * scale:
             raise MismatchError(
                 f"The code of {self.architecture} must be that of training; its outputs differ by "
-                f"{np.abs(outputs - self.canary).max():.2g}. Use the version that was trained."
+                f"{difference:.2g}. Use the version that was trained."
             )
         return network
 
@@ -280,7 +291,10 @@ def flat_module(
 
 
 def _are_columns(columns: Indices, outputs: int) -> bool:
-    return columns.size > 0 and bool(((columns >= 0) & (columns < outputs)).all())
+    """Whether they are some of so many, in order."""
+    if columns.ndim != 1 or not columns.size:
+        return False
+    return columns[0] >= 0 and columns[-1] < outputs and bool((np.diff(columns) > 0).all())
 
 
 def synthetic_samples(shape: tuple[int, ...]) -> Array:
