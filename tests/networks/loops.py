@@ -142,7 +142,7 @@ class Loops:
         scores = module(samples)
         penalty = self.ridge / 2 * (flat_weights(module) - self.center).square().sum()
         if self.squares:
-            targets = nn.functional.one_hot(labels, CLASSES)
+            targets = nn.functional.one_hot(labels, scores.shape[1])
             return (scores - targets).square().sum() / 2 / len(labels) + penalty
         return nn.functional.cross_entropy(scores, labels) + penalty
 

@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from probekit.federated.federation import Federation, InProcess
 from probekit.federated.local import Adam, LocalPlan, Sgd
 from probekit.federated.state import State
 from probekit.federated.training.fedavg import FedAvg
@@ -19,7 +20,15 @@ from probekit.unlearning.methods.ascent import POWER_STEPS
 from probekit.unlearning.methods.ferrari import NOISE_STREAM
 from probekit.unlearning.methods.flipping import LABEL_STREAM
 from probekit.unlearning.methods.fused import ADAPTER_STREAM
-from tests.networks.loops import RIDGE, Adapted, Loops, Problem, flat_weights, make_problem
+from tests.networks.loops import (
+    RIDGE,
+    Adapted,
+    Loops,
+    Problem,
+    flat_weights,
+    make_problem,
+    tensors,
+)
 from tests.networks.modules import CLASSES
 from tests.oracles import relative_error
 from tests.unlearning.problems import forget
@@ -317,3 +326,46 @@ def test_ferrari_descends_what_the_scores_see_of_noise(trained: Trained) -> None
     expected = blind.local(trained.end, LEAVER, ROUNDS)
     method = "ferrari:columns=0:4,steps=3,rate=0.05,draws=3"
     assert trained.error(method, expected) < 1e-10
+
+
+class Outputs(nn.Module):
+    """Some outputs of a network."""
+
+    def __init__(self, module: nn.Module, columns: list[int]) -> None:
+        super().__init__()
+        self.module = module
+        self.columns = columns
+
+    def forward(self, samples: Tensor) -> Tensor:
+        return self.module(samples)[:, self.columns]
+
+
+@pytest.mark.parametrize("linearize", [True, False])
+@pytest.mark.parametrize("method", ["retrain", "cf:rounds=2", "federaser"])
+def test_classes_that_nobody_has_leave_the_network(method: str, linearize: bool) -> None:
+    """Only the client that leaves has rows of class 1; the others go on with two outputs."""
+    plan = PLANS["momentum"]
+    problem = make_problem("pooled", linearize=linearize, plan=plan)
+    rows = dict(problem.rows)
+    for name in RETAINED:
+        rows[name] = replace(rows[name], labels=2 * (rows[name].labels // 2))
+    samples = {name: tensors(part, problem.model.sample_shape) for name, part in rows.items()}
+    loops = replace(problem.loops, clients=samples)
+    trainer = FedAvg(ROUNDS, plan, keep=frozenset({"history"}))
+    trained = Trained(
+        replace(problem, rows=rows, loops=loops),
+        trainer.train(Federation.of(InProcess(rows), problem.model), ridge=RIDGE),
+    )
+    after = forget(trained.state, trained.problem.asked, method, clients={LEAVER})
+    assert after.model.classes == 2
+    scores = after.model.outputs(rows["a"]).at(after.params)[0]
+    wide = problem.model.outputs(rows["a"]).at(after.params)[0]
+    np.testing.assert_allclose(scores, wide[:, [0, 2]], rtol=0, atol=1e-14)
+    two = {name: (part, labels // 2) for name, (part, labels) in samples.items()}
+    narrow = replace(loops, clients=two, module=Outputs(loops.module, [0, 2]))
+    if method == "retrain":
+        expected = narrow.rounds(loops.start, RETAINED, range(ROUNDS))
+        assert trained.error(method, expected) < 1e-10
+    if method == "cf:rounds=2":
+        expected = narrow.rounds(trained.end, RETAINED, range(ROUNDS, ROUNDS + 2))
+        assert trained.error(method, expected) < 1e-10
