@@ -36,7 +36,7 @@ def first_network(
     outputs = len(data.classes)
     server = data.server_rows
     pretraining = None
-    if server is not None and options.pretrain_epochs:
+    if server is not None and options.is_pretrained:
         pretraining = Pretraining(server, options.pretrain_epochs, options.seed)
     return network_model(
         architecture(name, shape, outputs),

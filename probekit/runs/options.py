@@ -199,6 +199,11 @@ class TrainOptions:
             raise InputError("The ridge of a network is on all parameters; drop --intercept free.")
 
     @property
+    def is_pretrained(self) -> bool:
+        """Whether a network is trained on the server's rows first, where there are some."""
+        return self.network is not None and self.pretrain_epochs > 0
+
+    @property
     def published(self) -> Preset | None:
         if self.preset is None:
             return None

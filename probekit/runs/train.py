@@ -67,6 +67,10 @@ from probekit.runs.run import (
     write_state,
 )
 
+RANDOM_WEIGHTS = (
+    "The network is linearized around random weights. Pretrain it on the server's rows "
+    "(--server-share 0.1), or pass --weights."
+)
 MADE_COLUMNS = ("key", "client", "group")
 """Columns that readers make; others are kept where they are asked for."""
 Reading = Mapping[str, Any]
@@ -302,6 +306,10 @@ def plan_training(
         )
     encoding = splits.train.encoding
     description = Description.of(run_id, settings, encoding, width=rows.width, source=rows.source)
+    is_trained = weights_file is not None
+    is_trained |= settings.is_pretrained and bool((held.roles == SERVER).any())
+    if settings.network is not None and settings.linearize and not is_trained:
+        notes = (*notes, RANDOM_WEIGHTS)
     all_notes = (*splits.notes, *notes)
     return TrainingPlan(
         folder,

@@ -25,7 +25,7 @@ from probekit.progress import Progress, silent
 from probekit.registry import configured, nearest
 from probekit.runs import layout
 from probekit.runs.layout import Cost, Unlearned
-from probekit.runs.rows import TEST, TRAINING, RunFiles, RunRows
+from probekit.runs.rows import SERVER, TEST, TRAINING, RunFiles, RunRows
 from probekit.runs.run import RunData, StoredState, certify_state, single_thread, write_state
 from probekit.unlearning.choice import Choice, Facts, MethodPlan, choose, facts, plan, plan_of
 from probekit.unlearning.classes import narrow_state
@@ -112,6 +112,7 @@ def unlearn_rows(
             note = "All of this was forgotten before; nothing was changed."
             return Unlearning(run, notes=(note,))
         forgotten = rows.take(asked)
+        _check_pretraining(forgotten, stored)
         request = Unlearning(
             run,
             clients=tuple(name for name in forgotten.clients if name in clients),
@@ -253,6 +254,17 @@ def _of_classes(state: State, before: tuple[str, ...], after: tuple[str, ...]) -
     if state.model.classes == len(after):
         return state
     return narrow_state(state, np.array([before.index(name) for name in after]))
+
+
+def _check_pretraining(forgotten: RunRows, stored: StoredState) -> None:
+    """A network remembers the rows on the server that it was pretrained on."""
+    rows = int((forgotten.roles == SERVER).sum())
+    if rows and stored.description.options.is_pretrained:
+        raise InputError(
+            f"What is forgotten must be none of the server's rows, on which the network of "
+            f"{stored.run} was pretrained; {rows:,} rows of this request are. Delete that run and "
+            "train anew, without them or with --pretrain-epochs 0."
+        )
 
 
 def _check_clients(clients: Collection[str], stored: StoredState) -> None:

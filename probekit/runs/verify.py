@@ -48,7 +48,7 @@ from probekit.objective import Model
 from probekit.progress import Progress, Step, silent
 from probekit.runs import layout
 from probekit.runs.layout import Description, Erased, Joined, Trained, Unlearned
-from probekit.runs.rows import Chosen, Mask, RunFiles, RunRows, leaves_of
+from probekit.runs.rows import SERVER, Chosen, Mask, RunFiles, RunRows, leaves_of
 from probekit.runs.run import RunData, StoredState, certify_state, matrix_of, single_thread
 
 FALSE = 6
@@ -459,7 +459,7 @@ class _Inspection:
             yield Finding(f"{claim} Compare it with a retrained one (evaluate).", None)
             return
         if not state.ridge > 0:
-            yield Finding("A linearized network is near a minimum: it takes a ridge.", None)
+            yield Finding("A linearized network has one minimum: only with a ridge above 0.", None)
             return
         federation = Federation.of(InProcess(sets), state.model)
         gradients = RowGradients(federation, state.params, state.ridge)
@@ -491,10 +491,14 @@ class _Inspection:
         from probekit.runs.networks import first_network
 
         description = stored.description
+        rows = stored.all_rows
+        lost = (rows.roles == SERVER) & stored.forgotten
+        if description.options.is_pretrained and lost.any():
+            yield Finding("The network was pretrained on no row that is forgotten.", False)
         if description.options.weights is not None:
             self.notes.append("Nothing is said about the first weights, which are of a file.")
             return
-        data = RunData.of(stored.all_rows, description, self.cache)
+        data = RunData.of(rows, description, self.cache)
         again = first_network(data, progress=self.progress).digest
         claim = "The first weights are those of the seed and the server's rows."
         yield Finding(claim, True if again == description.network else None)
