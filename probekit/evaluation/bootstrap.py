@@ -23,8 +23,8 @@ MAX_ELEMENTS = 3e8
 """Of all draws together; beyond it there are fewer draws."""
 BATCH_ELEMENTS = 1 << 22
 STREAM = 10
-FEW_UNITS = 100
-"""So many are drawn by a multinomial distribution, more of them one by one."""
+MULTINOMIAL_COST = 8
+"""A multinomial number costs as much as drawing so many units one by one."""
 ROUNDING = 1e-24
 """A variance below this share of the squared value is what rounding leaves of none."""
 
@@ -166,18 +166,18 @@ def draw_counts(counts: Indices, elements: int, seed: int) -> Iterator[Array]:
     draws = int(min(DRAWS, max(MIN_DRAWS, MAX_ELEMENTS / elements)))
     generator = np.random.default_rng([seed, STREAM])
     total = int(counts.sum())
-    batch = max(1, BATCH_ELEMENTS // max(elements, 1))
-    observed = np.repeat(np.arange(len(counts)), counts)
+    width = len(counts)
+    batch = max(1, BATCH_ELEMENTS // max(elements, total))
+    observed = np.repeat(np.arange(width), counts)
     for start in range(0, draws, batch):
         size = min(batch, draws - start)
-        if len(counts) <= FEW_UNITS or 4 * len(counts) < total:
+        if MULTINOMIAL_COST * width < total:
             yield generator.multinomial(total, counts / total, size).astype(np.float64)
             continue
-        drawn = np.empty((size, len(counts)))
-        for row in drawn:
-            units = observed[generator.integers(0, total, total)]
-            row[:] = np.bincount(units, minlength=len(counts))
-        yield drawn
+        units = observed[generator.integers(0, total, (size, total))]
+        units += width * np.arange(size)[:, None]
+        drawn = np.bincount(units.ravel(), minlength=size * width)
+        yield drawn.reshape(size, width).astype(np.float64)
 
 
 def mean_ratio(totals: Array) -> tuple[Array, Array]:

@@ -217,7 +217,7 @@ def bootstrap_t(
     value = units.value
     error = units.error
     count = units.count
-    is_few = count < FEW_GROUPS or units.effective < FEW_EFFECTIVE
+    is_few = count < FEW_GROUPS or error == 0 or units.effective < FEW_EFFECTIVE
     name = "rows" if sampling.groups is None else "groups"
     if is_few and bounds is not None:
         limits = _wilson_between(bounds, value, error, count, sampling)
