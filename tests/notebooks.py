@@ -1,4 +1,4 @@
-"""Run a notebook's cells without Jupyter: `python -m tests.notebooks NOTEBOOK` stores the outputs."""
+"""Run a notebook's cells without Jupyter; `python -m tests.notebooks NOTEBOOK` stores outputs."""
 
 from __future__ import annotations
 
