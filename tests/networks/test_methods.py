@@ -12,9 +12,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from probekit.certificates.certificate import certify
 from probekit.federated.federation import Federation, InProcess
 from probekit.federated.local import Adam, LocalPlan, Sgd
 from probekit.federated.state import State
+from probekit.federated.training.cg import ConjugateGradients
 from probekit.federated.training.fedavg import FedAvg
 from probekit.unlearning.methods.ascent import POWER_STEPS
 from probekit.unlearning.methods.ferrari import NOISE_STREAM
@@ -369,3 +371,16 @@ def test_classes_that_nobody_has_leave_the_network(method: str, linearize: bool)
     if method == "cf:rounds=2":
         expected = narrow.rounds(trained.end, RETAINED, range(ROUNDS, ROUNDS + 2))
         assert trained.error(method, expected) < 1e-10
+
+
+@pytest.mark.parametrize("distance", [1e-2, 1e-7])
+def test_rounds_end_within_the_distance_that_was_asked_for(distance: float) -> None:
+    """Also from a training that was far too short, beside which the minimum is large."""
+    plan = LocalPlan(1e-4, steps=1)
+    problem = make_problem("pooled", linearize=True, plan=plan)
+    state = FedAvg(1, plan).train(problem.asked, ridge=RIDGE)
+    after = forget(state, problem.asked, f"rounds:distance={distance}", clients={LEAVER})
+    retained = problem.asked.without({LEAVER})
+    assert certify(after, retained).distance <= distance
+    minimum = ConjugateGradients(tolerance=1e-12).train(retained, ridge=RIDGE).params
+    assert np.linalg.norm(after.params - minimum) <= distance

@@ -62,16 +62,22 @@ class ConjugateGradients:
         return State(params, model, choice, dict(federation.clients), self, kept=kept)
 
     def minimize(
-        self, federation: Federation, start: Array, *, ridge: float, progress: Progress = silent
+        self,
+        federation: Federation,
+        start: Array,
+        *,
+        ridge: float,
+        distance: float | None = None,
+        progress: Progress = silent,
     ) -> Array:
-        """The minimum, from any start."""
+        """The minimum, from any start; `distance` bounds that from it in place of `tolerance`."""
         exact = MeanLoss(replace(federation, model=federation.model.exact), ridge)
         products = _Products(MeanLoss(federation, ridge), self.products, progress)
         params = start
         value, gradient = exact.value_and_gradient(params)
         for _ in range(NEWTON_STEPS):
-            distance = float(np.linalg.norm(params - federation.model.center))
-            goal = ridge * self.tolerance * distance
+            size = float(np.linalg.norm(params - federation.model.center))
+            goal = ridge * (self.tolerance * size if distance is None else distance)
             residual = float(np.linalg.norm(gradient))
             if residual <= goal:
                 return params

@@ -9,8 +9,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-import numpy as np
-
 from probekit.federated.queries import Gradient
 from probekit.federated.state import State
 from probekit.federated.training.cg import ConjugateGradients
@@ -47,11 +45,11 @@ class Rounds:
         model = removal.state.model
         params = removal.state.params
         if not isinstance(model, LinearModel):
-            tolerance = SAFETY * self.distance / float(np.linalg.norm(params - model.center))
-            params = ConjugateGradients(self.rounds, tolerance).minimize(
+            params = ConjugateGradients(self.rounds).minimize(
                 removal.retained,
                 params,
                 ridge=removal.ridge_choice.value,
+                distance=SAFETY * self.distance,
                 progress=removal.progress,
             )
             return removal.finish(params)
