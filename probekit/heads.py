@@ -383,7 +383,7 @@ def _card(head: BaseHead) -> str:
         kind = "regression" if head.task == "numbers" else "classification"
         result = {
             "task": {"type": f"tabular-{kind}"},
-            "dataset": {"name": dataset, "type": dataset},
+            "dataset": {"name": dataset, "type": dataset.removeprefix("hf:")},
             "metrics": [{"type": name, "value": value} for name, value in head.metrics.items()],
         }
         front["model-index"] = [{"name": "linear head", "results": [result]}]

@@ -20,6 +20,7 @@ from probekit.probing.cells import Cell
 from probekit.probing.evaluate import WrongRow
 from probekit.probing.few_shot import FewShot
 from probekit.probing.protocols import describe_protocol
+from probekit.registry import nearest
 
 SHOWN_COLUMNS = (
     *("data", "backbone", "view", "head", "control", "shots", "metric", "result", "chance"),
@@ -155,6 +156,17 @@ class ProbeResult:
         from probekit.report.probe import write_probe_page
 
         return write_probe_page(self, Path(path))
+
+    def push_to_hub(self, repo: str, *, head: str | None = None, **options: Any) -> str:
+        """Upload a fitted head, the first one or `head`, with its metrics in the model card.
+
+        options: of `Head.push_to_hub`. Gives the address.
+        """
+        heads = self.heads
+        name = head or next(iter(heads), "")
+        if name not in heads:
+            raise InputError(f"No head {name!r} was fitted here. {nearest(name, list(heads))}")
+        return heads[name].push_to_hub(repo, **options)
 
     def save(self, folder: str | Path) -> list[Path]:
         """Write the fitted heads: the only one to the folder itself, several to folders inside.

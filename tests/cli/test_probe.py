@@ -244,6 +244,9 @@ def test_a_column_that_is_not_called_label(probe: Run, tmp_path: Path) -> None:
         (["train.npz", "--ridge", "-1"], 2, "-1"),
         (["train.npz", "--ridge", "best"], 2, "best"),
         (["train.npz", "--confidence", "95"], 2, "95"),
+        (["train.npz", "--c", "0"], 2, "--c"),
+        (["train.npz", "--cs", "1,x"], 2, "1,x"),
+        (["train.npz", "--normalize", "max"], 2, "max"),
         (["train.npz", "--shots", "few"], 2, "few"),
         (["train.npz", "--metric", "acc"], 2, "accuracy"),
         (["photos"], 2, "-b"),
@@ -262,6 +265,49 @@ def test_a_cached_set_refuses_a_backbone_and_is_suggested(probe: Run, photos: Pa
     assert "food-train" in probe("food-train", "-b", "pixels:4", code=2)["message"]
     assert "food-train" in probe("food-trian", code=3)["message"]
     assert probe("food-train")["cells"][0]["data"] == "food-train"
+
+
+def test_a_protocol_and_what_conflicts_with_it(probe: Run, tmp_path: Path) -> None:
+    vectors(tmp_path / "train.npz", 90)
+    vectors(tmp_path / "test.npz", 30, seed=1)
+    rows = ["train.npz", "--test", "test.npz", "--protocol"]
+    result = probe(*rows, "dinov3", "--head", "logistic,knn")
+    assert result["protocol"] == "dinov3"
+    assert [cell["head"] for cell in result["cells"]] == [
+        *("logistic", "knn:10", "knn:20", "knn:100", "knn:200")
+    ]
+    assert any("arXiv" in sentence for sentence in result["legend"])
+    for flags, shown in {
+        ("--normalize", "l2"): "none",
+        ("--c", "1"): "auto",
+        ("--cs", "0.1,1"): "45 values",
+        ("--head", "lda"): "logistic",
+        ("--shots", "3"): "(8,)",
+    }.items():
+        protocol = "mteb" if "--shots" in flags else "dinov3"
+        message = probe(*rows, protocol, *flags, code=2)["message"]
+        assert protocol in message
+        assert flags[0] in message
+        assert shown in message
+    assert "dinov3" in probe(*rows, "dinov4", code=3)["message"]
+
+
+def test_differences_a_record_and_a_page(
+    probe: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    vectors(tmp_path / "train.npz", 90)
+    outputs = ["--record", "r.jsonl", "--report", "page.html"]
+    arguments = ["train.npz", "--head", "ridge,nearest-mean", "--against", "ridge", *outputs]
+    result = probe(*arguments)
+    (difference,) = result["differences"]
+    assert (difference["head"], difference["baseline"]) == ("nearest-mean", "ridge")
+    assert len((tmp_path / "r.jsonl").read_text().splitlines()) == 2
+    assert "nearest-mean" in (tmp_path / "page.html").read_text()
+    assert probe(*arguments)["cells"] == result["cells"]
+    assert len((tmp_path / "r.jsonl").read_text().splitlines()) == 2
+    assert run(["probe", *arguments, "--no-controls"]) == 0
+    assert "less" in capsys.readouterr().out
+    assert "--against" in probe("train.npz", "--against", "rigde", code=2)["message"]
 
 
 def test_others_go_on_where_one_fails(probe: Run, tmp_path: Path) -> None:

@@ -118,3 +118,23 @@ def test_heads_are_saved_with_their_numbers(
     neighbors = probe(([[0.0], [1.0]] * 5, [0, 1] * 5), heads="knn", knn=1, controls=False)
     with pytest.raises(InputError, match="k-NN"):
         neighbors.save(tmp_path / "none")
+
+
+def test_a_head_is_pushed_with_its_metrics(result: ProbeResult) -> None:
+    from huggingface_hub import ModelCard
+
+    cards: list[str] = []
+
+    class Hub:
+        def create_repo(self, **options: Any) -> None:
+            assert options["repo_id"] == "me/head"
+
+        def upload_folder(self, *, folder_path: str, **options: Any) -> str:
+            cards.append((Path(folder_path) / "README.md").read_text())
+            return "https://hub/me/head"
+
+    assert result.push_to_hub("me/head", head="ridge", api=Hub()) == "https://hub/me/head"
+    found = {item.metric_type: item.metric_value for item in ModelCard(cards[0]).data.eval_results}
+    assert found["accuracy"] == result.accuracy
+    with pytest.raises(InputError, match="ridge"):
+        result.push_to_hub("me/head", head="rigde", api=Hub())
