@@ -414,6 +414,13 @@ def _join(table: _Joined, labels: Columns, options: VectorOptions) -> _Joined:
     label = usual or _label_column(labels, columns, options)
     if options.join is None:
         _check_order(columns, labels, options)
+        count = len(labels.get(label or "", next(iter(labels.values()))))
+        if count != len(table.vectors):
+            raise InputError(
+                f"{options.labels} must have a row for each of the {len(table.vectors)} vectors; "
+                f"found {count}. Join by a column of both (--join), or save the vectors and "
+                "labels of each split in one file (np.savez)."
+            )
         return replace(table, columns=columns | labels, label=label)
     check_columns(columns, {options.join: "--join"}, "The file of vectors")
     check_columns(labels, {options.join: "--join"}, options.labels)

@@ -113,6 +113,18 @@ def test_vectors_without_labels_say_how_to_give_them(call: Call) -> None:
     assert accuracy(call("probe", "rows.npy", "--labels", "labels.npy", *FAST)) > 0.9
 
 
+def test_labels_by_position_are_not_those_of_the_test_rows(call: Call) -> None:
+    np.save("train.npy", X[:40])
+    np.save("test.npy", X[40:])
+    np.save("labels.npy", LABELS[:40])
+    flags = ("--labels", "labels.npy", "--test", "test.npy")
+    message = call("probe", "train.npy", *flags, *FAST, code=2)["message"]
+    assert "labels.npy" in message
+    assert "20" in message
+    assert "40" in message
+    assert "--join" in message
+
+
 def test_labels_of_half_of_the_rows(call: Call) -> None:
     keys = [f"k{row}" for row in range(COUNT)]
     frame(key=keys).drop(columns="label").to_parquet("rows.parquet")
