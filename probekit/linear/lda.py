@@ -58,11 +58,6 @@ class LdaChoice:
     shrinkages: Array
     accuracies: Array
 
-    @property
-    def at_grid_edge(self) -> bool:
-        """The upper edge, 1, is the nearest mean with priors: nothing lies beyond it."""
-        return len(self.shrinkages) > 1 and self.value == self.shrinkages[0]
-
 
 @dataclass(frozen=True, eq=False)
 class LdaPath:
