@@ -124,9 +124,6 @@ class Own:
                 f"{self.name} is own code, which only whoever starts a command can ask to be run. "
                 f"Pass --network {self.name}."
             )
-        from probekit.backbones.module import declare_operators
-
-        declare_operators()
         factory, options = _parsed(self.name)
         if isinstance(factory, nn.Module):
             return copy.deepcopy(factory)
@@ -239,6 +236,9 @@ def _check_count(count: int, parameters: int) -> None:
 
 def _parsed(name: str) -> tuple[Any, dict[str, Any]]:
     """What a name imports, and the options behind it."""
+    from probekit.backbones.module import declare_operators
+
+    declare_operators()  # before torchvision is imported
     module, _, rest = name.removeprefix("py:").partition(":")
     attribute, _, text = rest.partition(":")
     pairs = [pair.partition("=") for pair in text.split(",") if pair]
