@@ -416,7 +416,8 @@ class _Inspection:
         if self.within is not None:
             return self.within
         tolerance = stored.description.options.tolerance
-        return tolerance * float(np.linalg.norm(stored.state.params))
+        state = stored.state
+        return tolerance * float(np.linalg.norm(state.params - state.model.center))
 
     def _files(self, stored: StoredState, rows: RunFiles, model: LinearModel) -> Iterator[Finding]:
         """The sums are those that were committed, and the head's; whose they are is believed."""

@@ -19,6 +19,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "ridge": {"ridge": 0.1},
     "auto": {},
     "logistic": {"head": "logistic", "C": 1.0},
+    "network": {"network": "mlp:4", "ridge": 0.1},
 }
 
 

@@ -90,8 +90,10 @@ class Forgery:
 
     def federation(self, rows: RunRows | None = None) -> Federation:
         data = self.data(rows)
-        width = self.description.width
-        return data.federation(self.description.options.linear_model(width, len(data.classes)))
+        options = self.description.options
+        if options.network is not None:
+            return data.federation(self.state.model)
+        return data.federation(options.linear_model(self.description.width, len(data.classes)))
 
     def trained(self, rows: RunRows | None = None, ridge: float | None = None) -> Forgery:
         """With the state and the certificate that honest training on these rows gives."""
