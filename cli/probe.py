@@ -45,7 +45,9 @@ def parse_reals(text: str) -> tuple[float, ...]:
 class ProbeFlags:
     """How heads are fitted and evaluated."""
 
-    protocol: str | None = flag("A published probe: clip, dinov2, dinov3, patho-bench, mteb, ...")
+    protocol: str | None = flag(
+        "A published probe: clip, dinov2, dinov3, patho-bench, mteb, big-vision."
+    )
     test: str | None = flag("Evaluate on this instead of DATA's own test split.")
     shots: Any = flag(
         "Also few-shot heads: 1,4,16 training rows of every class.",
