@@ -28,6 +28,7 @@ BLOCK = 10_000
 SECONDS_BETWEEN_LOOKS = 0.02
 BAR = 0.5
 BAG_ROWS = 1_000
+GROUP_ROWS = 100_000
 
 
 def write_rows(folder: Path, rows: int, width: int, classes: int) -> None:
@@ -66,9 +67,12 @@ def convert(folder: Path, kind: str) -> None:
         import pyarrow as pa
         from pyarrow import parquet
 
-        lists = pa.FixedSizeListArray.from_arrays(pa.array(matrix.ravel()), matrix.shape[1])
-        column = lists.cast(pa.list_(pa.float32()))  # as pandas writes a column of arrays
-        parquet.write_table(pa.table({"embedding": column}), path)
+        schema = pa.schema({"embedding": pa.list_(pa.float32())})  # as pandas writes arrays
+        with parquet.ParquetWriter(path, schema) as writer:
+            for start in range(0, len(matrix), GROUP_ROWS):
+                block = pa.array(matrix[start : start + GROUP_ROWS].ravel())
+                lists = pa.FixedSizeListArray.from_arrays(block, matrix.shape[1])
+                writer.write_table(pa.table([lists.cast(schema.field(0).type)], schema))
 
 
 def own_bytes(pid: int) -> int:
