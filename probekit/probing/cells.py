@@ -29,6 +29,7 @@ from probekit.probing.heads import ZERO_SHOT, Fitted, fit_head, is_standardized
 from probekit.probing.options import ProbeOptions
 from probekit.probing.reliability import ConfidenceBin, confidence_bins
 from probekit.probing.rows import ProbeRows, prepare_rows
+from probekit.progress import Progress, silent
 
 if TYPE_CHECKING:
     from probekit.extraction.sources import RowSplits
@@ -126,12 +127,12 @@ class PlannedCell:
     rows: ProbeRows | ProbekitError
     controls: int = 0
 
-    def compute(self, options: ProbeOptions) -> Cell:
+    def compute(self, options: ProbeOptions, progress: Progress) -> Cell:
         if isinstance(self.rows, ProbekitError):
             raise self.rows
         if self.controls:
-            return _probe_control(self.cell, self.rows, options, self.controls)
-        return _probe_head(self.cell, self.rows, options)
+            return _probe_control(self.cell, self.rows, options, self.controls, progress)
+        return _probe_head(self.cell, self.rows, options, progress)
 
     def with_basis(self, cell: Cell, options: ProbeOptions) -> Cell:
         assert isinstance(self.rows, ProbeRows)
@@ -187,6 +188,7 @@ def compute_cells(
     *,
     reuse: bool = True,
     compared: bool = False,
+    progress: Progress = silent,
 ) -> Iterator[tuple[Cell, ProbekitError | None]]:
     """Every cell as soon as it is computed, or read from the record; one that fails says why.
 
@@ -199,7 +201,7 @@ def compute_cells(
             yield plan.with_basis(replace(recorded, data=plan.cell.data), options), None
             continue
         try:
-            cell = plan.with_basis(plan.compute(options), options)
+            cell = plan.with_basis(plan.compute(options, progress), options)
         except ProbekitError as error:
             yield replace(plan.cell, error=str(error)), error
             continue
@@ -236,12 +238,12 @@ def _describe(rows: ProbeRows, splits: RowSplits, data: str) -> Cell:
     )
 
 
-def _probe_head(cell: Cell, rows: ProbeRows, options: ProbeOptions) -> Cell:
+def _probe_head(cell: Cell, rows: ProbeRows, options: ProbeOptions, progress: Progress) -> Cell:
     """The cell with its head fitted, evaluated, and fitted to few rows."""
     if options.rules is not None and not options.rules.full:
         shots = few_shot(cell.head, rows, options)
         return replace(_with_rows(cell, rows), few_shot=shots)
-    fitted = fit_head(cell.head, rows, options)
+    fitted = fit_head(cell.head, rows, options, progress)
     cell = _with_evaluation(cell, fitted, rows, options)
     assert cell.evaluation is not None
     notes = [*cell.notes, *fitted.notes]
@@ -265,10 +267,12 @@ def _probe_head(cell: Cell, rows: ProbeRows, options: ProbeOptions) -> Cell:
     )
 
 
-def _probe_control(cell: Cell, rows: ProbeRows, options: ProbeOptions, controls: int) -> Cell:
+def _probe_control(
+    cell: Cell, rows: ProbeRows, options: ProbeOptions, controls: int, progress: Progress
+) -> Cell:
     """The cell of one of so many controls, evaluated, and suspicious where it beats chance."""
     rows = control_rows(cell.control, rows, seed=options.seed)
-    fitted = fit_head(cell.head, rows, options)
+    fitted = fit_head(cell.head, rows, options, progress)
     cell = _with_evaluation(cell, fitted, rows, options)
     if cell.evaluation is None or not is_suspicious(fitted.scores, rows, controls):
         return cell

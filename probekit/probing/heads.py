@@ -12,9 +12,10 @@ import numpy as np
 from probekit.arrays import Array
 from probekit.embeddings import EmbeddingSet
 from probekit.errors import InputError
-from probekit.estimators import Neighbors, fit_lda, fit_nearest_mean, fit_ridge
+from probekit.estimators import Neighbors, fit_lda, fit_logistic, fit_nearest_mean, fit_ridge
 from probekit.heads import Head
 from probekit.probing.selection import Choice, choose_C, validation_rows
+from probekit.progress import Progress, silent
 from probekit.registry import nearest
 
 if TYPE_CHECKING:
@@ -44,9 +45,9 @@ def _fit_ridge(train: EmbeddingSet, options: ProbeOptions) -> tuple[Head, tuple[
     return head, (f"The ridge, {choice.value:.3g}, is at the edge of its grid (--ridge sets it).",)
 
 
-def _fit_logistic(train: EmbeddingSet, options: ProbeOptions) -> tuple[Head, tuple[str, ...]]:
-    from probekit.estimators import fit_logistic
-
+def _fit_logistic(
+    train: EmbeddingSet, options: ProbeOptions, progress: Progress = silent
+) -> tuple[Head, tuple[str, ...]]:
     head, choice = fit_logistic(
         train,
         C=options.C,
@@ -54,6 +55,7 @@ def _fit_logistic(train: EmbeddingSet, options: ProbeOptions) -> tuple[Head, tup
         criterion=options.criterion,
         normalize=options.normalize,
         groups=train.columns.get("group"),
+        progress=progress,
     )
     if not choice.at_grid_edge:
         return head, ()
@@ -108,8 +110,10 @@ HEADS: dict[str, Fit] = {
 }
 
 
-def find_fit(head: str) -> Fit:
+def find_fit(head: str, progress: Progress = silent) -> Fit:
     """What fits a head: a name of HEADS, or knn:50."""
+    if head == "logistic":  # which alone takes long
+        return partial(_fit_logistic, progress=progress)
     if head in HEADS:
         return HEADS[head]
     kind, _, number = head.partition(":")
@@ -139,13 +143,15 @@ class Fitted:
     probabilities: Array | None
 
 
-def fit_head(name: str, rows: ProbeRows, options: ProbeOptions) -> Fitted:
+def fit_head(
+    name: str, rows: ProbeRows, options: ProbeOptions, progress: Progress = silent
+) -> Fitted:
     """Without test rows, heads of the other folds score each fold.
 
     A ridge chosen with the fold flatters by about 1 % at 50 rows; with many rows by nothing.
     """
     train = rows.train
-    head, notes = fit(name, train, options)
+    head, notes = fit(name, train, options, progress)
     if rows.test is not None or name == ZERO_SHOT:
         scores = head.decision(rows.evaluated)
         probabilities = _probabilities(head, scores)
@@ -155,7 +161,7 @@ def fit_head(name: str, rows: ProbeRows, options: ProbeOptions) -> Fitted:
         scores = np.empty((len(train), train.outputs))
         probabilities = np.empty(scores.shape)
         for outside, inside in rows.fold_rows():
-            without, _ = fit(name, train.take(outside), options)
+            without, _ = fit(name, train.take(outside), options, progress)
             scores[inside] = without.decision(train.take(inside))
             probabilities[inside] = _probabilities(without, scores[inside])
     is_calibrated = bool(np.isfinite(probabilities).all())
@@ -163,17 +169,17 @@ def fit_head(name: str, rows: ProbeRows, options: ProbeOptions) -> Fitted:
 
 
 def fit(
-    name: str, train: EmbeddingSet, options: ProbeOptions
+    name: str, train: EmbeddingSet, options: ProbeOptions, progress: Progress = silent
 ) -> tuple[Head | Neighbors, tuple[str, ...]]:
     """A head of these rows. Standardizing is made part of its weights."""
-    fitting = find_fit(name)
+    fitting = find_fit(name, progress)
     mean = np.zeros(train.width)
     deviation = np.ones(train.width)
     if is_standardized(name, options):
         mean, deviation = _moments(train)
         train = replace(train, rows=(np.asarray(train.rows, np.float64) - mean) / deviation)
         options = replace(options, normalize="none")
-    choice = _choose_C(name, train, options)
+    choice = _choose_C(name, train, options, progress)
     if choice is not None:
         options = replace(options, C=choice.C)
     if not options.refit:
@@ -192,7 +198,7 @@ def fit(
 
 
 def _choose_C(  # noqa: N802
-    name: str, train: EmbeddingSet, options: ProbeOptions
+    name: str, train: EmbeddingSet, options: ProbeOptions, progress: Progress
 ) -> Choice | None:
     """The C of validation rows, those of the data or of the protocol, where there are some."""
     if name != "logistic" or options.C != "auto" or train.labels is None:
@@ -203,7 +209,7 @@ def _choose_C(  # noqa: N802
         fitting = np.setdiff1d(np.arange(len(train)), choosing)
     if not len(choosing):
         return None
-    return choose_C(train.take(fitting), train.take(choosing), options)
+    return choose_C(train.take(fitting), train.take(choosing), options, progress)
 
 
 def is_standardized(name: str, options: ProbeOptions) -> bool:

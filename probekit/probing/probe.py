@@ -88,7 +88,12 @@ def probe(
         for name in backbones:
             planned = _plan(source, name, settings, reading, controls=controls)
             computed = compute_cells(
-                planned, settings, finished, reuse=reuse, compared=against is not None
+                planned,
+                settings,
+                finished,
+                reuse=reuse,
+                compared=against is not None,
+                progress=progress,
             )
             for cell, error in computed:
                 cells.append(cell)

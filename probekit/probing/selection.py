@@ -11,7 +11,9 @@ import numpy as np
 from probekit.arrays import Array, Indices
 from probekit.embeddings import EmbeddingSet
 from probekit.errors import InputError
+from probekit.linear.logistic import CS, fit_path
 from probekit.linear.stats import normalized
+from probekit.progress import Progress, silent
 
 if TYPE_CHECKING:
     from probekit.probing.options import Criterion, ProbeOptions
@@ -42,39 +44,47 @@ class Choice:
 
 
 def choose_C(  # noqa: N802
-    train: EmbeddingSet, validation: EmbeddingSet, options: ProbeOptions
+    train: EmbeddingSet,
+    validation: EmbeddingSet,
+    options: ProbeOptions,
+    progress: Progress = silent,
 ) -> Choice:
     """The C whose head of the training rows is best on the validation rows; of equals the least."""
-    from probekit.linear.logistic import CS
-
     Cs = sorted(options.Cs or CS)
     if options.search == "grid":
-        qualities = _qualities(train, validation, Cs, options)
+        qualities = _qualities(train, validation, Cs, options, progress)
     else:
-        qualities = _search(train, validation, Cs, options)
+        qualities = _search(train, validation, Cs, options, progress)
     best = max(sorted(qualities), key=lambda C: qualities[C])
     return Choice(best, qualities)
 
 
 def _search(
-    train: EmbeddingSet, validation: EmbeddingSet, Cs: list[float], options: ProbeOptions
+    train: EmbeddingSet,
+    validation: EmbeddingSet,
+    Cs: list[float],
+    options: ProbeOptions,
+    progress: Progress,
 ) -> dict[float, float]:
     """Every 16th C, then both neighbors of the best at half the distance, until it is 1."""
     step = COARSE_STEP
-    tried = _qualities(train, validation, Cs[::step], options)
+    tried = _qualities(train, validation, Cs[::step], options, progress)
     while step > 1:
         step //= 2
         best = Cs.index(max(sorted(tried), key=lambda C: tried[C]))
         near = [Cs[place] for place in (best - step, best + step) if 0 <= place < len(Cs)]
-        tried |= _qualities(train, validation, [C for C in near if C not in tried], options)
+        untried = [C for C in near if C not in tried]
+        tried |= _qualities(train, validation, untried, options, progress)
     return tried
 
 
 def _qualities(
-    train: EmbeddingSet, validation: EmbeddingSet, Cs: list[float], options: ProbeOptions
+    train: EmbeddingSet,
+    validation: EmbeddingSet,
+    Cs: list[float],
+    options: ProbeOptions,
+    progress: Progress,
 ) -> dict[float, float]:
-    from probekit.linear.logistic import fit_path
-
     if not Cs:
         return {}
     if train.labels is None or validation.labels is None:
@@ -90,7 +100,11 @@ def _qualities(
     rows = np.asarray(held_out.rows, np.float64)
     true = np.searchsorted(present, validation.labels[known])
     fits = fit_path(
-        normalized(train, options.normalize).rows, labels, Cs, sample_weight=train.weights
+        normalized(train, options.normalize).rows,
+        labels,
+        Cs,
+        sample_weight=train.weights,
+        progress=progress,
     )
     return {
         fit.C: quality(rows @ fit.params[:-1] + fit.params[-1], true, options.criterion)
