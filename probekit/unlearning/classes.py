@@ -53,7 +53,7 @@ class OfClasses:
         if not isinstance(client, RowClient):
             stats = narrow_stats(client.statistics, self.classes)
             return self.query.answer(StatisticsClient(client.name, model, stats, client.limits))
-        rows = narrow_rows(client.rows, self.classes).labeled()
+        rows = narrow_rows(client.rows, self.classes)
         return self.query.answer(RowClient(client.name, model, rows, client.limits))
 
     def shapes(self, model: Model, rows: int) -> Shapes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -268,6 +269,25 @@ def test_unknown_names_are_not_found(tmp_path: Path, request_: dict[str, Any]) -
     run = make_run(tmp_path / "run")
     with pytest.raises(NotFoundError):
         run.unlearn(**request_)
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"keep": "nothing"}, {"head": "logistic", "C": 1.0}, {"network": "mlp:3"}]
+)
+def test_a_class_leaves_with_its_last_samples(tmp_path: Path, options: dict[str, Any]) -> None:
+    """Clients that stay lose rows of a class that nobody has any more."""
+    rows = embeddings(60)
+    assert rows.labels is not None
+    labels = rows.labels + 1
+    labels[:2] = 0
+    names = ("ape", *rows.class_names)
+    rows = replace(rows, labels=labels, class_names=names)
+    run = make_run(tmp_path / "run", rows, test=None, **options)
+    assert run.unlearn(sample=samples(rows, 0, 1)).changed
+    assert run.head.names == names[1:]
+    if "network" not in options:  # one of fewer outputs begins with other weights
+        left = rows.take(np.arange(2, 60))
+        assert_same_head(run, make_run(tmp_path / "left", left, test=None, **options))
 
 
 def test_one_class_must_not_be_left_alone(tmp_path: Path) -> None:
