@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
+from probekit.embeddings import EmbeddingSet
 from probekit.errors import InputError
 from probekit.networks.architectures import architecture, is_trusted, trust
 from probekit.networks.network import LinearizedNetwork, Network
@@ -26,15 +28,26 @@ def check_code(name: str) -> None:
 
 
 def first_network(
-    data: RunData, weights: Path | None = None, progress: Progress = silent
+    data: RunData,
+    weights: Path | None = None,
+    progress: Progress = silent,
+    *,
+    trained: Network | None = None,
 ) -> Network:
-    """The network before training: drawn by the seed or read, then pretrained on server rows."""
+    """The network before training: drawn by the seed or read, then pretrained on server rows.
+
+    trained: what it became. It may have outputs for classes that were forgotten since.
+    """
     options = data.description.options
     name = options.network or ""
     trust(name)
     shape = data.encoding.sample_shape or (data.description.width,)
     outputs = len(data.classes)
     server = data.server_rows
+    if trained is not None:
+        outputs = trained.canary.shape[1]
+        if server is not None and len(trained.columns) == len(data.classes):
+            server = _numbered_as_outputs(server, trained)
     pretraining = None
     if server is not None and options.is_pretrained:
         pretraining = Pretraining(server, options.pretrain_epochs, options.seed)
@@ -50,6 +63,14 @@ def first_network(
         pretraining=pretraining,
         progress=progress,
     )
+
+
+def _numbered_as_outputs(rows: EmbeddingSet, network: Network) -> EmbeddingSet:
+    """Labels as the numbers of the network's outputs."""
+    if rows.labels is None:
+        return rows
+    names = tuple(map(str, range(network.canary.shape[1])))
+    return replace(rows, labels=network.columns[rows.labels], class_names=names)
 
 
 def is_network_of(description: Description, model: Model, classes: int) -> bool:

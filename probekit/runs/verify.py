@@ -489,6 +489,7 @@ class _Inspection:
 
     def _first_weights(self, stored: StoredState) -> Iterator[Finding]:
         """A file of weights is believed; others are drawn and trained on server rows again."""
+        from probekit.networks.network import Network
         from probekit.runs.networks import first_network
 
         description = stored.description
@@ -500,7 +501,9 @@ class _Inspection:
             self.notes.append("Nothing is said about the first weights, which are of a file.")
             return
         data = RunData.of(rows, description, self.cache)
-        again = first_network(data, progress=self.progress).digest
+        trained = stored.state.model
+        assert isinstance(trained, Network)
+        again = first_network(data, progress=self.progress, trained=trained).digest
         claim = "The first weights are those of the seed and the server's rows."
         yield Finding(claim, True if again == description.network else None)
 

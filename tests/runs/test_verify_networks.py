@@ -14,11 +14,13 @@ import torch
 from safetensors.torch import save_file
 
 from probekit import Run
+from probekit.arrays import hex_id
 from probekit.federated.state import KeptGradients
 from probekit.networks.architectures import Mlp, Own, initialized
 from probekit.networks.network import LinearizedNetwork, Network
 from probekit.networks.pretraining import network_model
 from probekit.objective import CrossEntropy
+from probekit.runs.rows import TRAINING
 from tests.runs import test_verify as heads
 from tests.runs.conftest import Story
 from tests.runs.examples import WIDTH, embeddings, make_run
@@ -289,3 +291,21 @@ def test_own_code_of_a_run_is_not_run(story: Copy, monkeypatch: pytest.MonkeyPat
     assert known.verify(noted=False).exit_code == 7
     with pytest.raises(Exception, match="own code"):
         Run(known.folder, cache=known.cache).evaluate()
+
+
+@pytest.mark.parametrize("verb", ["unlearn", "erase"])
+def test_first_weights_are_shown_without_a_class_that_is_gone(tmp_path: Path, verb: str) -> None:
+    """They were pretrained with an output for it, before or after the others."""
+    rows = embeddings(60)
+    assert rows.labels is not None
+    labels = (rows.labels + 1) % 3
+    labels[:2] = 3
+    rows = replace(rows, labels=labels, class_names=("ant", "bee", "cow", "asp"))
+    options = {"network": "mlp:3", "ridge": 0.5, "server_share": 0.2, "pretrain_epochs": 2}
+    run = make_run(tmp_path / "run", rows, test=None, clients=3, seed=1, **options)
+    ids = [hex_id(row) for row in rows.ids[:2]]
+    held = run.newest.all_rows
+    assert (held.roles[held.with_ids(ids)] == TRAINING).all()
+    getattr(run, verb)(sample=ids)
+    assert run.head.names == ("ant", "bee", "cow")
+    assert run.verify().exit_code == 0
