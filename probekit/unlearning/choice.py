@@ -160,7 +160,7 @@ def plan_of(name: str, method: Unlearner, removal: Removal) -> MethodPlan:
     if not lacking:
         questions += _preparing(method, removal)
     warning = ""
-    if removal.server is not None and isinstance(method, FedRemoval):
+    if not lacking and removal.server is not None and isinstance(method, FedRemoval):
         warning = ServerRows.of(removal.server, ridge=removal.state.ridge).warning
     rounds = sum(question.times for question in questions)
     size = sum(question.times * _bytes(question, removal) for question in questions)

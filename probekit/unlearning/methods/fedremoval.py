@@ -57,8 +57,10 @@ class ServerRows:
         """
         if not isinstance(server.model, LinearModel):
             signs = np.random.Generator(np.random.PCG64(0)).choice([-1.0, 1.0], server.model.shape)
-            solve = by_products(MeanLoss(server, ridge), server.model.start(), ESTIMATE)
-            trace = float(signs @ (signs - ridge * solve(signs)))
+            product = partial(MeanLoss(server, ridge).product, server.model.start())
+            steps = NETWORK_STEPS if ridge else 0
+            solution = conjugate_gradient(product, signs, steps=steps, tolerance=ESTIMATE)
+            trace = float(signs @ (signs - ridge * solution.value))
             return cls(server.rows, trace / server.model.classes)
         stats = total_stats(server)
         gram = stats.gram / stats.weight
@@ -141,6 +143,11 @@ def by_products(
     progress: Progress = silent,
 ) -> Map:
     """v -> H^-1 v with the curvature of the server's rows at these parameters."""
+    if not loss.ridge > 0:
+        raise InputError(
+            "Steps of a network with the server's curvature need a ridge above 0; found 0. Train "
+            "with one (--ridge)."
+        )
 
     def product(vector: Array) -> Array:
         progress(Step("products of the server's rows", next(done)))
