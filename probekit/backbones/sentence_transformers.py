@@ -96,8 +96,8 @@ def _load_encoder(name: Name, folder: Path, prompt: str, max_length: int | None)
     settings = _transformer_settings(name, paths[0])
     length = max_length or settings.get("max_seq_length")
     base = text.load_encoder(name, paths[0], prompt=prompt, max_length=length)
-    lower_case = bool(settings.get("do_lower_case"))
-    base.tokenize = replace(base.tokenize, lower_case=lower_case)
+    if settings.get("do_lower_case"):
+        base.tokenize = replace(base.tokenize, clean="lower")
     pooling = Pooling.read(name, paths[1])
     steps = [STEPS[kind](name, path) for kind, path in zip(kinds[2:], paths[2:], strict=True)]
     model = nn.ModuleDict({"tower": base.model["tower"], "sentence": nn.Sequential(*steps)})

@@ -4,15 +4,18 @@ Texts are tokenized where they are encoded, a batch at a time, and padded on the
 (decoders and some encoders give other numbers for padding on the left). `#mean` and `#last` are of
 the tokens that the mask shows; the special tokens of the tokenizer are among them.
 
-SigLIP was trained without a mask, on texts padded to its whole length: there all tokens count.
+SigLIP was trained without a mask, on texts padded to its whole length: there all tokens count. Its
+texts become small letters without punctuation, as its authors and open_clip evaluate it: the
+checkpoints of SigLIP 2 name a tokenizer that keeps capitals, which it was not trained on.
 """
 
 from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass
+import string
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Unpack
@@ -35,6 +38,7 @@ import transformers
 
 PADDED_TYPES = {"siglip_text_model", "siglip2_text_model"}
 """Model types that were trained on texts padded to their whole length, without a mask."""
+NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
 PROJECTION = "text_projection"
 TOWER = "text_model"
 NO_LIMIT = 1_000_000
@@ -45,13 +49,25 @@ NO_TOKENIZER = (
 )
 
 
+def canonicalize(text: str) -> str:
+    """Small letters, single spaces, no punctuation, as big_vision does for prompts."""
+    return " ".join(text.replace("_", " ").translate(NO_PUNCTUATION).lower().split())
+
+
+CLEAN: Mapping[str, Callable[[str], str]] = {
+    "none": str,
+    "lower": str.lower,
+    "canonicalize": canonicalize,
+}
+
+
 @dataclass(frozen=True)
 class Tokenization:
     """Texts to the inputs of a model.
 
     max_length: texts are cut to so many tokens, special ones included.
     is_padded: to max_length always, without a mask.
-    lower_case: whether texts are turned into small letters first.
+    clean: what is done to a text first: one of CLEAN.
     inputs: the names that the model takes.
     """
 
@@ -60,16 +76,17 @@ class Tokenization:
     max_length: int | None
     is_padded: bool
     inputs: frozenset[str]
-    lower_case: bool = False
+    clean: str = "none"
 
     def __call__(self, texts: Sequence[str]) -> tuple[dict[str, Tensor], Tensor]:
         """The model's inputs, and the mask of the tokens that count, (n, tokens)."""
-        prompted = [self.prompt + text for text in texts]
+        clean = CLEAN[self.clean]
         encoded = self.tokenizer(
-            [text.lower() for text in prompted] if self.lower_case else prompted,
+            [clean(self.prompt + text) for text in texts],
             truncation=self.max_length is not None,
             max_length=self.max_length,
             padding="max_length" if self.is_padded else False,
+            padding_side="right",
             verbose=False,
         )
         rows = {name: [torch.tensor(row) for row in encoded[name]] for name in encoded}
@@ -93,7 +110,7 @@ class Tokenization:
             "tokenizer": type(self.tokenizer).__name__,
             "vocabulary": digest(vocabulary(self.tokenizer)),
             "prompt": self.prompt,
-            "lower_case": self.lower_case,
+            "clean": self.clean,
             "max_length": self.max_length,
             "padding": "max_length, no mask" if self.is_padded else "right, mask",
         }
@@ -208,6 +225,8 @@ def load_encoder(
     is_padded = tower.config.model_type in PADDED_TYPES
     length = _choose_length(name, tokenizer, tower, max_length, is_padded=is_padded)
     tokenize = Tokenization(tokenizer, prompt, length, is_padded, _parameters(tower))
+    if is_padded:
+        tokenize = replace(tokenize, clean="canonicalize")
     encoder = TextEncoder(nn.ModuleDict(parts), identity, tokenize=tokenize)
     encoder.layout = find_text_layout(encoder, pooler_loaded=pooler_loaded)
     if encoder.layout.is_causal:

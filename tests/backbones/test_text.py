@@ -22,6 +22,8 @@ from tests.backbones.texts import MODELS, POSITIONS, VOCABULARY, hf, save_model,
 
 TEXTS = ["ab", "a longer text, of 30 letters.", "x", "seven words " * 8, "ba"]
 PADDED = ("siglip", "siglip2")
+CLEANED = ["ab", "a longer text of 30 letters", "x", " ".join(["seven words"] * 8), "ba"]
+"""For SigLIP."""
 
 
 @pytest.fixture(scope="module")
@@ -52,6 +54,7 @@ def library_views(name: str, folder: Path, text: str) -> dict[str, torch.Tensor]
         truncation=True,
         max_length=facts.length or 1000,
         padding=padding,
+        padding_side="right",
         return_tensors="pt",
     )
     if name in PADDED:
@@ -81,7 +84,8 @@ def library_views(name: str, folder: Path, text: str) -> dict[str, torch.Tensor]
 @pytest.mark.parametrize("name", MODELS)
 def test_every_view_is_the_librarys_own_vector_of_the_text_alone(name: str, root: Path) -> None:
     folder = save_model(name, root / name)
-    alone = [library_views(name, folder, text) for text in TEXTS]
+    texts = CLEANED if name in PADDED else TEXTS
+    alone = [library_views(name, folder, text) for text in texts]
     expected = {view: torch.stack([views[view] for views in alone]).numpy() for view in alone[0]}
     default = load(f"hf:{folder}")
     assert (default.kind, list(default.views)) == ("text", [MODELS[name].default])
@@ -191,6 +195,13 @@ def test_a_length_beyond_the_positions_is_refused(name: str, root: Path) -> None
     load(f"hf:{folder}", max_length=limit)
     with pytest.raises(InputError):
         load(f"hf:{folder}", max_length=limit + 1)
+
+
+def test_siglip_reads_small_letters_and_no_punctuation(root: Path) -> None:
+    name = f"hf:{save_model('siglip', root / 'siglip')}"
+    rows = encode(name, ["AaA. 2", "aaa 2", "aaa 3"])
+    assert np.array_equal(rows[0], rows[1])
+    assert np.abs(rows[1] - rows[2]).max() > 1e-3
 
 
 def test_a_model_of_fixed_length_takes_no_other(root: Path) -> None:

@@ -122,7 +122,8 @@ def test_predictions_are_those_of_transformers(family: str, root: Path, tmp_path
     inputs = dict(processor(images=PICTURES, return_tensors="pt"))
     options: dict[str, Any] = {"padding": True, "padding_side": "right"}
     if family == "siglip":
-        options = {"padding": "max_length", "max_length": 40}
+        options = {"padding": "max_length", "max_length": 40, "padding_side": "right"}
+        prompts = [text.removesuffix(".") for text in prompts]
     texts = tokenizer(prompts, return_tensors="pt", truncation=True, **options)
     if family == "siglip":
         texts = {"input_ids": texts["input_ids"]}
