@@ -44,8 +44,8 @@ TOWER = "text_model"
 NO_LIMIT = 1_000_000
 """Tokenizers without a length say 1e30."""
 NO_TOKENIZER = (
-    "{name} has no tokenizer that transformers can load ({cause}). Save the one that it was "
-    "trained with into the same folder."
+    "{name} has no tokenizer that transformers can load ({cause}). Install what it "
+    "needs, or save the one that it was trained with into the same folder."
 )
 
 
@@ -275,7 +275,7 @@ def _load_tokenizer(name: Name, folder: Path) -> Any:
     auto: Any = transformers.AutoTokenizer
     try:
         tokenizer = auto.from_pretrained(folder, **checkpoint.FROM_FOLDER)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, ImportError) as error:
         raise NotFoundError(NO_TOKENIZER.format(name=name, cause=translate(error, name))) from error
     files = sorted(tokenizer.vocab_files_names.values())
     if files and not any((folder / file).is_file() for file in files):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 import re
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -269,6 +270,10 @@ def test_a_folder_without_a_tokenizer_is_refused(tmp_path: Path) -> None:
     (folder / "tokenizer.json").unlink()
     with pytest.raises(NotFoundError):
         load(f"hf:{folder}")
+    if find_spec("sentencepiece") is None:
+        write_tokenizer(folder, tokenizer_class="SiglipTokenizer")
+        with pytest.raises(NotFoundError, match=r"^[^\n]*SentencePiece[^\n]*$"):
+            load(f"hf:{folder}")
 
 
 def test_options_of_texts_are_for_texts() -> None:
