@@ -58,7 +58,12 @@ class TrainFlags:
         metavar="RIDGE",
         parser=parse_number,
     )
-    C: float | None = flag("C of a logistic head, as in scikit-learn.", "--c")
+    C: Any = flag(
+        "Of a logistic head, as in scikit-learn: auto (held-out rows, the default) or a number.",
+        "--c",
+        metavar="C",
+        parser=parse_number,
+    )
     intercept: str | None = flag("free (default for ridge) or penalized (for logistic).")
     normalize: str = flag("Rows: none (as they are), l2.", default="none")
     method: str | None = flag("closed-form, lbfgs, cg, fedavg:rounds=20,epochs=1,rate=0.1.")

@@ -21,9 +21,9 @@ from probekit.linear.folds import draw_folds
 from probekit.linear.knn import Weighting, knn_votes
 from probekit.linear.lda import LdaChoice, LdaPath, left_out, search_shrinkage
 from probekit.linear.leave_one_out import RidgeSearch, left_out_sample, search_ridge
-from probekit.linear.logistic import TOLERANCE, check_C, fit_path
+from probekit.linear.logistic import TOLERANCE, fit_path
 from probekit.linear.logistic_choice import PATIENCE, Criterion, LogisticChoice, choose_fit
-from probekit.linear.ridge import Intercept, RidgePath, solve_ridge
+from probekit.linear.ridge import Intercept, RidgePath, check_C, solve_ridge
 from probekit.linear.stats import SufficientStats, check_training_rows, normalized
 from probekit.progress import Progress, silent
 

@@ -25,10 +25,9 @@ from probekit.embeddings import BLOCK, EmbeddingSet
 from probekit.errors import InputError
 from probekit.federated.client import ClientData
 from probekit.federated.federation import Federation, collect_stats
-from probekit.federated.loss import MeanLoss
+from probekit.federated.loss import MeanLoss, identity, whitener
 from probekit.federated.queries import WEIGHT, Arrays, Shapes
 from probekit.federated.state import KeptStatistics, State
-from probekit.federated.training.lbfgs import identity, whitener
 from probekit.linear.model import LinearModel
 from probekit.linear.solvers import Map, conjugate_gradient
 from probekit.objective import Model, Squares

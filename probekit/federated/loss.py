@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from probekit.arrays import Array
 from probekit.federated.federation import Federation, total
 from probekit.federated.queries import Gradient, Product
-from probekit.objective import Penalty
+from probekit.linear.solvers import Map
+from probekit.linear.stats import SufficientStats
+from probekit.objective import Model, Penalty
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,3 +37,17 @@ class MeanLoss:
         """The curvature times a vector."""
         sums = total(self.federation.ask(Product(params, vector)))
         return sums.mean("product") + self.penalty.product(vector)
+
+
+def whitener(model: Model, stats: SufficientStats, ridge: float) -> Map:
+    """(curvature G / n + ridge P)^-1: the largest curvature that the loss can have, inverted."""
+    from scipy.linalg import cho_factor, cho_solve
+
+    curvature = model.loss.largest_curvature * stats.gram / stats.weight
+    curvature += ridge * np.diagflat(np.square(model.penalized))
+    factor = cho_factor(curvature, lower=True)
+    return lambda vector: np.ascontiguousarray(cho_solve(factor, vector))
+
+
+def identity(vector: Array) -> Array:
+    return vector

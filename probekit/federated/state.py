@@ -10,6 +10,7 @@ from typing import Protocol, Self, TypeVar
 from probekit.arrays import Array
 from probekit.errors import InputError
 from probekit.federated.federation import Federation, total, total_stats
+from probekit.federated.held_out import HeldOut
 from probekit.federated.queries import Gradient, Weight
 from probekit.linear.model import LinearModel
 from probekit.linear.ridge import Gcv, InverseC, RidgeChoice, RidgeRule, check_ridge
@@ -147,14 +148,26 @@ def gradients_at(federation: Federation, params: Array) -> KeptGradients:
     return KeptGradients(params, gradients, weights)
 
 
-def choose_ridge(ridge: float | RidgeRule, federation: Federation) -> RidgeChoice:
-    """A number as it is; a rule is applied to the sums, which takes one round."""
-    if isinstance(ridge, InverseC):
+def choose_ridge(
+    ridge: float | RidgeRule,
+    federation: Federation,
+    *,
+    stats: SufficientStats | None = None,
+    progress: Progress = silent,
+) -> RidgeChoice:
+    """A number as it is; a rule is applied to the clients' sums, or by rows that they hold out.
+
+    stats: the sums, where they are here already; else a round asks for them.
+    """
+    if isinstance(ridge, HeldOut):
+        best = InverseC(ridge.best(federation, stats=stats, progress=progress))
+        return replace(choose_ridge(best, federation, stats=stats), rule=ridge)
+    if isinstance(ridge, InverseC) and stats is None:
         weight = total(federation.ask(Weight())).weight
-        return RidgeChoice(ridge.of(weight), ridge)
+        return RidgeChoice(ridge.of(weight, federation.model.classes), ridge)
     if isinstance(ridge, int | float):
         return RidgeChoice(check_ridge(ridge))
-    return choose_from(ridge, federation.model, total_stats(federation))
+    return choose_from(ridge, federation.model, stats or total_stats(federation))
 
 
 def choose_from(ridge: float | RidgeRule, model: Model, stats: SufficientStats) -> RidgeChoice:

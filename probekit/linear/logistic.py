@@ -119,13 +119,6 @@ def number_of_outputs(targets: AnyArray) -> int:
     return int(array_namespace(targets).max(targets)) + 1
 
 
-def check_C(C: float | str) -> float:  # noqa: N802
-    """A C as a float, if it is finite and above 0."""
-    if isinstance(C, bool | str) or not 0 < C < math.inf:
-        raise InputError(f"C (--c) must be a finite number above 0, or 'auto'; found {C!r}.")
-    return float(C)
-
-
 def check_Cs(Cs: Iterable[float], tolerance: float) -> tuple[float, ...]:  # noqa: N802
     values = tuple(float(C) for C in Cs)
     is_increasing = all(low < high for low, high in itertools.pairwise(values))

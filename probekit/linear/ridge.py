@@ -40,6 +40,13 @@ def check_ridge(ridge: float | str) -> float:
     return float(ridge)
 
 
+def check_C(C: float | str) -> float:  # noqa: N802
+    """A C as a float, if it is finite and above 0."""
+    if isinstance(C, bool | str) or not 0 < C < math.inf:
+        raise InputError(f"C (--c) must be a finite number above 0, or 'auto'; found {C!r}.")
+    return float(C)
+
+
 def ridge_grid(mean_square: float) -> Array:
     """Ridges from 1e-8 to 10 times the rows' mean squared norm, in even ratios.
 
@@ -261,19 +268,22 @@ class Gcv:
 @record("ridge/c")
 @dataclass(frozen=True)
 class InverseC:
-    """The ridge 1 / (C n) of logistic regression with a given C, n the weight of the rows."""
+    """The ridge 1 / (C n) of logistic regression with a given C, n the weight of the rows.
+
+    Of two classes it is 2 / (C n): scikit-learn penalizes the difference of their weights, which is
+    twice either of them.
+    """
 
     C: float
 
     def __post_init__(self) -> None:
-        if not 0 < self.C < math.inf:
-            raise InputError(f"C (--c) must be a finite number above 0; found {self.C:g}.")
+        check_C(self.C)
 
     def choose(self, stats: SufficientStats, intercept: Intercept) -> float:
-        return self.of(stats.weight)
+        return self.of(stats.weight, stats.targets)
 
-    def of(self, weight: float) -> float:
-        return 1 / (self.C * weight)
+    def of(self, weight: float, classes: int) -> float:
+        return (2 if classes == 2 else 1) / (self.C * weight)
 
 
 @record("ridge/choice")

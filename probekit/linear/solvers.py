@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,6 +24,10 @@ class Solution:
     value: Array
     residual: Array
     steps: int
+
+
+Search = Generator[Array, tuple[float, Array], Solution]
+"""Yields points, is sent the value and gradient there."""
 
 
 def conjugate_gradient(
@@ -78,8 +82,22 @@ class Lbfgs:
         self, value_and_gradient: ValueAndGradient, start: Array, *, precondition: Map
     ) -> Solution:
         """The point where the gradient is small; `precondition` is a first inverse Hessian."""
+        search = self.search(start, precondition=precondition)
+        params = next(search)
+        while True:
+            try:
+                params = search.send(value_and_gradient(params))
+            except StopIteration as end:
+                solution: Solution = end.value
+                return solution
+
+    def search(self, start: Array, *, precondition: Map) -> Search:
+        """Asks for value and gradient at one point after the other, and returns the last.
+
+        So several searches can ask together.
+        """
         params = start
-        value, gradient = value_and_gradient(params)
+        value, gradient = yield params
         pairs: list[tuple[Array, Array]] = []
         for step in range(self.rounds):
             if np.linalg.norm(gradient) <= self.goal:
@@ -89,7 +107,7 @@ class Lbfgs:
             length = 1.0
             while True:
                 trial = params + length * direction
-                trial_value, trial_gradient = value_and_gradient(trial)
+                trial_value, trial_gradient = yield trial
                 if trial_value <= value + ARMIJO * length * slope:
                     break
                 if _is_flat(trial_value, value, length, slope):

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 from probekit.errors import InputError
+from probekit.federated.held_out import HeldOut
 from probekit.federated.local import Adam, LocalPlan, Sgd
 from probekit.federated.state import KEEP, Trainer
 from probekit.federated.training.cg import ConjugateGradients
@@ -16,7 +17,15 @@ from probekit.federated.training.fedavg import FedAvg
 from probekit.federated.training.knot import KnotTraining
 from probekit.federated.training.lbfgs import LbfgsRounds
 from probekit.linear.model import LinearModel
-from probekit.linear.ridge import INTERCEPTS, Gcv, Intercept, InverseC, RidgeRule, check_ridge
+from probekit.linear.ridge import (
+    INTERCEPTS,
+    Gcv,
+    Intercept,
+    InverseC,
+    RidgeRule,
+    check_C,
+    check_ridge,
+)
 from probekit.objective import CrossEntropy, Loss, Squares
 from probekit.registry import TRAINERS, configured, nearest
 
@@ -92,7 +101,8 @@ class TrainOptions:
     clients: a number, or the column that names each row's client; partition: how a number of
         clients gets its rows ("iid", "dirichlet:0.5", "shards:2").
     ridge: a number, or "auto": generalized cross-validation from the clients' sums.
-    C: of a logistic head, whose ridge is 1 / (C n).
+    C: of a logistic head, whose ridge is 1 / (C n); "auto", the default: chosen by rows that the
+        clients hold out.
     intercept: None is "free" for ridge and "penalized" for logistic heads.
     method: a trainer with its options, "fedavg:rounds=20,epochs=1"; None is the closed form for
         ridge and L-BFGS rounds for logistic heads.
@@ -114,7 +124,7 @@ class TrainOptions:
 
     head: str = ""
     ridge: float | str = "auto"
-    C: float | None = None
+    C: float | str | None = None
     intercept: Intercept | None = None
     normalize: str = "none"
     method: str | None = None
@@ -143,13 +153,15 @@ class TrainOptions:
         check_choice("--normalize", self.normalize, ("none", "l2"))
         for name in self.keep.split(","):
             check_choice("--keep", name, (*KEEP, "nothing"))
-        chosen = self.C is not None or self.preset is not None or self.network is not None
-        if self.head == "logistic" and self.ridge in AUTO and not chosen:
-            raise InputError("A logistic head needs a C; found none. Pass --c 1, or a --ridge.")
         if self.C is not None and (self.head != "logistic" or self.ridge not in AUTO):
             raise InputError(
                 f"C is of a logistic head without a ridge; found head {self.head!r} and ridge "
                 f"{self.ridge}. Pass one of --c and --ridge."
+            )
+        if self.C == "auto" and (self.network is not None or self.preset is not None):
+            raise InputError(
+                f"C is chosen for heads without a preset; found --network {self.network} and "
+                f"--preset {self.preset}. Pass a number (--c)."
             )
         if self.ridge not in AUTO:
             check_ridge(self.ridge)
@@ -213,13 +225,15 @@ class TrainOptions:
 
     def setting(self) -> float | RidgeRule:
         """The ridge, or the rule that chooses it."""
-        if self.C is not None:
-            return InverseC(self.C)
+        if self.C is not None and self.C != "auto":
+            return InverseC(check_C(self.C))
         if self.published is not None and self.ridge in AUTO:
             return self.published.ridge
         if self.network is not None and self.ridge in AUTO:
             return LINEARIZED_RIDGE if self.linearize else 0.0
-        return Gcv() if isinstance(self.ridge, str) else self.ridge
+        if isinstance(self.ridge, str):
+            return HeldOut() if self.head == "logistic" else Gcv()
+        return self.ridge
 
     @property
     def chosen_intercept(self) -> Intercept:

@@ -25,6 +25,7 @@ from probekit.certificates.certificate import (
     rounded_down,
     rounded_up,
 )
+from probekit.certificates.held_out import is_best_C
 from probekit.certificates.linearized import RowGradients, certified_rows
 from probekit.certificates.verify import (
     Enclosure,
@@ -38,6 +39,7 @@ from probekit.certificates.verify import (
 from probekit.embeddings import EmbeddingSet, Rows
 from probekit.errors import InputError, NotFoundError, ProbekitError
 from probekit.federated.federation import Federation, InProcess
+from probekit.federated.held_out import HeldOut
 from probekit.federated.state import KeptGradients, KeptStatistics, State, Trainer, choose_from
 from probekit.federated.training.fedavg import FedAvg
 from probekit.federated.transports.files import sums_digest
@@ -590,7 +592,10 @@ def _ridge(
     elif choice.stale:
         yield Finding(f"{claim} {STALE_RIDGE}", None)
     elif isinstance(setting, InverseC):
-        yield Finding(claim, choice.value == setting.of(sum(map(len, sets.values()))))
+        rows = sum(map(len, sets.values()))
+        yield Finding(claim, choice.value == setting.of(rows, model.classes))
+    elif isinstance(setting, HeldOut) and isinstance(model, LinearModel):
+        yield Finding(claim, is_best_C(choice.value, setting, sets, model))
     elif isinstance(setting, Gcv) and isinstance(model, LinearModel) and sums is not None:
         yield Finding(claim, is_best_ridge(choice.value, setting, sets, model, sums))
     else:

@@ -13,6 +13,7 @@ import numpy as np
 from probekit.arrays import Array, Indices
 from probekit.errors import InputError, SolverError
 from probekit.federated.federation import Federation, collect_stats
+from probekit.federated.held_out import HeldOut
 from probekit.federated.loss import MeanLoss
 from probekit.federated.queries import Query, Weight
 from probekit.federated.state import (
@@ -205,11 +206,14 @@ class Removal:
 
     @cached_property
     def ridge_choice(self) -> RidgeChoice:
-        """The ridge; one that a rule chose is chosen again from the retained sums, or stale."""
+        """The ridge; one that a rule chose is chosen again from the retained sums, or stale.
+
+        A C that held-out rows chose is chosen again by training anew, which asks for gradients.
+        """
         choice = self.state.ridge_choice
         if choice.rule is None:
             return choice
-        if self.statistics is not None:
+        if self.statistics is not None and not isinstance(choice.rule, HeldOut):
             total = sum_stats(self.statistics.values())
             return choose_from(choice.rule, self.state.model, total)
         if isinstance(choice.rule, InverseC) and not self.absent:

@@ -154,7 +154,7 @@ def test_a_file_may_hold_the_flags(call: Call, rows: str, folder: str, tmp_path:
         (("--clients", "500"), 2),
         (("--clients", "2.5"), 2),
         (("--clients", "ward"), 3),
-        (("--head", "logistic"), 2),
+        (("--head", "logistic", "--c", "gcv"), 2),
         (("--head", "tree"), 2),
         (("--method", "fedavg:rounds=x"), 2),
         (("--method", "boosting"), 3),

@@ -12,6 +12,7 @@ import pytest
 from probekit.errors import MissingClients
 from probekit.federated.client import ClientData
 from probekit.federated.federation import InProcess
+from probekit.federated.held_out import FittedGradients, HeldOut, HeldOutLosses
 from probekit.federated.local import Adam, LocalPlan, TrainingLoss
 from probekit.federated.queries import (
     Arrays,
@@ -62,6 +63,8 @@ TRAININGS: dict[str, tuple[Trainer, float | RidgeRule, bool]] = {
     "fedavg, logistic": (FedAvg(3, EPOCHS, keep=EVERYTHING), InverseC(1.0), True),
     "lbfgs": (LbfgsRounds(), 0.05, True),
     "lbfgs, C": (LbfgsRounds(keep=frozenset({"gradients"})), InverseC(1.0), True),
+    "lbfgs, held-out C": (LbfgsRounds(), HeldOut((0.1, 1.0)), True),
+    "fedavg, held-out C": (FedAvg(2, EPOCHS), HeldOut((0.1, 1.0)), True),
     "lbfgs, no Gram": (LbfgsRounds(whiten=False, keep=frozenset()), InverseC(1.0), True),
 }
 PARAMS = np.random.default_rng(0).standard_normal((7, 3))
@@ -71,6 +74,8 @@ QUERIES: list[Query] = [
     Gradient(PARAMS),
     Product(PARAMS, PARAMS[::-1]),
     LocalFit(PARAMS, replace(EPOCHS, rate=0.01), TrainingLoss(0.1)),
+    FittedGradients(np.stack([PARAMS, -PARAMS])),
+    HeldOutLosses(np.stack([PARAMS, -PARAMS])),
     Weight(),
     Curvature(),
     Curvature(of_rows=True),

@@ -18,8 +18,8 @@ from sklearn.linear_model import LogisticRegression
 
 from probekit.errors import InputError, SolverError
 from probekit.linear import newton, rotation
-from probekit.linear.logistic import CS, LogisticFit, check_C, fit_path
-from probekit.linear.ridge import Intercept
+from probekit.linear.logistic import CS, LogisticFit, fit_path
+from probekit.linear.ridge import Intercept, check_C
 from probekit.progress import Step
 from tests.oracles import random_rows
 

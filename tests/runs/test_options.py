@@ -70,7 +70,7 @@ def test_a_preset_sets_trainer_ridge_and_intercept() -> None:
     "options",
     [
         {"head": "tree"},
-        {"head": "logistic"},
+        {"head": "logistic", "C": "gcv"},
         {"head": "logistic", "C": 1.0, "ridge": 0.1},
         {"C": 1.0},
         {"head": "logistic", "C": 0.0},

@@ -21,12 +21,10 @@ from probekit.federated.state import (
     State,
     Upload,
     check_keep,
-    choose_from,
     choose_ridge,
     gradients_at,
 )
 from probekit.linear.ridge import RidgeRule
-from probekit.linear.stats import sum_stats
 from probekit.objective import Model
 from probekit.progress import Progress, Step, silent
 from probekit.records import record
@@ -96,10 +94,8 @@ class FedAvg:
         statistics = None
         if "statistics" in self.keep:
             statistics = KeptStatistics(collect_stats(federation, progress=progress))
-            stats = sum_stats(statistics.parts.values())
-            choice = choose_from(ridge, federation.model, stats)
-        else:
-            choice = choose_ridge(ridge, federation)
+        stats = None if statistics is None else statistics.total
+        choice = choose_ridge(ridge, federation, stats=stats, progress=progress)
         trainer = self.with_rate(federation, ridge=choice.value)
         weights = trainer.weights(federation)
         done = None if resume is None else resume.read()

@@ -16,12 +16,11 @@ from probekit.federated.state import (
     KeptStatistics,
     State,
     check_keep,
-    choose_from,
     choose_ridge,
 )
 from probekit.federated.training.fedavg import FedAvg
 from probekit.linear.ridge import RidgeRule
-from probekit.linear.stats import sum_stats
+from probekit.linear.stats import SufficientStats, sum_stats
 from probekit.progress import Progress, silent
 from probekit.records import record
 
@@ -77,12 +76,12 @@ class KnotTraining:
                 f"clients. Pass --method knot:clusters={max(1, len(names) // 2)}."
             )
         statistics: list[Kept] = []
+        parts: dict[str, SufficientStats] = {}
         if "statistics" in self.keep:
             parts = collect_stats(federation, progress=progress)
-            choice = choose_from(ridge, federation.model, sum_stats(parts.values()))
             statistics.append(KeptStatistics(parts))
-        else:
-            choice = choose_ridge(ridge, federation)
+        stats = sum_stats(parts.values()) if parts else None
+        choice = choose_ridge(ridge, federation, stats=stats, progress=progress)
         fedavg = self.fedavg.with_rate(federation, ridge=choice.value)
         trainer = replace(self, fedavg=fedavg)
         points = trainer.points(federation, ridge=choice.value)

@@ -10,13 +10,12 @@ import numpy as np
 from probekit.arrays import Array
 from probekit.errors import InputError, SolverError
 from probekit.federated.federation import Federation, collect_stats
-from probekit.federated.loss import MeanLoss
+from probekit.federated.loss import MeanLoss, identity, whitener
 from probekit.federated.state import (
     Kept,
     KeptStatistics,
     State,
     check_keep,
-    choose_from,
     choose_ridge,
     gradients_at,
 )
@@ -24,7 +23,6 @@ from probekit.linear.model import LinearModel
 from probekit.linear.ridge import Gcv, RidgeRule
 from probekit.linear.solvers import Lbfgs, Map, Solution
 from probekit.linear.stats import SufficientStats, sum_stats
-from probekit.objective import Model
 from probekit.progress import Progress, Step, silent
 from probekit.records import record
 
@@ -67,9 +65,8 @@ class LbfgsRounds:
         parts: dict[str, SufficientStats] = {}
         if self.whiten or "statistics" in self.keep:
             parts = collect_stats(federation, progress=progress)
-            choice = choose_from(ridge, model, sum_stats(parts.values()))
-        else:
-            choice = choose_ridge(ridge, federation)
+        stats = sum_stats(parts.values()) if parts else None
+        choice = choose_ridge(ridge, federation, stats=stats, progress=progress)
         if not choice.value:
             raise InputError("Gradient rounds need a ridge above 0; found 0. Pass --ridge or --c.")
         solution = self.minimize(
@@ -122,17 +119,3 @@ class _ReportedLoss:
         value, gradient = self.loss.value_and_gradient(params)
         self.progress(Step("gradient rounds", self.done, note=f"loss {value:.6g}"))
         return value, gradient
-
-
-def whitener(model: Model, stats: SufficientStats, ridge: float) -> Map:
-    """(curvature G / n + ridge P)^-1: the largest curvature that the loss can have, inverted."""
-    from scipy.linalg import cho_factor, cho_solve
-
-    curvature = model.loss.largest_curvature * stats.gram / stats.weight
-    curvature += ridge * np.diagflat(np.square(model.penalized))
-    factor = cho_factor(curvature, lower=True)
-    return lambda vector: np.ascontiguousarray(cho_solve(factor, vector))
-
-
-def identity(vector: Array) -> Array:
-    return vector

@@ -8,6 +8,8 @@ from typing import ClassVar
 
 import numpy as np
 
+from probekit.arrays import Array
+from probekit.federated.held_out import ROUNDS, FittedGradients, HeldOut, HeldOutLosses
 from probekit.federated.queries import Gradient, Product, Statistics, Weight
 from probekit.federated.state import State, Trainer
 from probekit.federated.training.cg import NEWTON_STEPS, ConjugateGradients
@@ -15,7 +17,7 @@ from probekit.federated.training.closed_form import ClosedForm
 from probekit.federated.training.fedavg import FedAvg
 from probekit.federated.training.knot import KnotTraining
 from probekit.federated.training.lbfgs import LbfgsRounds
-from probekit.linear.ridge import InverseC
+from probekit.linear.ridge import InverseC, RidgeRule
 from probekit.records import record
 from probekit.unlearning.local import continued_questions, fit_questions
 from probekit.unlearning.removal import Need, Promise, Questions, Removal
@@ -45,20 +47,17 @@ def training_questions(trainer: Trainer, removal: Removal) -> list[Questions]:
     """What a trainer asks, at most."""
     params = removal.state.params
     rule = removal.state.ridge_choice.rule
-    choosing = [Questions(Weight() if isinstance(rule, InverseC) else Statistics())]
     if isinstance(trainer, ClosedForm):
         questions = [Questions(Statistics())]
     elif isinstance(trainer, LbfgsRounds):
         summed = trainer.whiten or "statistics" in trainer.keep
-        questions = [Questions(Statistics())] if summed else choosing if rule else []
+        questions = _choosing(rule, params, summed=summed)
         questions.append(Questions(Gradient(params), times=2 * trainer.rounds))
     elif isinstance(trainer, FedAvg):
-        questions = choosing if rule else []
-        if "statistics" in trainer.keep:
-            questions = [Questions(Statistics())]
+        questions = _choosing(rule, params, summed="statistics" in trainer.keep)
         questions += continued_questions(trainer, removal, range(trainer.rounds))
     elif isinstance(trainer, KnotTraining):
-        questions = [Questions(Statistics())] if trainer.keep else choosing if rule else []
+        questions = _choosing(rule, params, summed=bool(trainer.keep))
         questions.append(fit_questions(params))
         for group in np.array_split(list(removal.retained.clients), trainer.clusters):
             questions.append(fit_questions(params, times=trainer.fedavg.rounds, clients=group))
@@ -72,3 +71,16 @@ def training_questions(trainer: Trainer, removal: Removal) -> list[Questions]:
     if "gradients" in trainer.keep:
         questions.append(Questions(Gradient(params)))
     return questions
+
+
+def _choosing(rule: RidgeRule | None, params: Array, *, summed: bool) -> list[Questions]:
+    """What is asked for the choice of a ridge; summed: the trainer asks for statistics anyhow."""
+    questions = [Questions(Statistics())] if summed else []
+    if isinstance(rule, HeldOut):
+        several = np.stack([params] * len(rule.Cs))
+        questions.append(Questions(FittedGradients(several), times=2 * ROUNDS))
+        questions.append(Questions(HeldOutLosses(several)))
+    if rule is None or summed:
+        return questions
+    by_weight = isinstance(rule, InverseC | HeldOut)
+    return [*questions, Questions(Weight() if by_weight else Statistics())]

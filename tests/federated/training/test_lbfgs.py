@@ -35,6 +35,13 @@ def test_the_minimum_is_that_of_scikit_learn(C: float, whiten: bool) -> None:
     assert state.ridge_choice.rule == InverseC(C)
 
 
+def test_two_classes_have_the_probabilities_of_scikit_learn() -> None:
+    clients = divided((60, 40), classes=2)
+    state = LbfgsRounds().train(federation(clients, logistic=True), ridge=InverseC(2.0))
+    difference = state.params[:, 1:] - state.params[:, :1]
+    assert relative_error(difference, by_scikit_learn(clients, 2.0)) < 1e-5
+
+
 def test_the_gradient_is_as_small_as_promised() -> None:
     asked = federation(divided(), logistic=True)
     for tolerance in (1e-3, 1e-7):

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from probekit.embeddings import EmbeddingSet
 from probekit.errors import InputError
 from probekit.federated.federation import Federation
+from probekit.federated.held_out import HeldOut
 from probekit.federated.state import KeptStatistics
 from probekit.federated.training.closed_form import ClosedForm
 from probekit.federated.training.fedavg import FedAvg, LocalPlan
@@ -126,6 +127,17 @@ def test_a_logistic_head_is_trained_anew_from_zero() -> None:
     after = forget(before, asked, clients={"noise"})
     assert same(after, trained(logistic(clients), LbfgsRounds(), InverseC(1.0)))
     assert after.ridge > before.ridge
+
+
+def test_a_client_that_moved_c_leaves_no_trace() -> None:
+    clients = some_clients()
+    asked = logistic(with_noise(clients))
+    before = trained(asked, LbfgsRounds(), HeldOut())
+    after = forget(before, asked, clients={"noise"})
+    assert same(after, trained(logistic(clients), LbfgsRounds(), HeldOut()))
+    rows = {name: part.rows for name, part in (("before", asked), ("after", logistic(clients)))}
+    assert before.ridge * rows["before"] != pytest.approx(after.ridge * rows["after"])
+    assert not after.ridge_choice.stale
 
 
 def test_a_class_leaves_a_logistic_head() -> None:

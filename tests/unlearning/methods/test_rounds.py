@@ -7,6 +7,7 @@ import pytest
 
 from probekit.certificates.certificate import certify
 from probekit.errors import InputError, SolverError
+from probekit.federated.held_out import HeldOut
 from probekit.federated.training.closed_form import ClosedForm
 from probekit.federated.training.lbfgs import LbfgsRounds
 from probekit.linear.ridge import InverseC
@@ -33,6 +34,15 @@ def test_the_ridge_of_a_given_c_follows_the_rows() -> None:
     after = forget(before, asked, "rounds", clients={"2"})
     assert after.ridge == pytest.approx(1 / (2.0 * 120))
     assert not after.ridge_choice.stale
+
+
+def test_a_c_that_held_out_rows_chose_is_stale() -> None:
+    asked = logistic(some_clients())
+    before = trained(asked, LbfgsRounds(), HeldOut((0.1, 1.0)))
+    after = forget(before, asked, "rounds", clients={"2"})
+    assert after.ridge == before.ridge
+    assert after.ridge_choice.stale
+    assert certify(after, asked.without({"2"})).stale_ridge
 
 
 def test_ridge_heads_have_a_minimum_too() -> None:
