@@ -65,8 +65,8 @@ class ServerRows:
         stats = total_stats(server)
         gram = stats.gram / stats.weight
         hessian = gram + ridge * np.diagflat(server.model.penalized)
-        solution = np.linalg.lstsq(hessian, gram, rcond=None)[0]
-        return cls(stats.count, float(np.trace(solution)))
+        shrinkage = np.linalg.lstsq(hessian, gram, rcond=None)[0]
+        return cls(stats.count, float(np.trace(shrinkage)))
 
     @property
     def enough(self) -> bool:
