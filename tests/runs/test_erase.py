@@ -24,8 +24,12 @@ from probekit.runs.verify import verify_run
 from tests.power import Disk, killed_at
 from tests.runs.examples import embeddings, make_run, rows_of
 
+KINDS: dict[str, dict[str, Any]] = {
+    "ridge": {},
+    "logistic": {"head": "logistic", "C": 1.0},
+    "network": {"network": "mlp:2", "ridge": 1.0},
+}
 MAX_STEPS = 600
-EVERY = 3
 
 
 @dataclass(frozen=True)
@@ -139,8 +143,7 @@ def templates(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Place
 
     def make(kind: str) -> Place:
         if kind not in made:
-            options = {"head": "logistic", "C": 1.0} if kind == "logistic" else {}
-            made[kind] = make_place(tmp_path_factory.mktemp(kind) / "place", **options)
+            made[kind] = make_place(tmp_path_factory.mktemp(kind) / "place", **KINDS[kind])
         return made[kind]
 
     return make
@@ -162,7 +165,7 @@ def test_the_secrets_are_there_before(place: Place) -> None:
     assert {b"north", b"heron", b"P-north"} <= place.found()
 
 
-@pytest.mark.parametrize("kind", ["ridge", "logistic"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_nothing_of_a_client_stays(
     templates: Callable[[str], Place], tmp_path: Path, kind: str
 ) -> None:
@@ -205,14 +208,15 @@ def kill_everywhere(template: Place, root: Path, steps: range) -> int:
     raise AssertionError(f"an erasure has more than {max(steps)} steps")
 
 
+@pytest.mark.parametrize(("kind", "every"), [("ridge", 3), ("network", 41)])
 def test_killed_erasures_are_finished_by_the_same_command(
-    templates: Callable[[str], Place], tmp_path: Path
+    templates: Callable[[str], Place], tmp_path: Path, kind: str, every: int
 ) -> None:
-    assert kill_everywhere(templates("ridge"), tmp_path / "place", range(0, MAX_STEPS, EVERY)) > 60
+    assert kill_everywhere(templates(kind), tmp_path / "place", range(0, MAX_STEPS, every)) > 60
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["ridge", "logistic"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_erasures_killed_at_every_step(
     templates: Callable[[str], Place], tmp_path: Path, kind: str
 ) -> None:
