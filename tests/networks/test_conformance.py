@@ -81,8 +81,14 @@ def methods() -> list[str]:
     return [OPTIONS.get(name, name) for name in METHODS.names()]
 
 
+LONGER = {"linearized, cg", "conventional, clusters by adam"}
+
+
 @pytest.mark.parametrize("method", methods())
-@pytest.mark.parametrize("run", RUNS)
+@pytest.mark.parametrize(
+    "run",
+    [pytest.param(run, marks=pytest.mark.slow if run in LONGER else ()) for run in RUNS],
+)
 def test_every_method_works_or_refuses_before_it_asks(run: str, method: str) -> None:
     """Bits, bytes, plans, needs and what is kept are checked where it works, on two requests."""
     removals = [
