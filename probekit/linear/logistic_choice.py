@@ -14,7 +14,7 @@ import numpy as np
 from array_api_compat import array_namespace, device
 
 from probekit.arrays import Array
-from probekit.errors import InputError
+from probekit.errors import InputError, SolverError
 from probekit.linear.likelihood import likelihood_of
 from probekit.linear.logistic import (
     CS,
@@ -245,14 +245,18 @@ class _Search:
         ratio = grid[-1] / grid[-2] if extends else 1.0
         above = tuple(grid[-1] * ratio**step for step in steps)
         trials: list[_Trial] = []
-        for trial in self._trials((*grid, *above), len(grid)):
-            trials = _with_best([*trials, trial])
-            best = best_of(trials)
-            behind = len(trials) - 1 - trials.index(best)
-            is_over = len(trials) >= len(grid) and (behind > 0 or not extends)
-            is_worse = trial.error > (1 + MARGIN) * best.error
-            if is_over or (patience is not None and behind >= patience and is_worse):
-                break
+        try:
+            for trial in self._trials((*grid, *above), len(grid)):
+                trials = _with_best([*trials, trial])
+                best = best_of(trials)
+                behind = len(trials) - 1 - trials.index(best)
+                is_over = len(trials) >= len(grid) and (behind > 0 or not extends)
+                is_worse = trial.error > (1 + MARGIN) * best.error
+                if is_over or (patience is not None and behind >= patience and is_worse):
+                    break
+        except SolverError:  # of separable rows: the grid was not asked to go so far
+            if len(trials) < len(grid):
+                raise
         if extends and best_of(trials) is trials[0]:
             below = tuple(grid[0] / ratio**step for step in reversed(steps))
             trials = _with_best([*self._trials(below, len(below)), *trials])
