@@ -70,3 +70,8 @@ def test_links_lead_somewhere(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#]+)", page.read_text()):
         if "://" not in target:
             assert (page.parent / target).exists(), target
+
+
+def test_the_reference_is_what_the_code_gives() -> None:
+    script = runpy.run_path(str(HERE / "docs" / "reference.py"))
+    assert script["PAGE"].read_text() == script["reference"](), "run `python docs/reference.py`"
