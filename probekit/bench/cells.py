@@ -42,9 +42,12 @@ class Folders:
     root: Path
     cache: Path
 
+    def training_folder(self, setting: Setting, seed: int) -> Path:
+        return self.root / "trainings" / _key(setting.training(seed))
+
     def training(self, setting: Setting, seed: int) -> Training:
-        key = _key(setting.training(seed))
-        return Training(setting, seed, self.root / "trainings" / key, Cache(self.cache))
+        folder = self.training_folder(setting, seed)
+        return Training(setting, seed, folder, Cache(self.cache))
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Run an experiment: trainings, then trials, then cells; what is done is never done again."""
+"""Run an experiment: trials, then cells, and the trainings that they need; nothing twice."""
 
 from __future__ import annotations
 
@@ -43,25 +43,22 @@ def run_experiment(
     for setting in experiment.settings:
         for method in setting.methods:
             configured(method)  # refused here, before hours of work
-    seeds = [*experiment.seeds, *[TUNING_SEED] * (experiment.tune > 1)]
-    pairs = [(setting, seed) for seed in seeds for setting in experiment.settings]
+    tried = [
+        Cell(setting, TUNING_SEED, trial)
+        for setting in experiment.settings
+        for method in setting.methods
+        for trial in trials(method, experiment.tune)
+        if len(trials(method, experiment.tune)) > 1
+    ]
     with worker_processes(jobs, progress) as each:
-        each(partial(_train, folders), pairs, "trainings")
-        tried = [
-            Cell(setting, TUNING_SEED, trial)
-            for setting in experiment.settings
-            for method in setting.methods
-            for trial in trials(method, experiment.tune)
-            if len(trials(method, experiment.tune)) > 1
-        ]
-        each(partial(_compute, folders), tried, "trials")
+        _compute_missing(tried, "trials", folders, each)
         cells = [
             Cell(setting, seed, chosen(setting, method, experiment.tune, folders))
             for setting in experiment.settings
             for method in setting.rows_to_compute
             for seed in experiment.seeds
         ]
-        each(partial(_compute, folders), cells, "cells")
+        _compute_missing(cells, "cells", folders, each)
     return read_rows(experiment, folders)
 
 
@@ -94,6 +91,17 @@ def chosen(setting: Setting, method: str, budget: int, folders: Folders) -> str:
     }
     tried = {trial: cell for trial, cell in cells.items() if cell is not None}
     return best(tried) if len(cells) > 1 and tried else method
+
+
+def _compute_missing(cells: Sequence[Cell], stage: str, folders: Folders, each: Each) -> None:
+    """The cells that are not there, after the trainings that they need."""
+    missing = [cell for cell in cells if cell.read(folders) is None]
+    needed = {
+        folders.training_folder(cell.setting, cell.seed): (cell.setting, cell.seed)
+        for cell in missing
+    }
+    each(partial(_train, folders), list(needed.values()), f"trainings for {stage}")
+    each(partial(_compute, folders), missing, stage)
 
 
 def _train(folders: Folders, pair: tuple[Setting, int]) -> None:

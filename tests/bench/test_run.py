@@ -10,6 +10,7 @@ import sys
 import time
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -149,6 +150,26 @@ def test_nothing_is_computed_twice_and_the_files_have_the_same_bytes(
 
 def _refuse(folders: Folders, cell: Cell) -> None:
     assert cell.read(folders) is not None
+
+
+def test_cells_stand_without_their_trainings(bench: Bench, tmp_path: Path) -> None:
+    """Cells alone are shown again; a further method trains what it needs, and no tuning."""
+    folders = Folders(tmp_path / "work", bench.folders.cache)
+    shutil.copytree(bench.folders.root / "cells", folders.root / "cells")
+    before = {path: path.stat().st_mtime_ns for path in (folders.root / "cells").iterdir()}
+    assert run_experiment(bench.experiment, folders) == bench.rows
+    assert not (folders.root / "trainings").exists()
+    (setting,) = bench.experiment.settings
+    further = msgspec.structs.replace(setting, methods=(*setting.methods, "fedremoval"))
+    experiment = msgspec.structs.replace(bench.experiment, seeds=(1,), settings=(further,))
+    rows = run_experiment(experiment, folders)
+    assert [row.method for row in rows if "error" in row.cells[1]] == ["ferrari"]
+    trained = [path.name for path in (folders.root / "trainings").iterdir()]
+    assert trained == [folders.training(setting, 1).folder.name]
+    assert (
+        before.items()
+        <= {path: path.stat().st_mtime_ns for path in (folders.root / "cells").iterdir()}.items()
+    )
 
 
 def test_an_own_method_stands_in_the_table(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
