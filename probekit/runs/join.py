@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from probekit.arrays import Ids, id_keys
+from probekit.arrays import Ids
 from probekit.errors import InputError, MismatchError
 from probekit.federated.state import KeptStatistics
 from probekit.files import new_folder, restore_folder, write_bytes
@@ -15,7 +15,7 @@ from probekit.progress import Progress, silent
 from probekit.records import dump
 from probekit.runs import layout
 from probekit.runs.layout import Commitment, Cost, Joined, Unlearned
-from probekit.runs.rows import TRAINING, RunFiles, RunRows, fingerprint_of, leaves_of
+from probekit.runs.rows import TRAINING, RunFiles, RunRows, fingerprint_of, leaves_of, sort_leaves
 from probekit.runs.run import (
     Connect,
     Run,
@@ -132,12 +132,10 @@ def _committed_with(plan: TrainingPlan, run: Run, replaced: frozenset[str]) -> t
     earlier = replace(earlier, leaves=(np.cumsum(stays) - 1)[earlier.leaves])
     added = leaves_of(plan.rows, matrix_of(plan.rows, stored.description, run.cache))
     leaves = np.concatenate([stored.commitment[stays], added])
-    by_value = np.argsort(id_keys(leaves))
-    places = np.empty(len(leaves), np.int64)
-    places[by_value] = np.arange(len(leaves))
-    old = replace(earlier, leaves=places[earlier.leaves])
-    new = replace(plan.rows, leaves=places[len(leaves) - len(added) :])
-    return old.joined(new), np.ascontiguousarray(leaves[by_value])
+    numbers, commitment = sort_leaves(leaves)
+    old = replace(earlier, leaves=numbers[earlier.leaves])
+    new = replace(plan.rows, leaves=numbers[len(leaves) - len(added) :])
+    return old.joined(new), commitment
 
 
 def _check_alike(plan: TrainingPlan, run: Run) -> None:

@@ -22,6 +22,7 @@ from probekit.embeddings import BLOCK, EmbeddingSet, Encoding, Rows
 from probekit.errors import InputError
 from probekit.heads import Task
 from probekit.records import record
+from probekit.rows import PickedRows
 
 TRAINING, TEST, SERVER = range(3)
 """Roles. Test rows belong to client ""; the server's to the client they came from, or to ""."""
@@ -29,60 +30,6 @@ TRAINING, TEST, SERVER = range(3)
 SALT_BYTES = 16
 Bytes = NDArray[np.uint8]
 Mask = NDArray[np.bool_]
-
-
-@dataclass(frozen=True)
-class Span:
-    """Some rows of a matrix, read when they are used."""
-
-    matrix: Rows
-    start: int
-    stop: int
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return len(self), self.matrix.shape[1]
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        return self.matrix.dtype
-
-    def __len__(self) -> int:
-        return self.stop - self.start
-
-    def __getitem__(self, index: Any) -> NDArray[Any]:
-        if isinstance(index, slice):
-            start, stop, step = index.indices(len(self))
-            return self.matrix[self.start + start : self.start + stop : step]
-        return self.matrix[self.start + np.arange(len(self))[index]]
-
-    def __array__(self, dtype: Any = None, *, copy: bool | None = None) -> NDArray[Any]:
-        return np.array(self[:], dtype=dtype, copy=copy)
-
-
-@dataclass(frozen=True, eq=False)
-class Chosen:
-    """Rows of a matrix by their numbers, read when they are used."""
-
-    matrix: Rows
-    numbers: Indices
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return len(self), self.matrix.shape[1]
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        return self.matrix.dtype
-
-    def __len__(self) -> int:
-        return len(self.numbers)
-
-    def __getitem__(self, index: Any) -> NDArray[Any]:
-        return self.matrix[self.numbers[index]]
-
-    def __array__(self, dtype: Any = None, *, copy: bool | None = None) -> NDArray[Any]:
-        return np.array(self[:], dtype=dtype, copy=copy)
 
 
 @record("run/rows")
@@ -362,11 +309,16 @@ class RunFiles(RunRows):
 
 def commit(rows: RunRows, matrix: Rows) -> tuple[RunRows, Ids]:
     """The rows, and the commitment to them: all leaves, sorted; matrix: embeddings as stored."""
-    leaves = leaves_of(rows, matrix)
+    numbers, commitment = sort_leaves(leaves_of(rows, matrix))
+    return replace(rows, leaves=numbers), commitment
+
+
+def sort_leaves(leaves: Ids) -> tuple[Indices, Ids]:
+    """The number of each leaf among the sorted ones, and those."""
     by_value = np.argsort(id_keys(leaves))
-    places = np.empty(len(rows), np.int64)
-    places[by_value] = np.arange(len(rows))
-    return replace(rows, leaves=places), np.ascontiguousarray(leaves[by_value])
+    numbers = np.empty(len(leaves), np.int64)
+    numbers[by_value] = np.arange(len(leaves))
+    return numbers, np.ascontiguousarray(leaves[by_value])
 
 
 def _are_numbers(column: NDArray[Any], names: Sequence[object]) -> bool:
@@ -385,16 +337,13 @@ def _is_sorted(names: Sequence[str]) -> bool:
 
 def part_of(rows: EmbeddingSet, start: int, stop: int) -> EmbeddingSet:
     """Some rows of a set, read when they are used."""
-    return EmbeddingSet(
-        rows=Span(rows.rows, start, stop),
+    return replace(
+        rows,
+        rows=PickedRows(rows.rows, np.arange(start, stop)),
         ids=rows.ids[start:stop],
-        encoding=rows.encoding,
         labels=None if rows.labels is None else rows.labels[start:stop],
-        class_names=rows.class_names,
         targets=None if rows.targets is None else rows.targets[start:stop],
-        target_names=rows.target_names,
         columns={name: column[start:stop] for name, column in rows.columns.items()},
-        source=rows.source,
     )
 
 

@@ -163,17 +163,13 @@ class RunData:
     @classmethod
     def of(cls, rows: RunRows, description: Description, cache: Cache) -> Self:
         """Which rows are here is looked up; they are read when they are used."""
-        encoding = description.read_encoding()
-        if isinstance(rows, RunFiles):
-            return cls(rows, rows.classes, description, encoding, rows.ids)
-        entry = cache.entry(encoding)
-        here = entry.index().holds(rows.ids)
+        is_cached = cached_rows(rows, description, cache)
         training = rows.roles == TRAINING
-        incomplete = np.unique(rows.holders[training & ~here])
-        here &= ~(training & np.isin(rows.holders, incomplete))
-        present = rows.take(here)
-        matrix = entry.rows(present.ids, description.width)
-        return cls(present, rows.classes, description, encoding, matrix)
+        incomplete = np.unique(rows.holders[training & ~is_cached])
+        is_cached &= ~(training & np.isin(rows.holders, incomplete))
+        present = rows.take(is_cached)
+        matrix = matrix_of(present, description, cache)
+        return cls(present, rows.classes, description, description.read_encoding(), matrix)
 
     def federation(
         self, model: Model, kept: KeptStatistics | None = None, connect: Connect = InProcess
@@ -216,6 +212,13 @@ class RunData:
 
     def head(self, state: State) -> BaseHead:
         return head_of(state, self.rows, self.description)
+
+
+def cached_rows(rows: RunRows, description: Description, cache: Cache) -> Mask:
+    """Which rows are in the cache; of statistics files there is nothing else."""
+    if isinstance(rows, RunFiles):
+        return np.ones(len(rows), bool)
+    return cache.entry(description.read_encoding()).index().holds(rows.ids)
 
 
 def matrix_of(rows: RunRows, description: Description, cache: Cache) -> Rows:

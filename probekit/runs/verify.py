@@ -48,10 +48,18 @@ from probekit.linear.ridge import Gcv, InverseC
 from probekit.linear.stats import normalized, sum_stats
 from probekit.objective import Model
 from probekit.progress import Progress, Step, silent
+from probekit.rows import PickedRows
 from probekit.runs import layout
 from probekit.runs.layout import Description, Erased, Joined, Trained, Unlearned
-from probekit.runs.rows import SERVER, Chosen, Mask, RunFiles, RunRows, leaves_of
-from probekit.runs.run import RunData, StoredState, certify_state, matrix_of, single_thread
+from probekit.runs.rows import SERVER, Mask, RunFiles, RunRows, leaves_of
+from probekit.runs.run import (
+    RunData,
+    StoredState,
+    cached_rows,
+    certify_state,
+    matrix_of,
+    single_thread,
+)
 
 FALSE = 6
 NOT_SHOWN = 7
@@ -246,16 +254,16 @@ class _Inspection:
         self.head = stored.head.digest
         yield from self._history(stored)
         description = stored.description
-        here = self._here(stored)
-        opened = stored.all_rows.take(here)
+        is_cached = cached_rows(stored.all_rows, description, self.cache)
+        opened = stored.all_rows.take(is_cached)
         matrix = matrix_of(opened, description, self.cache)
         yield from self._leaves(stored, opened, matrix)
         yield from self._fingerprint(stored)
         yield from self._request(stored)
         self._note_files(stored)
         missing = {
-            "retained": int((~here & ~stored.forgotten).sum()),
-            "forgotten": int((~here & stored.forgotten).sum()),
+            "retained": int((~is_cached & ~stored.forgotten).sum()),
+            "forgotten": int((~is_cached & stored.forgotten).sum()),
         }
         for kind, count in missing.items():
             if count:
@@ -263,17 +271,10 @@ class _Inspection:
         if missing["retained"]:
             return
         # of what was opened, not found anew: a cache may hold other bytes for the same sample
-        retained = Chosen(matrix, np.flatnonzero(~stored.forgotten[here]))
+        retained = PickedRows(matrix, np.flatnonzero(~stored.forgotten[is_cached]))
         rows = stored.rows
         data = RunData(rows, rows.classes, description, description.read_encoding(), retained)
         yield from self._head(stored, data)
-
-    def _here(self, stored: StoredState) -> Mask:
-        """Which rows are in the cache; of statistics files there is nothing else."""
-        rows = stored.all_rows
-        if isinstance(rows, RunFiles):
-            return np.ones(len(rows), bool)
-        return self.cache.entry(stored.description.read_encoding()).index().holds(rows.ids)
 
     def _history(self, stored: StoredState) -> Iterator[Finding]:
         """Each event is about rows, as many as it says."""
