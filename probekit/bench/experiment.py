@@ -29,6 +29,8 @@ TUNING_SEED = 1000
 class Setting(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """One of several clients is poisoned, and forgotten by every method.
 
+    classes: these alone, in this order; (): all.
+    test_share: of the rows of the training split, which become the test split; 0: the dataset's.
     rows, test_rows: how many are drawn from each split; None: all.
     trigger, target: the backdoor of the poisoned client; "" plants none.
     train: fields of TrainOptions, beside clients and seed.
@@ -41,6 +43,8 @@ class Setting(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     name: str
     data: str
     backbone: str = "pixels"
+    classes: tuple[str, ...] = ()
+    test_share: float = 0.0
     rows: int | None = None
     test_rows: int | None = None
     clients: int = 5
@@ -58,6 +62,11 @@ class Setting(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
             raise ValueError(
                 "a setting needs rows and two clients or more; found "
                 f"rows {self.rows}, test_rows {self.test_rows}, clients {self.clients}"
+            )
+        if not 0 <= self.test_share < 1 or len(set(self.classes)) < len(self.classes):
+            raise ValueError(
+                "a setting needs a test_share from 0 to below 1 and classes once each; found "
+                f"{self.test_share} and {', '.join(self.classes)}"
             )
         self.options(0)
 
@@ -89,6 +98,9 @@ class Setting(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
         values: dict[str, Json] = msgspec.to_builtins(self)
         for name in ("name", "methods", "shadows", "curvature", "published"):
             del values[name]
+        for name in ("classes", "test_share"):
+            if not values[name]:
+                del values[name]
         return {**values, "seed": seed}
 
 

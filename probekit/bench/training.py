@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -16,13 +16,14 @@ from probekit.data import Dataset, Sample, read_dataset
 from probekit.data.splits import choose_split
 from probekit.data.triggers import TriggeredDataset, parse_trigger
 from probekit.embeddings import EmbeddingSet
-from probekit.errors import InputError
+from probekit.errors import InputError, NotFoundError
 from probekit.evaluation.unlearning import BEFORE, MINIMUM, RETRAINED, UnlearningRows
 from probekit.extraction import ExtractOptions
 from probekit.extraction.extract import extract_dataset, open_backbone
 from probekit.federated.state import State
 from probekit.heads import BaseHead, load_head
 from probekit.progress import Progress, silent
+from probekit.registry import nearest
 from probekit.runs.evaluate import minimum_of
 from probekit.runs.rows import TRAINING, RunRows
 from probekit.runs.run import Run, RunData, head_of, single_thread
@@ -32,31 +33,67 @@ from probekit.unlearning.methods.retrain import Retrain
 from probekit.unlearning.removal import Removal, unlearn
 
 ROWS_STREAM = 41
+TEST_STREAM = 44
 VALIDATION_SHARE = 0.1
 
 
 class Subset:
-    """Some rows of a dataset."""
+    """Some rows of a dataset; of some classes where they are named."""
 
-    def __init__(self, dataset: Dataset, rows: Indices) -> None:
+    def __init__(self, dataset: Dataset, rows: Indices, classes: tuple[str, ...] = ()) -> None:
         self.dataset = dataset
         self.rows = rows
         self.name = dataset.name
         self.kind = dataset.kind
-        self.class_names = dataset.class_names
+        self.class_names = classes or dataset.class_names
         self.target_names = dataset.target_names
+        self.labels = {
+            label: self.class_names.index(name)
+            for label, name in enumerate(dataset.class_names)
+            if name in self.class_names
+        }
 
     def __len__(self) -> int:
         return len(self.rows)
 
     def __getitem__(self, index: int) -> Sample:
-        return self.dataset[int(self.rows[index])]
+        sample = self.dataset[int(self.rows[index])]
+        return replace(sample, label=self.labels.get(sample.label, sample.label))
+
+
+def of_classes(dataset: Dataset, classes: tuple[str, ...]) -> Dataset:
+    """The rows of these classes, which are numbered in this order."""
+    if not classes:
+        return dataset
+    for name in classes:
+        if name not in dataset.class_names:
+            hint = nearest(name, list(dataset.class_names))
+            raise NotFoundError(f"{dataset.name} has no class {name!r}. {hint}")
+    chosen = {dataset.class_names.index(name) for name in classes}
+    rows = [row for row in range(len(dataset)) if dataset[row].label in chosen]
+    return Subset(dataset, np.array(rows), classes)
+
+
+def read_splits(setting: Setting) -> tuple[Dataset, Dataset]:
+    """Training and test rows of the setting's classes; a share that is split off is always the
+    same, so that no seed trains on another's test rows."""
+    splits = read_dataset(setting.data).by_name
+    names = list(splits)
+    if len(names) == 1 and not setting.test_share:
+        raise InputError(
+            f"{setting.name} needs test rows; {setting.data} has one split. Set test_share = 0.2."
+        )
+    train_rows = of_classes(splits[choose_split(names, None)], setting.classes)
+    if setting.test_share:
+        order = np.random.Generator(np.random.PCG64(TEST_STREAM)).permutation(len(train_rows))
+        count = round(setting.test_share * len(order))
+        return Subset(train_rows, order[count:]), Subset(train_rows, order[:count])
+    return train_rows, of_classes(splits[choose_split(names, "test")], setting.classes)
 
 
 def draw_rows(setting: Setting, seed: int) -> dict[str, Dataset]:
     """Training and test rows by name; to tune, the test rows come from the training split too."""
-    splits = read_dataset(setting.data).by_name
-    train_rows = splits[choose_split(list(splits), "train")]
+    train_rows, test_rows = read_splits(setting)
     generator = np.random.Generator(np.random.PCG64([seed, ROWS_STREAM]))
     order = generator.permutation(len(train_rows))
     if seed == TUNING_SEED:
@@ -64,8 +101,7 @@ def draw_rows(setting: Setting, seed: int) -> dict[str, Dataset]:
         test: Dataset = Subset(train_rows, order[:count])
         order = order[count:]
     else:
-        split = splits[choose_split(list(splits), "test")]
-        test = Subset(split, generator.permutation(len(split))[: setting.test_rows])
+        test = Subset(test_rows, generator.permutation(len(test_rows))[: setting.test_rows])
     if not len(order[: setting.rows]):
         raise InputError(f"{setting.name} leaves no training rows. Lower test_rows.")
     return {"train": Subset(train_rows, order[: setting.rows]), "test": test}
