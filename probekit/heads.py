@@ -226,6 +226,11 @@ class BaseHead(ABC):
                 "the head's backbone (--backbone), or fit a head on these."
             )
 
+    @property
+    def kind(self) -> str:
+        """What a card calls it."""
+        return "linear probe"
+
     def _description(self) -> dict[str, Json]:
         return {
             "names": list(self.names),
@@ -375,7 +380,9 @@ def _check_replaceable(folder: Path) -> None:
 def _card(head: BaseHead) -> str:
     """A model card; its front matter is JSON, which is YAML too."""
     backbone = "" if head.encoding is None else head.encoding.backbone
-    front: dict[str, Any] = {"library_name": "probekit", "tags": ["probekit", "linear-probe"]}
+    kind = head.kind
+    tags = ["probekit", kind.replace(" ", "-")]
+    front: dict[str, Any] = {"library_name": "probekit", "tags": tags}
     if base := _hub_name(backbone):
         front["base_model"] = base
     if head.metrics:
@@ -386,7 +393,7 @@ def _card(head: BaseHead) -> str:
             "dataset": {"name": dataset, "type": dataset.removeprefix("hf:")},
             "metrics": [{"type": name, "value": value} for name, value in head.metrics.items()],
         }
-        front["model-index"] = [{"name": "linear head", "results": [result]}]
+        front["model-index"] = [{"name": kind, "results": [result]}]
     listed = ", ".join(head.names[:LISTED_NAMES])
     more = ", ..." if len(head.names) > LISTED_NAMES else ""
     fit = ", ".join(f"{name} {value}" for name, value in head.fit.items())
@@ -394,7 +401,7 @@ def _card(head: BaseHead) -> str:
 {json.dumps(front, indent=2, ensure_ascii=False)}
 ---
 
-# A linear head
+# A {kind}
 
 - Input: embeddings of {head.width} numbers, normalization {head.normalize}.
 - Output ({head.task}): {listed}{more}.

@@ -41,10 +41,13 @@ class NetworkHead(BaseHead):
     def scores(self, block: Array) -> Array:
         return scores(self.trained.model.outputs_of(block), self.params)
 
+    @property
+    def kind(self) -> str:
+        return "linearized network" if self.trained.model.is_linear else "conventional network"
+
     def _description(self) -> dict[str, Json]:
-        model = self.trained.model
-        kind = "linearized" if model.is_linear else "conventional"
-        return {**super()._description(), "network": f"{kind} {model.architecture}"}
+        kind = self.kind.removesuffix(" network")
+        return {**super()._description(), "network": f"{kind} {self.trained.model.architecture}"}
 
     def _tensors(self) -> dict[str, NDArray[Any]]:
         model = self.trained.model

@@ -13,6 +13,7 @@ from probekit.federated.held_out import HeldOut
 from probekit.federated.local import Adam, LocalPlan, Sgd
 from probekit.federated.state import KEEP, Trainer
 from probekit.federated.training.cg import ConjugateGradients
+from probekit.federated.training.closed_form import ClosedForm
 from probekit.federated.training.fedavg import FedAvg
 from probekit.federated.training.knot import KnotTraining
 from probekit.federated.training.lbfgs import LbfgsRounds
@@ -209,6 +210,28 @@ class TrainOptions:
             )
         if self.intercept == "free":
             raise InputError("The ridge of a network is on all parameters; drop --intercept free.")
+        self._check_network_trainer()
+
+    def _check_network_trainer(self) -> None:
+        """What its trainer would refuse after pretraining."""
+        trainer = self.trainer()
+        solves = isinstance(trainer, ConjugateGradients)
+        is_for_heads = isinstance(trainer, ClosedForm | LbfgsRounds)
+        if is_for_heads or (solves and not self.linearize):
+            raise InputError(
+                "A network is trained by fedavg, a linearized one (--linearize) also by cg; found "
+                f"--method {self.method}. Pass fedavg:rate=1e-3."
+            )
+        if solves and self.setting() == 0:
+            raise InputError(
+                "Conjugate gradients need a ridge above 0; found 0. Pass --ridge 0.01."
+            )
+        averaging = trainer.fedavg if isinstance(trainer, KnotTraining) else trainer
+        if isinstance(averaging, FedAvg) and averaging.plan.rate is None:
+            raise InputError(
+                "FedAvg needs a rate for a network, whose curvature is not known beforehand; found "
+                "none. Pass one (--method fedavg:rate=1e-3)."
+            )
 
     @property
     def is_pretrained(self) -> bool:

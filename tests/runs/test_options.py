@@ -87,6 +87,12 @@ def test_a_preset_sets_trainer_ridge_and_intercept() -> None:
         {"method": "fedavg:rounds=0"},
         {"tolerance": 0.0},
         {"at_least": 0},
+        {"network": "mlp", "method": "closed-form"},
+        {"network": "mlp", "method": "lbfgs"},
+        {"network": "mlp", "method": "cg", "linearize": False},
+        {"network": "mlp", "ridge": 0.0},
+        {"network": "mlp", "method": "fedavg:rounds=3"},
+        {"network": "mlp", "method": "knot:rounds=3"},
     ],
 )
 def test_what_cannot_be_used_is_refused(options: dict[str, Any]) -> None:

@@ -81,5 +81,5 @@ def _check_model(federation: Federation) -> None:
     if not isinstance(model, LinearModel) or not isinstance(model.loss, Squares):
         raise InputError(
             f"A closed form needs a LinearModel of squares; this is a {type(model).__name__} of "
-            f"{type(model.loss).__name__}. Train by fedavg or lbfgs."
+            f"{type(model.loss).__name__}. Train by fedavg, or a head by lbfgs."
         )
