@@ -156,7 +156,9 @@ def _carry_out(
         done = replace(request, method=choice.name, reason=choice.reason)
         if choice.method.promise == "nothing":
             done = replace(done, facts=facts(removal, state))
-        state = _of_classes(state, stored.rows.classes, retained.classes)
+        classes = stored.rows.classes
+        remaining = np.array([classes.index(name) for name in retained.classes])
+        state = narrow_state(state, remaining)  # where the method could not
     if dry_run:
         return done
     if by_sums or data is None:
@@ -247,13 +249,6 @@ def _planned(request: Unlearning, removal: Removal, method: str) -> Unlearning:
     if method not in ("auto", *(item.name for item in plans)):
         plans = (plan_of(method, choice.method, removal), *plans)
     return replace(request, method=choice.name, reason=choice.reason, plans=plans)
-
-
-def _of_classes(state: State, before: tuple[str, ...], after: tuple[str, ...]) -> State:
-    """The state for the classes that are left, where a method could not drop the others."""
-    if state.model.classes == len(after):
-        return state
-    return narrow_state(state, np.array([before.index(name) for name in after]))
 
 
 def _check_pretraining(forgotten: RunRows, stored: StoredState) -> None:

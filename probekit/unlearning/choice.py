@@ -49,19 +49,19 @@ def choose(removal: Removal) -> Choice:
     if removal.keeps_statistics:
         reason = "The clients' statistics are kept: those of the retained are summed and solved."
         return Choice("exact", Exact(), reason)
-    asked = not removal.absent
+    can_ask = not removal.absent
     if not removal.has_sums:
-        return _choose_retraining(removal) if asked else _choose_one_step(removal)
-    if asked and (_is_local(removal.retained) or isinstance(removal.state.trainer, ClosedForm)):
+        return _choose_retraining(removal) if can_ask else _choose_one_step(removal)
+    if can_ask and (_is_local(removal.retained) or isinstance(removal.state.trainer, ClosedForm)):
         reason = "No statistics are kept, but the retained clients can be asked for theirs once."
         return Choice("exact", Exact(), reason)
-    if asked and removal.server is not None:
+    if can_ask and removal.server is not None:
         reason = (
             "No statistics are kept; with the server's rows each round of the retained clients "
             "brings the head nearer to the minimum."
         )
         return Choice("fedremoval-pcg", FedRemovalPcg(), reason)
-    if asked:
+    if can_ask:
         return _choose_retraining(removal)
     return _choose_one_step(removal)
 

@@ -95,8 +95,10 @@ def narrow_federation(federation: Federation, classes: Indices) -> Federation:
 def narrow_state(state: State, classes: Indices) -> State:
     """The state with the parameters and sums of these classes; a history has no such part.
 
-    Nor have gradients of a network, whose classes share parameters.
+    Nor have gradients of a network, whose classes share parameters. A state of so few is as it was.
     """
+    if len(classes) == state.model.classes:
+        return state
     kept: list[Kept] = []
     for item in state.kept:
         if isinstance(item, KeptStatistics):

@@ -27,26 +27,26 @@ def own_fedavg(trainer: Trainer) -> FedAvg | None:
     return replace(trainer, keep=frozenset()) if isinstance(trainer, FedAvg) else None
 
 
-def local_training(removal: Removal, asked: Federation) -> FedAvg:
-    """The run's FedAvg; else full-batch steps at a rate that suits the clients that are asked."""
-    own = own_fedavg(removal.state.trainer)
-    if own is not None:
-        return own
+def local_training(removal: Removal, clients: Federation) -> FedAvg:
+    """The run's FedAvg; else full-batch steps at a rate that suits these clients."""
+    fedavg = own_fedavg(removal.state.trainer)
+    if fedavg is not None:
+        return fedavg
     fedavg = FedAvg(1, LocalPlan(steps=STEPS))
-    return fedavg.with_rate(asked, ridge=removal.ridge_choice.value)
+    return fedavg.with_rate(clients, ridge=removal.ridge_choice.value)
 
 
 def rate_needs(removal: Removal) -> frozenset[Need]:
     """A rate, where the run has none and it does not follow from curvatures, as that of a head."""
     is_head = isinstance(removal.state.model, LinearModel)
-    known = own_fedavg(removal.state.trainer) is not None or is_head
-    return frozenset() if known else frozenset({Need.RATE})
+    has_rate = own_fedavg(removal.state.trainer) is not None or is_head
+    return frozenset() if has_rate else frozenset({Need.RATE})
 
 
 def rate_questions(removal: Removal, *, target: bool = False) -> list[Questions]:
     """What `local_training` asks."""
-    known = own_fedavg(removal.state.trainer) is not None
-    return [] if known else [Questions(Curvature(), target=target)]
+    has_rate = own_fedavg(removal.state.trainer) is not None
+    return [] if has_rate else [Questions(Curvature(), target=target)]
 
 
 def fit_questions(

@@ -233,13 +233,13 @@ class Removal:
     @cached_property
     def remaining_classes(self) -> Indices:
         """The classes that retained rows have: by kept sums, else by one small round."""
-        every = np.arange(self.state.model.classes)
+        classes = np.arange(self.state.model.classes)
         if not self.class_labels:
-            return every
+            return classes
         if self.statistics is None:
             squares = [answer.arrays["squares"] for answer in self.retained.ask(ClassSquares())]
             return np.flatnonzero(np.sum(squares, axis=0))
-        present = np.zeros(len(every), bool)
+        present = np.zeros(len(classes), bool)
         for part in self.statistics.values():  # the first few clients often have them all
             present |= part.target_squares > 0
             if present.all():
@@ -268,11 +268,6 @@ class Removal:
             server=server,
             class_labels=False,
         )
-
-    def narrowed_state(self, after: State) -> State:
-        """A state of all classes, for the remaining ones."""
-        classes = self.remaining_classes
-        return after if len(classes) == after.model.classes else narrow_state(after, classes)
 
     def seen_by(self, after: State) -> Removal:
         """The removal in the classes of the state that a method made of it."""
@@ -429,5 +424,5 @@ def unlearn(method: Unlearner, removal: Removal) -> State:
     if not finds_classes(method, removal):
         return method.unlearn(removal)
     if method.needs(removal) & WIDE:
-        return removal.narrowed_state(method.unlearn(removal))
+        return narrow_state(method.unlearn(removal), removal.remaining_classes)
     return method.unlearn(removal.narrowed())

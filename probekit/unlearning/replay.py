@@ -6,10 +6,9 @@ to there.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Protocol
 
 from probekit.arrays import Array
 from probekit.federated.state import History, Round, State, Upload
@@ -18,14 +17,8 @@ from probekit.progress import Step
 from probekit.unlearning.local import local_training
 from probekit.unlearning.removal import Removal
 
-
-class ReplayStep(Protocol):
-    """New uploads for a kept round, from the new parameters before it.
-
-    kept: the round as it was, with the retained clients' uploads only.
-    """
-
-    def uploads(self, number: int, params: Array, kept: Round) -> Mapping[str, Upload]: ...
+NewUploads = Callable[[int, Array, Round], Mapping[str, Upload]]
+"""Of a round by its number, its new parameters before it, and its kept uploads of the retained."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,12 +78,12 @@ class Replay:
     def step(self, params: Array, uploads: Mapping[str, Upload]) -> Array:
         return self.fedavg.step(params, uploads.items(), self.weights)
 
-    def run(self, step: ReplayStep) -> State:
+    def run(self, new_uploads: NewUploads) -> State:
         """The state after all rounds with new uploads, which are its history."""
         rounds = list(self.history.rounds[: self.first])
         params = self.end(self.first - 1) if self.first else self.history.rounds[0].start
         for number, kept in self.rounds.items():
-            uploads = step.uploads(number, params, kept)
+            uploads = new_uploads(number, params, kept)
             rounds.append(Round(params, uploads))
             params = self.step(params, uploads)
             self.removal.progress(Step("rounds", number + 1, len(self.history.rounds)))

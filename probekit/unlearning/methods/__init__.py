@@ -1,33 +1,6 @@
 """Unlearning methods, one file each. Importing this is enough to answer what they ask."""
 
-from probekit.unlearning.methods import (
-    ascent,
-    cf,
-    exact,
-    federaser,
-    fedrecovery,
-    fedremoval,
-    ferrari,
-    flipping,
-    fused,
-    knot,
-    retrain,
-    rounds,
-    starfish,
-)
+from probekit.registry import METHODS
 
-__all__ = [
-    "ascent",
-    "cf",
-    "exact",
-    "federaser",
-    "fedrecovery",
-    "fedremoval",
-    "ferrari",
-    "flipping",
-    "fused",
-    "knot",
-    "retrain",
-    "rounds",
-    "starfish",
-]
+for _name in METHODS.built_in:
+    METHODS.get(_name)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -49,26 +50,21 @@ class FedEraser:
 
     def unlearn(self, removal: Removal) -> State:
         replay = Replay(removal)
-        return replay.run(_Calibration(self, replay))
+        return replay.run(partial(self._uploads, replay))
 
-
-@dataclass(frozen=True, eq=False)
-class _Calibration:
-    method: FedEraser
-    replay: Replay
-
-    def uploads(self, number: int, params: Array, kept: Round) -> dict[str, Upload]:
-        replay = self.replay
+    def _uploads(
+        self, replay: Replay, number: int, params: Array, kept: Round
+    ) -> dict[str, Upload]:
         if kept is next(iter(replay.rounds.values())):
             return dict(kept.uploads)
-        fedavg = replace(replay.fedavg, plan=replay.fedavg.plan.shortened(self.method.ratio))
+        fedavg = replace(replay.fedavg, plan=replay.fedavg.plan.shortened(self.ratio))
         removal = replay.removal
         ridge = removal.ridge_choice.value
         trained = dict(
             fedavg.uploads(removal.retained, params, number, ridge=ridge, clients=kept.uploads)
         )
         model = removal.state.model
-        if self.method.lengths == "mean":
+        if self.lengths == "mean":
             direction = replay.step(params, trained) - params
             length = replay.step(kept.start, kept.uploads) - replay.end(number)
             mean = calibrated(model, direction, length)

@@ -356,8 +356,10 @@ class FedRemovalPcg:
 
 
 def _gradient_questions(removal: Removal) -> list[Questions]:
-    asked = [] if removal.keeps_gradients else [Questions(Gradient(removal.state.params))]
-    return [*choosing_questions(removal), *asked]
+    choosing = choosing_questions(removal)
+    if removal.keeps_gradients:
+        return choosing
+    return [*choosing, Questions(Gradient(removal.state.params))]
 
 
 def _server(removal: Removal) -> Federation:

@@ -125,12 +125,12 @@ class Ferrari:
 
     def unlearn(self, removal: Removal) -> State:
         plan = LocalPlan(self.rate, steps=self.steps, optimizer=Sgd())
-        own = own_fedavg(removal.state.trainer)
-        if own is not None:
-            plan = replace(plan, batch_size=own.plan.batch_size, seed=own.plan.seed)
+        fedavg = own_fedavg(removal.state.trainer)
+        if fedavg is not None:
+            plan = replace(plan, batch_size=fedavg.plan.batch_size, seed=fedavg.plan.seed)
         recipe = Blindness(self.matrix(removal), self.draws, self.reduce)
-        fedavg = own or FedAvg(1, plan)
-        params = target_round(removal, fedavg, removal.state.params, plan, recipe)
+        averaging = fedavg or FedAvg(1, plan)
+        params = target_round(removal, averaging, removal.state.params, plan, recipe)
         return removal.finish(params, rounds=1)
 
     def matrix(self, removal: Removal) -> Array:

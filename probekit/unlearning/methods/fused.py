@@ -191,7 +191,7 @@ class Fused:
         base = removal.state.params
         generator = np.random.Generator(np.random.PCG64([self.seed, ADAPTER_STREAM]))
         places: list[Place] = list(removal.state.model.tensors.values())
-        places.sort(key=lambda place: -float(changes[place[0]].mean()))
+        places.sort(key=lambda tensor: -float(changes[tensor[0]].mean()))
         numbers = np.arange(base.size).reshape(base.shape)
         if self.rank:
             span, shape = _most_changed_matrix(places)

@@ -7,8 +7,9 @@ u_t and w_t as kept and B a limited-memory matrix from the rounds in which it re
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import ClassVar
 
 import numpy as np
@@ -53,7 +54,7 @@ class Starfish:
     def unlearn(self, removal: Removal) -> State:
         replay = Replay(removal)
         matrices = {name: Secant(self.buffer) for name in removal.clients}
-        return replay.run(_Recovery(self, replay, matrices))
+        return replay.run(partial(self._uploads, replay, matrices))
 
     def trains(self, number: int, replay: Replay) -> bool:
         """Whether a round is trained; the others are estimated."""
@@ -61,6 +62,29 @@ class Starfish:
         if done < self.warmup or number >= len(replay.history.rounds) - self.tuning:
             return True
         return (done - self.warmup + 1) % self.correction == 0
+
+    def _uploads(
+        self,
+        replay: Replay,
+        matrices: Mapping[str, Secant],
+        number: int,
+        params: Array,
+        kept: Round,
+    ) -> dict[str, Upload]:
+        if not self.trains(number, replay):
+            return _estimated(matrices, params, kept)
+        removal = replay.removal
+        ridge = removal.ridge_choice.value
+        trained = dict(
+            replay.fedavg.uploads(
+                removal.retained, params, number, ridge=ridge, clients=kept.uploads
+            )
+        )
+        for name, upload in trained.items():
+            kept_update = kept.uploads[name].params - kept.start
+            update = upload.params - params
+            matrices[name].add(params - kept.start, kept_update - update)
+        return trained
 
 
 @dataclass(eq=False)
@@ -95,36 +119,11 @@ class Secant:
         return np.asarray(product).reshape(vector.shape)
 
 
-@dataclass(frozen=True, eq=False)
-class _Recovery:
-    method: Starfish
-    replay: Replay
-    matrices: dict[str, Secant]
-
-    def uploads(self, number: int, params: Array, kept: Round) -> dict[str, Upload]:
-        if self.method.trains(number, self.replay):
-            return self._train(number, params, kept)
-        return self._estimate(params, kept)
-
-    def _estimate(self, params: Array, kept: Round) -> dict[str, Upload]:
-        moved = params - kept.start
-        uploads = {}
-        for name, upload in kept.uploads.items():
-            update = upload.params - kept.start
-            estimate = params + update - self.matrices[name].product(moved)
-            uploads[name] = replace(upload, params=estimate)
-        return uploads
-
-    def _train(self, number: int, params: Array, kept: Round) -> dict[str, Upload]:
-        removal = self.replay.removal
-        ridge = removal.ridge_choice.value
-        trained = dict(
-            self.replay.fedavg.uploads(
-                removal.retained, params, number, ridge=ridge, clients=kept.uploads
-            )
-        )
-        for name, upload in trained.items():
-            kept_update = kept.uploads[name].params - kept.start
-            update = upload.params - params
-            self.matrices[name].add(params - kept.start, kept_update - update)
-        return trained
+def _estimated(matrices: Mapping[str, Secant], params: Array, kept: Round) -> dict[str, Upload]:
+    """Kept updates, corrected for the way from the kept parameters to the new ones."""
+    moved = params - kept.start
+    uploads = {}
+    for name, upload in kept.uploads.items():
+        update = upload.params - kept.start
+        uploads[name] = replace(upload, params=params + update - matrices[name].product(moved))
+    return uploads
