@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from probekit.arrays import Ids, Indices, hex_id, id_keys, stack_ids
 from probekit.cache.tensors import REPAIR, map_tensors
 from probekit.errors import CorruptError
-from probekit.rows import as_slice
+from probekit.rows import LazyRows, as_slice
 
 MAPPED_FILES = 16
 """A mapping keeps a file descriptor open, and there may be thousands of files."""
@@ -86,15 +86,14 @@ class RowSource(Protocol):
     def files(self) -> Sequence[RowFile]: ...
 
 
-class StoredRows:
-    """An (n, d) matrix whose rows are located when first read.
+class StoredRows(LazyRows):
+    """Rows of samples, located when first read.
 
     A slice that lies in one file is a view of the file; everything else is gathered.
     """
 
     def __init__(self, source: RowSource, ids: Ids, *, width: int, dtype: str) -> None:
-        self.shape = (len(ids), width)
-        self.dtype = np.dtype(dtype)
+        super().__init__(len(ids), width, np.dtype(dtype))
         self._source = source
         self._ids = ids
 
@@ -127,25 +126,17 @@ class StoredRows:
         """Without the files' ids: another process reads them itself."""
         return {name: value for name, value in vars(self).items() if name != "_places"}
 
-    def __len__(self) -> int:
-        return self.shape[0]
-
-    def __getitem__(self, index: Any) -> NDArray[Any]:
+    def gather(self, indices: Indices) -> NDArray[Any]:
         try:
-            return self._gather(index)
+            return self._gather(indices)
         except CorruptError:  # files may have been replaced since rows were located
             self.__dict__.pop("_places", None)
-            return self._gather(index)
+            return self._gather(indices)
 
-    def __array__(self, dtype: Any = None, *, copy: bool | None = None) -> NDArray[Any]:
-        return np.array(self[:], dtype=dtype, copy=copy)
-
-    def _gather(self, index: Any) -> NDArray[Any]:
+    def _gather(self, indices: Indices) -> NDArray[Any]:
         files, numbers, rows = self._places
-        numbers = numbers[index]
-        rows = rows[index]
-        if not numbers.ndim:
-            return np.asarray(files[numbers].rows()[rows])
+        numbers = numbers[indices]
+        rows = rows[indices]
         if len(numbers) and (numbers == numbers[0]).all():
             return np.asarray(files[numbers[0]].rows()[as_slice(rows)])
         matrix = np.empty((len(numbers), self.shape[1]), self.dtype)
