@@ -11,7 +11,9 @@ from probekit.cli.options import argument, expand_flags, flag
 from probekit.cli.output import CacheOutput
 
 if TYPE_CHECKING:
+    from probekit.bench.experiment import Experiment
     from probekit.bench.run import Row
+    from probekit.report.tables import Table
 
 app = typer.Typer(help="Compare methods of unlearning with retraining.", no_args_is_help=True)
 
@@ -56,7 +58,7 @@ def run(
     chosen = selected(read_experiment(experiment), only or (), method or ())
     folders = Folders(folder.resolve(), output.open_cache().root)
     rows = run_experiment(chosen, folders, jobs=jobs, progress=output.progress)
-    _print(rows, output)
+    _print(chosen, rows, output)
 
 
 @app.command()
@@ -86,26 +88,39 @@ def show(
     if out is not None:
         for path in write_pages(chosen, rows, out):
             output.print(f"wrote {path}")
-    _print(rows, output)
+    _print(chosen, rows, output)
 
 
-def _print(rows: list[Row], output: CacheOutput) -> None:
-    from probekit.bench.tables import by_setting, costs_table, extra_tables, setting_table
+def _print(experiment: Experiment, rows: list[Row], output: CacheOutput) -> None:
+    from probekit.bench.tables import (
+        across_table,
+        by_setting,
+        costs_table,
+        extra_tables,
+        setting_table,
+    )
 
+    if experiment.about:
+        output.print(experiment.about.strip())
+        output.print()
     document: dict[str, Any] = {}
+    tables: dict[str, Table] = {}
     for name, part in by_setting(rows).items():
-        tables = {
-            "": setting_table(part),
-            **{f", {title}": table for title, table in extra_tables(part).items()},
-            ", what was asked": costs_table(part),
-        }
-        for title, table in tables.items():
-            output.print(f"{name}{title}")
-            output.table(table.headers, table.rows)
-            if table.note:
-                output.print(table.note)
-            output.print()
+        extras = {f"{name}, {title}": table for title, table in extra_tables(part).items()}
+        tables |= {name: setting_table(part), **extras}
+        tables[f"{name}, what was asked"] = costs_table(part)
         document[name] = [
             {"method": row.method, "chosen": row.chosen, "cells": row.cells} for row in part
         ]
+    across = across_table(rows)
+    if across is not None:
+        tables["all settings"] = across
+    for title, table in tables.items():
+        if not table.rows:
+            continue
+        output.print(title)
+        output.table(table.headers, table.rows)
+        if table.note:
+            output.print(table.note)
+        output.print()
     output.result({"settings": document})

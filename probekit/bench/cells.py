@@ -9,8 +9,9 @@ from pathlib import Path
 
 from probekit import __version__
 from probekit.arrays import Json, canonical_json
+from probekit.bench.cost import product_costs
 from probekit.bench.curvature import server_curvature
-from probekit.bench.experiment import CURVATURE, NOTHING, SHADOWS, Setting
+from probekit.bench.experiment import COST, CURVATURE, NOTHING, SHADOWS, Setting
 from probekit.bench.shadows import draw_shadows, membership
 from probekit.bench.training import Training
 from probekit.cache import Cache
@@ -99,6 +100,8 @@ class Cell:
         kind, _, count = self.method.partition(":")
         if kind == CURVATURE:
             return server_curvature(training, progress)
+        if kind == COST:
+            return product_costs(training, progress)
         if kind == SHADOWS:
             methods = (NOTHING, *self.setting.methods)
             shadows = draw_shadows(training, methods, count=int(count), progress=progress)

@@ -22,6 +22,10 @@ SHADOWS = "shadows"
 """The row of the attack on membership, for all methods at once."""
 CURVATURE = "curvature"
 """The row of the server's curvature beside that of the retained rows."""
+COST = "cost"
+"""The row of a product's cost with the curvature of the server's rows, and of all."""
+EXTRAS = (SHADOWS, CURVATURE, COST)
+"""Rows that are no methods."""
 TUNING_SEED = 1000
 """Methods are tuned on a training of its own, whose test rows are taken from the training split."""
 
@@ -36,6 +40,7 @@ class Setting(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     train: fields of TrainOptions, beside clients and seed.
     methods: names with options, as `unlearn --method` takes them.
     curvature: also compare the server's curvature with that of the retained rows.
+    cost: also what a product with either of them costs.
     shadows: how many trainings on random halves of the rows attack membership; 0: no attack.
     published: the paper's table to stand beside ("full_parameter.mnist").
     """
@@ -54,6 +59,7 @@ class Setting(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     methods: tuple[str, ...]
     shadows: int = 0
     curvature: bool = False
+    cost: bool = False
     published: str = ""
 
     def __post_init__(self) -> None:
@@ -88,15 +94,15 @@ class Setting(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
 
     @property
     def rows_to_compute(self) -> tuple[str, ...]:
-        """Doing nothing, every method, the attack by shadows, and the server's curvature."""
+        """Doing nothing, every method, and what is measured beside them."""
         further = [f"{SHADOWS}:{self.shadows}"] * (self.shadows > 0)
-        further += [CURVATURE] * self.curvature
+        further += [CURVATURE] * self.curvature + [COST] * self.cost
         return (NOTHING, *self.methods, *further)
 
     def training(self, seed: int) -> dict[str, Json]:
         """What determines a training: the key of its run."""
         values: dict[str, Json] = msgspec.to_builtins(self)
-        for name in ("name", "methods", "shadows", "curvature", "published"):
+        for name in ("name", "methods", "shadows", "curvature", "cost", "published"):
             del values[name]
         for name in ("classes", "test_share"):
             if not values[name]:

@@ -15,6 +15,7 @@ from matplotlib.figure import Figure
 from probekit.bench.experiment import Experiment
 from probekit.bench.run import Row
 from probekit.bench.tables import (
+    across_table,
     by_setting,
     cells_csv,
     costs_table,
@@ -39,7 +40,10 @@ def write_pages(experiment: Experiment, rows: Sequence[Row], folder: Path) -> li
         paths.append(picture)
         text.append(f"\n## {name}\n\n![Accuracy and backdoor by method]({picture.name})\n\n")
         tables = [setting_table(part), *extra_tables(part).values(), costs_table(part)]
-        text.append("\n".join(map(markdown, tables)))
+        text.append("\n".join(markdown(table) for table in tables if table.rows))
+    across = across_table(rows)
+    if across is not None:
+        text.append(f"\n## All settings\n\n{markdown(across)}")
     files = {"results.md": "".join(text), "cells.csv": cells_csv(rows)}
     for name, content in files.items():
         write_bytes(folder / name, content.encode())

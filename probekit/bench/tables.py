@@ -10,10 +10,11 @@ from dataclasses import dataclass
 from statistics import NormalDist, fmean, stdev
 from typing import Any
 
+from rich import filesize
 from scipy.stats import t as students_t
 
-from probekit.bench.experiment import CURVATURE, SHADOWS
-from probekit.bench.published import published_values
+from probekit.bench.experiment import EXTRAS, NOTHING
+from probekit.bench.published import published_before, published_cost, published_values
 from probekit.bench.run import Row
 from probekit.bench.tuning import aim
 from probekit.report.tables import Table, format_number
@@ -22,14 +23,19 @@ CONFIDENCE = 0.95
 NUMBERS = ("distance, retrained", "distance, minimum", "certified distance")
 COSTS = ("rounds", "bytes", "seconds")
 HEADERS = (
-    *("method", "accuracy", "backdoor", "backdoor, its own rows", "other class, clean"),
-    *("other class, triggered", "to retrained", "to minimum"),
+    *("method", "accuracy", "backdoor (less retrained's)", "backdoor, its own rows"),
+    *("other class, clean", "other class, triggered", "to retrained", "to minimum"),
 )
+RETRAIN = "retrain"
+SHARES = ("test", "backdoor", "forgotten", "other class, test", "other class, triggered")
 
 
 @dataclass(frozen=True)
 class Mean:
-    """A share over seeds; the interval has the noise of seeds and that of the evaluated rows."""
+    """A share over seeds; the interval has the noise of seeds and that of the evaluated rows.
+
+    That of the rows is Agresti and Coull's, so that it is not 0 where no row was hit.
+    """
 
     value: float
     half: float
@@ -38,7 +44,9 @@ class Mean:
     def of(cls, shares: Sequence[float], rows: int) -> Mean:
         value = fmean(shares)
         normal = NormalDist().inv_cdf(0.5 + CONFIDENCE / 2)
-        of_rows = normal * math.sqrt(max(value * (1 - value), 0.0) / rows)
+        count = rows + normal**2
+        middle = (value * rows + normal**2 / 2) / count
+        of_rows = normal * math.sqrt(middle * (1 - middle) / count)
         of_seeds = 0.0
         if len(shares) > 1:
             quantile = float(students_t.ppf(0.5 + CONFIDENCE / 2, len(shares) - 1))
@@ -85,36 +93,85 @@ def _mean_aim(row: Row) -> float:
 
 
 def setting_table(rows: Sequence[Row]) -> Table:
-    """The methods of one setting, nearest to retraining first."""
-    rows = [row for row in rows if row.method.partition(":")[0] not in (SHADOWS, CURVATURE)]
-    setting = rows[0].setting
-    published = published_values(setting.published)
-    lines = []
+    """The methods of one setting, nearest to retraining first; the retrained head has a line."""
+    rows = [row for row in rows if row.method.partition(":")[0] not in EXTRAS]
+    published = published_values(rows[0].setting.published)
+    lines: list[tuple[str, ...]] = []
+    if rows[0].cells and all(row.method != RETRAIN for row in rows):
+        means = [mean_of(rows[0], f"{measure}, retrained") for measure in SHARES]
+        shown = ["" if mean is None else str(mean) for mean in means]
+        lines.append(("(retrained)", *shown, "0", ""))
+        if published:
+            lines[0] += published.get(RETRAIN, ("", ""))
+    seeds = max(len(row.cells) for row in rows)
     for row in ordered(rows):
-        name = row.chosen if row.trials < 2 else f"{row.chosen} (of {row.trials})"
-        errors = [str(cell["error"]) for cell in row.cells.values() if "error" in cell]
-        if errors or not row.cells:
-            lines.append(
-                (name, errors[0] if errors else "not computed", *[""] * (len(HEADERS) - 2))
-            )
-            continue
-        shares = ("test", "backdoor", "forgotten", "other class, test", "other class, triggered")
-        means = [mean_of(row, measure) for measure in shares]
-        line = [name, *("" if mean is None else str(mean) for mean in means)]
-        line += [format_number(number_of(row, number)) for number in NUMBERS[:2]]
-        lines.append(tuple(line))
+        line = (_name(row, seeds), *_figures(row))
+        if published:
+            line += published.get(row.method.partition(":")[0], ("", ""))
+        lines.append(line)
     headers: tuple[str, ...] = HEADERS
     if published:
         headers += ("paper: accuracy", "paper: backdoor")
-        for position, row in enumerate(ordered(rows)):
-            values = published.get(row.method.partition(":")[0], ("", ""))
-            lines[position] = (*lines[position], *values)
-    return Table(headers, tuple(lines), _note(rows))
+    return Table(headers, tuple(lines), _note(seeds))
+
+
+def _name(row: Row, seeds: int) -> str:
+    name = row.chosen if row.trials < 2 else f"{row.chosen} (of {row.trials})"
+    if 0 < len(row.cells) < seeds:
+        name += f", {len(row.cells)} of {seeds} seeds"
+    return name
+
+
+def _figures(row: Row) -> tuple[str, ...]:
+    errors = [str(cell["error"]) for cell in row.cells.values() if "error" in cell]
+    if errors or not row.cells:
+        reason = errors[0] if errors else "not computed"
+        return (reason, *[""] * (len(HEADERS) - 2))
+    means = [mean_of(row, measure) for measure in SHARES]
+    shown = ["" if mean is None else str(mean) for mean in means]
+    retrained = mean_of(row, "backdoor, retrained")
+    if means[1] is not None and retrained is not None:
+        shown[1] += f" ({100 * (means[1].value - retrained.value) + 0.0:+.1f})"
+    return (*shown, *(format_number(number_of(row, number)) for number in NUMBERS[:2]))
+
+
+def across_table(rows: Sequence[Row]) -> Table | None:
+    """Settings as lines, the methods that all of them have as columns; None of one setting."""
+    parts = {name: part for name, part in by_setting(rows).items() if part[0].cells}
+    if len(parts) < 2:
+        return None
+    columns = [[row.method for row in part] for part in parts.values()]
+    shared = [
+        name
+        for name in columns[0]
+        if name not in (NOTHING, RETRAIN, *EXTRAS) and all(name in others for others in columns)
+    ]
+    papers = {name: published_before(part[0].setting) for name, part in parts.items()}
+    has_paper = any(papers.values())
+    lines = []
+    for name, part in parts.items():
+        by_method = {row.method: row for row in part}
+        before = by_method[NOTHING]
+        pairs = [_pair(before), _pair(before, ", retrained")]
+        pairs += [_pair(by_method[method]) for method in shared]
+        lines.append((name, *pairs, *[papers[name]] * has_paper))
+    headers = ("setting", "before", "retrained", *shared, *["paper: before"] * has_paper)
+    note = "Accuracy / backdoor in percent, means over seeds; each setting's table has intervals."
+    return Table(headers, tuple(lines), note)
+
+
+def _pair(row: Row, of: str = "") -> str:
+    means = [mean_of(row, f"{measure}{of}") for measure in SHARES[:2]]
+    return " / ".join(f"{100 * mean.value:.1f}" for mean in means if mean is not None)
 
 
 def extra_tables(rows: Sequence[Row]) -> dict[str, Table]:
     """What a setting measures beside its methods, by title; means over seeds."""
-    tables = {"membership": membership_table(rows), "the server's curvature": curvature_table(rows)}
+    tables = {
+        "membership": membership_table(rows),
+        "the server's curvature": curvature_table(rows),
+        "a product with the curvature": product_table(rows),
+    }
     return {title: table for title, table in tables.items() if table is not None}
 
 
@@ -129,6 +186,29 @@ def curvature_table(rows: Sequence[Row]) -> Table | None:
         "below 1/2, one step with the server's curvature is sure to help."
     )
     return Table(("", "value"), tuple(lines), note)
+
+
+def product_table(rows: Sequence[Row]) -> Table | None:
+    """What a product costs with the server's rows, and without that approximation."""
+    documents: list[Any] = [cell.get("product") for row in rows for cell in row.cells.values()]
+    tables = [document for document in documents if document is not None]
+    if not tables:
+        return None
+    paper = published_cost(rows[0].setting)
+    lines = []
+    for name, costs in tables[0].items():
+        means = {measure: fmean(table[name][measure] for table in tables) for measure in costs}
+        sent = filesize.decimal(round(means.pop("bytes")))
+        line = (name, *(format_number(value) for value in means.values()), sent)
+        lines.append((*line, paper[len(lines)]) if paper else line)
+    headers = ("with the curvature of", "rows", "GFLOP", "seconds", "rounds", "traffic")
+    note = (
+        "One product; a step needs many. Seconds of one thread. The paper's epoch passes over the "
+        "rows of all its training data: compare the ratio of its two numbers with that of ours."
+    )
+    if paper:
+        return Table((*headers, "paper: GFLOP"), tuple(lines), note)
+    return Table(headers, tuple(lines), note.partition(" The paper")[0])
 
 
 def membership_table(rows: Sequence[Row]) -> Table | None:
@@ -152,16 +232,22 @@ def membership_table(rows: Sequence[Row]) -> Table | None:
 
 def costs_table(rows: Sequence[Row]) -> Table:
     """What each method asked of clients, and its seconds on one thread."""
-    lines = [
-        (row.chosen, *(format_number(number_of(row, name)) for name in COSTS))
-        for row in ordered(rows)
-        if number_of(row, "rounds") is not None
-    ]
-    return Table(("method", *COSTS), tuple(lines))
+    lines = []
+    for row in ordered(rows):
+        rounds, sent, seconds = (number_of(row, name) for name in COSTS)
+        if rounds is not None and sent is not None:
+            traffic = filesize.decimal(round(sent))
+            lines.append((row.chosen, format_number(rounds), traffic, format_number(seconds)))
+    note = (
+        "Asked of clients when forgetting; what was kept when training (statistics, history) is "
+        "not counted again. Seconds of one thread."
+    )
+    return Table(("method", "rounds", "traffic", "seconds"), tuple(lines), note)
 
 
-def _note(rows: Sequence[Row]) -> str:
-    seeds = len(rows[0].cells)
+def _note(seeds: int) -> str:
+    if not seeds:
+        return "Nothing is computed yet: `probekit bench run` computes it."
     noise = "seeds and test rows" if seeds > 1 else "test rows; one seed"
     return (
         f"Percent, with 95 % intervals ({noise}), and Euclidean distances. Nearest to retraining "
