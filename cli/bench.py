@@ -70,6 +70,7 @@ def show(
     method: list[str] | None = METHOD,
     csv: Path | None = flag("Write the single cells to this file."),
     out: Path | None = flag("Write tables and pictures into this folder.", "--out"),
+    record: Path | None = flag("Write the cells, trials too, into this .jsonl file, to be shown."),
     *,
     output: CacheOutput,
 ) -> None:
@@ -77,14 +78,17 @@ def show(
     from probekit.bench.cells import Folders
     from probekit.bench.experiment import read_experiment
     from probekit.bench.pages import write_pages
-    from probekit.bench.run import read_rows, selected
+    from probekit.bench.run import read_rows, recorded_cells, selected
     from probekit.bench.tables import cells_csv
     from probekit.files import write_bytes
 
     chosen = selected(read_experiment(experiment), only or (), method or ())
-    rows = read_rows(chosen, Folders(folder.resolve(), output.open_cache().root))
+    folders = Folders(folder.resolve(), output.open_cache().root)
+    rows = read_rows(chosen, folders)
     if csv is not None:
         write_bytes(csv, cells_csv(rows).encode())
+    if record is not None:
+        write_bytes(record, recorded_cells(chosen, folders).encode())
     if out is not None:
         for path in write_pages(chosen, rows, out):
             output.print(f"wrote {path}")
@@ -93,10 +97,10 @@ def show(
 
 def _print(experiment: Experiment, rows: list[Row], output: CacheOutput) -> None:
     from probekit.bench.tables import (
-        across_table,
         by_setting,
         costs_table,
         extra_tables,
+        overall_tables,
         setting_table,
     )
 
@@ -112,9 +116,7 @@ def _print(experiment: Experiment, rows: list[Row], output: CacheOutput) -> None
         document[name] = [
             {"method": row.method, "chosen": row.chosen, "cells": row.cells} for row in part
         ]
-    across = across_table(rows)
-    if across is not None:
-        tables["all settings"] = across
+    tables |= overall_tables(rows)
     for title, table in tables.items():
         if not table.rows:
             continue

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import time
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from probekit import __version__
@@ -16,7 +17,7 @@ from probekit.bench.shadows import draw_shadows, membership
 from probekit.bench.training import Training
 from probekit.cache import Cache
 from probekit.embeddings import EmbeddingSet
-from probekit.errors import ProbekitError
+from probekit.errors import CorruptError, ProbekitError
 from probekit.evaluation.unlearning import (
     AFTER,
     BEFORE,
@@ -26,7 +27,14 @@ from probekit.evaluation.unlearning import (
     agreement_of,
     evaluate_unlearning,
 )
-from probekit.files import make_folder, read_json, write_json
+from probekit.files import (
+    MAX_JSON_BYTES,
+    make_folder,
+    parse_json,
+    read_json,
+    read_limited,
+    write_json,
+)
 from probekit.heads import BaseHead
 from probekit.progress import Progress, silent
 from probekit.registry import configured
@@ -38,10 +46,26 @@ FORMAT = 1
 
 @dataclass(frozen=True)
 class Folders:
-    """Where a benchmark keeps trainings and cells, by their keys; and the cache of embeddings."""
+    """Where a benchmark keeps trainings and cells, by their keys; and the cache of embeddings.
+
+    root: trainings/KEY, cells/KEY.json, and records (NAME.jsonl) of cells computed elsewhere.
+    """
 
     root: Path
     cache: Path
+
+    @cached_property
+    def recorded(self) -> dict[str, dict[str, Json]]:
+        """The cells of the records, by their keys."""
+        cells: dict[str, dict[str, Json]] = {}
+        for path in sorted(self.root.glob("*.jsonl")):
+            for line in read_limited(path, MAX_JSON_BYTES).splitlines():
+                try:
+                    cell = parse_json(line)
+                    cells[_key(cell["params"])] = cell
+                except (ValueError, KeyError, TypeError) as error:
+                    raise CorruptError(f"{path} is no record of cells: {error}.") from error
+        return cells
 
     def training_folder(self, setting: Setting, seed: int) -> Path:
         return self.root / "trainings" / _key(setting.training(seed))
@@ -73,7 +97,7 @@ class Cell:
 
     def read(self, folders: Folders) -> dict[str, Json] | None:
         path = self.path(folders)
-        return read_json(path) if path.is_file() else None
+        return read_json(path) if path.is_file() else folders.recorded.get(_key(self.params))
 
     def compute(self, folders: Folders, progress: Progress = silent) -> dict[str, Json]:
         """Measure it, unless it was; a method that fails is a result too."""

@@ -15,7 +15,6 @@ from matplotlib.figure import Figure
 from probekit.bench.experiment import Experiment
 from probekit.bench.run import Row
 from probekit.bench.tables import (
-    across_table,
     by_setting,
     cells_csv,
     costs_table,
@@ -23,6 +22,7 @@ from probekit.bench.tables import (
     markdown,
     mean_of,
     ordered,
+    overall_tables,
     setting_table,
 )
 from probekit.files import make_folder, write_bytes
@@ -41,9 +41,8 @@ def write_pages(experiment: Experiment, rows: Sequence[Row], folder: Path) -> li
         text.append(f"\n## {name}\n\n![Accuracy and backdoor by method]({picture.name})\n\n")
         tables = [setting_table(part), *extra_tables(part).values(), costs_table(part)]
         text.append("\n".join(markdown(table) for table in tables if table.rows))
-    across = across_table(rows)
-    if across is not None:
-        text.append(f"\n## All settings\n\n{markdown(across)}")
+    for title, table in overall_tables(rows).items():
+        text.append(f"\n## {title[0].upper()}{title[1:]}\n\n{markdown(table)}")
     files = {"results.md": "".join(text), "cells.csv": cells_csv(rows)}
     for name, content in files.items():
         write_bytes(folder / name, content.encode())

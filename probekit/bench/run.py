@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from probekit.arrays import Json
+from probekit.arrays import Json, canonical_json
 from probekit.bench.cells import Cell, Folders
 from probekit.bench.experiment import TUNING_SEED, Experiment, Setting
 from probekit.bench.tuning import best, trials
@@ -43,23 +43,37 @@ def run_experiment(
     for setting in experiment.settings:
         for method in setting.methods:
             configured(method)  # refused here, before hours of work
-    tried = [
+    with worker_processes(jobs, progress) as each:
+        _compute_missing(trial_cells(experiment), "trials", folders, each)
+        _compute_missing(reported_cells(experiment, folders), "cells", folders, each)
+    return read_rows(experiment, folders)
+
+
+def trial_cells(experiment: Experiment) -> list[Cell]:
+    """What is tried of each method, where there is a choice."""
+    return [
         Cell(setting, TUNING_SEED, trial)
         for setting in experiment.settings
         for method in setting.methods
         for trial in trials(method, experiment.tune)
         if len(trials(method, experiment.tune)) > 1
     ]
-    with worker_processes(jobs, progress) as each:
-        _compute_missing(tried, "trials", folders, each)
-        cells = [
-            Cell(setting, seed, chosen(setting, method, experiment.tune, folders))
-            for setting in experiment.settings
-            for method in setting.rows_to_compute
-            for seed in experiment.seeds
-        ]
-        _compute_missing(cells, "cells", folders, each)
-    return read_rows(experiment, folders)
+
+
+def reported_cells(experiment: Experiment, folders: Folders) -> list[Cell]:
+    return [
+        Cell(setting, seed, chosen(setting, method, experiment.tune, folders))
+        for setting in experiment.settings
+        for method in setting.rows_to_compute
+        for seed in experiment.seeds
+    ]
+
+
+def recorded_cells(experiment: Experiment, folders: Folders) -> str:
+    """The cells that are computed, trials too, each a line of JSON."""
+    cells = [*trial_cells(experiment), *reported_cells(experiment, folders)]
+    documents = [cell.read(folders) for cell in cells]
+    return "".join(f"{canonical_json(cell)}\n" for cell in documents if cell is not None)
 
 
 def selected(

@@ -135,6 +135,12 @@ def _figures(row: Row) -> tuple[str, ...]:
     return (*shown, *(format_number(number_of(row, number)) for number in NUMBERS[:2]))
 
 
+def overall_tables(rows: Sequence[Row]) -> dict[str, Table]:
+    """Of all settings together, by title."""
+    tables = {"all settings": across_table(rows), "the server's curvature": curvature_table(rows)}
+    return {title: table for title, table in tables.items() if table is not None}
+
+
 def across_table(rows: Sequence[Row]) -> Table | None:
     """Settings as lines, the methods that all of them have as columns; None of one setting."""
     parts = {name: part for name, part in by_setting(rows).items() if part[0].cells}
@@ -166,26 +172,31 @@ def _pair(row: Row, of: str = "") -> str:
 
 
 def extra_tables(rows: Sequence[Row]) -> dict[str, Table]:
-    """What a setting measures beside its methods, by title; means over seeds."""
+    """What a setting measures beside its methods, by title."""
     tables = {
         "membership": membership_table(rows),
-        "the server's curvature": curvature_table(rows),
         "a product with the curvature": product_table(rows),
     }
     return {title: table for title, table in tables.items() if table is not None}
 
 
 def curvature_table(rows: Sequence[Row]) -> Table | None:
-    documents: list[Any] = [cell.get("curvature") for row in rows for cell in row.cells.values()]
-    tables = [document for document in documents if document is not None]
-    if not tables:
-        return None
-    lines = [(name, format_number(fmean(table[name] for table in tables))) for name in tables[0]]
+    """The server's curvature beside that of the retained rows: a line for each setting."""
+    lines = []
+    names: list[str] = []
+    for setting, part in by_setting(rows).items():
+        documents: list[Any] = [
+            cell["curvature"] for row in part for cell in row.cells.values() if "curvature" in cell
+        ]
+        if documents:
+            names = list(documents[0])
+            means = [fmean(document[name] for document in documents) for name in names]
+            lines.append((setting, *map(format_number, means)))
     note = (
         "A random vector says nothing of the directions of a removal; where the relative error is "
         "below 1/2, one step with the server's curvature is sure to help."
     )
-    return Table(("", "value"), tuple(lines), note)
+    return Table(("setting", *names), tuple(lines), note) if lines else None
 
 
 def product_table(rows: Sequence[Row]) -> Table | None:

@@ -14,7 +14,14 @@ from probekit.bench.cost import RETAINED, SERVER
 from probekit.bench.experiment import Setting, read_experiment
 from probekit.bench.published import published_values
 from probekit.bench.run import Row
-from probekit.bench.tables import Mean, across_table, costs_table, product_table, setting_table
+from probekit.bench.tables import (
+    Mean,
+    across_table,
+    costs_table,
+    overall_tables,
+    product_table,
+    setting_table,
+)
 
 ROWS = 400
 RETRAINED = {"test": 0.9, "backdoor": 0.02, "forgotten": 0.1}
@@ -125,3 +132,16 @@ def test_every_table_of_the_paper_that_is_named_is_found() -> None:
     )
     assert table is not None
     assert "paper: before" not in table.headers
+
+
+def test_the_servers_curvature_is_a_line_for_each_setting() -> None:
+    """Means over seeds; settings that do not measure it have no line."""
+    cells: list[dict[str, Json]] = [
+        {"curvature": {"relative error": share}} for share in (0.2, 0.4)
+    ]
+    setting = MNIST["mnist"]
+    rows = [NOTHING, row("nothing", setting=setting), row("curvature", *cells, setting=setting)]
+    table = overall_tables(rows)["the server's curvature"]
+    assert table.headers == ("setting", "relative error")
+    assert table.rows == (("mnist", "0.3"),)
+    assert "the server's curvature" not in overall_tables([NOTHING])
