@@ -19,6 +19,7 @@ from probekit.linear.stats import SufficientStats, sum_stats
 from probekit.objective import Model
 from probekit.progress import Progress, Step, silent
 from probekit.records import array_bytes
+from probekit.registry import nearest
 
 LARGEST = 1e100
 """Sums of rows stay far below: squares of the largest float32 are 1e77."""
@@ -143,11 +144,8 @@ class Federation:
 
     def ask(self, query: Query, clients: Collection[str] | None = None) -> Iterator[Answer]:
         """The answers in the order of names; MissingClients after the last, if any failed."""
-        wanted = None if clients is None else frozenset(clients)
-        if wanted is not None:
-            self._check_known(wanted)
-        names = (name for name in self.clients if wanted is None or name in wanted)
-        return self._exchange(self._ask(name, query) for name in names)
+        members = self if clients is None else self.only(frozenset(clients))
+        return self._exchange(self._ask(name, query) for name in members.clients)
 
     def _exchange(self, asks: Iterable[Ask]) -> Iterator[Answer]:
         pending: set[str] = set()
@@ -188,10 +186,9 @@ class Federation:
     def _check_known(self, names: Iterable[str]) -> None:
         unknown = set(names) - self.clients.keys()
         if unknown:
-            known = ", ".join(list(self.clients)[:5])
             raise InputError(
-                f"Clients must be in this federation; {min(unknown)!r} is not. It has "
-                f"{len(self.clients)}: {known}{', ...' if len(self.clients) > 5 else ''}."
+                f"Clients must be in this federation; {min(unknown)!r} is not. "
+                f"{nearest(min(unknown), list(self.clients))}"
             )
 
 
@@ -224,11 +221,17 @@ class InProcess:
 
     def exchange(self, model: Model, asks: Iterable[Ask]) -> Iterator[Outcome]:
         for ask in asks:
-            try:
-                client = client_data(ask.client, model, self.data[ask.client], self.limits)
-                yield ask, ask.query.answer(client)
-            except ProbekitError as error:
-                yield ask, Failure("refused", str(error))
+            yield ask, answered(ask.query, ask.client, model, self.data[ask.client], self.limits)
+
+
+def answered(
+    query: Query, name: str, model: Model, data: LocalData, limits: Limits
+) -> Arrays | Failure:
+    """What the client that holds these data answers."""
+    try:
+        return query.answer(client_data(name, model, data, limits))
+    except ProbekitError as error:
+        return Failure("refused", str(error))
 
 
 @dataclass(frozen=True, eq=False)

@@ -141,8 +141,8 @@ class LocalPlan:
     def _per_epoch(self, count: int) -> int:
         if self.batch_size is None:
             return 1
-        whole, rest = divmod(count, self.batch_size)
-        return max(1, whole) if self.drop_last else whole + (rest > 0)
+        whole, remainder = divmod(count, self.batch_size)
+        return max(1, whole) if self.drop_last else whole + (remainder > 0)
 
     def batches(self, count: int, client: str) -> Iterator[Indices | None]:
         """The rows of every step; None: all of them."""

@@ -72,7 +72,7 @@ class ConjugateGradients:
     ) -> Array:
         """The minimum, from any start; `distance` bounds that from it in place of `tolerance`."""
         exact = MeanLoss(replace(federation, model=federation.model.exact), ridge)
-        products = _Products(MeanLoss(federation, ridge), self.products, progress)
+        products = _Products(MeanLoss(federation, ridge), progress)
         params = start
         value, gradient = exact.value_and_gradient(params)
         for _ in range(NEWTON_STEPS):
@@ -113,7 +113,6 @@ class _Products:
     """Products with the curvature at `params`, counted and reported."""
 
     loss: MeanLoss
-    most: int
     progress: Progress
     params: Array | None = None
     note: str = ""

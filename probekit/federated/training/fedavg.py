@@ -241,11 +241,11 @@ def largest_curvature(federation: Federation, *, of_rows: bool, at_least: float 
         curvature = float(answer.arrays["curvature"][0])
         trace = float(answer.arrays["trace"][0])
         least = max(1.0, trace / min(answer.rows, columns))  # of the ones in z alone it is 1
-        most = trace * answer.rows if of_rows else trace
-        if not (1 - ROUNDING) * least <= curvature <= (1 + ROUNDING) * most:
+        largest = trace * answer.rows if of_rows else trace
+        if not (1 - ROUNDING) * least <= curvature <= (1 + ROUNDING) * largest:
             raise InputError(
-                f"A curvature of {least:.3g} to {most:.3g} was expected of {answer.rows} rows with "
-                f"a mean square of {trace:.3g}; found {curvature:.3g}."
+                f"A curvature of {least:.3g} to {largest:.3g} was expected of {answer.rows} rows "
+                f"with a mean square of {trace:.3g}; found {curvature:.3g}."
             )
         return answer.client, curvature, trace
 

@@ -25,9 +25,9 @@ from typing import Any, Self, TypeVar
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from probekit.errors import Failure, InputError, NotFoundError, OfflineError, ProbekitError
-from probekit.federated.client import Holding, Limits, LocalData, client_data
-from probekit.federated.federation import Ask, Outcome
+from probekit.errors import Failure, InputError, NotFoundError, OfflineError
+from probekit.federated.client import Holding, Limits, LocalData
+from probekit.federated.federation import Ask, Outcome, answered
 from probekit.federated.queries import Arrays, Query
 from probekit.linear.stats import SufficientStats
 from probekit.objective import Model
@@ -156,9 +156,7 @@ def _answers(
     with threadpool_limits(1, user_api="blas"):
         for name, query in asks:
             try:
-                outcomes.append(query.answer(client_data(name, model, shard[name], limits)))
-            except ProbekitError as error:
-                outcomes.append(Failure("refused", str(error)))
+                outcomes.append(answered(query, name, model, shard[name], limits))
             except Exception as error:  # a query of a plugin must not end the others' task
                 outcomes.append(Failure("refused", f"{query} does not fit its rows: {error!r}"))
     return outcomes
@@ -205,7 +203,8 @@ def cluster(address: str = "") -> Iterator[None]:
 
     One that this process has joined already is used as it is.
     """
-    if (known := sys.modules.get("ray")) is not None and known.is_initialized():
+    imported = sys.modules.get("ray")
+    if imported is not None and imported.is_initialized():
         yield
         return
     settings = SETTINGS
@@ -214,7 +213,7 @@ def cluster(address: str = "") -> Iterator[None]:
     else:
         settings = {**SETTINGS, LOOPBACK: "0"}
         os.environ.setdefault(TOKEN, secrets.token_hex(32))
-    if known is not None and any(os.environ.get(name) != settings[name] for name in settings):
+    if imported is not None and any(os.environ.get(name) != settings[name] for name in settings):
         listed = " ".join(f"{name}={value}" for name, value in settings.items())
         raise InputError(
             "Ray reads its settings when it is imported; it was imported before them. Set "
