@@ -12,12 +12,12 @@ from probekit.embeddings import EmbeddingSet, Encoding
 from probekit.errors import InputError
 from probekit.probing import ProbeResult, probe
 from probekit.report.figures import draw_figure
-from probekit.report.probe import render_probe
-from probekit.report.probe_figures import (
+from probekit.report.probe import (
     curves_figure,
     few_shot_curves,
     layer_curves,
     reliability_figure,
+    render_probe,
     results_figure,
 )
 from tests.report.test_page import Elements, svg_of
