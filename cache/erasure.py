@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import hmac
 import secrets
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
-from pathlib import Path
 from typing import Self
 
 import numpy as np
@@ -178,10 +176,3 @@ def _without_lost_classes(before: EmbeddingSet, after: EmbeddingSet) -> Embeddin
     numbers[classes] = np.arange(len(classes))
     names = tuple(before.class_names[number] for number in classes)
     return replace(after, labels=numbers[after.labels], class_names=names)
-
-
-def links(folder: Path) -> Iterator[Path]:
-    """What below a folder is no file or folder of its own."""
-    for path in folder.rglob("*"):
-        if path.is_symlink() or not (path.is_file() or path.is_dir()):
-            yield path

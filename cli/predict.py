@@ -46,8 +46,7 @@ def predict(
     options = reading_options(keywords(reading))
     rows, *_ = read_rows(data, cache=store, backbone=backbone, progress=output.progress, **options)
     output.warn(*rows.notes)
-    splits = {"train": rows.train, "validation": rows.validation, "test": rows.test}
-    parts = {split: part for split, part in splits.items() if part is not None}
+    parts = rows.by_role
     tables = {split: _predictions(fitted, part) for split, part in parts.items()}
     table = pandas.concat(tables, names=["split"]).reset_index("split")
     if len(tables) == 1:

@@ -48,6 +48,12 @@ class RowSplits:
     test: EmbeddingSet | None = None
     notes: tuple[str, ...] = ()
 
+    @property
+    def by_role(self) -> dict[str, EmbeddingSet]:
+        """Those that are there."""
+        sets = {"train": self.train, "validation": self.validation, "test": self.test}
+        return {role: rows for role, rows in sets.items() if rows is not None}
+
 
 def read_rows(
     source: object,
@@ -104,12 +110,11 @@ def read_rows(
 
 def _without_erased(part: RowSplits, cache: Cache) -> RowSplits:
     """Rows that were erased from the cache stay out, wherever they come from."""
-    sets = {"train": part.train, "validation": part.validation, "test": part.test}
-    split = {name: without_erased(cache, rows) for name, rows in sets.items() if rows is not None}
+    split = {role: without_erased(cache, rows) for role, rows in part.by_role.items()}
     count = sum(erased for _, erased in split.values())
     if not count:
         return part
-    remaining = {name: rows for name, (rows, _) in split.items()}
+    remaining = {role: rows for role, (rows, _) in split.items()}
     return RowSplits(notes=(*part.notes, erased_note(count, cache)), **remaining)
 
 

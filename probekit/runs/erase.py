@@ -21,10 +21,10 @@ import msgspec
 
 from probekit.arrays import hex_id
 from probekit.cache import Cache
-from probekit.cache.erasure import Intent, finish, links, read_intent, remove_samples, write_intent
+from probekit.cache.erasure import Intent, finish, read_intent, remove_samples, write_intent
 from probekit.cache.runs import noted_runs, write_runs
 from probekit.data.triggers import Poison
-from probekit.errors import CacheError, CorruptError, InputError, NotFoundError, ProbekitError
+from probekit.errors import CacheError, InputError, NotFoundError, ProbekitError
 from probekit.files import (
     REPLACED,
     new_folder,
@@ -39,7 +39,7 @@ from probekit.runs import layout
 from probekit.runs.layout import AnyEvent, Erased, Trained, Unlearned
 from probekit.runs.rows import Mask, RunRows
 from probekit.runs.run import Run, StoredState, write_state
-from probekit.runs.unlearn import find_samples, full_ids
+from probekit.runs.unlearn import check_request, requested_samples
 
 LEFTOVER = re.compile(r"\.aside-.+-[0-9a-f]{8}", re.DOTALL)
 NOT_PROMISED = (
@@ -76,31 +76,6 @@ class Erasure:
             "not_promised": NOT_PROMISED,
         }
 
-    def carry_out(self, progress: Progress = silent) -> Erasure:
-        """Erase, unless a killed command's work was this and is finished already."""
-        if self.finished:
-            return self
-        runs = {_run_id(folder): folder for folder in self.rows}
-        root = self.cache.root.resolve()
-        intent = Intent(
-            token=secrets.token_hex(16),
-            request=self.request,
-            run=_run_id(self.run) or "",
-            clients=self.clients,
-            samples=self.samples,
-            runs={name: os.path.relpath(folder, root) for name, folder in runs.items() if name},
-        )
-        with self.cache.changing():
-            folders = _sharing(self.run, self.cache, intent, self.gone)
-            sharing = {_run_id(folder) for folder in folders}
-            if not sharing <= intent.runs.keys():
-                raise CacheError(
-                    "Another run of these rows was trained meanwhile. Run the same command again."
-                )
-            write_intent(self.cache, intent)
-        _finish(intent, self.cache, self.run, self.gone, progress)
-        return replace(self, finished=True)
-
 
 def plan_erasure(
     folder: Path | str,
@@ -126,13 +101,8 @@ def plan_erasure(
         [*(f"client={name}" for name in clients), *(f"sample={name}" for name in samples)]
         + ([where] if where else [])
     )
-    if sum(map(bool, (clients, samples, where))) != 1:
-        raise InputError(
-            "An erasure is about clients, samples, or rows by a column; found "
-            f"{len(clients)} clients, {len(samples)} samples and {where or 'no'} column. Pass one "
-            "of --client, --sample and --where."
-        )
-    _refuse_links(store)
+    check_request("An erasure", clients, samples, where)
+    layout.refuse_links("cache", store.root)
     intent = read_intent(store)
     if intent is not None:
         if dry_run:
@@ -142,9 +112,10 @@ def plan_erasure(
             )
         folders = _finish(intent, store, run.folder, frozenset(gone), progress)
         if intent.request == request:
-            counts = dict.fromkeys(folders, 0)
-            done = Erasure(run.folder, store, request, intent.clients, intent.samples, counts)
-            return replace(done, finished=True)
+            rows = dict.fromkeys(folders, 0)
+            return Erasure(
+                run.folder, store, request, intent.clients, intent.samples, rows, finished=True
+            )
     return _plan(run, request, clients, samples, where, frozenset(gone), progress)
 
 
@@ -159,15 +130,13 @@ def _plan(
 ) -> Erasure:
     """Every run must be able to do without the rows, before anything is changed."""
     rows = run.newest.all_rows
-    unknown = sorted(set(clients) - set(rows.clients) | {""} & set(clients))
+    unknown = set(clients) - (set(rows.clients) - {""})
     if unknown:
         raise InputError(
-            f"Cannot erase client {unknown[0]!r}: no row of this run is theirs, or all were erased."
+            f"Cannot erase client {min(unknown)!r}: no row of this run is theirs, or all were "
+            "erased."
         )
-    if where is not None:
-        samples = find_samples(where, run.newest, run.cache)
-    elif samples:
-        samples = full_ids(samples, rows)
+    samples = requested_samples(samples, where, run)
     mask = rows.held_by(clients) | rows.with_ids(samples)
     ids = tuple(sorted({hex_id(row) for row in rows.ids[mask]}))
     intent = Intent("", request, run.newest.description.id, tuple(sorted(clients)), ids, {})
@@ -354,20 +323,36 @@ def _sweep(folder: Path) -> None:
         sync_folder(folder)
 
 
-def _refuse_links(cache: Cache) -> None:
-    for path in links(cache.root):
-        raise CorruptError(
-            f"A cache holds files and folders; {path} is a link or a device. Remove it, or put its "
-            "content in its place."
-        )
-
-
 def erase_rows(plan: Erasure, *, others: bool = False, progress: Progress = silent) -> Erasure:
-    """Carry out a plan; other runs that share the rows must be agreed to."""
+    """Carry out a plan; other runs that share the rows must be agreed to.
+
+    A plan is finished where a killed command's work was this.
+    """
     if plan.others and not others:
         listed = ", ".join(str(folder) for folder in plan.others)
         raise InputError(
             f"Other runs share these rows, and would be changed: {listed}. Pass --yes "
             "(others=True), or erase fewer rows."
         )
-    return plan.carry_out(progress)
+    if plan.finished:
+        return plan
+    cache = plan.cache
+    runs = {_run_id(folder): folder for folder in plan.rows}
+    root = cache.root.resolve()
+    intent = Intent(
+        token=secrets.token_hex(16),
+        request=plan.request,
+        run=_run_id(plan.run),
+        clients=plan.clients,
+        samples=plan.samples,
+        runs={name: os.path.relpath(folder, root) for name, folder in runs.items() if name},
+    )
+    with cache.changing():
+        sharing = {_run_id(folder) for folder in _sharing(plan.run, cache, intent, plan.gone)}
+        if not sharing <= intent.runs.keys():
+            raise CacheError(
+                "Another run of these rows was trained meanwhile. Run the same command again."
+            )
+        write_intent(cache, intent)
+    _finish(intent, cache, plan.run, plan.gone, progress)
+    return replace(plan, finished=True)

@@ -15,7 +15,7 @@ import re
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
@@ -31,7 +31,6 @@ from probekit.embeddings import Encoding
 from probekit.errors import CorruptError, InputError, MismatchError, NotFoundError, WireError
 from probekit.federated.federation import Federation
 from probekit.files import MAX_JSON_BYTES, acquire, read_limited, storage_errors, sweep
-from probekit.objective import Model
 from probekit.progress import Progress, Step
 from probekit.records import parse, record
 from probekit.runs.options import TrainOptions
@@ -82,9 +81,6 @@ class Description:
             "python": platform.python_version(),
         }
         return cls(run_id, options, encoding.to_dict(), width, source, versions)
-
-    def of_model(self, model: Model) -> Description:
-        return replace(self, network=model.digest)
 
     def dump(self) -> bytes:
         return msgspec.json.format(msgspec.json.encode(self, order="sorted"), indent=1) + b"\n"
@@ -195,13 +191,17 @@ def find_run(folder: Path) -> Path:
         raise NotFoundError(
             f"{folder} is no run: it has no {DESCRIPTION}. Pass a folder that train wrote."
         )
-    for path in run.rglob("*"):
+    refuse_links("run", run)
+    return run
+
+
+def refuse_links(noun: str, folder: Path) -> None:
+    for path in folder.rglob("*"):
         if path.is_symlink() or not (path.is_file() or path.is_dir()):
             raise CorruptError(
-                f"A run holds files and folders; {path} is a link or a device. Remove it, or put "
-                "its content in its place."
+                f"A {noun} holds files and folders; {path} is a link or a device. Remove it, or "
+                "put its content in its place."
             )
-    return run
 
 
 def read_description(run: Path) -> tuple[Description, bytes]:

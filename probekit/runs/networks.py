@@ -81,7 +81,7 @@ def is_network_of(description: Description, model: Model, classes: int) -> bool:
         return False
     shape = encoding.sample_shape or (description.width,)
     outputs = model.canary.shape[1]
-    same = (
+    claims = (
         model.architecture == architecture(options.network or "", shape, outputs),
         model.digest == description.network,
         model.loss == options.loss,
@@ -90,4 +90,4 @@ def is_network_of(description: Description, model: Model, classes: int) -> bool:
         not isinstance(model, LinearizedNetwork) or model.pull_to == options.center,
         len(model.columns) == classes and bool((np.diff(model.columns) > 0).all()),
     )
-    return all(same)
+    return all(claims)

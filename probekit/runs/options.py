@@ -193,17 +193,17 @@ class TrainOptions:
     def _check_network(self) -> None:
         if self.pretrain_epochs < 0:
             raise InputError(f"--pretrain-epochs must be 0 or more; found {self.pretrain_epochs}.")
-        given = {
+        is_set = {
             "--no-linearize": not self.linearize,
             "--center": self.center != "wp",
             "--weights": self.weights is not None,
             "--pretrain-epochs": self.pretrain_epochs != PRETRAIN_EPOCHS,
         }
         if self.network is None:
-            for flag in filter(given.get, given):
+            for flag in filter(is_set.get, is_set):
                 raise InputError(f"{flag} is about a network; found none. Pass --network.")
             return
-        if given["--no-linearize"] and given["--center"]:
+        if is_set["--no-linearize"] and is_set["--center"]:
             raise InputError(
                 f"--center is about linearized networks; found {self.center!r} beside "
                 "--no-linearize. Drop one of them."

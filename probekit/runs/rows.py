@@ -286,8 +286,8 @@ class RunFiles(RunRows):
 
     def joined(self, other: RunRows) -> RunRows:
         assert isinstance(other, RunFiles)
-        both = replace(self, files={**self.files, **other.files})
-        return super(RunFiles, both).joined(other)
+        with_files = replace(self, files={**self.files, **other.files})
+        return super(RunFiles, with_files).joined(other)
 
     @property
     def task(self) -> Task:
@@ -327,8 +327,8 @@ def _are_numbers(column: NDArray[Any], names: Sequence[object]) -> bool:
 
 def _renumbered(numbers: Indices, old: Sequence[str], new: Sequence[str]) -> Indices:
     """Numbers of some names as numbers of others."""
-    places = {name: place for place, name in enumerate(new)}
-    return np.array([places[name] for name in old], np.int64)[numbers]
+    number = {name: position for position, name in enumerate(new)}
+    return np.array([number[name] for name in old], np.int64)[numbers]
 
 
 def _is_sorted(names: Sequence[str]) -> bool:

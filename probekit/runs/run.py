@@ -333,10 +333,10 @@ class Run:
     def rows_of(self, role: int) -> EmbeddingSet | None:
         """The retained rows of a role (TRAINING, TEST or SERVER) that are in the cache."""
         rows = self.newest.rows
-        wanted = rows.take(rows.roles == role)
-        if not len(wanted):
+        members = rows.take(rows.roles == role)
+        if not len(members):
             return None
-        data = RunData.of(wanted, self.newest.description, self.cache)
+        data = RunData.of(members, self.newest.description, self.cache)
         return data.rows.role_set(data.matrix, data.encoding, rows.classes, role)
 
     def accuracy(self) -> float | None:
@@ -409,8 +409,8 @@ class Run:
         accuracy = self.accuracy()
         setting = self.options.setting()
         rule = "as given" if isinstance(setting, float) else record_name(setting)
-        how = rule.removeprefix("ridge/")
-        lines = [f"ridge: {newest.ridge:.4g} ({how}), intercept {self.options.chosen_intercept}"]
+        rule = rule.removeprefix("ridge/")
+        lines = [f"ridge: {newest.ridge:.4g} ({rule}), intercept {self.options.chosen_intercept}"]
         event = newest.events[-1]
         if not isinstance(event, Erased):
             cost = event.cost

@@ -136,7 +136,7 @@ class TrainingPlan:
             certificate, refused = certify_state(
                 state, federation, test=data.test, class_labels=rows.targets is None
             )
-            description = self.description.of_model(state.model)
+            description = replace(self.description, network=state.model.digest)
             content = description.dump()
             fingerprint = fingerprint_of(content, leaves)
             cost = Cost.of(federation, started)
@@ -180,7 +180,8 @@ class TrainingPlan:
                 rows = rows.take(~rows.held_by(missing.reasons))
                 if options.at_least is None or len(rows.counts()) < options.at_least:
                     raise
-                notes += [f"Without {name}: {why}." for name, why in missing.reasons.items()]
+                reasons = missing.reasons.items()
+                notes += [f"Without {name}: {reason}." for name, reason in reasons]
             else:
                 return data, federation, state, tuple(notes)
 
@@ -289,16 +290,16 @@ def plan_training(
     rows, roles, notes = _joined(splits, run_id, store)
     owners, roles = _divided(rows, roles, settings)
     if attack is not None:
-        own = owners[: len(splits.train.labeled())] == attack.client
-        keys = frozenset(_column(rows, "key")[: len(own)][own].tolist())
+        is_poisoned = owners[: len(splits.train.labeled())] == attack.client
+        keys = frozenset(_column(rows, "key")[: len(is_poisoned)][is_poisoned].tolist())
         poisoned = _poisoned(data, backbone, attack, keys, splits.train, store, reading, progress)
         rows, _, _ = _joined(replace(splits, train=poisoned), run_id, store)
     if rows.targets is not None and settings.head == "logistic":
         raise InputError(
             f"Cross-entropy needs classes; {rows.source} has targets. Pass --head ridge."
         )
-    held = RunRows.of(rows, clients=owners, roles=roles)
-    clients = len(held.counts())
+    run_rows = RunRows.of(rows, clients=owners, roles=roles)
+    clients = len(run_rows.counts())
     if settings.at_least is not None and settings.at_least > clients:
         raise InputError(
             f"--at-least must be {clients} or less, the number of clients; found "
@@ -307,17 +308,16 @@ def plan_training(
     encoding = splits.train.encoding
     description = Description.of(run_id, settings, encoding, width=rows.width, source=rows.source)
     is_trained = weights_file is not None
-    is_trained |= settings.is_pretrained and bool((held.roles == SERVER).any())
+    is_trained |= settings.is_pretrained and bool((run_rows.roles == SERVER).any())
     if settings.network is not None and settings.linearize and not is_trained:
         notes = (*notes, RANDOM_WEIGHTS)
-    all_notes = (*splits.notes, *notes)
     return TrainingPlan(
         folder,
         store,
         description,
-        held,
+        run_rows,
         poison,
-        all_notes,
+        (*splits.notes, *notes),
         transport=transport,
         weights=weights_file,
     )
@@ -327,8 +327,7 @@ def _joined(
     splits: RowSplits, run_id: str, cache: Cache
 ) -> tuple[EmbeddingSet, Bytes, tuple[str, ...]]:
     """Training, validation and test rows as one set, kept in the cache; which are test rows."""
-    named = {"train": splits.train, "validation": splits.validation, "test": splits.test}
-    sets = {name: rows for name, rows in named.items() if rows is not None}
+    sets = splits.by_role
     first = splits.train
     entry = cache.entry(first.encoding)
     notes = []
@@ -408,8 +407,8 @@ def _divided(rows: EmbeddingSet, roles: Bytes, options: TrainOptions) -> tuple[T
         seed=options.seed,
     )
     owners = np.full(len(rows), "", TEXT)
-    for client, held in division.clients.items():
-        owners[held] = client
+    for client, numbers in division.clients.items():
+        owners[numbers] = client
     owners[division.server] = division.server_origin
     roles = roles.copy()
     roles[division.server] = SERVER

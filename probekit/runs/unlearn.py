@@ -88,12 +88,7 @@ def unlearn_rows(
     progress: Progress = silent,
 ) -> Unlearning:
     """Forget clients, samples, or the rows where a column has a value: one of the three."""
-    if sum(map(bool, (clients, samples, where))) != 1:
-        raise InputError(
-            "A request is about clients, samples, or rows by a column; found "
-            f"{len(clients)} clients, {len(samples)} samples and {where or 'no'} column. Pass one "
-            "of --client, --sample and --where."
-        )
+    check_request("A request", clients, samples, where)
     with layout.working(run.folder, progress), single_thread():
         stored = run.newest
         rows = stored.all_rows
@@ -103,15 +98,12 @@ def unlearn_rows(
                 "Single rows cannot be taken out of sums; this run has statistics files only. Ask "
                 "the client for a newer file (summarize --without IDS), and train with it (--add)."
             )
-        if where is not None:
-            samples = find_samples(where, stored, run.cache)
-        elif samples:
-            samples = full_ids(samples, rows)
-        asked = (rows.held_by(clients) | rows.with_ids(samples)) & ~stored.forgotten
-        if not asked.any():
+        samples = requested_samples(samples, where, run)
+        leaving = (rows.held_by(clients) | rows.with_ids(samples)) & ~stored.forgotten
+        if not leaving.any():
             note = "All of this was forgotten before; nothing was changed."
             return Unlearning(run, notes=(note,))
-        forgotten = rows.take(asked)
+        forgotten = rows.take(leaving)
         _check_pretraining(forgotten, stored)
         request = Unlearning(
             run,
@@ -190,12 +182,17 @@ def removal_of(run: Run, clients: Collection[str], progress: Progress = silent) 
     stored = run.newest
     rows = stored.all_rows
     _check_clients(clients, stored)
-    asked = rows.held_by(clients) & ~stored.forgotten
-    retained = rows.take(~asked & ~stored.forgotten)
+    leaving = rows.held_by(clients) & ~stored.forgotten
+    if not (rows.roles[leaving] == TRAINING).any():
+        raise InputError(
+            f"Clients that leave must train; {', '.join(clients)} were forgotten before, or have "
+            f"no training rows. {nearest('', sorted(stored.rows.counts()))}"
+        )
+    retained = rows.take(~leaving & ~stored.forgotten)
     data = RunData.of(retained, stored.description, run.cache)
     data = replace(data, classes=retained.classes)
     request = Unlearning(run, clients=tuple(clients))
-    return _removal(request, rows.take(asked), data, progress)
+    return _removal(request, rows.take(leaving), data, progress)
 
 
 def _removal(
@@ -275,6 +272,25 @@ def _check_clients(clients: Collection[str], stored: StoredState) -> None:
             )
 
 
+def check_request(
+    noun: str, clients: Collection[str], samples: Collection[str], where: str | None
+) -> None:
+    """Refuse what is not about one of the three."""
+    if sum(map(bool, (clients, samples, where))) != 1:
+        raise InputError(
+            f"{noun} is about clients, samples, or rows by a column; found {len(clients)} clients, "
+            f"{len(samples)} samples and {where or 'no'} column. Pass one of --client, --sample "
+            "and --where."
+        )
+
+
+def requested_samples(samples: Collection[str], where: str | None, run: Run) -> list[str]:
+    """The whole ids of samples by their first digits, or of the rows where COLUMN=VALUE."""
+    if where is not None:
+        return _find_samples(where, run.newest, run.cache)
+    return full_ids(samples, run.newest.all_rows) if samples else []
+
+
 def full_ids(samples: Collection[str], rows: RunRows | EmbeddingSet) -> list[str]:
     """The whole ids of samples that are named by the first digits of theirs."""
     ids = sorted({hex_id(row) for row in rows.ids})
@@ -293,7 +309,7 @@ def full_ids(samples: Collection[str], rows: RunRows | EmbeddingSet) -> list[str
     return full
 
 
-def find_samples(where: str, stored: StoredState, cache: Cache) -> list[str]:
+def _find_samples(where: str, stored: StoredState, cache: Cache) -> list[str]:
     """The ids of the run's rows where COLUMN=VALUE, by the cached sets of its encoding."""
     column, equals, value = where.partition("=")
     if not column or not equals:

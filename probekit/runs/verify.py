@@ -292,14 +292,14 @@ class _Inspection:
         )
         if erased:
             self.notes.append(f"{erased:,} rows were erased: whose can no longer be shown.")
-        known = {*rows.clients, *(hex_id(row) for row in rows.ids)} - {""}
+        names = {*rows.clients, *(hex_id(row) for row in rows.ids)} - {""}
         before = 0
         for number, event in enumerate(events):
             is_right = True
             if isinstance(event, Unlearned):
                 after = rows.take(layout.forgotten(rows, events[: number + 1])).size
                 is_right = event.rows == after - before
-                is_right &= known.issuperset((*event.clients, *event.samples))
+                is_right &= names.issuperset((*event.clients, *event.samples))
                 before = after
             later_erasure = bool(erasures) and erasures[-1] > number
             is_void = isinstance(event, Unlearned) and not event.rows and not later_erasure
@@ -340,11 +340,11 @@ class _Inspection:
                     "Say what you asked for (--forgot)."
                 )
             return
-        asked, absent = self.request.rows(rows)
-        kept = int((asked & ~forgotten).sum())
-        others = int((forgotten & ~asked).sum())
+        requested, absent = self.request.rows(rows)
+        kept = int((requested & ~forgotten).sum())
+        surplus = int((forgotten & ~requested).sum())
         yield Finding(f"Nothing of {self.request} is retained ({kept:,} rows are).", not kept)
-        yield Finding(f"Nothing else was forgotten ({others:,} rows were).", not others)
+        yield Finding(f"Nothing else was forgotten ({surplus:,} rows were).", not surplus)
         if absent.clients or absent.samples:
             if len(rows) == len(stored.commitment):
                 yield Finding(f"The run has rows of {absent}.", False)
@@ -355,9 +355,9 @@ class _Inspection:
         folders = {stored.run: FILES, stored.folder: STATE_FILES}
         strange = sorted(
             str(path.relative_to(stored.run))
-            for folder, known in folders.items()
+            for folder, names in folders.items()
             for path in folder.iterdir()
-            if path.name not in known
+            if path.name not in names
         )
         if strange:
             self.notes.append(f"No part of a run, not looked at: {', '.join(strange)}.")
@@ -486,8 +486,8 @@ class _Inspection:
         certified = 0
         if data.test is not None:
             self.progress(Step("certifying test rows", 0, len(data.test)))
-            most = enclosure.distance.most
-            certified = certified_rows(state.model, state.params, most, data.test)
+            distance = enclosure.distance.most
+            certified = certified_rows(state.model, state.params, distance, data.test)
         yield from self._near(stored, enclosure, data.test, certified)
 
     def _first_weights(self, stored: StoredState) -> Iterator[Finding]:
@@ -535,8 +535,7 @@ class _Inspection:
             yield Finding("The kept statistics are sums of the retained rows.", are_sums)
         if gradients is not None:
             yield Finding(KEPT_GRADIENTS, are_gradients)
-        known = (KeptStatistics, KeptGradients)
-        if not all(isinstance(item, known) for item in state.kept):
+        if not all(isinstance(item, KeptStatistics | KeptGradients) for item in state.kept):
             yield Finding(KEPT_ELSE, None)
 
     def _conclusion(self, code: int) -> str:
@@ -604,14 +603,14 @@ def _ridge(
 
 
 def _certificate(
-    stated: Certificate | None,
+    certificate: Certificate | None,
     state: State,
     enclosure: Enclosure,
     test: EmbeddingSet | None,
     certified: int,
 ) -> Iterator[Finding]:
     """Every number of the certificate."""
-    if stated is None:
+    if certificate is None:
         yield Finding("The head has a certificate.", None)
         return
     facts = {
@@ -622,29 +621,30 @@ def _certificate(
         "stale_ridge": state.ridge_choice.stale,
         "stale_classes": False,
     }
-    is_about = all(getattr(stated, name) == value for name, value in facts.items())
-    is_about &= stated.allowance <= stated.residual
-    is_about &= (stated.evidence == "linearized") != isinstance(state.model, LinearModel)
+    is_about = all(getattr(certificate, name) == value for name, value in facts.items())
+    is_about &= certificate.allowance <= certificate.residual
+    is_about &= (certificate.evidence == "linearized") != isinstance(state.model, LinearModel)
     yield Finding("The certificate is about this head and these rows.", is_about)
-    most = rounded_up(enclosure.distance.most)
+    bound = rounded_up(enclosure.distance.most)
     yield Finding(
-        f"The minimum is at most {rounded_up(stated.distance)} away (here: {most}).",
-        enclosure.distance.allows(stated.distance),
+        f"The minimum is at most {rounded_up(certificate.distance)} away (here: {bound}).",
+        enclosure.distance.allows(certificate.distance),
     )
-    most = rounded_up(enclosure.excess_loss.most)
+    bound = rounded_up(enclosure.excess_loss.most)
     yield Finding(
-        f"The loss is at most {rounded_up(stated.excess_loss)} above it (here: {most}).",
-        enclosure.excess_loss.allows(stated.excess_loss),
-    )
-    yield Finding(
-        f"The gradient's norm is at most {rounded_up(stated.residual)}.",
-        enclosure.residual.allows(stated.residual),
+        f"The loss is at most {rounded_up(certificate.excess_loss)} above it (here: {bound}).",
+        enclosure.excess_loss.allows(certificate.excess_loss),
     )
     yield Finding(
-        f"The least curvature is {rounded_down(stated.curvature)} or more.",
-        enclosure.curvature.reaches(stated.curvature),
+        f"The gradient's norm is at most {rounded_up(certificate.residual)}.",
+        enclosure.residual.allows(certificate.residual),
     )
-    is_reached = True if certified >= stated.certified_rows else None
     yield Finding(
-        f"{stated.certified_rows:,} test rows keep their class (here: {certified:,}).", is_reached
+        f"The least curvature is {rounded_down(certificate.curvature)} or more.",
+        enclosure.curvature.reaches(certificate.curvature),
+    )
+    is_reached = True if certified >= certificate.certified_rows else None
+    yield Finding(
+        f"{certificate.certified_rows:,} test rows keep their class (here: {certified:,}).",
+        is_reached,
     )
