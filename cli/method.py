@@ -35,21 +35,20 @@ def ls(
     """
     from dataclasses import asdict
 
+    from probekit.unlearning.choice import plan
+
     if run is None:
         from probekit.testing import example_removal
-        from probekit.unlearning.choice import plan
 
-        plans = plan(example_removal(), names or ())
+        removal = example_removal()
     else:
         from probekit.runs.run import Run
+        from probekit.runs.unlearn import removal_of
 
         opened = Run(run, cache=output.open_cache())
         leaver = client or next(iter(opened.newest.rows.counts()))
-        plans = opened.unlearn(client=leaver, method="exact", dry_run=True).plans
-        for name in names or ():
-            planned = opened.unlearn(client=leaver, method=name, dry_run=True).plans
-            plans = tuple({item.name: item for item in (*plans, *planned)}.values())
-        plans = tuple(item for item in plans if not names or item.name in names)
+        removal = removal_of(opened, [leaver], output.progress)
+    plans = plan(removal, names or ())
     headers: tuple[str, ...] = HEADERS
     if run is not None:
         headers += ("rounds at most", "bytes at most", "lacks")

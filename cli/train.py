@@ -164,15 +164,14 @@ def describe(options: TrainOptions) -> str:
     return f"{kind} {options.network}"
 
 
-def _refuse_reading(reading: RowFlags, **others: str | None) -> None:
+def _refuse_reading(reading: RowFlags, **settings: str | None) -> None:
     """Statistics files are read as they are."""
     from probekit.errors import InputError
 
-    settings: list[Any] = [(option.name, option.default) for option in fields(reading)]
-    defaults = {name: setting.default for name, setting in settings}
-    values = {name: value for name, value in vars(reading).items() if name in defaults} | others
-    for name, value in values.items():
-        if value and value != defaults.get(name):
+    defaults: dict[str, Any] = {option.name: option.default for option in fields(reading)}
+    settings |= {name: vars(reading)[name] for name in defaults}
+    for name, value in settings.items():
+        if value and (name not in defaults or value != defaults[name].default):
             text = f"--{name.replace('_', '-')}"
             raise InputError(
                 f"{text} is about rows; found statistics files, or several DATA, which must be "
