@@ -134,10 +134,10 @@ def _keeps_class(
     rounding = 2 * ROUNDING * np.abs(scores).max(axis=1)
     safe = np.ones(len(scores), bool)
     for rivals in leads.argsort(axis=1).T:  # the nearest first: who fails, fails there
-        asked = np.flatnonzero(safe & (rivals != top))
-        lengths = outputs.take(asked).lengths(params, units[top[asked]] - units[rivals[asked]])
-        needed = rounding[asked] + SLACK * distance * lengths
-        safe[asked] = leads[asked, rivals[asked]] > needed
+        rows = np.flatnonzero(safe & (rivals != top))
+        lengths = outputs.take(rows).lengths(params, units[top[rows]] - units[rivals[rows]])
+        needed = rounding[rows] + SLACK * distance * lengths
+        safe[rows] = leads[rows, rivals[rows]] > needed
     return safe
 
 

@@ -382,9 +382,9 @@ def is_sum(stats: SufficientStats, sums: RowSums) -> bool:
         (stats.target_squares, sums.target_squares, sums.target_squares),
     )
     return all(
-        found.shape == again.shape
-        and bool((np.abs(found - again) <= 2 * relative * size + count * TINY).all())
-        for found, again, size in pairs
+        kept.shape == summed.shape
+        and bool((np.abs(kept - summed) <= 2 * relative * size + count * TINY).all())
+        for kept, summed, size in pairs
     )
 
 
@@ -432,9 +432,9 @@ def is_best_ridge(
         freedom = (max(spare, 0) + float(shrunk.sum())) ** 2
         return squares / freedom, FLAT * target_square / freedom
 
-    stated, noise = error(ridge)
+    chosen, noise = error(ridge)
     is_best = all(
-        stated <= (1 + TIES) * other + other_noise + noise
+        chosen <= (1 + TIES) * other + other_noise + noise
         for other, other_noise in map(error, ridges)
     )
     return True if is_best else None if is_blurred else False

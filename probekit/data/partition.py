@@ -172,17 +172,17 @@ def _server_rows(labels: Indices, eligible: Indices, share: float, seed: int) ->
     counts = np.bincount(labels)
     available = np.bincount(labels[eligible], minlength=len(counts))
     room = np.minimum(available, np.maximum(counts - 1, 0))
-    wanted = round(share * len(labels))
-    if wanted > room.sum() or (share > 0 and not wanted):
+    size = round(share * len(labels))
+    if size > room.sum() or (share > 0 and not size):
         raise InputError(
-            f"A server share of {share} is {wanted} of {len(labels)} rows; expected 1 to "
+            f"A server share of {share} is {size} of {len(labels)} rows; expected 1 to "
             f"{room.sum()}, because every class and every named client keeps a row. Pass another "
             "--server-share."
         )
     ideal = share * counts
     quotas = np.minimum(np.floor(ideal).astype(np.int64), room)
     by_remainder = np.argsort(np.floor(ideal) - ideal, kind="stable")
-    while (missing := wanted - int(quotas.sum())) > 0:
+    while (missing := size - int(quotas.sum())) > 0:
         open_classes = by_remainder[quotas[by_remainder] < room[by_remainder]]
         quotas[open_classes[:missing]] += 1
     shuffled = _stream(seed, SERVER_STREAM).permutation(eligible)
