@@ -18,7 +18,7 @@ WIDTHS = {
     "head": 15,
     "shots": 5,
     "metric": 8,
-    "result": 21,
+    "result": 22,
     "width": 5,
     "normalize": 9,
     "train_rows": 10,
@@ -155,11 +155,18 @@ class Lines:
     def print(self, row: Mapping[str, Any]) -> None:
         from probekit.probing.result import as_text
 
+        row = {**row, "head": row["control"] or row["head"]}
+        columns = list(self.widths)
+        if row["error"]:  # which is long, and has no numbers
+            columns = columns[: columns.index("result") + 1]
+        texts = [as_text(row.get(name)) for name in columns]
         if self.is_first:
             self.is_first = False
+            if not row["error"]:
+                widths = zip(self.widths.items(), map(len, texts), strict=True)
+                self.widths = {name: max(width, found) for (name, width), found in widths}
             self._print([name.replace("_", " ") for name in self.widths])
-        row = {**row, "head": row["control"] or row["head"]}
-        self._print([as_text(row.get(name)) for name in self.widths])
+        self._print(texts)
 
     def _print(self, texts: Sequence[str]) -> None:
         padded = map(str.ljust, texts, self.widths.values())

@@ -28,7 +28,6 @@ from probekit.evaluation.intervals import (
 )
 from probekit.evaluation.measures import Measure
 from probekit.heads import Task
-from probekit.registry import nearest
 
 BINS = 15
 TOP = 5
@@ -302,7 +301,7 @@ def metric_of(name: str, task: Task) -> Metric:
     if name not in choices:
         raise InputError(
             f"metric (--metric) {name!r} is not defined for these rows. Choose one of "
-            f"{', '.join(choices)}. {nearest(name, choices)}".rstrip()
+            f"{', '.join(choices)}."
         )
     return METRICS[name]
 

@@ -164,9 +164,12 @@ def extract_dataset(
     """Encode what the cache lacks, and keep a set for each view."""
     options = options or ExtractOptions()
     if dataset.kind != backbone.kind:
+        remedy = "name the column (--image-column, --text-column)"
+        if dataset.kind == "array":
+            remedy = "leave it out where these are vectors already"
         raise InputError(
             f"{backbone.name} encodes {backbone.kind} samples; {dataset.name} has {dataset.kind} "
-            "samples. Choose another backbone, or name the column (--image-column, --text-column)."
+            f"samples. Choose another backbone (-b), or {remedy}."
         )
     encodings = [_encoding(backbone, view, options.dtype, window) for view in backbone.views]
     entries = [cache.entry(encoding) for encoding in encodings]

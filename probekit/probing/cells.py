@@ -176,8 +176,9 @@ def plan_cells(
     heads = options.heads or DEFAULT_HEADS[rows.task]
     for head in heads:
         yield PlannedCell(replace(template, head=head), rows)
+    fitted = [head for head in heads if head != ZERO_SHOT] or heads
     for name in CONTROLS if controls else ():
-        cell = replace(template, head=heads[0], control=name, notes=())
+        cell = replace(template, head=fitted[0], control=name, notes=())
         yield PlannedCell(cell, rows, controls)
 
 

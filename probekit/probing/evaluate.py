@@ -117,7 +117,7 @@ def _usual_metrics(predictions: metrics.Predictions, trained: int) -> list[str]:
 
 
 def most_wrong(scores: Array, rows: EmbeddingSet) -> tuple[WrongRow, ...]:
-    """Rows whose class trails another one by most; those of classes without scores are left out."""
+    """Rows whose class trails another one by most; those whose class has no score are left out."""
     if rows.labels is None:
         return ()
     scored = np.flatnonzero(rows.labels < scores.shape[1])
@@ -126,6 +126,7 @@ def most_wrong(scores: Array, rows: EmbeddingSet) -> tuple[WrongRow, ...]:
     true = np.take_along_axis(rivals, labels[:, None], axis=1)
     np.put_along_axis(rivals, labels[:, None], -np.inf, axis=1)
     margins = rivals.max(axis=1) - true[:, 0]
+    margins[~np.isfinite(margins)] = 0
     keys = rows.columns.get("key", np.arange(len(rows)))
     return tuple(
         WrongRow(

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from probekit.arrays import Array
+from probekit.arrays import Array, Indices
 from probekit.embeddings import EmbeddingSet
 from probekit.errors import InputError
 from probekit.estimators import Neighbors, fit_lda, fit_logistic, fit_nearest_mean, fit_ridge
@@ -57,9 +57,20 @@ def _fit_logistic(
         groups=train.columns.get("group"),
         progress=progress,
     )
-    if not choice.at_grid_edge:
-        return head, ()
-    return head, (f"C, {choice.value:.3g}, is at the edge of its grid (--cs sets it).",)
+    return head, choice_notes(choice.value, choice.Cs, extended=choice.extended)
+
+
+def choice_notes(C: float, Cs: Sequence[float] | Array, *, extended: bool) -> tuple[str, ...]:
+    """What to say of a C that was chosen at the end of a grid."""
+    notes = []
+    if extended:
+        notes.append(
+            "The best C was the first or last of its grid, which was continued once: "
+            f"{min(Cs):.3g} to {max(Cs):.3g} were tried."
+        )
+    if len(Cs) > 1 and C in (min(Cs), max(Cs)):
+        notes.append(f"C, {C:.3g}, is at the edge of its grid (--cs sets it).")
+    return tuple(notes)
 
 
 def _fit_lda(train: EmbeddingSet, options: ProbeOptions) -> tuple[Head, tuple[str, ...]]:
@@ -158,12 +169,14 @@ def fit_head(
     else:
         if len(train) > NESTED_ROWS:
             options = _as_chosen(head, options)
-        scores = np.empty((len(train), train.outputs))
-        probabilities = np.empty(scores.shape)
+        scores = np.full((len(train), train.outputs), -np.inf)
+        probabilities = np.zeros(scores.shape)
         for outside, inside in rows.fold_rows():
-            without, _ = fit(name, train.take(outside), options, progress)
-            scores[inside] = without.decision(train.take(inside))
-            probabilities[inside] = _probabilities(without, scores[inside])
+            part, columns = _present_classes(train.take(outside))
+            without, _ = fit(name, part, options, progress)
+            fold_scores = without.decision(train.take(inside))
+            scores[np.ix_(inside, columns)] = fold_scores
+            probabilities[np.ix_(inside, columns)] = _probabilities(without, fold_scores)
     is_calibrated = bool(np.isfinite(probabilities).all())
     return Fitted(head, notes, scores, probabilities if is_calibrated else None)
 
@@ -192,8 +205,7 @@ def fit(
     head = replace(head, weights=weights, intercept=intercept)
     if choice is None:
         return head, notes
-    if choice.at_grid_edge:
-        notes = (*notes, f"C, {choice.C:.3g}, is at the edge of its grid (--cs sets it).")
+    notes += choice_notes(choice.C, list(choice.qualities), extended=choice.extended)
     return replace(head, fit={**head.fit, "C_choice": "validation rows"}), notes
 
 
@@ -210,6 +222,15 @@ def _choose_C(  # noqa: N802
     if not len(choosing):
         return None
     return choose_C(train.take(fitting), train.take(choosing), options, progress)
+
+
+def _present_classes(train: EmbeddingSet) -> tuple[EmbeddingSet, Indices]:
+    """The rows with only the classes that have some, and the numbers of these classes before."""
+    if train.labels is None:
+        return train, np.arange(train.outputs)
+    present, labels = np.unique(train.labels, return_inverse=True)
+    names = tuple(train.class_names[label] for label in present)
+    return replace(train, labels=labels, class_names=names), present
 
 
 def is_standardized(name: str, options: ProbeOptions) -> bool:

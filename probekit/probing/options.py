@@ -96,6 +96,7 @@ class ProbeOptions:
                 raise InputError(
                     f"C (--c, --cs) must be a finite number above 0, or 'auto'; found {C!r}."
                 )
+        object.__setattr__(self, "Cs", tuple(sorted(set(self.Cs))))
         minimums = {
             "shots (--shots)": (min(self.shots, default=1), 1),
             "draws (--draws)": (self.draws, 1),

@@ -106,7 +106,30 @@ def _rows_in_folds(sets: list[EmbeddingSet], notes: list[str], options: ProbeOpt
             "in one fold."
         )
     folds = draw_folds(units, train.labels, options.seed)
+    _check_folds(train, folds, notes)
     return ProbeRows(train, None, units, folds, copies, notes=tuple(notes))
+
+
+def _check_folds(train: EmbeddingSet, folds: Indices, notes: list[str]) -> None:
+    """Refuse folds that leave one class to fit to; count rows that no fold can predict."""
+    if train.labels is None:
+        return
+    alone = np.zeros(len(train), bool)
+    for fold in np.unique(folds):
+        outside = np.unique(train.labels[folds != fold])
+        if len(outside) < 2:
+            raise InputError(
+                "Without test rows, a head is fitted to the rows outside of each fold, which must "
+                f"be of two classes; outside of one, {np.sum(folds != fold)} rows are all of class "
+                f"{train.class_names[outside[0]]!r}. Pass test rows (test=, --test)."
+            )
+        alone |= (folds == fold) & ~np.isin(train.labels, outside)
+    if alone.any():
+        names = tuple(train.class_names[label] for label in np.unique(train.labels[alone]))
+        notes.append(
+            f"{alone.sum():,} rows of {len(names)} classes ({_listed(names)}) have no row of their "
+            "class outside of their fold; they count as wrong."
+        )
 
 
 def _rows_to_test(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -10,8 +11,9 @@ import numpy as np
 
 from probekit.arrays import Array, Indices
 from probekit.embeddings import EmbeddingSet
-from probekit.errors import InputError
+from probekit.errors import InputError, SolverError
 from probekit.linear.logistic import CS, fit_path
+from probekit.linear.logistic_choice import EXTENSION
 from probekit.linear.stats import normalized
 from probekit.progress import Progress, silent
 
@@ -33,14 +35,14 @@ def validation_rows(train: EmbeddingSet) -> tuple[Indices, Indices]:
 
 @dataclass(frozen=True)
 class Choice:
-    """The best C, and how good each C was that was tried: accuracies, or less the log loss."""
+    """The best C, and how good each C was that was tried: accuracies, or less the log loss.
+
+    extended: whether the grid was continued, as its first or last C was the best.
+    """
 
     C: float
     qualities: Mapping[float, float]
-
-    @property
-    def at_grid_edge(self) -> bool:
-        return len(self.qualities) > 1 and self.C in (min(self.qualities), max(self.qualities))
+    extended: bool = False
 
 
 def choose_C(  # noqa: N802
@@ -49,14 +51,36 @@ def choose_C(  # noqa: N802
     options: ProbeOptions,
     progress: Progress = silent,
 ) -> Choice:
-    """The C whose head of the training rows is best on the validation rows; of equals the least."""
+    """The C whose head of the training rows is best on the validation rows; of equals the least.
+
+    The grid CS is continued once where its first or last C is the best.
+    """
     Cs = sorted(options.Cs or CS)
-    if options.search == "grid":
-        qualities = _qualities(train, validation, Cs, options, progress)
-    else:
+    if options.search == "coarse-to-fine":
         qualities = _search(train, validation, Cs, options, progress)
-    best = max(sorted(qualities), key=lambda C: qualities[C])
-    return Choice(best, qualities)
+        return Choice(_best(qualities), qualities)
+    qualities = _qualities(train, validation, Cs, options, progress)
+    beyond = [] if options.Cs else continued(Cs, _best(qualities))
+    if beyond:
+        with suppress(SolverError):  # of separable rows: the grid was not asked to go so far
+            qualities |= _qualities(train, validation, beyond, options, progress)
+    return Choice(_best(qualities), qualities, extended=len(qualities) > len(Cs))
+
+
+def continued(Cs: Sequence[float], best: float) -> list[float]:
+    """The next C's beyond the end of a grid that is the best of it; none beyond others."""
+    steps = range(1, EXTENSION + 1)
+    ratio = Cs[-1] / Cs[-2]
+    if best == Cs[-1]:
+        return [Cs[-1] * ratio**step for step in steps]
+    if best == Cs[0]:
+        return [Cs[0] / ratio**step for step in reversed(steps)]
+    return []
+
+
+def _best(qualities: Mapping[float, float]) -> float:
+    """Of equals the least."""
+    return max(sorted(qualities), key=lambda C: qualities[C])
 
 
 def _search(
@@ -71,7 +95,7 @@ def _search(
     tried = _qualities(train, validation, Cs[::step], options, progress)
     while step > 1:
         step //= 2
-        best = Cs.index(max(sorted(tried), key=lambda C: tried[C]))
+        best = Cs.index(_best(tried))
         near = [Cs[place] for place in (best - step, best + step) if 0 <= place < len(Cs)]
         untried = [C for C in near if C not in tried]
         tried |= _qualities(train, validation, untried, options, progress)

@@ -58,11 +58,12 @@ def zero_shot_head(
     texts = _prompt_names(class_names, prompt_names)
     prompts = read_templates(templates)
     name = Name.parse(backbone)
-    views = {name.view, None if encoding is None else encoding.identity.get("view")}
-    if not views <= {VIEW, None}:
+    view = VIEW if encoding is None else encoding.identity.get("view")  # None of vectors
+    if view != VIEW or name.view not in (VIEW, None):
         raise InputError(
-            f"Zero-shot needs embeddings in the space that pictures and texts share, #{VIEW}; "
-            f"found {backbone}. Extract with {str(name).partition('#')[0]}#{VIEW}."
+            f"Zero-shot needs embeddings in the space that pictures and texts share, #{VIEW} of "
+            f"CLIP or SigLIP; found {backbone}. Encode with such a model and view "
+            f"(-b open_clip:ViT-B-32/laion2b_s34b_b79k#{VIEW})."
         )
     options = options or ExtractOptions()
     encoder = load_backbone(

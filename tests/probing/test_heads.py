@@ -15,6 +15,7 @@ from sklearn.preprocessing import StandardScaler
 from probekit.embeddings import EmbeddingSet
 from probekit.extraction.sources import RowSplits
 from probekit.heads import Head
+from probekit.linear.logistic import CS
 from probekit.probing import ProbeResult, probe, zero_shot
 from probekit.probing.heads import HEADS
 from probekit.probing.options import ProbeOptions
@@ -110,6 +111,37 @@ def test_the_edge_of_the_grid_is_said(make_clusters: Make) -> None:
     splits = validation_splits(make_clusters)
     result = probe(splits, heads="logistic", Cs=(1e-6, 1e-5), controls=False)
     assert any("--cs" in note for note in result.notes)
+
+
+@pytest.mark.parametrize(("scale", "side"), [(1e-5, max), (1e3, min)])
+def test_the_grid_of_c_is_continued_once_where_its_end_is_the_best(
+    scale: float, side: Callable[..., float], make_clusters: Make
+) -> None:
+    parts = [make_clusters(90, signal=0.5, seed=seed) for seed in range(3)]
+    sets = [EmbeddingSet.from_numpy(scale * X, y) for X, y in parts]
+    for splits in (RowSplits(*sets), RowSplits(sets[0], None, sets[2])):  # validation rows, folds
+        result = probe(splits, heads="logistic", controls=False)
+        C = result.cells[0].fit["C"]
+        assert isinstance(C, float)
+        assert side(C, side(CS)) == C
+        assert any("continued once" in note for note in result.notes)
+        (note,) = (note for note in result.notes if "continued once" in note)
+        assert f"{side(CS):.3g}" not in note
+        given = probe(splits, heads="logistic", Cs=CS, controls=False)
+        assert given.cells[0].fit["C"] == side(CS)
+        assert any("--cs" in note for note in given.notes)
+
+
+def test_cs_may_come_in_any_order(make_clusters: Make, quick: Quick) -> None:
+    data = make_clusters(60)
+    ordered = quick(data, heads="logistic", Cs=(0.1, 1.0, 10.0))
+    assert quick(data, heads="logistic", Cs=(10, 0.1, 1, 1)).cells[0].fit == ordered.cells[0].fit
+
+
+def test_controls_are_of_a_head_that_is_fitted(make_clusters: Make) -> None:
+    result = probe(make_clusters(60), heads=["zero-shot", "ridge"])
+    assert [cell.error != "" for cell in result.cells] == [True, False, False, False]
+    assert "CLIP" in result.cells[0].error
 
 
 def test_a_class_that_only_validation_rows_have(make_clusters: Make) -> None:

@@ -115,7 +115,7 @@ def test_heads_are_saved_with_their_numbers(
     assert [load_head(folder).digest for folder in folders] == [
         head.digest for head in several.heads.values()
     ]
-    neighbors = probe(([[0.0], [1.0]] * 5, [0, 1] * 5), heads="knn", knn=1, controls=False)
+    neighbors = probe(make_clusters(60), heads="knn", controls=False)
     with pytest.raises(InputError, match="k-NN"):
         neighbors.save(tmp_path / "none")
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -11,6 +13,7 @@ from probekit.embeddings import EmbeddingSet
 from probekit.errors import InputError, MismatchError
 from probekit.extraction.sources import RowSplits
 from probekit.linear.folds import FOLDS, draw_folds
+from probekit.probing import probe
 from probekit.probing.options import ProbeOptions
 from probekit.probing.rows import prepare_rows
 
@@ -73,6 +76,28 @@ def test_one_group_needs_test_rows() -> None:
     with_test = prepare_rows(RowSplits(rows, test=rows), ProbeOptions())
     assert with_test.folds is None
     assert any("1 groups are in both" in note for note in with_test.notes)
+
+
+def test_a_class_of_one_row_is_counted_where_no_fold_can_predict_it() -> None:
+    labels = ["a", "b"] * 15 + ["c"]
+    vectors = np.random.default_rng(0).normal(size=(31, 4))
+    vectors[:, 0] += 9 * np.array([label == "b" for label in labels])
+    result = probe((vectors, labels), heads=["ridge", "logistic", "lda", "knn"], controls=False)
+    assert not result.failed
+    assert any("1 rows of 1 classes (c)" in note for note in result.notes)
+    for cell in result.cells:
+        assert cell.evaluation is not None
+        assert cell.evaluation.per_class["c"].value == 0
+        assert cell.evaluation.per_class["a"].value > 0.8
+    json.dumps(result.to_dict(), allow_nan=False)
+    assert result.heads["logistic"].names == ("a", "b", "c")
+
+
+@pytest.mark.parametrize("labels", [["a", "b"], ["a", "a", "b"], ["a"] * 30 + ["b"]])
+def test_folds_that_leave_a_single_class_are_refused(labels: list[str]) -> None:
+    vectors = np.random.default_rng(0).normal(size=(len(labels), 4))
+    with pytest.raises(InputError, match=r"class '[ab]'.*--test"):
+        probe((vectors, labels), controls=False)
 
 
 def test_validation_rows_join_by_class_name_and_unused_classes_are_dropped() -> None:
