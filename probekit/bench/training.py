@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 
@@ -21,16 +22,18 @@ from probekit.evaluation.unlearning import BEFORE, MINIMUM, RETRAINED, Unlearnin
 from probekit.extraction import ExtractOptions
 from probekit.extraction.extract import extract_dataset, open_backbone
 from probekit.federated.state import State
+from probekit.federated.training.fedavg import FedAvg, Resume
 from probekit.heads import BaseHead, load_head
 from probekit.progress import Progress, silent
 from probekit.registry import nearest
 from probekit.runs.evaluate import minimum_of
+from probekit.runs.rounds import SavedRounds
 from probekit.runs.rows import TRAINING, RunRows
 from probekit.runs.run import Run, RunData, head_of, single_thread
 from probekit.runs.train import train
 from probekit.runs.unlearn import removal_of
 from probekit.unlearning.methods.retrain import Retrain
-from probekit.unlearning.removal import Removal, unlearn
+from probekit.unlearning.removal import Need, Promise, Questions, Removal, Unlearner, unlearn
 
 ROWS_STREAM = 41
 TEST_STREAM = 44
@@ -107,6 +110,27 @@ def draw_rows(setting: Setting, seed: int) -> dict[str, Dataset]:
     return {"train": Subset(train_rows, order[: setting.rows]), "test": test}
 
 
+@dataclass(frozen=True)
+class ResumedRetraining:
+    """`retrain` of a run by FedAvg, going on after the rounds that a killed one did."""
+
+    trainer: FedAvg
+    saved: Resume
+    promise: ClassVar[Promise] = "retrained"
+
+    def needs(self, removal: Removal) -> frozenset[Need]:
+        return Retrain().needs(removal)
+
+    def questions(self, removal: Removal) -> Sequence[Questions]:
+        return Retrain().questions(removal)
+
+    def unlearn(self, removal: Removal) -> State:
+        setting = removal.state.ridge_choice.setting
+        return self.trainer.train(
+            removal.retained, ridge=setting, progress=removal.progress, resume=self.saved
+        )
+
+
 @dataclass(frozen=True, eq=False)
 class Training:
     """A setting under a seed, in a folder: the run, and the heads that others are compared with."""
@@ -166,11 +190,18 @@ class Training:
 
     def _write_reference(self, name: str, progress: Progress) -> None:
         removal = self.removal(progress)
-        state: State | None = unlearn(Retrain(), removal) if name == RETRAINED else None
-        if name == MINIMUM and removal.state.model.is_linear and removal.state.ridge:
+        saved = SavedRounds(self.folder / name, self.run.fingerprint.encode())
+        state: State | None = None
+        if name == RETRAINED:
+            method: Unlearner = Retrain()
+            if isinstance(removal.state.trainer, FedAvg):
+                method = ResumedRetraining(removal.state.trainer, saved)
+            state = unlearn(method, removal)
+        elif removal.state.model.is_linear and removal.state.ridge:
             state = minimum_of(removal.retained, removal.ridge_choice.value, progress)
         if state is not None:
             self.head(state).save(self.folder / name)
+        saved.remove()
 
     def rows(self, progress: Progress = silent) -> UnlearningRows:
         """What heads are evaluated on."""

@@ -21,6 +21,8 @@ from probekit.bench.pages import write_pages
 from probekit.bench.run import Row, read_rows, run_experiment
 from probekit.bench.tables import setting_table
 from probekit.embeddings import EmbeddingSet
+from probekit.progress import Step
+from probekit.runs import rounds
 from probekit.runs.rows import SERVER, TEST, TRAINING
 from tests.bench.conftest import SMALL, Bench, small_experiment, with_methods
 from tests.oracles import Array
@@ -180,6 +182,32 @@ def test_an_own_method_stands_in_the_table(bench: Bench, monkeypatch: pytest.Mon
     names = [line[0] for line in setting_table(rows).rows]
     assert method in names
     assert all("error" not in cell for cell in rows[-1].cells.values())
+
+
+def test_a_killed_retraining_goes_on_after_its_rounds(
+    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And ends with the same bits; what it kept for that is removed."""
+    monkeypatch.setattr(rounds, "SECONDS", 0.0)
+    (setting,) = bench.experiment.settings
+    setting = msgspec.structs.replace(setting, train={**setting.train, "keep": "nothing"})
+    training = Folders(tmp_path, bench.folders.cache).training(setting, 0)
+    training.train()
+    numbers: list[int] = []
+
+    def note(step: Step) -> None:
+        if step.stage == "rounds":
+            numbers.append(step.done)
+            if numbers == [*range(1, 13)]:
+                raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        training.write(note)
+    training.write(note)
+    assert numbers == [*range(1, 13), *range(12, 21)]
+    expected = bench.folders.training(bench.experiment.settings[0], 0).references
+    assert np.array_equal(training.references["retrained"].params, expected["retrained"].params)
+    assert {path.name for path in training.folder.iterdir()} == {"run", "retrained", "minimum"}
 
 
 @pytest.mark.slow
