@@ -113,14 +113,16 @@ def pooler_is_loaded(name: Name, missing: set[str], prefix: str) -> bool:
     return not absent
 
 
-def loaded_parts(model: Any, missing: set[str]) -> set[str]:
+def loaded_parts(model: nn.Module, missing: set[str]) -> set[str]:
     """The attributes of a model of which no weight is random."""
     return set(dir(model)) - {key.partition(".")[0] for key in missing}
 
 
-def find_temperature(model: Any, loaded: set[str]) -> float | None:
+def find_temperature(model: nn.Module, loaded: set[str]) -> float | None:
     """Of the softmax over cosines between pictures and texts, where a model has both."""
-    return float(torch.exp(-model.logit_scale.detach())) if "logit_scale" in loaded else None
+    if "logit_scale" not in loaded:
+        return None
+    return float(torch.exp(-model.get_parameter("logit_scale").detach()))
 
 
 @dataclass

