@@ -45,6 +45,7 @@ UPWARDS = {
 """Runs and probes draw their pages, a saved network is loaded as a head: inside functions only."""
 TORCH_ROOMS = ("probekit.backbones", "probekit.networks", "probekit.extraction.loading")
 TORCH_INSIDE = {
+    "probekit.bench.cost",
     "probekit.embeddings",
     "probekit.extraction.vector_files",
     "probekit.cli.doctor",

@@ -27,7 +27,10 @@ THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 @dataclass(frozen=True)
 class Row:
-    """A method in a setting: what was chosen of so many trials, and its cells by seed."""
+    """A method in a setting: what was chosen of so many trials, and its cells by seed.
+
+    trials: how many are computed; 0 where there is no choice.
+    """
 
     setting: Setting
     method: str
@@ -91,20 +94,29 @@ def read_rows(experiment: Experiment, folders: Folders) -> list[Row]:
     rows = []
     for setting in experiment.settings:
         for method in setting.rows_to_compute:
-            choice = chosen(setting, method, experiment.tune, folders)
+            tried = read_trials(setting, method, experiment.tune, folders)
+            choice = best(tried) if tried else method
             cells = {seed: Cell(setting, seed, choice).read(folders) for seed in experiment.seeds}
             present = {seed: cell for seed, cell in cells.items() if cell is not None}
-            rows.append(Row(setting, method, choice, len(trials(method, experiment.tune)), present))
+            rows.append(Row(setting, method, choice, len(tried), present))
     return rows
+
+
+def read_trials(
+    setting: Setting, method: str, budget: int, folders: Folders
+) -> dict[str, dict[str, Json]]:
+    """A method's trials that are computed; none where there is no choice."""
+    names = trials(method, budget)
+    if len(names) == 1:
+        return {}
+    cells = {name: Cell(setting, TUNING_SEED, name).read(folders) for name in names}
+    return {name: cell for name, cell in cells.items() if cell is not None}
 
 
 def chosen(setting: Setting, method: str, budget: int, folders: Folders) -> str:
     """The best of a method's trials that are computed; else the method as it is named."""
-    cells = {
-        trial: Cell(setting, TUNING_SEED, trial).read(folders) for trial in trials(method, budget)
-    }
-    tried = {trial: cell for trial, cell in cells.items() if cell is not None}
-    return best(tried) if len(cells) > 1 and tried else method
+    tried = read_trials(setting, method, budget, folders)
+    return best(tried) if tried else method
 
 
 def _compute_missing(cells: Sequence[Cell], stage: str, folders: Folders, each: Each) -> None:
