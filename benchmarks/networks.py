@@ -1,7 +1,8 @@
 """Whole networks: curvature products beside bare torch.func; ResNet-18 trained and unlearned.
 
 products  J^T J v of a linearized network in float32 on one batch, beside jvp and vjp of
-          `torch.func` as anybody would write them: the paper's MLP and CNN, and ResNet-18
+          `torch.func` as anybody would write them: the paper's MLP and CNN, and ResNet-18.
+          Both with freed memory kept, as the command does
 resnet    `train` (linearized, conjugate gradients) and `unlearn` of 200 random pictures of
           32 x 32, each a command in a process of its own: seconds, and the peak of its memory
 
@@ -26,6 +27,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, jvp, vjp
 
 from probekit.backbones.module import declare_operators
+from probekit.cli.main import keep_freed_memory
 from probekit.embeddings import EmbeddingSet
 from probekit.networks.architectures import architecture, trust
 from probekit.networks.network import Network
@@ -153,6 +155,7 @@ def measure_resnet() -> None:
 
 def main() -> None:
     torch.set_num_threads(1)
+    keep_freed_memory()
     parts = sys.argv[1:] or ["products", "resnet"]
     if "products" in parts:
         for name in BATCHES:
