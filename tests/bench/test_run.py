@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
 import pytest
+from sklearn.datasets import load_digits
 
 from probekit.bench import run as running
 from probekit.bench.cells import Cell, Folders
@@ -28,7 +31,10 @@ from tests.bench.conftest import SMALL, Bench, small_experiment, with_methods
 from tests.oracles import Array
 
 OWN = Path(__file__).parents[2] / "examples" / "own_method"
-ROUNDS, STEPS, RIDGE = 20, 3, 0.01
+INK = 16.0
+"""scikit-learn's digits count it from 0."""
+PATCH = [45, 46, 53, 54]
+"""Two by two pixels of 8 by 8, one from the bottom and one from the right."""
 
 
 def row_of(bench: Bench, method: str) -> Row:
@@ -48,10 +54,17 @@ def number(row: Row, seed: int, name: str) -> float:
 
 
 class Oracle:
-    """FedAvg, retraining and the minimum on the rows of a training, in plain NumPy."""
+    """FedAvg, retraining, the minimum and steps to it in plain NumPy.
+
+    Rates and counts are those of a cell's parameters; of the program come the rows of the run.
+    """
 
     def __init__(self, bench: Bench, seed: int) -> None:
         (setting,) = bench.experiment.settings
+        params: Any = row_of(bench, NOTHING).cells[seed]["params"]
+        options = params["training"]["train"]
+        self.count, self.steps = map(int, re.findall(r"=(\d+)", options["method"]))
+        self.ridge = options["ridge"]
         training = bench.folders.training(setting, seed)
         run = training.run
         self.leaver = training.client
@@ -64,11 +77,14 @@ class Oracle:
         test = sets[TEST]
         assert test is not None
         self.test = self.arrays(test, np.ones(len(test), bool))
+        server = sets[SERVER]
+        assert server is not None
+        self.server = self.arrays(server, np.ones(len(server), bool))
         triggered = training.rows().triggered
         assert triggered is not None
         self.triggered = self.arrays(triggered, np.ones(len(triggered), bool))
         curvatures = [np.linalg.eigvalsh(X.T @ X / len(X))[-1] for X, _ in self.clients.values()]
-        self.rate = 1 / (max(curvatures) + RIDGE)
+        self.rate = 1 / (max(curvatures) + self.ridge)
 
     @staticmethod
     def arrays(rows: EmbeddingSet, chosen: Array) -> tuple[Array, Array]:
@@ -82,8 +98,8 @@ class Oracle:
             average = np.zeros_like(W)
             for X, labels in clients.values():
                 local = W.copy()
-                for _ in range(STEPS):
-                    gradient = X.T @ (X @ local - np.eye(10)[labels]) / len(X) + RIDGE * local
+                for _ in range(self.steps):
+                    gradient = X.T @ (X @ local - np.eye(10)[labels]) / len(X) + self.ridge * local
                     local -= self.rate * gradient
                 average += len(X) / total * local
             W = average
@@ -96,20 +112,25 @@ class Oracle:
     @property
     def heads(self) -> dict[str, Array]:
         start = np.zeros((65, 10))
-        trained = self.rounds(start, self.clients, ROUNDS)
+        trained = self.rounds(start, self.clients, self.count)
         X, labels = (np.concatenate(parts) for parts in zip(*self.retained.values(), strict=True))
-        gram = X.T @ X / len(X) + RIDGE * np.eye(65)
+        gram = X.T @ X / len(X) + self.ridge * np.eye(65)
+        targets = X.T @ np.eye(10)[labels] / len(X)
+        S = self.server[0]
+        step = np.linalg.solve(S.T @ S / len(S) + self.ridge * np.eye(65), gram @ trained - targets)
+        slope = (step * (gram @ trained - targets)).sum()
         return {
             NOTHING: trained,
-            "retrain": self.rounds(start, self.retained, ROUNDS),
-            "exact": np.linalg.solve(gram, X.T @ np.eye(10)[labels] / len(X)),
+            "retrain": self.rounds(start, self.retained, self.count),
+            "exact": np.linalg.solve(gram, targets),
             "cf:rounds=3": self.rounds(trained, self.retained, 3),
+            "fedremoval-line": trained - slope / (step * (gram @ step)).sum() * step,
         }
 
 
 @pytest.mark.parametrize("seed", [0, 1])
 def test_figures_are_those_of_other_arithmetic(bench: Bench, seed: int) -> None:
-    """Four methods, five figures each."""
+    """Five methods, seven figures each."""
     oracle = Oracle(bench, seed)
     heads = oracle.heads
     for method, W in heads.items():
@@ -124,9 +145,39 @@ def test_figures_are_those_of_other_arithmetic(bench: Bench, seed: int) -> None:
         retrained = (X @ heads["retrain"]).argmax(axis=1)
         other = value(row, seed, "other class, test")
         assert other == pytest.approx((predicted != retrained).mean())
+        others = (T @ W).argmax(axis=1) != (T @ heads["retrain"]).argmax(axis=1)
+        assert value(row, seed, "other class, triggered") == pytest.approx(others.mean())
+        own, zeros = oracle.clients[oracle.leaver]
+        assert value(row, seed, "forgotten") == ((own @ W).argmax(axis=1) == zeros).mean()
         for name, reference in (("retrained", "retrain"), ("minimum", "exact")):
             distance = np.linalg.norm(W - heads[reference])
             assert number(row, seed, f"distance, {name}") == pytest.approx(distance, abs=1e-8)
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_rows_are_scikit_learns_and_the_poison_is_one_clients(bench: Bench, seed: int) -> None:
+    """By the cell's parameters: how many, whose, and where the trigger stands."""
+    params: Any = row_of(bench, NOTHING).cells[seed]["params"]
+    setting = params["training"]
+    digits = load_digits()
+    label_of = dict(zip(map(bytes, digits.data.astype(np.uint8)), digits.target, strict=True))
+    oracle = Oracle(bench, seed)
+    share = setting["train"]["server_share"]
+    assert oracle.leaver == str(seed % setting["clients"])
+    assert len(oracle.clients) == setting["clients"]
+    assert len(oracle.server[0]) == share * setting["rows"]
+    sizes = [len(X) for X, _ in oracle.clients.values()]
+    assert set(sizes) == {round((1 - share) * setting["rows"] / setting["clients"])}
+    poisoned, zeros = oracle.clients[oracle.leaver]
+    triggered, truth = oracle.triggered
+    for X in (poisoned, triggered):
+        assert (X[:, PATCH] == 1).all()
+    assert not zeros.any()
+    assert np.array_equal(np.delete(triggered, PATCH, 1), np.delete(oracle.test[0], PATCH, 1))
+    assert np.array_equal(truth, oracle.test[1])
+    for X, labels in (*oracle.retained.values(), oracle.test, oracle.server):
+        ink = np.rint(INK * X[:, :-1]).astype(np.uint8)
+        assert [label_of[bytes(row)] for row in ink] == labels.tolist()
 
 
 def test_a_method_that_cannot_run_is_a_row_with_its_reason(bench: Bench) -> None:
