@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shlex
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,7 +13,7 @@ import pytest
 
 from probekit import Run, load_head
 from probekit.cache import Cache
-from probekit.cli.main import run
+from probekit.cli.main import COMMANDS, load_command, run
 from tests.runs.examples import embeddings
 
 Call = Callable[..., tuple[int, str, str]]
@@ -34,6 +36,16 @@ def call(capsys: pytest.CaptureFixture[str]) -> Call:
         return code, captured.out, captured.err
 
     return command
+
+
+NETWORK = """
+import timm  # imports torchvision, whose operators this build of torch may lack
+import torchvision
+from torch import nn
+
+def network(num_classes):
+    return nn.Sequential(nn.Flatten(), nn.Linear(6, num_classes))
+"""
 
 
 def printed_next(output: str) -> list[str]:
@@ -148,3 +160,23 @@ def test_a_file_in_the_place_of_a_run(call: Call, rows: str, tmp_path: Path) -> 
     assert code == 2
     assert "--run" in message
     assert (tmp_path / "notes.txt").read_text() == "mine"
+
+
+def test_a_network_may_import_torchvision_and_timm(rows: str, tmp_path: Path) -> None:
+    (tmp_path / "network_of_mine.py").write_text(NETWORK)
+    flags = ["--network", "py:network_of_mine:network", "--method", "fedavg:rounds=1,rate=1e-3"]
+    arguments = ["train", rows, *flags, "--no-linearize", "--run", "run", "--quiet"]
+    command = [sys.executable, "-m", "probekit", *arguments]
+    subprocess.run(command, cwd=tmp_path, check=True, capture_output=True, timeout=300)
+    assert (tmp_path / "run" / "run.json").is_file()
+
+
+def test_every_command_that_encodes_takes_a_gpu_where_there_is_one() -> None:
+    defaults = {
+        name: flag.default
+        for name in COMMANDS
+        for flag in load_command(name).params
+        if flag.name == "device"
+    }
+    assert {"probe", "predict", "extract", "train", "evaluate", "report"} <= defaults.keys()
+    assert set(defaults.values()) == {"auto"}

@@ -238,6 +238,16 @@ def test_a_dataset_of_the_hub_without_a_network_is_one_sentence(call: Call) -> N
     assert "\n" not in error["message"]
 
 
+@pytest.mark.parametrize(
+    "backbone", ["hf:org/name", "open_clip:ViT-B-32/laion2b_s34b_b79k", "timm:resnet50.a1_in1k"]
+)
+def test_a_backbone_of_the_hub_without_a_network_is_one_sentence(call: Call, backbone: str) -> None:
+    error = call("probe", "packaged:digits", "-b", backbone, *FAST, code=3)
+    assert backbone in error["message"]
+    assert "network" in error["message"]
+    assert "\n" not in error["message"]
+
+
 BATCH = torch.from_numpy(X)
 
 
