@@ -22,6 +22,7 @@ ONLY = flag("Only this setting; may be repeated.", "--only")
 METHOD = flag(
     "This method in place of the experiment's, py:module:Class too; may be repeated.", "--method"
 )
+ADD = flag("This method beside the experiment's; may be repeated.", "--add")
 
 
 @app.command()
@@ -46,6 +47,7 @@ def run(
     folder: Path = FOLDER,
     only: list[str] | None = ONLY,
     method: list[str] | None = METHOD,
+    add: list[str] | None = ADD,
     jobs: int = flag("Processes, of one thread each.", default=1, min=1),
     *,
     output: CacheOutput,
@@ -55,7 +57,7 @@ def run(
     from probekit.bench.experiment import read_experiment
     from probekit.bench.run import run_experiment, selected
 
-    chosen = selected(read_experiment(experiment), only or (), method or ())
+    chosen = selected(read_experiment(experiment), only or (), method or (), add or ())
     folders = Folders(folder.resolve(), output.open_cache().root)
     rows = run_experiment(chosen, folders, jobs=jobs, progress=output.progress)
     _print(chosen, rows, output)
@@ -68,6 +70,7 @@ def show(
     folder: Path = FOLDER,
     only: list[str] | None = ONLY,
     method: list[str] | None = METHOD,
+    add: list[str] | None = ADD,
     csv: Path | None = flag("Write the single cells to this file."),
     out: Path | None = flag("Write tables and pictures into this folder.", "--out"),
     record: Path | None = flag("Write the cells, trials too, into this .jsonl file, to be shown."),
@@ -82,7 +85,7 @@ def show(
     from probekit.bench.tables import cells_csv
     from probekit.files import write_bytes
 
-    chosen = selected(read_experiment(experiment), only or (), method or ())
+    chosen = selected(read_experiment(experiment), only or (), method or (), add or ())
     folders = Folders(folder.resolve(), output.open_cache().root)
     rows = read_rows(chosen, folders)
     if csv is not None:

@@ -80,13 +80,17 @@ def recorded_cells(experiment: Experiment, folders: Folders) -> str:
 
 
 def selected(
-    experiment: Experiment, settings: Sequence[str] = (), methods: Sequence[str] = ()
+    experiment: Experiment,
+    settings: Sequence[str] = (),
+    methods: Sequence[str] = (),
+    further: Sequence[str] = (),
 ) -> Experiment:
-    """Some settings of an experiment, with other methods."""
-    parts = experiment.only(tuple(settings))
-    if methods:
-        parts = tuple(msgspec.structs.replace(part, methods=tuple(methods)) for part in parts)
-    return msgspec.structs.replace(experiment, settings=parts)
+    """Some settings of an experiment, with other methods, and with further ones."""
+    parts = [
+        msgspec.structs.replace(part, methods=(*(methods or part.methods), *further))
+        for part in experiment.only(tuple(settings))
+    ]
+    return msgspec.structs.replace(experiment, settings=tuple(parts))
 
 
 def read_rows(experiment: Experiment, folders: Folders) -> list[Row]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-import msgspec
 import pytest
 
 from probekit.bench.cells import Folders
@@ -47,13 +46,6 @@ def small_experiment(folder: Path) -> Experiment:
     path = folder / "small.toml"
     path.write_text(SMALL)
     return read_experiment(str(path))
-
-
-def with_methods(experiment: Experiment, *methods: str) -> Experiment:
-    settings = [
-        msgspec.structs.replace(setting, methods=methods) for setting in experiment.settings
-    ]
-    return msgspec.structs.replace(experiment, settings=tuple(settings))
 
 
 @pytest.fixture(scope="session")

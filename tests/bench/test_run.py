@@ -21,13 +21,13 @@ from probekit.bench import run as running
 from probekit.bench.cells import Cell, Folders
 from probekit.bench.experiment import NOTHING
 from probekit.bench.pages import write_pages
-from probekit.bench.run import Row, read_rows, run_experiment
-from probekit.bench.tables import setting_table
+from probekit.bench.run import Row, read_rows, run_experiment, selected
+from probekit.bench.tables import HEADERS, setting_table
 from probekit.embeddings import EmbeddingSet
 from probekit.progress import Step
 from probekit.runs import rounds
 from probekit.runs.rows import SERVER, TEST, TRAINING
-from tests.bench.conftest import SMALL, Bench, small_experiment, with_methods
+from tests.bench.conftest import SMALL, Bench, small_experiment
 from tests.oracles import Array
 
 OWN = Path(__file__).parents[2] / "examples" / "own_method"
@@ -228,11 +228,12 @@ def test_cells_stand_without_their_trainings(bench: Bench, tmp_path: Path) -> No
 def test_an_own_method_stands_in_the_table(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(OWN)
     method = "py:neggrad:NegGrad:steps=5"
-    experiment = with_methods(bench.experiment, "exact", method)
-    rows = run_experiment(experiment, bench.folders)
-    names = [line[0] for line in setting_table(rows).rows]
-    assert method in names
-    assert all("error" not in cell for cell in rows[-1].cells.values())
+    rows = run_experiment(selected(bench.experiment, further=[method]), bench.folders)
+    table = setting_table(rows)
+    lines = {line[0].partition(" (")[0]: line for line in table.rows}
+    assert lines.keys() == {row.chosen for row in (*bench.rows, rows[-1])}
+    assert rows[-1].method == method
+    assert all(lines[method][: len(HEADERS)])
 
 
 def test_a_killed_retraining_goes_on_after_its_rounds(
