@@ -7,6 +7,7 @@ import runpy
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -46,6 +47,25 @@ def test_python_snippets_run(page: Path, tmp_path: Path, monkeypatch: pytest.Mon
         script = tmp_path / f"snippet{number}.py"  # functions are identified by their source
         script.write_text(code)
         runpy.run_path(str(script), run_name="snippet")
+
+
+def test_rows_are_passed_on_to_a_tracker(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The snippet runs with a stand-in: no tracker is a dependency."""
+    logged: list[dict[str, float]] = []
+    tracker = SimpleNamespace(
+        init=lambda project: logged.append({project: 0.0}), log=logged.append, finish=tmp_path.touch
+    )
+    monkeypatch.setitem(sys.modules, "trackio", tracker)
+    page = (HERE / "docs" / "probe.md").read_text()
+    (code,) = (match["code"] for match in SNIPPET.finditer(page) if "trackio" in match["code"])
+    script = tmp_path / "snippet.py"
+    script.write_text(code)
+    runpy.run_path(str(script))
+    started, *rows = logged
+    assert list(started) == ["digits"]
+    assert len(rows) == 4
+    assert rows[0]["pixels:8 ridge/low"] < rows[0]["pixels:8 ridge/value"]
+    assert next(iter(rows[-1])).startswith("pixels:8 random vectors")
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.stem)

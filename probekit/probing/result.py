@@ -253,7 +253,8 @@ def _record(cell: Cell, shot: FewShot | None) -> dict[str, Any]:
     estimate = None
     if shot is not None:
         estimate = shot.accuracy
-        record |= {"shots": shot.shots, "metric": "accuracy", "error": shot.error, "fit": ""}
+        record |= {"shots": shot.shots, "metric": "accuracy", "error": shot.error}
+        record["fit"] = _draws_text(shot)
         record |= {"train_rows": shot.train_rows, "deviation": shot.deviation}
     elif evaluation is not None:
         estimate = evaluation.primary
@@ -265,6 +266,13 @@ def _record(cell: Cell, shot: FewShot | None) -> dict[str, Any]:
     suspicious = " SUSPICIOUS" if cell.suspicious else ""
     record |= {name: getattr(estimate, name) for name in ("value", "low", "high", "confidence")}
     return {**record, record["metric"]: estimate.value, "result": f"{estimate}{suspicious}"}
+
+
+def _draws_text(shot: FewShot) -> str:
+    """`5 draws, deviation 0.0213`."""
+    if shot.deviation is None:
+        return ""
+    return f"{len(shot.accuracies)} draws, deviation {as_text(shot.deviation)}"
 
 
 def _fit_text(fit: Mapping[str, Json]) -> str:

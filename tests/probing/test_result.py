@@ -37,6 +37,7 @@ def test_a_row_for_every_cell_and_shot(result: ProbeResult) -> None:
     assert frame["value"][1] == result.cells[0].few_shot[0].accuracy.value
     assert frame["train_rows"].tolist()[:2] == [90, 3]
     assert "500" in frame["error"][2]
+    assert frame["fit"][1].startswith("5 draws, deviation 0.")
     assert frame["calibration_error"][0] < 0.3
 
 
