@@ -13,6 +13,7 @@ from typing import Any
 from rich import filesize
 from scipy.stats import t as students_t
 
+from probekit.bench.cost import RETAINED, SERVER
 from probekit.bench.experiment import EXTRAS, NOTHING
 from probekit.bench.published import published_before, published_cost, published_values
 from probekit.bench.run import Row
@@ -26,6 +27,7 @@ HEADERS = (
     *("method", "accuracy", "backdoor (less retrained's)", "backdoor, its own rows"),
     *("other class, clean", "other class, triggered", "to retrained", "to minimum"),
 )
+PRODUCT = ("rows", "GFLOP", "seconds", "rounds", "bytes")
 RETRAIN = "retrain"
 SHARES = ("test", "backdoor", "forgotten", "other class, test", "other class, triggered")
 
@@ -206,11 +208,11 @@ def product_table(rows: Sequence[Row]) -> Table | None:
     if not tables:
         return None
     paper = published_cost(rows[0].setting)
-    lines = []
-    for name, costs in tables[0].items():
-        means = {measure: fmean(table[name][measure] for table in tables) for measure in costs}
-        sent = filesize.decimal(round(means.pop("bytes")))
-        line = (name, *(format_number(value) for value in means.values()), sent)
+    lines: list[tuple[str, ...]] = []
+    for name in (SERVER, RETAINED):
+        means = [fmean(table[name][measure] for table in tables) for measure in PRODUCT]
+        traffic = filesize.decimal(round(means[-1]))
+        line = (name, *map(_count, means[:-1]), traffic)
         lines.append((*line, paper[len(lines)]) if paper else line)
     headers = ("with the curvature of", "rows", "GFLOP", "seconds", "rounds", "traffic")
     note = (
@@ -248,12 +250,16 @@ def costs_table(rows: Sequence[Row]) -> Table:
         rounds, sent, seconds = (number_of(row, name) for name in COSTS)
         if rounds is not None and sent is not None:
             traffic = filesize.decimal(round(sent))
-            lines.append((row.chosen, format_number(rounds), traffic, format_number(seconds)))
+            lines.append((row.chosen, _count(rounds), traffic, format_number(seconds)))
     note = (
         "Asked of clients when forgetting; what was kept when training (statistics, history) is "
         "not counted again. Seconds of one thread."
     )
     return Table(("method", "rounds", "traffic", "seconds"), tuple(lines), note)
+
+
+def _count(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else format_number(value)
 
 
 def _note(seeds: int) -> str:
