@@ -27,6 +27,8 @@ HEADERS = (
     *("method", "accuracy", "backdoor (less retrained's)", "backdoor, its own rows"),
     *("other class, clean", "other class, triggered", "to retrained", "to minimum"),
 )
+PAPER = ("paper: accuracy", "paper: backdoor, its own rows")
+PAPER_NOTE = " The paper's are means and standard errors of three runs."
 PRODUCT = ("rows", "GFLOP", "seconds", "rounds", "bytes")
 RETRAIN = "retrain"
 SHARES = ("test", "backdoor", "forgotten", "other class, test", "other class, triggered")
@@ -113,8 +115,8 @@ def setting_table(rows: Sequence[Row]) -> Table:
         lines.append(line)
     headers: tuple[str, ...] = HEADERS
     if published:
-        headers += ("paper: accuracy", "paper: backdoor")
-    return Table(headers, tuple(lines), _note(seeds))
+        headers += PAPER
+    return Table(headers, tuple(lines), _note(seeds) + PAPER_NOTE * bool(published))
 
 
 def _name(row: Row, seeds: int) -> str:
@@ -162,14 +164,18 @@ def across_table(rows: Sequence[Row]) -> Table | None:
         before = by_method[NOTHING]
         pairs = [_pair(before), _pair(before, ", retrained")]
         pairs += [_pair(by_method[method]) for method in shared]
-        lines.append((name, *pairs, *[papers[name]] * has_paper))
-    headers = ("setting", "before", "retrained", *shared, *["paper: before"] * has_paper)
+        if has_paper:
+            pairs += [_pair(before, backdoor="forgotten"), papers[name]]
+        lines.append((name, *pairs))
+    headers = ("setting", "before", "retrained", *shared)
+    if has_paper:
+        headers += ("before, its own rows", "paper: before, its own rows")
     note = "Accuracy / backdoor in percent, means over seeds; each setting's table has intervals."
     return Table(headers, tuple(lines), note)
 
 
-def _pair(row: Row, of: str = "") -> str:
-    means = [mean_of(row, f"{measure}{of}") for measure in SHARES[:2]]
+def _pair(row: Row, of: str = "", backdoor: str = "backdoor") -> str:
+    means = [mean_of(row, f"{measure}{of}") for measure in ("test", backdoor)]
     return " / ".join(f"{100 * mean.value:.1f}" for mean in means if mean is not None)
 
 

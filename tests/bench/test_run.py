@@ -269,6 +269,7 @@ def test_a_killed_benchmark_ends_with_the_same_figures(bench: Bench, tmp_path: P
     experiment.write_text(SMALL)
     command = [sys.executable, "-m", "probekit", "bench", "run", str(experiment)]
     command += ["--folder", str(tmp_path / "work"), "--cache", str(tmp_path / "cache"), "--quiet"]
+    command += ["--jobs", "2"]
     for seconds in (6, 8, 10, 14):
         process = subprocess.Popen(command, start_new_session=True)
         time.sleep(seconds)
