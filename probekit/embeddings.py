@@ -226,7 +226,9 @@ class EmbeddingSet:
         return hasher.hexdigest()
 
     def take(self, indices: Indices) -> Self:
-        """These rows, in this order; many are not copied but read when they are asked for."""
+        """These rows, by number or mask; many are not copied but read when they are asked for."""
+        if indices.dtype == bool:
+            indices = np.flatnonzero(indices)
         columns = {name: column[indices] for name, column in self.columns.items()}
         return replace(self._part(indices), columns=columns)
 

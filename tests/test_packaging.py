@@ -44,7 +44,7 @@ def normalized(requirement: str) -> str:
 def distributions(*folders: str) -> set[str]:
     """The distributions that the files below these folders import, at once or later."""
     imported: set[str] = set()
-    local = {"probekit", "tests"}
+    local = {"probekit", "tests", "benchmarks"}
     for path in [path for folder in folders for path in (ROOT / folder).rglob("*.py")]:
         local.add(path.stem)
         for node in ast.walk(ast.parse(path.read_text())):

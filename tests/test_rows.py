@@ -58,6 +58,16 @@ def test_a_large_set_is_taken_without_a_copy(chosen: list[int]) -> None:
         np.testing.assert_array_equal(ours.rows, theirs.rows)
 
 
+@pytest.mark.parametrize("step", [1, 2, 5])
+def test_a_mask_takes_the_rows_where_it_is_true(step: int) -> None:
+    whole = EmbeddingSet.from_numpy(X, np.arange(12) % 3)
+    mask = np.arange(12) % step == 0
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "LARGE_BYTES", 0)
+        large = whole.take(mask)
+    assert whole.take(mask).digest == large.digest == whole.take(np.flatnonzero(mask)).digest
+
+
 def test_few_rows_of_a_large_matrix_are_an_array() -> None:
     picked = pick_rows(np.lib.stride_tricks.as_strided(X, (10**9, 3), (0, 4)), np.arange(5))
     assert isinstance(picked, np.ndarray)

@@ -160,9 +160,11 @@ def test_gcv_chooses_from_the_sums_of_any_partition(parts: list[int], seed: int)
     np.testing.assert_allclose(errors[int(np.argmin(abs(grid - chosen)))], min(errors), rtol=1e-6)
 
 
-def test_c_is_one_over_rows_times_ridge() -> None:
-    stats = SufficientStats.from_rows(random_set(40, 5, 2))
+def test_c_is_one_over_rows_times_ridge_of_two_classes_twice_that() -> None:
+    stats = SufficientStats.from_rows(random_set(40, 5, 3))
     assert InverseC(2.0).choose(stats, "penalized") == pytest.approx(1 / 80)
+    two = SufficientStats.from_rows(random_set(40, 5, 2))
+    assert InverseC(2.0).choose(two, "penalized") == pytest.approx(2 / 80)
     for C in (0.0, -1.0, float("inf"), float("nan")):
         with pytest.raises(InputError):
             InverseC(C)
