@@ -5,10 +5,11 @@ from __future__ import annotations
 import multiprocessing
 import os
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from time import monotonic
 from typing import Any
 
 import msgspec
@@ -22,6 +23,8 @@ from probekit.progress import Progress, Step, silent
 from probekit.registry import configured
 
 Each = Callable[[Callable[[Any], object], Sequence[object], str], None]
+HEARTBEAT = 10.0
+"""Seconds after which a stage says that it goes on."""
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
@@ -154,11 +157,16 @@ def worker_processes(jobs: int, progress: Progress = silent) -> Iterator[Each]:
             def each(
                 function: Callable[[Any], object], items: Sequence[object], stage: str
             ) -> None:
-                futures = [pool.submit(function, item) for item in items]
+                pending = {pool.submit(function, item) for item in items}
+                started = monotonic()
                 try:
-                    for done, future in enumerate(as_completed(futures), start=1):
-                        future.result()
-                        progress(Step(stage, done, len(items)))
+                    while pending:
+                        finished, pending = wait(pending, HEARTBEAT, FIRST_COMPLETED)
+                        for future in finished:
+                            future.result()
+                        minutes = (monotonic() - started) / 60
+                        done = len(items) - len(pending)
+                        progress(Step(stage, done, len(items), f"{minutes:.0f} min"))
                 except BaseException:
                     pool.shutdown(wait=False, cancel_futures=True)
                     raise

@@ -10,6 +10,7 @@ from probekit.bench.cells import Folders
 from probekit.bench.experiment import read_experiment
 from probekit.bench.run import read_rows, recorded_cells, run_experiment
 from probekit.bench.tables import setting_table
+from probekit.bench.tuning import trials
 from probekit.cli.main import run
 from probekit.errors import CorruptError
 from tests.bench.conftest import SMALL, Bench
@@ -51,6 +52,8 @@ def test_committed_records_are_those_of_the_experiments(path: Path, tmp_path: Pa
     for row in rows:
         if row.setting.name in shown and row.method in row.setting.methods:
             assert row.cells.keys() == set(experiment.seeds), (row.setting.name, row.method)
+            budget = len(trials(row.method, experiment.tune))
+            assert row.trials == (budget if budget > 1 else 0), (row.setting.name, row.method)
     for name in shown:
         table = setting_table([row for row in rows if row.setting.name == name])
         assert "not computed" not in {line[1] for line in table.rows}

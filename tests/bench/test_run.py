@@ -262,6 +262,18 @@ def test_a_killed_retraining_goes_on_after_its_rounds(
     assert {path.name for path in training.folder.iterdir()} == {"run", "retrained", "minimum"}
 
 
+def test_a_long_stage_says_that_it_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each item that is done is a step, and so is a while in which none was."""
+    monkeypatch.setattr(running, "HEARTBEAT", 0.2)
+    steps: list[Step] = []
+    with running.worker_processes(1, steps.append) as each:
+        each(time.sleep, [1.5, 0.0], "naps")
+    counts = [step.done for step in steps]
+    assert counts[:3] == [0, 0, 0]
+    assert counts == sorted(counts)
+    assert steps[-1] == Step("naps", 2, 2, "0 min")
+
+
 @pytest.mark.slow
 def test_a_killed_benchmark_ends_with_the_same_figures(bench: Bench, tmp_path: Path) -> None:
     """Killed again and again by SIGKILL, in trainings, trials and cells."""
