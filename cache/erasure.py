@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from probekit import files
-from probekit.arrays import Ids, Indices, stack_ids
+from probekit.arrays import Ids, stack_ids
 from probekit.cache.rows import IdIndex
 from probekit.cache.sets import assemble, read_ids, write_columns
 from probekit.cache.store import INTENT, Cache
@@ -171,8 +171,5 @@ def _without_lost_classes(before: EmbeddingSet, after: EmbeddingSet) -> Embeddin
     if before.labels is None or after.labels is None:
         return after
     lost = set(np.unique(before.labels).tolist()) - set(np.unique(after.labels).tolist())
-    classes = [number for number in range(len(before.class_names)) if number not in lost]
-    numbers: Indices = np.full(len(before.class_names) + 1, -1, np.int64)
-    numbers[classes] = np.arange(len(classes))
-    names = tuple(before.class_names[number] for number in classes)
-    return replace(after, labels=numbers[after.labels], class_names=names)
+    names = [name for number, name in enumerate(before.class_names) if number not in lost]
+    return after.with_classes(names)

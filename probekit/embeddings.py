@@ -271,6 +271,13 @@ class EmbeddingSet:
             return self
         return self.take(np.flatnonzero(self.labels != UNLABELED))
 
+    def with_classes(self, names: Sequence[str]) -> Self:
+        """Labels as numbers of these class names; rows of other classes have none."""
+        number = {name: position for position, name in enumerate(names)}
+        numbers = [*(number.get(name, UNLABELED) for name in self.class_names), UNLABELED]
+        labels = None if self.labels is None else np.array(numbers, np.int64)[self.labels]
+        return replace(self, labels=labels, class_names=tuple(names))
+
     def to_numpy(self) -> NDArray[Any]:
         """The embeddings as one read-only array; no copy where they lie in one file."""
         array = np.asarray(self.rows)

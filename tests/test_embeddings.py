@@ -53,6 +53,18 @@ def test_take_of_take(first: list[int], second: list[int]) -> None:
     assert twice.digest == once.digest
 
 
+@given(st.lists(st.sampled_from("abcd"), max_size=4, unique=True))
+def test_rows_keep_the_names_of_their_classes(names: list[str]) -> None:
+    rows = EmbeddingSet.from_numpy(X, np.array(["a", "b", ""])[y])
+    renumbered = rows.with_classes(names)
+    assert renumbered.labels is not None
+    assert renumbered.class_names == tuple(names)
+    kept = [names[number] if number >= 0 else "" for number in renumbered.labels.tolist()]
+    assert kept == [name if name in names else "" for name in np.array(["a", "b", ""])[y]]
+    targets = EmbeddingSet.from_numpy(X, targets=X).with_classes(names)
+    assert targets.labels is None
+
+
 @given(st.integers(1, 12))
 def test_blocks_are_the_rows_in_order(size: int) -> None:
     whole = EmbeddingSet.from_numpy(X, targets=X[:, :2])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Protocol, Self
+from typing import Self
 
 from probekit.embeddings import EmbeddingSet
 from probekit.errors import InputError
@@ -28,27 +28,6 @@ class Limits:
     allowed: frozenset[str] | None = None
     min_rows: int = 1
     work: float = 1e14
-
-
-class ClientData(Protocol):
-    """A client as queries see it."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def model(self) -> Model: ...
-    @property
-    def limits(self) -> Limits: ...
-    @property
-    def count(self) -> int: ...
-    @property
-    def weight(self) -> float: ...
-    @property
-    def rows(self) -> EmbeddingSet: ...
-    @property
-    def objective(self) -> Objective: ...
-    @property
-    def statistics(self) -> SufficientStats: ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,9 +112,13 @@ class StatisticsClient:
         return StatsObjective(self.statistics)
 
 
+ClientData = RowClient | StatisticsClient
+"""A client as queries see it."""
+
+
 def client_data(
     name: str, model: Model, data: LocalData, limits: Limits | None = None
-) -> RowClient | StatisticsClient:
+) -> ClientData:
     """The client that holds these rows or these statistics."""
     if isinstance(data, SufficientStats):
         return StatisticsClient(name, model, data, limits or Limits())

@@ -6,10 +6,12 @@ A transport carries messages; order, checks, traffic and absences are here.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Protocol, Self, TypeVar
 
 import numpy as np
+from threadpoolctl import threadpool_limits
 
 from probekit.arrays import Array
 from probekit.errors import Failure, InputError, MissingClients, ProbekitError
@@ -38,6 +40,15 @@ class Ask:
 
 
 Outcome = tuple[Ask, Arrays | Failure]
+
+
+@contextmanager
+def single_thread() -> Iterator[None]:
+    """One BLAS thread: several would add in another order, and give other bits."""
+    import scipy.linalg  # noqa: F401  # so that its library is limited too
+
+    with threadpool_limits(1, user_api="blas"):
+        yield
 
 
 class Transport(Protocol):
@@ -313,7 +324,10 @@ def check_possible(stats: SufficientStats) -> None:
         or (products > (1 + ROUNDING) * bound).any()
         or (asymmetry > ROUNDING * bound[:, : stats.columns]).any()
     ):
-        raise InputError("Sums of products of rows were expected; found some that no rows have.")
+        raise InputError(
+            "Sums of products of rows were expected; found some that no rows have. Compute them "
+            "again."
+        )
 
 
 def collect_stats(

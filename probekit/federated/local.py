@@ -21,6 +21,14 @@ TINY = 1e-300
 DIVERGED = 1e50
 
 
+def check_positive(options: object, *names: str) -> None:
+    """Refuse options that must be above 0 and are not."""
+    for name in names:
+        value = vars(options)[name]
+        if value is not None and not value > 0:
+            raise InputError(f"{name} must be above 0; found {value}. Write {name}=NUMBER.")
+
+
 class Stepper(Protocol):
     """An optimizer's memory within one round."""
 
@@ -112,10 +120,7 @@ class LocalPlan:
             raise InputError(
                 f"A plan has steps or epochs; found {self.steps} and {self.epochs}. Set one."
             )
-        counts = {"steps": self.steps, "epochs": self.epochs, "batch_size": self.batch_size}
-        for name, count in counts.items():
-            if count is not None and count < 1:
-                raise InputError(f"{name} must be 1 or more; found {count}. Raise it.")
+        check_positive(self, "steps", "epochs", "batch_size")
         if self.seed < 0 or self.round < 0:
             raise InputError(
                 f"Seed and round must be 0 or more; found {self.seed} and {self.round}. Raise them."

@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from probekit.arrays import Array, Indices
-from probekit.embeddings import UNLABELED, EmbeddingSet
 from probekit.federated.client import ClientData, Holding, RowClient, StatisticsClient
 from probekit.federated.federation import Ask, Federation, Outcome, Transport
 from probekit.federated.queries import Arrays, Query, Shapes
@@ -53,7 +52,7 @@ class OfClasses:
         if not isinstance(client, RowClient):
             stats = narrow_stats(client.statistics, self.classes)
             return self.query.answer(StatisticsClient(client.name, model, stats, client.limits))
-        rows = narrow_rows(client.rows, self.classes)
+        rows = client.rows.with_classes([client.rows.class_names[k] for k in self.classes])
         return self.query.answer(RowClient(client.name, model, rows, client.limits))
 
     def shapes(self, model: Model, rows: int) -> Shapes:
@@ -122,15 +121,6 @@ def narrow_stats(stats: SufficientStats, classes: Indices) -> SufficientStats:
         moment_sum=_columns(stats.moment, classes),
         target_squares_sum=stats.target_squares[classes],
     )
-
-
-def narrow_rows(rows: EmbeddingSet, classes: Indices) -> EmbeddingSet:
-    """Rows whose labels are numbers among these classes; those of others have none."""
-    numbers = np.full(len(rows.class_names) + 1, UNLABELED)
-    numbers[classes] = np.arange(len(classes))
-    names = tuple(rows.class_names[number] for number in classes)
-    labels = None if rows.labels is None else numbers[rows.labels]
-    return replace(rows, labels=labels, class_names=names)
 
 
 def _columns(array: Array, columns: Indices) -> Array:

@@ -6,7 +6,6 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from probekit.arrays import Array
-from probekit.errors import InputError
 from probekit.federated.federation import Federation
 from probekit.federated.local import LocalPlan, LossRecipe, TrainingLoss
 from probekit.federated.queries import Curvature, LocalFit, Weight
@@ -91,11 +90,3 @@ def target_round(
         removal.target, start, removal.round, ridge=ridge, recipe=recipe
     )
     return fedavg.step(start, trained)
-
-
-def check_positive(method: object, *options: str) -> None:
-    """Refuse options that must be above 0 and are not."""
-    for name in options:
-        value = getattr(method, name)
-        if value is not None and not value > 0:
-            raise InputError(f"{name} must be above 0; found {value}. Write {name}=NUMBER.")

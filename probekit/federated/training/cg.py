@@ -9,6 +9,7 @@ import numpy as np
 from probekit.arrays import Array
 from probekit.errors import InputError, SolverError
 from probekit.federated.federation import Federation
+from probekit.federated.local import check_positive
 from probekit.federated.loss import MeanLoss
 from probekit.federated.state import Kept, State, check_keep, choose_ridge, gradients_at
 from probekit.linear.ridge import RidgeRule
@@ -37,11 +38,7 @@ class ConjugateGradients:
 
     def __post_init__(self) -> None:
         check_keep(self.keep, ("gradients",), "cg")
-        if self.products < 1 or not self.tolerance > 0:
-            raise InputError(
-                f"products and tolerance must be above 0; found {self.products} and "
-                f"{self.tolerance:g}. Raise them."
-            )
+        check_positive(self, "products", "tolerance")
 
     def train(
         self, federation: Federation, *, ridge: float | RidgeRule, progress: Progress = silent

@@ -11,7 +11,7 @@ import numpy as np
 from probekit.arrays import Array
 from probekit.errors import Failure, InputError, MissingClients
 from probekit.federated.federation import Answer, Federation, collect_stats, read_each
-from probekit.federated.local import LocalPlan, LossRecipe, Sgd, TrainingLoss
+from probekit.federated.local import LocalPlan, LossRecipe, Sgd, TrainingLoss, check_positive
 from probekit.federated.queries import Curvature, LocalFit, Weight
 from probekit.federated.state import (
     History,
@@ -67,8 +67,7 @@ class FedAvg:
 
     def __post_init__(self) -> None:
         check_keep(self.keep, ("statistics", "gradients", "history"), "fedavg")
-        if self.rounds < 1:
-            raise InputError(f"rounds (fedavg:rounds=20) must be 1 or more; found {self.rounds}.")
+        check_positive(self, "rounds")
         if self.start not in get_args(Start):
             raise InputError(f"start must be 'model' or 'random'; found {self.start!r}.")
         shares = {"participation": self.participation, "at_least": self.at_least}

@@ -10,6 +10,7 @@ import numpy as np
 from probekit.arrays import Array
 from probekit.errors import InputError, SolverError
 from probekit.federated.federation import Federation, collect_stats
+from probekit.federated.local import check_positive
 from probekit.federated.loss import MeanLoss, identity, whitener
 from probekit.federated.state import (
     Kept,
@@ -43,11 +44,7 @@ class LbfgsRounds:
 
     def __post_init__(self) -> None:
         check_keep(self.keep, ("statistics", "gradients"), "lbfgs")
-        if self.rounds < 1 or not self.tolerance > 0:
-            raise InputError(
-                f"rounds and tolerance must be above 0; found {self.rounds} and "
-                f"{self.tolerance:g}. Raise them."
-            )
+        check_positive(self, "rounds", "tolerance")
 
     def train(
         self, federation: Federation, *, ridge: float | RidgeRule, progress: Progress = silent

@@ -14,12 +14,11 @@ from pathlib import Path
 from typing import Any, Literal, Self
 
 import numpy as np
-from threadpoolctl import threadpool_limits
 
 from probekit.arrays import canonical_json
-from probekit.embeddings import UNLABELED, EmbeddingSet, Encoding
+from probekit.embeddings import EmbeddingSet, Encoding
 from probekit.errors import InputError, MismatchError, NotFoundError, WireError
-from probekit.federated.federation import LARGEST, check_possible
+from probekit.federated.federation import LARGEST, check_possible, single_thread
 from probekit.files import parse_json, read_limited
 from probekit.linear.stats import SufficientStats, normalized
 from probekit.records import MAX_HEADER, dump, parse, record
@@ -202,7 +201,7 @@ def summarize(
             f"Statistics hide {min_class_rows} rows of a class or more; client {client} has fewer "
             f"of {', '.join(few)}. Leave these rows out, or lower --min-class-rows."
         )
-    with threadpool_limits(1, user_api="blas"):  # the bits of a run in one process
+    with single_thread():
         stats = SufficientStats.from_rows(normalized(rows, normalize))
     date = datetime.now(UTC).isoformat(timespec="microseconds")
     encoding = canonical_json(rows.encoding.to_dict())
@@ -218,9 +217,7 @@ def _with_classes(rows: EmbeddingSet, classes: tuple[str, ...]) -> EmbeddingSet:
             f"Rows are of the given classes; found {', '.join(unknown)}. Add these to --classes, "
             "or leave the rows out."
         )
-    numbers = {name: number for number, name in enumerate(classes)}
-    table = np.array([numbers.get(name, UNLABELED) for name in rows.class_names], np.int64)
-    return replace(rows, labels=table[rows.labels], class_names=classes)
+    return rows.with_classes(classes)
 
 
 def _counts(rows: EmbeddingSet) -> tuple[Any, list[int]]:

@@ -14,13 +14,12 @@ from typing import Self
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
-from threadpoolctl import threadpool_limits
 
 from probekit.arrays import canonical_json
 from probekit.embeddings import EmbeddingSet, Encoding
 from probekit.errors import Failure, InputError, MismatchError, MissingClients, WireError
 from probekit.federated.client import Holding, Limits, LocalData
-from probekit.federated.federation import Ask, Outcome
+from probekit.federated.federation import Ask, Outcome, single_thread
 from probekit.federated.queries import Arrays, Shapes
 from probekit.federated.transports.files import StatisticsFile
 from probekit.federated.transports.messages import Question, read_reply, respond
@@ -104,7 +103,7 @@ def client_app(load: Callable[[Context], Node]) -> ClientApp:
     @app.query("answer")
     def answer(message: Message, context: Context) -> Message:
         node = load(context)
-        with threadpool_limits(1, user_api="blas"):  # the bits of a run in one process
+        with single_thread():
             reply = respond(_payload(message), node.name, node.data, node.limits)
         return Message(_content(reply), reply_to=message)
 

@@ -23,11 +23,10 @@ from pathlib import Path
 from typing import Any, Self, TypeVar
 
 import numpy as np
-from threadpoolctl import threadpool_limits
 
 from probekit.errors import Failure, InputError, NotFoundError, OfflineError
 from probekit.federated.client import Holding, Limits, LocalData
-from probekit.federated.federation import Ask, Outcome, answered
+from probekit.federated.federation import Ask, Outcome, answered, single_thread
 from probekit.federated.queries import Arrays, Query
 from probekit.linear.stats import SufficientStats
 from probekit.objective import Model
@@ -149,11 +148,9 @@ def _answers(
     shard: Mapping[str, LocalData],
 ) -> list[Arrays | Failure]:
     """What a task does; in one thread, as everywhere."""
-    import scipy.linalg  # noqa: F401  # so that its threads are limited too
-
     model, limits = shared
     outcomes: list[Arrays | Failure] = []
-    with threadpool_limits(1, user_api="blas"):
+    with single_thread():
         for name, query in asks:
             try:
                 outcomes.append(answered(query, name, model, shard[name], limits))

@@ -15,7 +15,7 @@ import numpy as np
 from probekit.arrays import Array, Indices
 from probekit.federated.client import ClientData
 from probekit.federated.federation import Federation, total
-from probekit.federated.local import LocalLoss, LocalPlan, Sgd, TrainingLoss
+from probekit.federated.local import LocalLoss, LocalPlan, Sgd, TrainingLoss, check_positive
 from probekit.federated.loss import MeanLoss
 from probekit.federated.queries import WEIGHT, Arrays, Product, Shapes
 from probekit.federated.state import History, State
@@ -23,7 +23,6 @@ from probekit.federated.training.fedavg import FedAvg
 from probekit.objective import Model
 from probekit.records import record
 from probekit.unlearning.local import (
-    check_positive,
     continued_questions,
     fit_questions,
     local_training,

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+from probekit.federated.local import check_positive
 from probekit.federated.state import State
 from probekit.records import record
 from probekit.unlearning.local import (
-    check_positive,
     continued_questions,
     local_training,
     own_fedavg,

@@ -14,9 +14,9 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
+from probekit.federated.local import check_positive
 from probekit.federated.state import State
 from probekit.records import record
-from probekit.unlearning.local import check_positive
 from probekit.unlearning.removal import Need, Promise, Questions, Removal, choosing_questions
 from probekit.unlearning.replay import Replay
 

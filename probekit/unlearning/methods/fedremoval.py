@@ -21,7 +21,7 @@ from probekit.arrays import Array, Indices
 from probekit.errors import InputError, SolverError
 from probekit.federated.client import ClientData
 from probekit.federated.federation import Federation, total, total_stats
-from probekit.federated.local import Adam, LocalPlan, Optimizer, Sgd
+from probekit.federated.local import Adam, LocalPlan
 from probekit.federated.loss import MeanLoss
 from probekit.federated.queries import WEIGHT, Arrays, Gradient, LocalFit, Product, Shapes
 from probekit.federated.state import State
@@ -235,7 +235,8 @@ class SgdSteps:
             of_rows = self.batch_size is not None
             bound = largest_curvature(_server(removal), of_rows=of_rows)
             rate = 1 / (bound + removal.ridge_choice.value)
-        return iterated(removal, _plan(rate, self.steps, self.batch_size, Sgd(), self.seed))
+        plan = LocalPlan(rate, steps=self.steps, batch_size=self.batch_size, seed=self.seed)
+        return iterated(removal, plan)
 
 
 @record("solver/adam")
@@ -250,10 +251,14 @@ class AdamSteps:
     seed: int = 0
 
     def inverse(self, removal: Removal) -> Map:
-        optimizer = Adam(weight_decay=self.weight_decay)
-        return iterated(
-            removal, _plan(self.rate, self.steps, self.batch_size, optimizer, self.seed)
+        plan = LocalPlan(
+            self.rate,
+            steps=self.steps,
+            batch_size=self.batch_size,
+            optimizer=Adam(weight_decay=self.weight_decay),
+            seed=self.seed,
         )
+        return iterated(removal, plan)
 
 
 @record("method/fedremoval")
@@ -378,9 +383,3 @@ def _curvature(removal: Removal) -> Array:
         )
     penalty = removal.ridge_choice.value * np.diagflat(model.penalized)
     return np.asarray(stats.gram / stats.weight + penalty)
-
-
-def _plan(
-    rate: float, steps: int, batch_size: int | None, optimizer: Optimizer, seed: int
-) -> LocalPlan:
-    return LocalPlan(rate, steps=steps, batch_size=batch_size, optimizer=optimizer, seed=seed)

@@ -17,12 +17,12 @@ from probekit.arrays import Array, Indices
 from probekit.embeddings import EmbeddingSet
 from probekit.errors import InputError, NotFoundError
 from probekit.federated.client import ClientData
-from probekit.federated.local import LocalPlan, Sgd
+from probekit.federated.local import LocalPlan, Sgd, check_positive
 from probekit.federated.state import State
 from probekit.federated.training.fedavg import FedAvg
 from probekit.objective import Model
 from probekit.records import record
-from probekit.unlearning.local import check_positive, fit_questions, own_fedavg, target_round
+from probekit.unlearning.local import fit_questions, own_fedavg, target_round
 from probekit.unlearning.removal import Need, Promise, Questions, Removal, choosing_questions
 
 NOISE_STREAM = 27

@@ -10,12 +10,11 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from probekit.federated.client import ClientData
-from probekit.federated.local import LocalPlan, Penalized
+from probekit.federated.local import LocalPlan, Penalized, check_positive
 from probekit.federated.state import State
 from probekit.objective import Penalty, RowsObjective
 from probekit.records import record
 from probekit.unlearning.local import (
-    check_positive,
     continued_questions,
     fit_questions,
     local_training,

@@ -8,20 +8,19 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar, Protocol
+from typing import ClassVar
 
 import numpy as np
 
 from probekit.arrays import Array, Indices
 from probekit.errors import InputError
 from probekit.federated.client import ClientData
-from probekit.federated.local import LocalLoss, LocalPlan, TrainingLoss
+from probekit.federated.local import LocalLoss, LocalPlan, TrainingLoss, check_positive
 from probekit.federated.state import State
 from probekit.federated.training.fedavg import FedAvg
 from probekit.objective import Place
 from probekit.records import record
 from probekit.unlearning.local import (
-    check_positive,
     fit_questions,
     local_training,
     rate_needs,
@@ -30,19 +29,6 @@ from probekit.unlearning.local import (
 from probekit.unlearning.removal import Need, Promise, Questions, Removal, choosing_questions
 
 ADAPTER_STREAM = 26
-
-
-class Adapter(Protocol):
-    """How the parameters follow from a few that are trained."""
-
-    @property
-    def ridge(self) -> float: ...
-    def start(self) -> Array: ...
-    def applied(self, adapter: Array) -> Array:
-        """The parameters with the adapter."""
-
-    def pull(self, adapter: Array, gradient: Array) -> Array:
-        """The adapter's gradient, from that of the parameters."""
 
 
 @record("recipe/sparse-adapter")
@@ -61,11 +47,13 @@ class SparseAdapter:
         return np.zeros(len(self.entries))
 
     def applied(self, adapter: Array) -> Array:
+        """The parameters with the adapter."""
         params = self.base.copy()
         params.flat[self.entries] += adapter
         return params
 
     def pull(self, adapter: Array, gradient: Array) -> Array:
+        """The adapter's gradient, from that of the parameters."""
         return gradient.ravel()[self.entries]
 
 
@@ -104,6 +92,9 @@ class LowRankAdapter:
         rows = len(self.down)
         part = gradient.reshape(-1)[self.span].reshape(rows, self.columns)
         return np.concatenate([part @ adapter[rows:], part.T @ adapter[:rows]])
+
+
+Adapter = SparseAdapter | LowRankAdapter
 
 
 @dataclass(frozen=True, eq=False)
@@ -185,9 +176,7 @@ class Fused:
         uploads = fedavg.uploads(removal.retained, base, removal.round, ridge=ridge)
         return np.asarray(np.mean([np.abs(upload.params - base) for _, upload in uploads], axis=0))
 
-    def _adapter(
-        self, removal: Removal, ridge: float, changes: Array
-    ) -> SparseAdapter | LowRankAdapter:
+    def _adapter(self, removal: Removal, ridge: float, changes: Array) -> Adapter:
         base = removal.state.params
         generator = np.random.Generator(np.random.PCG64([self.seed, ADAPTER_STREAM]))
         places: list[Place] = list(removal.state.model.tensors.values())

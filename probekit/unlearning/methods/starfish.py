@@ -15,9 +15,10 @@ from typing import ClassVar
 import numpy as np
 
 from probekit.arrays import Array
+from probekit.federated.local import check_positive
 from probekit.federated.state import Round, State, Upload
 from probekit.records import record
-from probekit.unlearning.local import check_positive, fit_questions
+from probekit.unlearning.local import fit_questions
 from probekit.unlearning.removal import Need, Promise, Questions, Removal, choosing_questions
 from probekit.unlearning.replay import Replay
 
