@@ -7,6 +7,7 @@ is copied once, to an unnamed file in the folder for temporary files (TMPDIR).
 from __future__ import annotations
 
 import json
+import pickle
 import re
 import tempfile
 import zipfile
@@ -128,12 +129,13 @@ def _read_safetensors(path: Path) -> Columns:
 
 
 class H5Rows(LazyRows):
-    """A dataset of an h5 file, which is opened whenever some of its rows are asked for."""
+    """A dataset (n, d) or (1, n, d) of an h5 file, opened when some of its rows are asked for."""
 
     def __init__(self, path: Path, name: str, shape: Sequence[int], dtype: np.dtype[Any]) -> None:
-        super().__init__(shape[0], shape[1], dtype.newbyteorder("="))
+        super().__init__(shape[-2], shape[-1], dtype.newbyteorder("="))
         self.path = path
         self.name = name
+        self.bag = (0,) * (len(shape) - 2)
 
     def gather(self, indices: Indices) -> NDArray[Any]:
         import h5py
@@ -145,9 +147,10 @@ class H5Rows(LazyRows):
             start = int(indices.min())
             stop = int(indices.max()) + 1
             if stop - start <= SPARSE * len(indices):
-                return np.asarray(dataset[start:stop][as_slice(indices - start)], self.dtype)
+                block = dataset[(*self.bag, slice(start, stop))]
+                return np.asarray(block[as_slice(indices - start)], self.dtype)
             present, positions = np.unique(indices, return_inverse=True)
-            return np.asarray(dataset[present][positions], self.dtype)
+            return np.asarray(dataset[(*self.bag, present)][positions], self.dtype)
 
 
 def _read_h5(path: Path) -> Columns:
@@ -185,6 +188,11 @@ def h5_rows(path: Path, name: str | None) -> H5Rows | NDArray[Any]:
         dataset = file[chosen]
         if dataset.ndim == 1:
             return np.asarray(dataset[()])[None]
+        if dataset.shape[:-2] not in ((), (1,)):
+            raise InputError(
+                f"{path} must hold vectors (n, d); {chosen} has shape {dataset.shape}. Choose an "
+                "array with vector_column (--vector-column)."
+            )
         return H5Rows(path, chosen, dataset.shape, dataset.dtype)
 
 
@@ -210,8 +218,13 @@ def _torch_matrix(path: Path, name: str | None) -> NDArray[Any]:
     values = content if isinstance(content, list | tuple) else [content]
     rows = [np.atleast_2d(as_numpy(value)) for value in values]
     matrix = rows[0] if len(rows) == 1 else np.concatenate(rows)
+    if matrix.shape[:-2] == (1,):
+        matrix = matrix[0]
     if matrix.ndim != 2:
-        raise InputError(f"{path} must hold vectors (n, d); found shape {matrix.shape}.")
+        raise InputError(
+            f"{path} must hold vectors (n, d); found shape {matrix.shape}. Choose a tensor with "
+            "vector_column (--vector-column)."
+        )
     return matrix
 
 
@@ -233,7 +246,13 @@ def _load_torch(path: Path) -> Any:
     import torch
 
     is_mapped = zipfile.is_zipfile(path)  # what torch wrote before 1.6 is not
-    return torch.load(path, map_location="cpu", weights_only=True, mmap=is_mapped)
+    try:
+        return torch.load(path, map_location="cpu", weights_only=True, mmap=is_mapped)
+    except pickle.UnpicklingError as error:  # whose text says how to run what is inside
+        raise InputError(
+            f"{path} must hold tensors; it is damaged, or holds Python objects, which could run "
+            f"code and are not loaded. {WRITE_AGAIN}"
+        ) from error
 
 
 READERS: dict[str, Callable[[Path], Columns]] = {

@@ -70,7 +70,16 @@ def list_file(path: Path, vectors: NDArray[Any]) -> None:
     torch.save(list(torch.from_numpy(vectors)), path.with_suffix(".pt"))
 
 
-@pytest.fixture(params=[trident_file, clam_file, list_file])
+def bag_file(path: Path, vectors: NDArray[Any]) -> None:
+    with h5py.File(path, "w") as file:  # a batch of one bag
+        file.create_dataset("features", data=vectors[None])
+
+
+def bag_of_tensors_file(path: Path, vectors: NDArray[Any]) -> None:
+    torch.save(torch.from_numpy(vectors)[None], path.with_suffix(".pt"))
+
+
+@pytest.fixture(params=[trident_file, clam_file, list_file, bag_file, bag_of_tensors_file])
 def slides(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
     folder = tmp_path / "features"
     folder.mkdir()
@@ -144,6 +153,14 @@ def test_weights_beside_pictures_or_classes_are_no_slides(tmp_path: Path) -> Non
     (tmp_path / "cats").rmdir()
     (tmp_path / "cat.JPG").write_bytes(b"")
     assert not is_vector_file(tmp_path)
+
+
+def test_arrays_of_more_dimensions_are_no_vectors(tmp_path: Path) -> None:
+    for name in ("s1", "s2"):
+        with h5py.File(tmp_path / f"{name}.h5", "w") as file:
+            file.create_dataset("features", data=np.zeros((2, 3, WIDTH)))
+    with pytest.raises(InputError, match=r"s1\.h5 .*\(2, 3, 5\).*--vector-column"):
+        read(tmp_path)
 
 
 def test_a_slide_without_tiles_is_passed_over(slides: Path) -> None:
