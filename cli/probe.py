@@ -95,11 +95,13 @@ def probe(
         default="",
     ),
     against: str | None = flag("A head or backbone: differences from it on the same rows."),
-    csv: Path | None = flag("Write every number to this CSV file."),
-    markdown: Path | None = flag("Write the table to this Markdown file."),
-    report: Path | None = flag("Write one HTML page with pictures."),
-    record: Path | None = flag("Add finished cells to this JSONL file; those in it are done."),
-    save: Path | None = flag("Save the fitted heads to this folder, for predict."),
+    csv: Path | None = flag("Write every number to this CSV file.", dir_okay=False),
+    markdown: Path | None = flag("Write the table to this Markdown file.", dir_okay=False),
+    report: Path | None = flag("Write one HTML page with pictures.", dir_okay=False),
+    record: Path | None = flag(
+        "Add finished cells to this JSONL file; those in it are done.", dir_okay=False
+    ),
+    save: Path | None = flag("Save the fitted heads to this folder, for predict.", file_okay=False),
     *,
     fitting: ProbeFlags,
     reading: RowFlags,

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from probekit import __version__
 from probekit.arrays import Json, content_id, digest
 from probekit.embeddings import SHOWN_ROWS
-from probekit.errors import ProbekitError
+from probekit.errors import InputError, ProbekitError
 from probekit.evaluation.intervals import Sampling
 from probekit.evaluation.metrics import Predictions
 from probekit.heads import Head
@@ -166,6 +166,11 @@ def plan_cells(
     controls: how many the whole table has, for their family-wise rate; 0: none are computed here.
     """
     rows = prepare_rows(splits, options)
+    if options.rules is not None and rows.task != "classes":
+        raise InputError(
+            f"protocol {options.protocol} (--protocol) is of classes; {rows.train.source} has "
+            f"{len(rows.train.target_names)} targets. Leave it out."
+        )
     template = _describe(rows, splits, data)
     view = "" if options.rules is None else options.rules.view
     if view and template.view not in ("", view):

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from probekit.errors import CorruptError
+from probekit.errors import CorruptError, InputError
 from probekit.files import storage_errors
 from probekit.probing.cells import IN_MEMORY, Cell
 from probekit.probing.evaluate import Evaluation, WrongRow
@@ -28,6 +28,10 @@ class Record:
     """The cells of a file by their keys; a last line that was cut off is left out."""
 
     def __init__(self, path: Path) -> None:
+        if path.is_dir():
+            raise InputError(
+                f"record (--record) must be a file of JSON lines; {path} is a folder. Name a file."
+            )
         self.path = path
         self._documents: dict[str, dict[str, Any]] = {}
         content = path.read_bytes() if path.exists() else b""

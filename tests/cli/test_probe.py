@@ -317,6 +317,16 @@ def test_others_go_on_where_one_fails(probe: Run, tmp_path: Path) -> None:
     assert "nosuch" in result["cells"][1]["error"]
 
 
+def test_the_line_of_a_failed_cell_ends_with_the_remedy(
+    probe: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    vectors(tmp_path / "train.npz", 60)
+    assert run(["probe", "train.npz", "--head", "zero-shot,ridge", "--no-controls"]) == 5
+    _, failed, fitted, *_ = capsys.readouterr().out.splitlines()
+    assert failed.endswith("(-b open_clip:ViT-B-32/laion2b_s34b_b79k#proj).")
+    assert "accuracy" in fitted
+
+
 def test_a_config_file_sets_options(probe: Run, tmp_path: Path) -> None:
     vectors(tmp_path / "train.npz", 60)
     settings = ["ridge = 0.5", "normalize = 'l2'", "label-column = 'y'", "shots = '1,2'"]

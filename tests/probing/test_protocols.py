@@ -229,6 +229,13 @@ def test_what_conflicts_is_refused(
         assert text in str(error.value)
 
 
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_targets_have_no_protocol(protocol: str, digits: Digits) -> None:
+    labels = np.stack([digits.y == 3, digits.y % 2 == 0], axis=1).astype(float)
+    with pytest.raises(InputError, match=f"{protocol}.*2 targets"):
+        probe((digits.X, labels), protocol=protocol, controls=False)
+
+
 def test_what_agrees_is_taken_and_an_unknown_name_refused(digits: Digits) -> None:
     options = ProbeOptions.of(protocol="dinov3", normalize="none", Cs=list(DINO_CS), seed=3)
     assert options == ProbeOptions.of(protocol="dinov3", seed=3)

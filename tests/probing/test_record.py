@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from probekit.errors import CorruptError
+from probekit.errors import CorruptError, InputError
 from probekit.probing import ProbeResult, cells, probe
 
 Make = Callable[..., tuple[NDArray[Any], NDArray[Any]]]
@@ -87,6 +87,11 @@ def test_what_is_no_record_is_refused(text: str, make_clusters: Make, tmp_path: 
     with pytest.raises(CorruptError, match="--record"):
         probe(make_clusters(60), heads="ridge", record=path)
     assert path.read_text() == text
+
+
+def test_a_folder_is_no_record(make_clusters: Make, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="folder"):
+        probe(make_clusters(60), record=tmp_path)
 
 
 def test_a_failed_cell_is_not_finished(make_clusters: Make, tmp_path: Path) -> None:
