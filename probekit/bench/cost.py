@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 
 import numpy as np
 
@@ -11,15 +12,18 @@ from probekit.bench.training import Training
 from probekit.errors import InputError
 from probekit.federated.loss import MeanLoss
 from probekit.linear.model import LinearModel
+from probekit.linear.solvers import conjugate_gradient
 from probekit.progress import Progress, silent
 from probekit.runs.run import single_thread
+from probekit.unlearning.methods.fedremoval import NETWORK_STEPS, NETWORK_TOLERANCE
 
 SERVER = "the server's rows"
 RETAINED = "the retained clients' rows"
 
 
 def product_costs(training: Training, progress: Progress = silent) -> dict[str, Json]:
-    """Rows, GFLOP, seconds on one thread, rounds and bytes of one product, by whose rows they are.
+    """Rows, GFLOP, seconds on one thread, rounds and bytes of one product, by whose rows they are;
+    and how many products with the server's rows a step of FedRemoval takes.
 
     The server asks nobody for a product with its own rows. Heads need no approximation: the
     curvature of all their clients is a sum of statistics.
@@ -57,4 +61,11 @@ def product_costs(training: Training, progress: Progress = silent) -> dict[str, 
                 "rounds": rounds,
                 "bytes": sent,
             }
-    return {"product": costs}
+        loss = MeanLoss(server, removal.ridge_choice.value)
+        step = conjugate_gradient(
+            partial(loss.product, params),
+            removal.gradient(),
+            steps=NETWORK_STEPS,
+            tolerance=NETWORK_TOLERANCE,
+        )
+    return {"product": costs, "products of a step": step.steps}

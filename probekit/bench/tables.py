@@ -220,14 +220,24 @@ def product_table(rows: Sequence[Row]) -> Table | None:
         traffic = filesize.decimal(round(means[-1]))
         line = (name, *map(_count, means[:-1]), traffic)
         lines.append((*line, paper[len(lines)]) if paper else line)
-    headers = ("with the curvature of", "rows", "GFLOP", "seconds", "rounds", "traffic")
+    headers: tuple[str, ...] = (
+        "with the curvature of",
+        "rows",
+        "GFLOP",
+        "seconds",
+        "rounds",
+        "traffic",
+    )
+    steps = [number_of(row, "products of a step") for row in rows]
+    count = next(number for number in steps if number is not None)
     note = (
-        "One product; a step needs many. Seconds of one thread. The paper's epoch passes over the "
-        "rows of all its training data: compare the ratio of its two numbers with that of ours."
+        f"One product, seconds of one thread. FedRemoval's step takes {count:,.0f} with the "
+        "server's rows; without the approximation each of them is a round of all clients."
     )
     if paper:
-        return Table((*headers, "paper: GFLOP"), tuple(lines), note)
-    return Table(headers, tuple(lines), note.partition(" The paper")[0])
+        headers += ("paper: GFLOP",)
+        note += " The paper's epoch passes over all its rows: compare the two ratios."
+    return Table(headers, tuple(lines), note)
 
 
 def membership_table(rows: Sequence[Row]) -> Table | None:

@@ -11,7 +11,9 @@ import pytest
 from probekit.bench.cells import Folders
 from probekit.bench.cost import RETAINED, SERVER, product_costs
 from probekit.bench.training import Training
-from probekit.errors import InputError
+from probekit.errors import InputError, SolverError
+from probekit.registry import configured
+from probekit.unlearning.removal import unlearn
 from tests.bench.conftest import Bench
 
 TRAIN = {"network": "mlp:16", "server_share": 0.2}
@@ -31,7 +33,8 @@ def test_a_product_costs_its_rows_and_a_round_of_the_retained_clients(
     bench: Bench, tmp_path: Path
 ) -> None:
     training = trained(bench, LINEARIZED, tmp_path)
-    (costs,) = product_costs(training).values()
+    measured = product_costs(training)
+    costs = measured["product"]
     assert isinstance(costs, dict)
     server: Any = costs[SERVER]
     retained: Any = costs[RETAINED]
@@ -43,6 +46,12 @@ def test_a_product_costs_its_rows_and_a_round_of_the_retained_clients(
     weights = (64 + 1) * 16 + (16 + 1) * 10
     clients = len(counts) - 1
     assert retained["bytes"] >= clients * 3 * 4 * weights  # parameters, a vector, the product
+    steps = measured["products of a step"]
+    solver = f"fedremoval:cg,tolerance=1e-6,steps={steps}"  # one less does not reach it
+    removal = training.removal()
+    unlearn(configured(solver), removal)
+    with pytest.raises(SolverError, match="1e-06"):
+        unlearn(configured(solver.replace(f"{steps}", f"{int(str(steps)) - 1}")), removal)
     # forward twice and back twice, but from the first layer no further back
     assert server["GFLOP"] >= 2 * 60 * 3 * (64 * 16 + 16 * 10) / 1e9
     assert server["GFLOP"] <= 2 * 60 * 6 * (64 * 16 + 16 * 10) / 1e9

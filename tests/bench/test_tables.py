@@ -108,13 +108,15 @@ def test_settings_stand_side_by_side_with_the_papers_figures_of_the_same() -> No
 def test_a_products_cost_stands_beside_the_papers() -> None:
     part: dict[str, Any] = {"rows": 10, "GFLOP": 1.5, "seconds": 0.1, "rounds": 0, "bytes": 0}
     product = {SERVER: part, RETAINED: {**part, "rows": 72, "bytes": 1000}}
-    cells: dict[str, Json] = json.loads(canonical_json({"product": product}))  # as it is read
+    cells: dict[str, Json] = {"products of a step": 31}
+    cells |= json.loads(canonical_json({"product": product}))  # as it is read
     rows = [row("cost", cells, cells, setting=MNIST["cifar10, linearized"])]
     table = product_table(rows)
     assert table is not None
     assert [line[-1] for line in table.rows] == ["28.51", "205.1"]
     assert table.rows[0][:-1] == (SERVER, "10", "1.5", "0.1", "0", "0 bytes")
     assert table.rows[1][:-1] == (RETAINED, "72", "1.5", "0.1", "0", "1.0 kB")
+    assert "takes 31" in table.note
     plain = product_table([row("cost", cells)])
     assert plain is not None
     assert "paper" not in " ".join((*plain.headers, plain.note))
