@@ -116,7 +116,8 @@ def setting_table(rows: Sequence[Row]) -> Table:
     headers: tuple[str, ...] = HEADERS
     if published:
         headers += PAPER
-    return Table(headers, tuple(lines), _note(seeds) + PAPER_NOTE * bool(published))
+    has_errors = any("±" in figure for figures in published.values() for figure in figures)
+    return Table(headers, tuple(lines), _note(seeds) + PAPER_NOTE * has_errors)
 
 
 def _name(row: Row, seeds: int) -> str:
@@ -154,7 +155,8 @@ def across_table(rows: Sequence[Row]) -> Table | None:
     shared = [
         name
         for name in columns[0]
-        if name not in (NOTHING, RETRAIN, *EXTRAS) and all(name in others for others in columns)
+        if name.partition(":")[0] not in (NOTHING, RETRAIN, *EXTRAS)
+        and all(name in others for others in columns)
     ]
     papers = {name: published_before(part[0].setting) for name, part in parts.items()}
     has_paper = any(papers.values())

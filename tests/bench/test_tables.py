@@ -94,6 +94,7 @@ def test_settings_stand_side_by_side_with_the_papers_figures_of_the_same() -> No
     for setting in (MNIST["mnist"], MNIST["mnist, linearized"], SETTING):
         rows += [row("nothing", cell(0.8, 0.7, 0.4), setting=setting)]
         rows += [row("sga", cell(0.7, 0.1, 0.4), setting=setting)]
+        rows += [row("shadows:8", {"membership": {}}, setting=setting)]
     rows.append(row("fedremoval", cell(0.7, 0.1, 0.4), setting=MNIST["mnist, linearized"]))
     table = across_table(rows)
     assert table is not None
