@@ -152,7 +152,10 @@ def train(
     )
     output.print("\n".join(trained.summary()))
     client = next(iter(document["clients"]))
-    output.print(shlex.join(["next:", "probekit", "unlearn", str(run), f"--client={client}"]))
+    words = ["next:", "probekit", "unlearn", str(run), f"--client={client}"]
+    if options.network is not None and options.network.startswith("py:"):
+        words += ["--network", options.network]
+    output.print(shlex.join(words))
     output.result(document)
 
 

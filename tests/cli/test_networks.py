@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -174,6 +175,21 @@ def test_own_code_runs_where_the_command_asks_for_it(
     checked = command("verify", own, code=7)
     assert any(f"--network {NAME}" in item["claim"] for item in checked["findings"])
     command("verify", own, "--network", NAME, "--forgot", "client=3")
+
+
+def test_what_is_printed_as_next_names_own_code(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def last_line(*arguments: str) -> str:
+        assert run([*arguments, "--cache", str(folder / "cache")]) == 0
+        return capsys.readouterr().out.splitlines()[-1]
+
+    monkeypatch.syspath_prepend(OWN)
+    own = ("--network", NAME, "--no-linearize", "--method", "fedavg:rounds=1,rate=1e-3")
+    following = last_line("train", *DIGITS, *own, "--run", str(folder / "own"))
+    assert following == f"next: probekit unlearn {folder / 'own'} --client=0 --network {NAME}"
+    following = last_line(*shlex.split(following)[2:])
+    assert following == f"next: probekit verify {folder / 'own'} --network {NAME}"
 
 
 @pytest.mark.slow
