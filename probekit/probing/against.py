@@ -45,7 +45,7 @@ def check_baseline(name: str, heads: Sequence[str], backbones: Sequence[str]) ->
     if name not in names:
         raise InputError(
             f"against (--against) must name a head or backbone of this probe; found {name!r}. "
-            f"{nearest(name, list(dict.fromkeys(names)))}"
+            f"{nearest(name, [other for other in dict.fromkeys(names) if other])}"
         )
 
 

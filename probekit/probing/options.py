@@ -138,7 +138,9 @@ class ProbeOptions:
 
 
 def as_tuple(value: Any) -> tuple[Any, ...]:
-    """Several values as they are, or the only one."""
+    """Several values as they are, or the only one; None are none."""
+    if value is None:
+        return ()
     return tuple(value) if isinstance(value, list | tuple) else (value,)
 
 

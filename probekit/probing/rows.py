@@ -124,6 +124,11 @@ def _check_folds(train: EmbeddingSet, folds: Indices, notes: list[str]) -> None:
                 f"{train.class_names[outside[0]]!r}. Pass test rows (test=, --test)."
             )
         alone |= (folds == fold) & ~np.isin(train.labels, outside)
+    if alone.all():
+        raise InputError(
+            f"Without test rows, a class needs rows in two folds; each class of the {len(train)} "
+            "rows is a single row, group or sample. Pass test rows (test=, --test)."
+        )
     if alone.any():
         names = tuple(train.class_names[label] for label in np.unique(train.labels[alone]))
         notes.append(
@@ -225,6 +230,8 @@ def _classes(embeddings: EmbeddingSet) -> list[int]:
 
 
 def _labeled(embeddings: EmbeddingSet, role: str, notes: list[str]) -> EmbeddingSet:
+    if not len(embeddings):
+        raise InputError(f"{embeddings.source} has no {role} rows. Pass others.")
     labeled = embeddings.labeled()
     if (labeled.labels is None and labeled.targets is None) or not len(labeled):
         raise InputError(

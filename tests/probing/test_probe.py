@@ -315,6 +315,17 @@ def test_where_nothing_is_computed_the_error_is_raised(
         quick(data)
 
 
+def test_nothing_given_is_the_default(make_clusters: Make) -> None:
+    result = probe(make_clusters(60), heads=None, shots=None, controls=False)
+    assert [cell.head for cell in result.cells] == ["ridge", "logistic"]
+
+
+def test_no_rows_are_said(make_clusters: Make, quick: Quick) -> None:
+    vectors, labels = make_clusters(60)
+    with pytest.raises(InputError, match="no test rows"):
+        quick((vectors, labels), test=(vectors[:0], labels[:0]))
+
+
 def test_an_unknown_keyword_names_the_nearest(make_clusters: Make, quick: Quick) -> None:
     with pytest.raises(InputError, match="label_column"):
         quick(make_clusters(30), label_colum="x")

@@ -93,6 +93,15 @@ def test_a_class_of_one_row_is_counted_where_no_fold_can_predict_it() -> None:
     assert result.heads["logistic"].names == ("a", "b", "c")
 
 
+def test_classes_that_no_fold_can_predict_are_refused() -> None:
+    vectors = np.random.default_rng(0).normal(size=(30, 4))
+    with pytest.raises(InputError, match="--test"):
+        probe((vectors[:5], list("abcde")), controls=False)
+    labels = np.arange(30) % 5
+    with pytest.raises(InputError, match="single row, group"):
+        probe((vectors, labels), groups=labels, controls=False)
+
+
 @pytest.mark.parametrize("labels", [["a", "b"], ["a", "a", "b"], ["a"] * 30 + ["b"]])
 def test_folds_that_leave_a_single_class_are_refused(labels: list[str]) -> None:
     vectors = np.random.default_rng(0).normal(size=(len(labels), 4))
