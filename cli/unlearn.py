@@ -63,7 +63,10 @@ def unlearn(
         output.warn(*facts.warnings)
     if not dry_run:
         output.print("\n".join(opened.summary()))
-        output.print(shlex.join(["next:", "probekit", "verify", str(run)]))
+        words = ["next:", "probekit", "verify", str(run)]
+        if code.network is not None:
+            words += ["--network", code.network]
+        output.print(shlex.join(words))
     output.result(done.to_dict())
 
 
