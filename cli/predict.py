@@ -31,17 +31,14 @@ def predict(
     """Predict with a saved head, for every sample of DATA."""
     import pandas
 
-    from probekit.extraction.sources import read_rows
-    from probekit.extraction.vectors import is_vector_file
+    from probekit.extraction.sources import is_encoded, read_rows
     from probekit.files import write_bytes
     from probekit.heads import load_head
     from probekit.probing.probe import reading_options
 
     fitted = load_head(head)
     store = output.open_cache()
-    path = Path(data).expanduser()
-    encoded = data in store or (path.exists() and is_vector_file(path))
-    if backbone is None and not encoded and fitted.encoding is not None:
+    if backbone is None and fitted.encoding is not None and not is_encoded(data, store):
         backbone = fitted.encoding.backbone
     options = reading_options(keywords(reading))
     rows, *_ = read_rows(data, cache=store, backbone=backbone, progress=output.progress, **options)

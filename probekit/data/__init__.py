@@ -31,7 +31,9 @@ def read_dataset(source: object, options: DataOptions | None = None) -> Splits:
         return arrays.wrap(source, f"a {type(source).__name__}", options)
     text = str(source)
     if not text.strip():
-        raise InputError("Expected a path or a name such as packaged:digits; found an empty text.")
+        raise InputError(
+            "Expected a path or a name such as packaged:digits; found an empty text. Pass one."
+        )
     path = Path(text).expanduser()
     if path.exists():  # a path may hold colons
         return read_path(path, text, options)

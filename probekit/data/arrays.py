@@ -91,7 +91,7 @@ def _read_rows(value: Any, source: str) -> Table:
             f"a list of rows; found {describe(value)}."
         )
     if not len(rows):
-        raise InputError(f"{source} has no rows.")
+        raise InputError(f"{source} has no rows. Pass one or more.")
     first = rows[0]
     class_names: tuple[str, ...] = ()
     if labels is None and _are_pairs(rows, first):
@@ -203,7 +203,9 @@ def _labels_beside(images: Path) -> Path:
     for candidate in (name, f"{name}.gz"):
         if images.with_name(candidate).is_file():
             return images.with_name(candidate)
-    raise NotFoundError(f"Expected the labels of {images} beside it: {name} or {name}.gz.")
+    raise NotFoundError(
+        f"Expected the labels of {images} beside it: {name} or {name}.gz. Put them there."
+    )
 
 
 def read_idx(path: Path, *, dimensions: int) -> NDArray[np.uint8]:

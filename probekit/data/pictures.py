@@ -111,7 +111,9 @@ def decode(source: bytes | str | Path) -> Image.Image:
         location = str(source)
         file = Path(source)
         if file.exists() and not file.is_file():
-            raise SampleError(f"{location} must be a regular file; found a pipe or a device.")
+            raise SampleError(
+                f"{location} must be a regular file; found a pipe or a device. Leave it out."
+            )
     try:
         with Image.open(file) as picture:
             return check_picture(picture)
@@ -135,7 +137,9 @@ def check_picture(picture: Image.Image) -> Image.Image:
     if frames > 1:
         raise SampleError(f"Expected one picture; found {frames} frames. Save one as its own file.")
     if 0 in picture.size:
-        raise SampleError(f"The picture is {picture.width} x {picture.height} and has no pixels.")
+        raise SampleError(
+            f"The picture is {picture.width} x {picture.height} and has no pixels. Replace it."
+        )
     picture.load()
     if picture.getexif().get(ExifTags.Base.Orientation) is not None:
         picture = ImageOps.exif_transpose(picture)

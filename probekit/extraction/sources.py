@@ -108,6 +108,14 @@ def read_rows(
     ]
 
 
+def is_encoded(source: object, cache: Cache) -> bool:
+    """Whether a source needs no backbone: objects in memory, a cached set, a file of vectors."""
+    if not isinstance(source, str | Path):
+        return True
+    path = Path(source).expanduser()
+    return str(source) in cache or (path.exists() and is_vector_file(path))
+
+
 def _without_erased(part: RowSplits, cache: Cache) -> RowSplits:
     """Rows that were erased from the cache stay out, wherever they come from."""
     split = {role: without_erased(cache, rows) for role, rows in part.by_role.items()}

@@ -32,8 +32,6 @@ class Limits:
 
 @dataclass(frozen=True, eq=False)
 class RowClient:
-    """A client with rows."""
-
     name: str
     model: Model
     rows: EmbeddingSet

@@ -134,7 +134,7 @@ def _plan(
     if unknown:
         raise InputError(
             f"Cannot erase client {min(unknown)!r}: no row of this run is theirs, or all were "
-            "erased."
+            "erased. Check the name."
         )
     samples = requested_samples(samples, where, run)
     mask = rows.held_by(clients) | rows.with_ids(samples)

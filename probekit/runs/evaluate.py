@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -28,8 +27,7 @@ from probekit.evaluation.unlearning import (
 )
 from probekit.extraction import ExtractOptions
 from probekit.extraction.extract import extract_dataset, open_backbone, set_name
-from probekit.extraction.sources import read_rows
-from probekit.extraction.vectors import is_vector_file
+from probekit.extraction.sources import is_encoded, read_rows
 from probekit.federated.federation import Federation
 from probekit.federated.loss import MeanLoss
 from probekit.federated.state import State
@@ -186,10 +184,8 @@ def _read_test(
 ) -> EmbeddingSet:
     """The test split of data, or all of it where it has one split."""
     backbone = None
-    if isinstance(data, str | Path) and str(data) not in run.cache:
-        path = Path(data).expanduser()
-        if not (path.exists() and is_vector_file(path)):
-            backbone = run.newest.description.read_encoding().backbone
+    if not is_encoded(data, run.cache):
+        backbone = run.newest.description.read_encoding().backbone
     parts = read_rows(data, cache=run.cache, backbone=backbone, progress=progress, **reading)
     return (parts[0].test or parts[0].train).labeled()
 

@@ -66,16 +66,14 @@ class FedAvgSettings(msgspec.Struct, forbid_unknown_fields=True):
         return self.fedavg(keep, seed)
 
     def fedavg(self, keep: frozenset[str], seed: int) -> FedAvg:
-        optimizer = Sgd(self.momentum)
+        is_adam = self.optimizer == "adam"
         plan = LocalPlan(
             rate=self.rate,
             steps=self.steps,
             epochs=self.epochs if self.epochs or self.steps else 1,
             batch_size=self.batch_size,
             drop_last=self.drop_last,
-            optimizer=Adam(weight_decay=self.weight_decay)
-            if self.optimizer == "adam"
-            else optimizer,
+            optimizer=Adam(weight_decay=self.weight_decay) if is_adam else Sgd(self.momentum),
             seed=seed,
         )
         return FedAvg(

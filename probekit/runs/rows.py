@@ -54,7 +54,7 @@ class RunRows:
 
     def __post_init__(self) -> None:
         count = len(self.ids)
-        expected = {
+        shapes = {
             "holders": (count,),
             "roles": (count,),
             "ids": (count, 32),
@@ -63,12 +63,7 @@ class RunRows:
             "salts": (count, SALT_BYTES),
             "leaves": (count,),
         }
-        columns = {name: getattr(self, name) for name in expected}
-        wrong = [
-            name
-            for name, column in columns.items()
-            if column is not None and column.shape != expected[name]
-        ]
+        wrong = [name for name, column in self.columns.items() if column.shape != shapes[name]]
         if wrong or (self.labels is None) == (self.targets is None):
             raise InputError(
                 f"A run's {count} rows need every column, and labels or targets; found wrong "
@@ -114,6 +109,12 @@ class RunRows:
         return len(self.ids)
 
     @property
+    def columns(self) -> dict[str, NDArray[Any]]:
+        """The arrays with an entry for each row."""
+        names = ("holders", "roles", "ids", "labels", "targets", "salts", "leaves")
+        return {name: vars(self)[name] for name in names if vars(self)[name] is not None}
+
+    @property
     def size(self) -> int:
         """How many rows these stand for."""
         return len(self)
@@ -124,7 +125,7 @@ class RunRows:
             self.clients == other.clients
             and (self.targets is None) == (other.targets is None)
             and all(
-                np.array_equal(getattr(self, name), getattr(other, name))
+                np.array_equal(self.columns[name], other.columns[name])
                 for name in ("holders", "roles", "ids")
             )
             and np.array_equal(self.answers, other.answers)
@@ -142,44 +143,31 @@ class RunRows:
         """These rows and others, of other clients."""
         clients = tuple(sorted({*self.clients, *other.clients}))
         outputs = tuple(dict.fromkeys((*self.outputs, *other.outputs)))
-        parts = (self, other)
-        holders = np.concatenate([_renumbered(p.holders, p.clients, clients) for p in parts])
-        columns = {
-            name: np.concatenate([getattr(part, name) for part in parts])
-            for name in ("roles", "ids", "salts", "leaves", "targets")
-            if getattr(self, name) is not None
-        }
+        columns = [part._numbered_by(clients, outputs) for part in (self, other)]
+        joined = {name: np.concatenate([part[name] for part in columns]) for name in columns[0]}
+        order = np.lexsort((joined["holders"], joined["roles"]))
+        ordered = {name: column[order] for name, column in joined.items()}
+        return replace(self, clients=clients, outputs=outputs, **ordered)
+
+    def _numbered_by(
+        self, clients: Sequence[str], outputs: Sequence[str]
+    ) -> dict[str, NDArray[Any]]:
+        """The columns, with the numbers of further clients and classes."""
+        columns = {**self.columns, "holders": _renumbered(self.holders, self.clients, clients)}
         if self.labels is not None:
-            labels = [
-                _renumbered(part.labels, part.outputs, outputs)
-                for part in parts
-                if part.labels is not None
-            ]
-            columns["labels"] = np.concatenate(labels)
-        order = np.lexsort((holders, columns["roles"]))
-        ordered = {name: column[order] for name, column in columns.items()}
-        return replace(self, clients=clients, outputs=outputs, holders=holders[order], **ordered)
+            columns["labels"] = _renumbered(self.labels, self.outputs, outputs)
+        return columns
 
     def take(self, rows: Indices | Mask) -> Self:
         """These rows, in their order; without the clients and classes that have none of them."""
-        used, holders = np.unique(self.holders[rows], return_inverse=True)
+        columns = {name: column[rows] for name, column in self.columns.items()}
+        used, columns["holders"] = np.unique(columns["holders"], return_inverse=True)
         outputs = self.outputs
-        labels = self.labels
-        if labels is not None:
-            classes, labels = np.unique(labels[rows], return_inverse=True)
+        if self.labels is not None:
+            classes, columns["labels"] = np.unique(columns["labels"], return_inverse=True)
             outputs = tuple(outputs[number] for number in classes.tolist())
-        return replace(
-            self,
-            clients=tuple(self.clients[number] for number in used.tolist()),
-            holders=holders.astype(np.int64),
-            roles=self.roles[rows],
-            ids=self.ids[rows],
-            outputs=outputs,
-            labels=None if labels is None else labels.astype(np.int64),
-            targets=None if self.targets is None else self.targets[rows],
-            salts=self.salts[rows],
-            leaves=self.leaves[rows],
-        )
+        clients = tuple(self.clients[number] for number in used.tolist())
+        return replace(self, clients=clients, outputs=outputs, **columns)
 
     def held_by(self, clients: Collection[str]) -> Mask:
         """Which rows these clients hold."""
@@ -234,19 +222,10 @@ class RunRows:
     def embedding_set(
         self, matrix: Rows, encoding: Encoding, classes: tuple[str, ...]
     ) -> EmbeddingSet:
-        labels = self.labels
-        if labels is not None:
-            numbers = {name: number for number, name in enumerate(classes)}
-            labels = np.array([numbers.get(name, -1) for name in self.outputs], np.int64)[labels]
-        return EmbeddingSet(
-            rows=matrix,
-            ids=self.ids,
-            encoding=encoding,
-            labels=labels,
-            class_names=() if labels is None else classes,
-            targets=self.targets,
-            target_names=self.outputs if labels is None else (),
-        )
+        rows = EmbeddingSet(matrix, self.ids, encoding)
+        if self.labels is None:
+            return replace(rows, targets=self.targets, target_names=self.outputs)
+        return replace(rows, labels=self.labels, class_names=self.outputs).with_classes(classes)
 
 
 @record("run/file")

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
-from threadpoolctl import threadpool_limits
 
 from probekit.arrays import Ids
 from probekit.cache import Cache
@@ -20,6 +19,7 @@ from probekit.embeddings import EmbeddingSet, Encoding, Rows
 from probekit.errors import CorruptError, InputError, SolverError
 from probekit.federated.client import LocalData
 from probekit.federated.federation import Federation, InProcess, Transport
+from probekit.federated.federation import single_thread as single_thread
 from probekit.federated.state import KeptStatistics, State
 from probekit.federated.transports.kept import KeptFirst
 from probekit.files import write_bytes
@@ -50,15 +50,6 @@ if TYPE_CHECKING:
 
 SERVER_NAME = "server"
 Connect = Callable[[Mapping[str, LocalData]], Transport]
-
-
-@contextmanager
-def single_thread() -> Iterator[None]:
-    """One BLAS thread: several would add in another order, and give other bits."""
-    import scipy.linalg  # noqa: F401  # so that its library is limited too
-
-    with threadpool_limits(1, user_api="blas"):
-        yield
 
 
 @contextmanager
@@ -306,7 +297,6 @@ class Run:
 
     @property
     def newest(self) -> StoredState:
-        """The newest state."""
         number = layout.state_numbers(self.folder)[-1]
         if self._newest is None or self._newest.number != number:
             self._newest = StoredState.newest(self.folder)
@@ -368,8 +358,8 @@ class Run:
 
         return unlearn_rows(
             self,
-            clients=[client] if isinstance(client, str) else client,
-            samples=[sample] if isinstance(sample, str) else sample,
+            clients=_listed(client),
+            samples=_listed(sample),
             where=where,
             method=method,
             dry_run=dry_run,
@@ -395,8 +385,8 @@ class Run:
         plan = plan_erasure(
             self.folder,
             cache=self.cache,
-            clients=[client] if isinstance(client, str) else client,
-            samples=[sample] if isinstance(sample, str) else sample,
+            clients=_listed(client),
+            samples=_listed(sample),
             where=where,
             gone=gone,
             progress=progress,
@@ -493,3 +483,8 @@ class Run:
             "accuracy": self.accuracy(),
             "certificate": None if certificate is None else certificate.to_dict(),
         }
+
+
+def _listed(names: str | Collection[str]) -> Collection[str]:
+    """One name, or several."""
+    return [names] if isinstance(names, str) else names

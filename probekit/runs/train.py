@@ -6,7 +6,7 @@ import os
 import re
 import secrets
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from inspect import signature
 from pathlib import Path
@@ -21,7 +21,7 @@ from probekit.cache.runs import note_run, noted_runs
 from probekit.data import DataOptions, read_dataset
 from probekit.data.partition import Scheme, partition
 from probekit.data.triggers import Poison, TriggeredDataset, parse_trigger
-from probekit.embeddings import UNLABELED, EmbeddingSet
+from probekit.embeddings import EmbeddingSet
 from probekit.errors import CacheError, InputError, MismatchError, MissingClients, NotFoundError
 from probekit.extraction import ExtractOptions
 from probekit.extraction.extract import extract_dataset, open_backbone, set_name
@@ -349,6 +349,8 @@ def _joined(
     trained = [part for name, part in labeled.items() if name != "test"]
     shared = set(first.columns).intersection(*(part.columns for part in trained))
     ids = np.concatenate([part.ids for part in parts])
+    numbered = [part.with_classes(names) for part in parts]
+    labels = [part.labels for part in numbered if part.labels is not None]
     targets = [part.targets for part in parts if part.targets is not None]
     roles = [
         np.full(len(part), TEST if name == "test" else TRAINING) for name, part in labeled.items()
@@ -357,7 +359,7 @@ def _joined(
         rows=entry.rows(ids, first.width),
         ids=ids,
         encoding=first.encoding,
-        labels=None if targets else np.concatenate([_numbers(part, names) for part in parts]),
+        labels=np.concatenate(labels) if labels else None,
         class_names=() if targets else names,
         targets=np.concatenate(targets) if targets else None,
         target_names=first.target_names,
@@ -378,14 +380,6 @@ def _check_alike(first: EmbeddingSet, rows: EmbeddingSet) -> None:
             f"{first.encoding.backbone} as {first.encoding.dtype}, {rows.source} by "
             f"{rows.encoding.backbone} as {rows.encoding.dtype}. Extract both alike."
         )
-
-
-def _numbers(rows: EmbeddingSet, names: Sequence[str]) -> np.ndarray:
-    """Labels as numbers of these class names."""
-    number = {name: position for position, name in enumerate(names)}
-    table = np.array([*(number[name] for name in rows.class_names), UNLABELED], np.int64)
-    assert rows.labels is not None
-    return np.asarray(table[rows.labels])
 
 
 def _column(rows: EmbeddingSet, name: str) -> Texts:
@@ -433,8 +427,8 @@ def _poisoned(
         )
     if not keys:
         raise InputError(f"Client {attack.client!r} has no rows to poison. Name another one.")
-    data: DataOptions = reading.get("data") or DataOptions()
-    options: ExtractOptions = reading.get("options") or ExtractOptions()
+    data: DataOptions = reading["data"]
+    options: ExtractOptions = reading["options"]
     split, dataset = read_dataset(source, data).choose(data.split)
     target = attack.target_class(dataset.class_names)
     triggered = TriggeredDataset(dataset, parse_trigger(attack.trigger), keys, target)
@@ -473,21 +467,20 @@ def run_id_of(folder: Path, cache: Cache) -> str:
     return secrets.token_hex(16)
 
 
-def _sorted_options(options: dict[str, Any]) -> tuple[TrainOptions, dict[str, Any]]:
-    """Keywords as TrainOptions, and as what `read_rows` takes; some are in several."""
-    kinds = {"data": DataOptions, "options": ExtractOptions, "vectors": VectorOptions}
-    names = {kind: {field.name for field in fields(value)} for kind, value in kinds.items()}
+def _sorted_options(options: dict[str, Any]) -> tuple[TrainOptions, Reading]:
+    """Keywords as TrainOptions, and as what `read_rows` takes."""
+    from probekit.probing.probe import reading_options
+
     ours = {field.name for field in fields(TrainOptions)}
-    known = ours.union(*names.values())
+    kinds = (DataOptions, ExtractOptions, VectorOptions)
+    names = ours.union(*([field.name for field in fields(kind)] for kind in kinds))
     for name in options:
-        if name not in known:
-            hint = nearest(name, [*signature(plan_training).parameters, *known])
+        if name not in names:
+            hint = nearest(name, [*signature(plan_training).parameters, *names])
             raise InputError(f"train() has no argument {name!r}. {hint}")
     clients = options.get("clients")
     if isinstance(clients, str) and clients not in MADE_COLUMNS:
         options = {**options, "keep_columns": (*options.get("keep_columns", ()), clients)}
-    reading: dict[str, Any] = {}
-    for kind, value in kinds.items():
-        if chosen := {name: options[name] for name in names[kind] if name in options}:
-            reading[kind] = value(**chosen)
-    return TrainOptions(**{name: options[name] for name in ours if name in options}), reading
+    settings = TrainOptions(**{name: options[name] for name in options if name in ours})
+    reading = {name: options[name] for name in options if name not in ours}
+    return settings, reading_options(reading)

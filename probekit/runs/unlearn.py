@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +19,6 @@ from probekit.errors import InputError, NotFoundError
 from probekit.federated.federation import Federation, InProcess
 from probekit.federated.state import KeptStatistics, State
 from probekit.files import new_folder
-from probekit.linear.stats import SufficientStats
 from probekit.objective import Squares
 from probekit.progress import Progress, silent
 from probekit.registry import configured, nearest
@@ -154,7 +153,7 @@ def _carry_out(
     if dry_run:
         return done
     if by_sums or data is None:
-        federation = Federation.of(InProcess(sums_of(state)), state.model)
+        federation = federation_of_sums(state)
     else:
         federation = data.federation(state.model)
     test = None if data is None else data.test
@@ -213,7 +212,7 @@ def _removal(
         }
     server = None
     if after is None:
-        federation = Federation.of(InProcess(sums_of(state)), state.model)
+        federation = federation_of_sums(state)
     else:
         before = RunData.of(stored.rows, stored.description, request.run.cache)
         federation = before.federation(state.model, state.get(KeptStatistics))
@@ -228,10 +227,10 @@ def _removal(
     )
 
 
-def sums_of(state: State) -> Mapping[str, SufficientStats]:
-    """Each client's kept statistics."""
+def federation_of_sums(state: State) -> Federation:
+    """The clients whose statistics are kept, by these alone."""
     kept = state.get(KeptStatistics)
-    return {} if kept is None else kept.parts
+    return Federation.of(InProcess({} if kept is None else kept.parts), state.model)
 
 
 def _choice(removal: Removal, method: str) -> Choice:

@@ -10,7 +10,7 @@ import math
 import os
 import re
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -202,29 +202,24 @@ def verify_run(
         return inspection.result()
 
 
+@dataclass
 class _Inspection:
-    """Findings about a run, one after the other; reading stops at the first unreadable file."""
+    """Findings about a run, one after the other; reading stops at the first unreadable file.
 
-    def __init__(
-        self,
-        folder: Path,
-        cache: Cache,
-        noted: str | None,
-        request: Forgot,
-        within: float | None,
-        progress: Progress,
-    ) -> None:
-        self.folder = folder
-        self.cache = cache
-        self.noted = noted
-        self.request = request
-        self.within = within
-        self.progress = progress
-        self.notes: list[str] = []
-        self.stored: StoredState | None = None
-        self.state_fingerprint = ""
-        self.head = ""
-        self.distance = math.inf
+    noted: the fingerprint that the reader noted.
+    """
+
+    folder: Path
+    cache: Cache
+    noted: str | None
+    request: Forgot
+    within: float | None
+    progress: Progress
+    notes: list[str] = field(default_factory=list)
+    stored: StoredState | None = None
+    state_fingerprint: str = ""
+    head: str = ""
+    distance: float = math.inf
 
     def result(self) -> VerifyResult:
         findings: list[Finding] = []
@@ -410,17 +405,17 @@ class _Inspection:
         """The certificate's numbers are true, and the head is near enough."""
         self.distance = enclosure.distance.most
         yield from _certificate(stored.certificate, stored.state, enclosure, test, certified)
-        limit = self._limit(stored)
-        is_near = True if self.distance <= limit else None
-        yield Finding(f"The head is within {Decimal(limit):.2g} of the minimum.", is_near)
+        yield self._nearness(stored, "minimum")
 
-    def _limit(self, stored: StoredState) -> float:
-        """How far from the minimum a head may be."""
-        if self.within is not None:
-            return self.within
+    def _nearness(self, stored: StoredState, minimum: str) -> Finding:
+        """Whether the head is as near as the reader or the run tolerates."""
         tolerance = stored.description.options.tolerance
         state = stored.state
-        return tolerance * float(np.linalg.norm(state.params - state.model.center))
+        limit = tolerance * float(np.linalg.norm(state.params - state.model.center))
+        if self.within is not None:
+            limit = self.within
+        claim = f"The head is within {Decimal(limit):.2g} of the {minimum}."
+        return Finding(claim, self.distance <= limit or None)
 
     def _files(self, stored: StoredState, rows: RunFiles, model: LinearModel) -> Iterator[Finding]:
         """The sums are those that were committed, and the head's; whose they are is believed."""
@@ -436,12 +431,10 @@ class _Inspection:
         self.distance = math.inf if again is None else again.distance
         choice = choose_from(stored.description.options.setting(), model, sum_stats(parts.values()))
         is_chosen = choice == stored.state.ridge_choice
-        yield Finding("The ridge is chosen from these sums.", True if is_chosen else None)
+        yield Finding("The ridge is chosen from these sums.", is_chosen or None)
         is_same = again is not None and again == stored.certificate
-        yield Finding("The certificate is that of these sums.", True if is_same else None)
-        limit = self._limit(stored)
-        is_near = True if self.distance <= limit else None
-        yield Finding(f"The head is within {Decimal(limit):.2g} of the sums' minimum.", is_near)
+        yield Finding("The certificate is that of these sums.", is_same or None)
+        yield self._nearness(stored, "sums' minimum")
         yield Finding("The sums are those of the clients' rows: they must be believed.", None)
 
     def _network(
@@ -508,7 +501,7 @@ class _Inspection:
         assert isinstance(trained, Network)
         again = first_network(data, progress=self.progress, trained=trained).digest
         claim = "The first weights are those of the seed and the server's rows."
-        yield Finding(claim, True if again == description.network else None)
+        yield Finding(claim, again == description.network or None)
 
     def _kept(
         self, state: State, model: LinearModel, sets: dict[str, EmbeddingSet], totals: Totals
@@ -643,7 +636,7 @@ def _certificate(
         f"The least curvature is {rounded_down(certificate.curvature)} or more.",
         enclosure.curvature.reaches(certificate.curvature),
     )
-    is_reached = True if certified >= certificate.certified_rows else None
+    is_reached = certified >= certificate.certified_rows or None
     yield Finding(
         f"{certificate.certified_rows:,} test rows keep their class (here: {certified:,}).",
         is_reached,
