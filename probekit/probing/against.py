@@ -47,6 +47,11 @@ def check_baseline(name: str, heads: Sequence[str], backbones: Sequence[str]) ->
             f"against (--against) must name a head or backbone of this probe; found {name!r}. "
             f"{nearest(name, [other for other in dict.fromkeys(names) if other])}"
         )
+    if set(heads) == {name}:
+        raise InputError(
+            f"against (--against) must leave heads to compare with it; found {name} alone. Add "
+            "another (--head)."
+        )
 
 
 def differences(cells: Sequence[Cell], baseline: str) -> tuple[Difference, ...]:

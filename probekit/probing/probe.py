@@ -74,6 +74,11 @@ def probe(
     for name in backbones:
         _check_view(name, settings)
     if against is not None:
+        if settings.rules is not None and not settings.rules.full:
+            raise InputError(
+                "against (--against) compares heads of all training rows; protocol "
+                f"{settings.protocol} fits few-shot heads alone. Leave one of the two out."
+            )
         heads = settings.heads or DEFAULT_HEADS["classes"]
         check_baseline(against, heads, [_title(name) for name in backbones])
     from probekit.cache import Cache

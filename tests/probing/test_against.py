@@ -112,3 +112,11 @@ def test_other_metrics_are_compared_too(make_clusters: Make, tmp_path: Path) -> 
 def test_a_baseline_that_no_cell_has_is_refused_at_once(make_clusters: Make) -> None:
     with pytest.raises(InputError, match=r"--against.*Did you mean ridge"):
         probe(make_clusters(60), heads=("ridge", "lda"), against="rigde")
+
+
+@pytest.mark.parametrize(
+    "options", [{"heads": "ridge"}, {"heads": "ridge", "protocol": "big-vision"}]
+)
+def test_a_baseline_alone_is_refused(options: dict[str, Any], make_clusters: Make) -> None:
+    with pytest.raises(InputError, match="--against"):
+        probe(make_clusters(60), against="ridge", **options)
