@@ -143,7 +143,8 @@ def measure(training: Training, method: str, progress: Progress = silent) -> dic
             after = references[BEFORE]
             cost: dict[str, Json] = {}
         else:
-            after, cost = _unlearned(training, removal, configured(method))
+            unlearner = training.completed(configured(method), progress)
+            after, cost = _unlearned(training, removal, unlearner)
         heads = {**references, AFTER: after}
         evaluation = evaluate_unlearning(heads, rows, loss=training.run.options.loss)
         values: dict[str, Json] = {

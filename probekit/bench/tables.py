@@ -201,7 +201,7 @@ def curvature_table(rows: Sequence[Row]) -> Table | None:
         if documents:
             names = list(documents[0])
             means = [fmean(document[name] for document in documents) for name in names]
-            lines.append((setting, *map(format_number, means)))
+            lines.append((setting, *map(_count, means)))
     note = (
         "A random vector says nothing of the directions of a removal; where the relative error is "
         "below 1/2, one step with the server's curvature is sure to help."

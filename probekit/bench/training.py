@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -23,7 +24,9 @@ from probekit.extraction import ExtractOptions
 from probekit.extraction.extract import extract_dataset, open_backbone
 from probekit.federated.state import State
 from probekit.federated.training.fedavg import FedAvg, Resume
+from probekit.files import write_bytes
 from probekit.heads import BaseHead, load_head
+from probekit.linear.stats import normalized
 from probekit.progress import Progress, silent
 from probekit.registry import nearest
 from probekit.runs.evaluate import minimum_of
@@ -32,12 +35,16 @@ from probekit.runs.rows import TRAINING, RunRows
 from probekit.runs.run import Run, RunData, head_of, single_thread
 from probekit.runs.train import train
 from probekit.runs.unlearn import removal_of
+from probekit.unlearning.methods.ferrari import Ferrari
 from probekit.unlearning.methods.retrain import Retrain
 from probekit.unlearning.removal import Need, Promise, Questions, Removal, Unlearner, unlearn
 
 ROWS_STREAM = 41
 TEST_STREAM = 44
 VALIDATION_SHARE = 0.1
+OF_TRIGGER = "trigger"
+"""As in `ferrari:directions=trigger`."""
+DIRECTIONS = 64
 
 
 class Subset:
@@ -217,15 +224,39 @@ class Training:
             training, clients, forgotten, data.test, triggered, self.setting.target
         )
 
+    def completed(self, method: Unlearner, progress: Progress = silent) -> Unlearner:
+        """Ferrari that asks for the trigger's directions gets them: what it adds to the embeddings
+        of some training pictures."""
+        if not isinstance(method, Ferrari) or method.directions != OF_TRIGGER:
+            return method
+        path = self.folder / "directions.npy"
+        if not path.is_file():
+            dataset = draw_rows(self.setting, self.seed)["train"]
+            some = Subset(dataset, np.arange(min(DIRECTIONS, len(dataset))))
+            triggered = TriggeredDataset(some, parse_trigger(self.setting.trigger))
+            parts = (("directions", triggered), ("clean", some))
+            normalize = self.run.options.normalize
+            rows = [
+                normalized(self._extracted(part, name, progress), normalize).to_numpy()
+                for name, part in parts
+            ]
+            content = io.BytesIO()
+            np.save(content, rows[0] - rows[1])
+            write_bytes(path, content.getvalue())
+        return replace(method, directions=str(path))
+
     def _triggered(self, progress: Progress) -> EmbeddingSet:
         """The test pictures with the trigger."""
         dataset = draw_rows(self.setting, self.seed)["test"]
         triggered = TriggeredDataset(dataset, parse_trigger(self.setting.trigger))
+        return self._extracted(triggered, "triggered", progress)
+
+    def _extracted(self, dataset: Dataset, name: str, progress: Progress) -> EmbeddingSet:
         backbone = open_backbone(self.setting.backbone, "image", ExtractOptions())
         extracted = extract_dataset(
-            triggered,
+            dataset,
             backbone,
-            name=f"bench-{self.folder.name}-triggered",
+            name=f"bench-{self.folder.name}-{name}",
             source=self.setting.data,
             cache=self.cache,
             progress=progress,

@@ -10,11 +10,13 @@ import pytest
 from huggingface_hub import constants
 from PIL import Image
 
+from probekit.backbones import load_backbone
 from probekit.bench.cells import Cell, Folders
 from probekit.bench.experiment import TUNING_SEED, Experiment, Setting, read_experiment
 from probekit.bench.run import read_rows
 from probekit.bench.tables import setting_table
 from probekit.bench.training import draw_rows
+from probekit.data.triggers import parse_trigger
 from probekit.errors import InputError, NotFoundError
 from tests.backbones.conftest import make_model, make_processor
 
@@ -90,7 +92,15 @@ def test_every_method_of_a_recipe_runs(
     paper = {line[0]: line[-2:] for line in table.rows if any(line[-2:])}
     assert paper.keys() == {
         *("retrain", "fedremoval", "cf", "flipping", "sga", "ew-sga", "pga", "federaser", "fused"),
+        "ferrari:directions=trigger",
     }
+    directions = np.load(folders.training(recipe, 0).folder / "directions.npy")
+    backbone = load_backbone(recipe.backbone, device="cpu")
+    picture = draw_rows(recipe, 0)["train"][3].content()
+    pictures = [parse_trigger(recipe.trigger)(picture), picture]
+    triggered, clean = backbone.encode([backbone.prepare(item) for item in pictures])
+    assert np.allclose(directions[3], triggered - clean, atol=1e-5)
+    assert np.abs(directions[3]).max() > 1e-2
 
 
 def test_the_rows_are_of_the_named_classes_and_no_test_row_is_trained_on(recipe: Setting) -> None:
