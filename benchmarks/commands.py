@@ -32,8 +32,8 @@ from safetensors.numpy import load_file, save_file
 
 from probekit.cache import Cache
 from probekit.embeddings import EmbeddingSet
+from probekit.federated.state import KeptStatistics
 from probekit.runs.run import Run
-from probekit.runs.unlearn import sums_of
 
 CLIENTS = 20
 CLASSES = 10
@@ -155,7 +155,9 @@ def beside_a_script() -> None:
         sums = work.folder / "sums"
         sums.mkdir()
         run = Run(work.run(CLIENTS), cache=work.folder / "cache")
-        for client, stats in sums_of(run.newest.state).items():
+        kept = run.newest.state.get(KeptStatistics)
+        assert kept is not None
+        for client, stats in kept.parts.items():
             tensors = {"gram": stats.gram, "moment": stats.moment}
             save_file(tensors, sums / f"{client}.safetensors")
         script = work.folder / "bare.py"
