@@ -122,8 +122,11 @@ def test_unknown_names_and_views_are_refused(name: str) -> None:
 
 
 @pytest.mark.slow
-def test_reviews_are_encoded_and_classified_as_by_a_plain_loop() -> None:
+def test_reviews_are_encoded_and_classified_as_by_a_plain_loop(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """The loop, which uses nothing of ours, is in the benchmark."""
+    monkeypatch.delenv("PROBEKIT_CACHE")  # sets are installed in the user's own cache
     try:
         read_dataset("packaged:imdb")
     except NotFoundError:
