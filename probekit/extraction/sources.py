@@ -81,8 +81,10 @@ def read_rows(
         options = options or ExtractOptions()
         parts = _encode_splits(source, backbone, cache, data, options, progress)
     else:
+        if isinstance(source, str | Path) and Path(source).expanduser().exists():
+            read_dataset(source, data or DataOptions())  # says so where it is none
         raise InputError(
-            f"{source} is a dataset and must be encoded: pass a backbone "
+            f"{_described(source)} must be encoded, or be vectors of shape (n, d): pass a backbone "
             "(-b packaged:efficientnet-lite0, -b open_clip:ViT-B-32/laion2b_s34b_b79k)."
         )
     if groups is not None:
@@ -129,7 +131,9 @@ def _without_erased(part: RowSplits, cache: Cache) -> RowSplits:
 def _with_group(rows: EmbeddingSet, groups: object) -> EmbeddingSet:
     values = texts(as_numpy(groups).tolist())
     if len(values) != len(rows):
-        raise InputError(f"groups must have a value for each of {len(rows)} rows: {len(values)}.")
+        raise InputError(
+            f"groups must have a value for each of {len(rows)} rows; found {len(values)}. Pass all."
+        )
     return replace(rows, columns={**rows.columns, "group": values})
 
 
@@ -201,6 +205,16 @@ def _mapping_in_memory(
                 return None
             sets[str(name)] = rows.train
     return _by_role((sets, ()), split) if sets else None
+
+
+def _described(source: object) -> str:
+    """A name as it was typed; of objects in memory their kind and shape."""
+    if isinstance(source, str | Path):
+        return str(source)
+    X = source[0] if isinstance(source, tuple) and source else source
+    shape = getattr(X, "shape", None)
+    kind = f"{getattr(X, 'dtype', '')} of shape {tuple(shape)}" if shape is not None else ""
+    return kind.strip() or f"Data of type {type(X).__name__}"
 
 
 def _not_found(text: str, cache: Cache) -> NotFoundError:

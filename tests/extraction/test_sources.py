@@ -135,6 +135,30 @@ def test_unknown_names_suggest_near_ones(cache: Cache, source: str, clue: str) -
         read_rows(vectors(0), cache=cache, test=source)
 
 
+@pytest.mark.parametrize(
+    ("source", "shown"),
+    [
+        ((np.arange(9.0), np.arange(9)), "float64 of shape (9,) "),
+        ((np.zeros((9, 1, 4)), np.arange(9)), "(9, 1, 4)"),
+        (np.zeros((9, 4), complex), "complex128"),
+        (None, "NoneType"),
+        ([], "list"),
+    ],
+)
+def test_what_are_no_vectors_is_described(cache: Cache, source: object, shown: str) -> None:
+    with pytest.raises(InputError) as error:
+        read_rows(source, cache=cache)
+    assert shown in str(error.value)
+    assert "(n, d)" in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_a_pickle_is_no_dataset_to_be_encoded(cache: Cache, tmp_path: Path) -> None:
+    (tmp_path / "rows.pkl").write_bytes(b"")
+    with pytest.raises(InputError, match=r"tables, npz.*rows\.pkl.*import"):
+        read_rows(str(tmp_path / "rows.pkl"), cache=cache)
+
+
 def test_a_dataset_without_a_backbone_names_the_flag(cache: Cache, photos: Path) -> None:
     with pytest.raises(InputError, match="-b"):
         read_rows(str(photos), cache=cache)
