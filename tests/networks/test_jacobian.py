@@ -104,7 +104,7 @@ def test_products_are_those_of_the_dense_jacobian(name: str, linearize: bool) ->
     assert near(outputs.lengths(case.params, case.cotangent), lengths)
 
 
-@pytest.mark.parametrize("name", ["residual", "gru", "mlp:5-4"])
+@pytest.mark.parametrize("name", ["residual", "attention", "encoder", "gru", "tied", "mlp:5-4"])
 def test_gradients_and_curvature_are_those_of_the_dense_jacobian(name: str) -> None:
     case = problem(name, loss=CrossEntropy())
     rows = replace(case.rows, weights=case.weights)
