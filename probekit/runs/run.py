@@ -30,7 +30,7 @@ from probekit.objective import Model, Squares
 from probekit.progress import Progress, silent
 from probekit.records import dump, record_name
 from probekit.runs import layout
-from probekit.runs.layout import AnyEvent, Commitment, Description, Erased
+from probekit.runs.layout import AnyEvent, Commitment, Description, Erased, Unlearned
 from probekit.runs.rows import (
     SERVER,
     TEST,
@@ -113,6 +113,13 @@ class StoredState:
     def forgotten(self) -> Mask:
         """Which of all rows are forgotten."""
         return layout.forgotten(self.all_rows, self.events)
+
+    @property
+    def clients(self) -> set[str]:
+        """The names of all clients that the run has or had."""
+        requests = [event for event in self.events if isinstance(event, Unlearned)]
+        forgotten = {name for event in requests for name in event.clients}
+        return {*self.all_rows.clients, *forgotten} - {""}
 
     @cached_property
     def state(self) -> State:

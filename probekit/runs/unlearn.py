@@ -189,7 +189,6 @@ def removal_of(run: Run, clients: Collection[str], progress: Progress = silent) 
         )
     retained = rows.take(~leaving & ~stored.forgotten)
     data = RunData.of(retained, stored.description, run.cache)
-    data = replace(data, classes=retained.classes)
     request = Unlearning(run, clients=tuple(clients))
     return _removal(request, rows.take(leaving), data, progress)
 
@@ -259,9 +258,7 @@ def _check_pretraining(forgotten: RunRows, stored: StoredState) -> None:
 
 
 def _check_clients(clients: Collection[str], stored: StoredState) -> None:
-    requests = [event for event in stored.events if isinstance(event, Unlearned)]
-    before = {name for event in requests for name in event.clients}
-    names = {*stored.all_rows.clients, *before} - {""}
+    names = stored.clients
     for name in clients:
         if name not in names:
             remaining = sorted(stored.rows.counts())
