@@ -34,7 +34,7 @@ def erase(
         run,
         cache=output.open_cache(during_erasure=True),
         clients=client or (),
-        samples=[name for text in sample or () for name in listed_ids(text)],
+        samples=listed_ids(sample),
         where=where,
         gone=gone or (),
         dry_run=dry_run,

@@ -39,7 +39,7 @@ def summarize(
 
     path = out.expanduser()
     embeddings = output.open_cache().open(rows)
-    absent = [name for text in without or () for name in listed_ids(text)]
+    absent = listed_ids(without)
     if absent:
         embeddings = embeddings.without(full_ids(absent, embeddings))
     file = summarize(

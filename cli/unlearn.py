@@ -34,7 +34,7 @@ def unlearn(
     opened = Run(run, cache=output.open_cache())
     done = opened.unlearn(
         client=client or (),
-        sample=[name for text in sample or () for name in listed_ids(text)],
+        sample=listed_ids(sample),
         where=where,
         method=method,
         dry_run=dry_run,
@@ -70,14 +70,18 @@ def unlearn(
     output.result(done.to_dict())
 
 
-def listed_ids(text: str) -> list[str]:
+def listed_ids(texts: list[str] | None) -> list[str]:
     """The ids in @FILE, one a line; any other text as it is."""
-    if not text.startswith("@"):
-        return [text]
     from probekit.errors import NotFoundError
     from probekit.files import read_limited
 
-    path = Path(text[1:]).expanduser()
-    if not path.is_file():
-        raise NotFoundError(f"No file {path} with ids of samples. Check the path.")
-    return read_limited(path, MAX_LIST_BYTES).decode(errors="replace").split()
+    ids = []
+    for text in texts or ():
+        path = Path(text.removeprefix("@")).expanduser()
+        if not text.startswith("@"):
+            ids.append(text)
+        elif path.is_file():
+            ids += read_limited(path, MAX_LIST_BYTES).decode(errors="replace").split()
+        else:
+            raise NotFoundError(f"No file {path} with ids of samples. Check the path.")
+    return ids
