@@ -78,7 +78,8 @@ def new_file(target: Path) -> Iterator[IO[bytes]]:
     folder = target.parent
     with storage_errors(folder):
         make_folder(folder)
-        aside = folder / f"{ASIDE}{os.getpid()}-{secrets.token_hex(4)}"
+        prefix = f"{target.name}-" if target.name.startswith(ASIDE) else ASIDE
+        aside = folder / f"{prefix}{os.getpid()}-{secrets.token_hex(4)}"
         mode = 0o600 | folder.stat().st_mode & 0o066
         try:
             with os.fdopen(

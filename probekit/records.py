@@ -30,6 +30,7 @@ from safetensors.numpy import load as load_tensors
 from safetensors.numpy import save as save_tensors
 
 from probekit.errors import InputError, WireError
+from probekit.registry import TRAINERS
 
 MAX_HEADER = 1 << 18
 MAX_DEPTH = 32
@@ -41,8 +42,11 @@ Tree = Any
 Tensor = NDArray[Any]
 
 _classes: dict[str, type] = {}
-_modules = dict.fromkeys(("model/network", "model/linearized-network"), "probekit.networks.network")
-"""What is imported where one of these is read: torch, for others in vain."""
+_modules = {
+    **dict.fromkeys(("model/network", "model/linearized-network"), "probekit.networks.network"),
+    **{f"trainer/{name}": path.partition(":")[0] for name, path in TRAINERS.built_in.items()},
+}
+"""What is imported where one of these is read, and not before."""
 _names: dict[type, str] = {}
 
 
@@ -97,7 +101,14 @@ def parse(data: bytes, kind: type[T], *, max_bytes: int) -> T:
         tensors = load_tensors(data)
         header = msgspec.json.decode(data[8 : 8 + size])
         tree = msgspec.json.decode(header["__metadata__"]["record"])
-    except (SafetensorError, ValueError, KeyError, OverflowError, RecursionError) as error:
+    except (
+        SafetensorError,
+        ValueError,
+        LookupError,
+        TypeError,
+        OverflowError,
+        RecursionError,
+    ) as error:
         raise WireError("a record in the format of safetensors", repr(error)) from error
     value: T = _Decoder(tensors).value(tree, kind, 0)
     return value

@@ -147,7 +147,7 @@ def test_the_wheel_holds_our_packages_and_nothing_else(tmp_path: Path) -> None:
         f"probekit/{prefix}{path.relative_to(ROOT / folder)}"
         for folder, prefix in (("probekit", ""), ("cli", "cli/"), ("cache", "cache/"))
         for path in (ROOT / folder).rglob("*.*")
-        if path.suffix in (".py", ".j2")
+        if path.suffix in (".py", ".j2", ".toml", ".json")
     }
     assert set(installed) == expected | {"probekit/py.typed"}
 

@@ -260,6 +260,16 @@ def test_every_tensor_is_checked(change: dict[str, object]) -> None:
         assert read_or_wire_error(join(header, tree, body)), name
 
 
+@pytest.mark.parametrize("metadata", [None, [], "record", {"record": None}], ids=str)
+def test_metadata_of_another_type_is_refused(metadata: object) -> None:
+    data = dump(EXAMPLE)
+    size = int.from_bytes(data[:8], "little")
+    header = json.loads(data[8 : 8 + size]) | {"__metadata__": metadata}
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    assert read_or_wire_error(len(text).to_bytes(8, "little") + text + data[8 + size :])
+
+
 def test_tensors_lie_one_after_the_other() -> None:
     """Neither gaps nor shared bytes: what is read is no larger than what was sent."""
     for shift in (-8, 8):

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,6 +19,7 @@ from probekit.federated.state import KeptGradients, KeptStatistics, choose_ridge
 from probekit.federated.training.closed_form import ClosedForm
 from probekit.linear.ridge import INTERCEPTS, Gcv, Intercept, InverseC
 from probekit.linear.stats import SufficientStats
+from probekit.records import dump
 from tests.federated.examples import design, divided, federation
 from tests.oracles import gcv_error, one_hot, random_set, relative_error, ridge_by_lstsq
 
@@ -148,3 +152,17 @@ def test_rows_that_are_not_finite_name_their_client() -> None:
     with pytest.raises(MissingClients) as caught:
         ClosedForm().train(federation({**clients, "c": replace(clients["c"], rows=bad)}), ridge=0.1)
     assert caught.value.reasons.keys() == {"c"}
+
+
+def test_a_state_is_read_where_its_trainer_was_not_imported(tmp_path: Path) -> None:
+    path = tmp_path / "state"
+    path.write_bytes(dump(ClosedForm().train(federation(divided((20, 30))), ridge=0.1)))
+    code = (
+        "import sys; from pathlib import Path; from probekit.federated.state import State;"
+        "from probekit.records import parse; before = set(sys.modules);"
+        "print(parse(Path(sys.argv[1]).read_bytes(), State, max_bytes=1 << 30).trainer);"
+        "assert 'probekit.federated.training.closed_form' not in before"
+    )
+    command = [sys.executable, "-c", code, str(path)]
+    printed = subprocess.run(command, text=True, capture_output=True, check=True).stdout
+    assert printed.startswith("ClosedForm")
