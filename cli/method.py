@@ -6,7 +6,7 @@ from pathlib import Path
 
 import typer
 
-from probekit.cli.options import expand_flags, flag
+from probekit.cli.options import CodeFlags, expand_flags, flag
 from probekit.cli.output import CacheOutput
 
 app = typer.Typer(help="List the ways to forget, and what each needs.", no_args_is_help=True)
@@ -27,6 +27,7 @@ def ls(
     run: Path | None = flag("Folder of a run: what it lacks, and what would be asked."),
     client: str | None = flag("The client that would leave (default: the first)."),
     *,
+    code: CodeFlags,
     output: CacheOutput,
 ) -> None:
     """Print the five properties by which the paper compares methods, from what each needs.

@@ -166,6 +166,7 @@ def test_own_code_runs_where_the_command_asks_for_it(
     for arguments in (
         ("unlearn", own, "--client", "3"),
         ("evaluate", own),
+        ("method", "ls", "--run", own),
         ("predict", head, "packaged:digits", "--split", "test", "--limit", "5"),
     ):
         in_another_process()
