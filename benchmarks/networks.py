@@ -149,7 +149,7 @@ def measure_resnet() -> None:
         )  # fmt: skip
         measure_command(
             "resnet18: unlearn", "unlearn", "run", "--client", "1", "--method", "fedremoval",
-            folder=folder,
+            "--network", RESNET, folder=folder,
         )  # fmt: skip
 
 
