@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from _measure import finish, memory, report
 from numpy.typing import NDArray
 from scipy.optimize import OptimizeResult, minimize
 from sklearn._loss import HalfBinomialLoss, HalfMultinomialLoss
@@ -28,7 +29,6 @@ from sklearn.datasets import load_digits
 from sklearn.linear_model._linear_loss import LinearModelLoss
 from threadpoolctl import threadpool_limits
 
-from benchmarks._measure import finish, memory, report
 from probekit.linear.logistic import CS, LogisticFit, fit_path
 
 GAP = 1e-6
