@@ -18,7 +18,7 @@ demo: $(READY)  ## the main job on an embedded default
 	@$(BIN)/probekit demo .demo --cache .demo/cache
 
 test: $(READY)  ## the default tests
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile -q
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -q
 
 test-slow: $(READY)  ## the tests that guard a promise but take long
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -q -m slow

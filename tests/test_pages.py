@@ -31,7 +31,10 @@ def snippets(page: Path, language: str) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+SHELL = [PAGES[0], *(pytest.param(page, marks=pytest.mark.slow) for page in PAGES[1:])]
+
+
+@pytest.mark.parametrize("page", SHELL, ids=[page.name for page in PAGES])
 def test_shell_snippets_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:/usr/bin:/bin")
     for code in snippets(page, "bash"):

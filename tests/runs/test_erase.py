@@ -208,7 +208,7 @@ def kill_everywhere(template: Place, root: Path, steps: range) -> int:
     raise AssertionError(f"an erasure has more than {max(steps)} steps")
 
 
-@pytest.mark.parametrize(("kind", "every"), [("ridge", 3), ("network", 41)])
+@pytest.mark.parametrize(("kind", "every"), [("ridge", 11), ("network", 41)])
 def test_killed_erasures_are_finished_by_the_same_command(
     templates: Callable[[str], Place], tmp_path: Path, kind: str, every: int
 ) -> None:

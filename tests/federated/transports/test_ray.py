@@ -64,7 +64,7 @@ def test_sums_answer_for_a_client_without_rows(ray_cluster: None) -> None:
         ("raise", "refused"),
         ("refuse", "refused"),
         ("die", "gone"),
-        ("late", "late"),
+        pytest.param("late", "late", marks=pytest.mark.slow),
     ],
 )
 def test_what_one_client_does_is_its_own(
