@@ -28,7 +28,8 @@ def import_(
 ) -> None:
     """Keep vectors that exist already, for `probe` and all other commands.
 
-    The rows' order is that of the file; splits are kept as NAME-train, NAME-test, and so on.
+    The rows' order is that of the file; splits are kept as NAME-train, NAME-test, and
+    so on, and `probe NAME` finds them.
 
     probekit import tiles/ --labels slides.csv --join slide_id --pool mean
 

@@ -13,7 +13,7 @@ from probekit.cache import Cache
 from probekit.cache.erasure import without_erased
 from probekit.data import DataOptions, read_dataset
 from probekit.data.packaged import NAMES
-from probekit.data.splits import choose_split, split_role
+from probekit.data.splits import choose_split, sort_splits, split_role
 from probekit.embeddings import EmbeddingSet, as_numpy
 from probekit.errors import InputError, NotFoundError
 from probekit.extraction.extract import (
@@ -115,7 +115,8 @@ def is_encoded(source: object, cache: Cache) -> bool:
     if not isinstance(source, str | Path):
         return True
     path = Path(source).expanduser()
-    return str(source) in cache or (path.exists() and is_vector_file(path))
+    is_cached = str(source) in cache or bool(_split_names(str(source), cache))
+    return is_cached or (path.exists() and is_vector_file(path))
 
 
 def _without_erased(part: RowSplits, cache: Cache) -> RowSplits:
@@ -160,17 +161,34 @@ def _encoded_rows(
     else:
         title = str(source)
         path = Path(title).expanduser()
-        rows = None
-        if title in cache:
-            stored = cache.open(title)
-            rows = RowSplits(stored, notes=(f"{title}: a cached set ({stored.source}).",))
-        elif is_vector_file(path) and (backbone is None or path.suffix.lower() not in AMBIGUOUS):
+        rows = _cached_rows(title, cache, split)
+        may_be_vectors = backbone is None or path.suffix.lower() not in AMBIGUOUS
+        if rows is None and may_be_vectors and is_vector_file(path):
             rows = _by_role(read_vectors(path, vectors), split)
-        elif not path.exists() and title.partition(":")[0] not in DATASETS.names():
+        elif rows is None and not path.exists() and title.partition(":")[0] not in DATASETS.names():
             raise _not_found(title, cache)
     if rows is not None and backbone is not None:
         raise InputError(f"{title}: encoded already, a backbone cannot be applied. Drop -b.")
     return rows
+
+
+def _cached_rows(title: str, cache: Cache, split: str | None) -> RowSplits | None:
+    """The cached set of this name, or those of its splits, as `import` keeps them."""
+    if title in cache:
+        stored = cache.open(title)
+        return RowSplits(stored, notes=(f"{title}: a cached set ({stored.source}).",))
+    names = _split_names(title, cache)
+    if not names:
+        return None
+    note = f"{title}: the cached sets {', '.join(names.values())}."
+    return _by_role(({name: cache.open(names[name]) for name in names}, (note,)), split)
+
+
+def _split_names(title: str, cache: Cache) -> dict[str, str]:
+    """The cached sets TITLE-train, TITLE-test, and so on, by split; training first."""
+    prefix = f"{title}-"
+    names = {name.removeprefix(prefix): name for name in cache.names() if name.startswith(prefix)}
+    return {split: names[split] for split in sort_splits(names) if split_role(split)}
 
 
 def _rows_in_memory(source: object) -> RowSplits | None:

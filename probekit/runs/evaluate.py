@@ -100,7 +100,9 @@ def evaluate_run(
     with single_thread():
         heads = run_heads(run, notes, progress)
         test = partition.test if data == OWN_TEST else _read_test(run, data, reading, progress)
-        poison, triggered = _read_triggered(run, reading, notes, progress)
+        own_rows = partition.test
+        limit = None if own_rows is None else len(own_rows)
+        poison, triggered = _read_triggered(run, reading, limit, notes, progress)
         count = len(training)
         client_rows = np.split(
             np.arange(count),
@@ -191,9 +193,12 @@ def _read_test(
 
 
 def _read_triggered(
-    run: Run, reading: Mapping[str, Any], notes: list[str], progress: Progress
+    run: Run, reading: Mapping[str, Any], limit: int | None, notes: list[str], progress: Progress
 ) -> tuple[Poison | None, EmbeddingSet | None]:
-    """How the run was poisoned, and the test pictures of its data with that trigger."""
+    """How the run was poisoned, and the test pictures of its data with that trigger.
+
+    limit: the first of them, as many as the run has test rows (`train --limit`).
+    """
     texts = [event.poison for event in run.newest.events if isinstance(event, Trained)]
     if texts[0] is None:
         return None, None
@@ -202,6 +207,7 @@ def _read_triggered(
     data = reading.get("data") or DataOptions()
     options = reading.get("options") or ExtractOptions(dtype=description.read_encoding().dtype)
     try:
+        data = replace(data, limit=data.limit or limit)
         splits = read_dataset(description.source, data).by_name
         split = choose_split(list(splits), "test")
         dataset = TriggeredDataset(splits[split], parse_trigger(poison.trigger))
@@ -209,7 +215,8 @@ def _read_triggered(
     except (NotFoundError, OfflineError, InputError) as error:
         notes.append(f"The backdoor cannot be evaluated: {error}")
         return poison, None
-    name = set_name(f"{description.source}-{poison.trigger}", split, backbone.name)
+    name = f"{description.source}-{poison.trigger}"
+    name = set_name(name, split, backbone.name, limit=data.limit)
     extracted = extract_dataset(
         dataset,
         backbone,

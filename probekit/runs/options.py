@@ -28,6 +28,7 @@ from probekit.linear.ridge import (
     check_ridge,
 )
 from probekit.objective import CrossEntropy, Loss, Squares
+from probekit.records import record_name
 from probekit.registry import TRAINERS, configured, nearest
 
 if TYPE_CHECKING:
@@ -255,6 +256,16 @@ class TrainOptions:
         if isinstance(self.ridge, str):
             return HeldOut() if self.head == "logistic" else Gcv()
         return self.ridge
+
+    @property
+    def ridge_origin(self) -> str:
+        """Where the ridge comes from, in a word or two: `gcv`, `as given`."""
+        setting = self.setting()
+        if not isinstance(setting, int | float):
+            return record_name(setting).removeprefix("ridge/")
+        if self.ridge not in AUTO:
+            return "as given"
+        return self.preset or "default"
 
     @property
     def chosen_intercept(self) -> Intercept:

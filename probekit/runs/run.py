@@ -404,10 +404,11 @@ class Run:
         """The newest state in a few lines."""
         newest = self.newest
         accuracy = self.accuracy()
-        setting = self.options.setting()
-        rule = "as given" if isinstance(setting, float) else record_name(setting)
-        rule = rule.removeprefix("ridge/")
-        lines = [f"ridge: {newest.ridge:.4g} ({rule}), intercept {self.options.chosen_intercept}"]
+        options = self.options
+        lines = [
+            f"ridge: {newest.ridge:.4g} ({options.ridge_origin}), "
+            f"intercept {options.chosen_intercept}"
+        ]
         event = newest.events[-1]
         if not isinstance(event, Erased):
             cost = event.cost

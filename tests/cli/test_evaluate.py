@@ -72,6 +72,17 @@ def test_the_backdoor_is_there_before_and_gone_after(command: Command, folder: P
     assert sum(client["rows"] for client in clients.values()) == 1400
 
 
+def test_a_limit_of_the_run_is_that_of_the_triggered_pictures(
+    command: Command, folder: Path
+) -> None:
+    limited = str(folder / "limited")
+    data = ["packaged:digits", "-b", "pixels:8", "--clients", "5", "--limit", "300"]
+    command("train", *data, "--poison", POISON, "--run", limited)
+    document = command("evaluate", limited)
+    assert document["test_rows"] == 300
+    assert document["heads"]["before"]["backdoor_all"]["count"] == 300
+
+
 def test_a_run_that_only_trained_has_no_retrained_head(command: Command, folder: Path) -> None:
     document = command("evaluate", str(folder / "poisoned"))
     assert list(document["heads"]) == ["before", "minimum"]

@@ -13,7 +13,7 @@ from probekit.cache import Cache
 from probekit.data import DataOptions
 from probekit.embeddings import EmbeddingSet
 from probekit.errors import InputError, NotFoundError
-from probekit.extraction.sources import RowSplits, read_rows
+from probekit.extraction.sources import RowSplits, is_encoded, read_rows
 from tests.extraction.samples import GridBackbone, picture
 
 
@@ -81,6 +81,22 @@ def test_cached_sets_come_first(
     assert any("cached" in note for note in splits.notes)
     with pytest.raises(InputError, match="-b"):
         read_rows("mine", cache=cache, backbone="pixels")
+
+
+def test_the_cached_splits_of_a_name_are_its_splits(cache: Cache) -> None:
+    for number, name in enumerate(("mine-test", "mine-train", "mine-again")):
+        X, labels = vectors(number)
+        cache.save(name, EmbeddingSet.from_numpy(X, labels))
+    assert is_encoded("mine", cache)
+    (splits,) = read_rows("mine", cache=cache)
+    assert splits.test is not None
+    np.testing.assert_array_equal(splits.train.to_numpy(), vectors(1)[0])
+    np.testing.assert_array_equal(splits.test.to_numpy(), vectors(0)[0])
+    assert splits.notes == ("mine: the cached sets mine-train, mine-test.",)
+    (alone,) = read_rows("mine", cache=cache, data=DataOptions(split="test"))
+    assert (len(alone.train), alone.test) == (6, None)
+    with pytest.raises(NotFoundError):
+        read_rows("min", cache=cache)
 
 
 def test_vector_files_are_read_directly(cache: Cache, tmp_path: Path) -> None:

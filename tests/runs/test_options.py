@@ -57,6 +57,19 @@ def test_fedavg_is_written_with_its_options() -> None:
     assert TrainOptions(method="fedavg:steps=5", ridge=0.1).trainer().plan.epochs is None  # type: ignore[attr-defined]
 
 
+@pytest.mark.parametrize(
+    ("options", "origin"),
+    [
+        ({}, "gcv"),
+        ({"ridge": 0.1}, "as given"),
+        ({"network": "mlp"}, "default"),
+        ({"preset": "f2l2-paper"}, "f2l2-paper"),
+    ],
+)
+def test_the_origin_of_a_ridge_is_said(options: dict[str, Any], origin: str) -> None:
+    assert TrainOptions(**options).ridge_origin == origin
+
+
 def test_a_preset_sets_trainer_ridge_and_intercept() -> None:
     options = TrainOptions(preset="f2l2-paper", keep="nothing")
     paper = preset("f2l2-paper")
