@@ -23,9 +23,11 @@ from probekit.evaluation.unlearning import BEFORE, MINIMUM, RETRAINED, Unlearnin
 from probekit.extraction import ExtractOptions
 from probekit.extraction.extract import extract_dataset, open_backbone
 from probekit.federated.state import State
+from probekit.federated.training.cg import ConjugateGradients
 from probekit.federated.training.fedavg import FedAvg, Resume
 from probekit.files import write_bytes
 from probekit.heads import BaseHead, load_head
+from probekit.linear.model import LinearModel
 from probekit.linear.stats import normalized
 from probekit.progress import Progress, silent
 from probekit.registry import nearest
@@ -45,6 +47,9 @@ VALIDATION_SHARE = 0.1
 OF_TRIGGER = "trigger"
 """As in `ferrari:directions=trigger`."""
 DIRECTIONS = 64
+NETWORK_PRODUCTS = 100_000
+NETWORK_TOLERANCE = 1e-3
+"""Distances from a linearized network's minimum are printed to three digits."""
 
 
 class Subset:
@@ -205,10 +210,20 @@ class Training:
                 method = ResumedRetraining(removal.state.trainer, saved)
             state = unlearn(method, removal)
         elif removal.state.model.is_linear and removal.state.ridge:
-            state = minimum_of(removal.retained, removal.ridge_choice.value, progress)
+            state = self._minimum(removal, progress)
         if state is not None:
             self.head(state).save(self.folder / name)
         saved.remove()
+
+    def _minimum(self, removal: Removal, progress: Progress) -> State:
+        """Over the retained rows; of a linearized network from the retrained head on."""
+        ridge = removal.ridge_choice.value
+        if isinstance(removal.state.model, LinearModel):
+            return minimum_of(removal.retained, ridge, progress)
+        trainer = ConjugateGradients(NETWORK_PRODUCTS, NETWORK_TOLERANCE)
+        start = self.references[RETRAINED].params
+        params = trainer.minimize(removal.retained, start, ridge=ridge, progress=progress)
+        return replace(removal.state, params=params)
 
     def rows(self, progress: Progress = silent) -> UnlearningRows:
         """What heads are evaluated on."""
