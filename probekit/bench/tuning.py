@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from probekit.arrays import Json
 
 GRIDS: dict[str, tuple[str, ...]] = {
-    "cf": ("rounds=5", "rounds=10", "rounds=30", "rounds=40", "rounds=60"),
+    "cf": ("rounds=40", "rounds=10", "rounds=5", "rounds=30", "rounds=60"),
     "ew-sga": (
         *("strength=1.05", "strength=2", "strength=4"),
         *("strength=2,max-norm=0.3", "strength=4,max-norm=0.3"),
