@@ -147,8 +147,12 @@ def _compute(folders: Folders, cell: Cell) -> None:
 
 @contextmanager
 def worker_processes(jobs: int, progress: Progress = silent) -> Iterator[Each]:
-    """A function that applies another to items, in processes of one thread that die with this."""
+    """A function that applies another to items, in processes of one thread that die with this.
+
+    An interrupted one ends them at once: what they compute may take an hour.
+    """
     context = multiprocessing.get_context("spawn")
+    others = multiprocessing.active_children()
     threads = {name: os.environ.get(name) for name in THREADS}
     os.environ.update(dict.fromkeys(THREADS, "1"))  # read when a process starts
     try:
@@ -169,6 +173,9 @@ def worker_processes(jobs: int, progress: Progress = silent) -> Iterator[Each]:
                         progress(Step(stage, done, len(items), f"{minutes:.0f} min"))
                 except BaseException:
                     pool.shutdown(wait=False, cancel_futures=True)
+                    for process in multiprocessing.active_children():
+                        if process not in others:
+                            process.terminate()
                     raise
 
             yield each

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import re
 import shutil
@@ -272,6 +273,22 @@ def test_a_long_stage_says_that_it_goes_on(monkeypatch: pytest.MonkeyPatch) -> N
     assert counts[:3] == [0, 0, 0]
     assert counts == sorted(counts)
     assert steps[-1] == Step("naps", 2, 2, "0 min")
+
+
+def test_an_interrupt_does_not_wait_for_what_is_computed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(running, "HEARTBEAT", 0.2)
+
+    def interrupt(step: Step) -> None:
+        raise KeyboardInterrupt
+
+    with (
+        pytest.raises(KeyboardInterrupt),
+        running.worker_processes(1, interrupt) as each,
+    ):
+        each(time.sleep, [3600.0], "naps")
+    for process in multiprocessing.active_children():
+        process.join(60)
+        assert process.exitcode is not None
 
 
 @pytest.mark.slow
