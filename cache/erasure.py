@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from probekit import files
 from probekit.arrays import Ids, stack_ids
 from probekit.cache.rows import IdIndex
-from probekit.cache.sets import assemble, read_ids, write_columns
+from probekit.cache.sets import SetDescription, assemble, read_ids, write_columns
 from probekit.cache.store import INTENT, Cache
 from probekit.cache.tensors import SUFFIX
 from probekit.embeddings import EmbeddingSet
@@ -109,7 +109,7 @@ class Tombstones:
         return IdIndex([self.marks])
 
     def __contains__(self, sample_id: bytes) -> bool:
-        return bool(len(self.marks)) and bool(self.holds(stack_ids([sample_id]))[0])
+        return bool(self.holds(stack_ids([sample_id]))[0])
 
     def of(self, ids: Ids) -> Self:
         """Those of these samples too, in an order that says nothing."""
@@ -154,16 +154,10 @@ def _remove_from_set(cache: Cache, name: str, erased: IdIndex) -> None:
     if not len(retained):
         files.remove_files([cache.set_path(name)])
         return
-    column = np.broadcast_to(np.uint8(0), (description.rows, 1))
-    rows = assemble(description, path, column)
-    part = _without_lost_classes(rows, rows.take(retained))
-    changed = replace(
-        description,
-        digest=part.digest,
-        columns=write_columns(cache.root / "columns", part),
-        rows=len(part),
-        class_names=part.class_names,
-    )
+    before = assemble(description, path)
+    after = _without_lost_classes(before, before.take(retained))
+    columns = write_columns(cache.root / "columns", after)
+    changed = SetDescription.of(replace(after, skipped=before.skipped), columns)
     files.write_json(cache.set_path(name), asdict(changed))
 
 

@@ -117,9 +117,11 @@ class StoredColumns(Mapping[str, Texts]):
         return self._decoded[name]
 
 
-def assemble(description: SetDescription, path: Path, rows: Rows) -> EmbeddingSet:
-    """The set that a description and a file of columns stand for."""
+def assemble(description: SetDescription, path: Path, rows: Rows | None = None) -> EmbeddingSet:
+    """The set that a description and a file of columns stand for; zeros stand for absent rows."""
     tensors = map_tensors(path)[0]
+    if rows is None:
+        rows = np.broadcast_to(np.uint8(0), (description.rows, description.width))
     try:
         return EmbeddingSet(
             rows=rows,

@@ -17,13 +17,7 @@ from probekit import files
 from probekit.arrays import canonical_json
 from probekit.cache.entry import WORK, Entry
 from probekit.cache.memo import Memo
-from probekit.cache.sets import (
-    NAME,
-    SetDescription,
-    assemble,
-    read_ids,
-    write_columns,
-)
+from probekit.cache.sets import NAME, SetDescription, assemble, read_ids, write_columns
 from probekit.cache.tensors import DIGEST, REPAIR, SUFFIX
 from probekit.embeddings import EmbeddingSet, Encoding
 from probekit.errors import CacheError, InputError, NotFoundError, StorageError
