@@ -25,7 +25,16 @@ from probekit.registry import configured
 Each = Callable[[Callable[[Any], object], Sequence[object], str], None]
 HEARTBEAT = 10.0
 """Seconds after which a stage says that it goes on."""
-THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+KEPT_BYTES = str(1 << 30)
+WORKER_ENVIRONMENT = {
+    "OMP_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+    "MKL_NUM_THREADS": "1",
+    "MALLOC_MMAP_THRESHOLD_": KEPT_BYTES,
+    "MALLOC_TRIM_THRESHOLD_": KEPT_BYTES,
+}
+"""One thread; glibc keeps freed blocks, as in the command: clearing new ones takes networks as long
+as their arithmetic."""
 
 
 @dataclass(frozen=True)
@@ -153,8 +162,8 @@ def worker_processes(jobs: int, progress: Progress = silent) -> Iterator[Each]:
     """
     context = multiprocessing.get_context("spawn")
     others = multiprocessing.active_children()
-    threads = {name: os.environ.get(name) for name in THREADS}
-    os.environ.update(dict.fromkeys(THREADS, "1"))  # read when a process starts
+    before = {name: os.environ.get(name) for name in WORKER_ENVIRONMENT}
+    os.environ.update(WORKER_ENVIRONMENT)  # read when a process starts
     try:
         with ProcessPoolExecutor(jobs, context, start_worker, (os.getpid(),)) as pool:
 
@@ -180,7 +189,7 @@ def worker_processes(jobs: int, progress: Progress = silent) -> Iterator[Each]:
 
             yield each
     finally:
-        for name, value in threads.items():
+        for name, value in before.items():
             if value is None:
                 del os.environ[name]
             else:
