@@ -41,6 +41,7 @@ class Setting(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     methods: names with options, as `unlearn --method` takes them.
     curvature: also compare the server's curvature with that of the retained rows.
     cost: also what a product with either of them costs.
+    minimum: distances to the minimum too; of a large network it takes longer than all else.
     shadows: how many trainings on random halves of the rows attack membership; 0: no attack.
     published: the paper's table to stand beside ("full_parameter.mnist").
     """
@@ -60,6 +61,7 @@ class Setting(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     shadows: int = 0
     curvature: bool = False
     cost: bool = False
+    minimum: bool = True
     published: str = ""
 
     def __post_init__(self) -> None:
@@ -107,6 +109,8 @@ class Setting(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
         for name in ("classes", "test_share"):
             if not values[name]:
                 del values[name]
+        if self.minimum:
+            del values["minimum"]
         return {**values, "seed": seed}
 
 

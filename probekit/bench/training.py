@@ -48,8 +48,8 @@ OF_TRIGGER = "trigger"
 """As in `ferrari:directions=trigger`."""
 DIRECTIONS = 64
 NETWORK_PRODUCTS = 100_000
-NETWORK_TOLERANCE = 1e-3
-"""Distances from a linearized network's minimum are printed to three digits."""
+NETWORK_TOLERANCE = 1e-2
+"""Bounds the relative error of a linearized network's minimum; on MNIST it was below 1e-3."""
 
 
 class Subset:
@@ -209,7 +209,7 @@ class Training:
             if isinstance(removal.state.trainer, FedAvg):
                 method = ResumedRetraining(removal.state.trainer, saved)
             state = unlearn(method, removal)
-        elif removal.state.model.is_linear and removal.state.ridge:
+        elif self.setting.minimum and removal.state.model.is_linear and removal.state.ridge:
             state = self._minimum(removal, progress)
         if state is not None:
             self.head(state).save(self.folder / name)
