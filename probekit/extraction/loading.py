@@ -47,23 +47,20 @@ class Preparation:
     def __call__(self, index: int) -> Prepared:
         prepared = Prepared(index)
         try:
-            self._read(prepared)
+            content = self.dataset[index].content()
+            prepared.id = sample_id(content)
+            if self.is_cached(prepared.id):
+                return prepared
+            if self.dataset.kind == "image":
+                if self.window is None:
+                    prepared.gray_level = highest_level(content)
+                content = to_rgb(content, self.window)
+            prepared.content = self.prepare(content)
         except SampleError as error:
             prepared.error = str(error)
         except Exception as error:  # whatever a decoder raises concerns this sample alone
             prepared.error = f"{type(error).__name__}: {error}"
         return prepared
-
-    def _read(self, prepared: Prepared) -> None:
-        content = self.dataset[prepared.index].content()
-        prepared.id = sample_id(content)
-        if self.is_cached(prepared.id):
-            return
-        if self.dataset.kind == "image":
-            if self.window is None:
-                prepared.gray_level = highest_level(content)
-            content = to_rgb(content, self.window)
-        prepared.content = self.prepare(content)
 
     def is_cached(self, sample_id: bytes) -> bool:
         return all(sample_id in index for index in self.cached)

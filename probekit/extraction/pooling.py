@@ -81,11 +81,10 @@ def _pool(
 ) -> tuple[NDArray[np.float64], Indices, Indices]:
     """Pooled rows (bags, d), how many rows each is of, and rows with NaN or infinity."""
     count = int(bags.max(initial=-1)) + 1
-    start_value = 0.0 if pool == "mean" else -np.inf
-    pooled = np.full((count, vectors.shape[1]), start_value)
+    combine = np.add if pool == "mean" else np.maximum
+    pooled = np.full((count, vectors.shape[1]), 0.0 if pool == "mean" else -np.inf)
     counts = np.zeros(count, np.int64)
     not_finite = []
-    reduce_runs = np.add.reduceat if pool == "mean" else np.maximum.reduceat
     for start in range(0, len(vectors), BLOCK):
         block = np.asarray(vectors[start : start + BLOCK], np.float64)
         with np.errstate(all="ignore"):
@@ -97,11 +96,8 @@ def _pool(
         numbers = bags[start + rows]
         order = np.argsort(numbers, kind="stable")
         present, runs = np.unique(numbers[order], return_index=True)
-        values = reduce_runs(block[rows[order]], runs, axis=0)
-        if pool == "mean":
-            pooled[present] += values
-        else:
-            pooled[present] = np.maximum(pooled[present], values)
+        values = combine.reduceat(block[rows[order]], runs, axis=0)
+        pooled[present] = combine(pooled[present], values)
         counts += np.bincount(numbers, minlength=count)
     if pool == "mean":
         pooled /= np.maximum(counts, 1)[:, None]

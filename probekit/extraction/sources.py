@@ -13,6 +13,7 @@ from probekit.cache import Cache
 from probekit.cache.erasure import without_erased
 from probekit.data import DataOptions, read_dataset
 from probekit.data.packaged import NAMES
+from probekit.data.pictures import describe
 from probekit.data.splits import choose_split, sort_splits, split_role
 from probekit.embeddings import EmbeddingSet, as_numpy
 from probekit.errors import InputError, NotFoundError
@@ -82,7 +83,7 @@ def read_rows(
         parts = _encode_splits(source, backbone, cache, data, options, progress)
     else:
         if isinstance(source, str | Path) and Path(source).expanduser().exists():
-            read_dataset(source, data or DataOptions())  # says so where it is none
+            read_dataset(source, data)  # says so where it is none
         raise InputError(
             f"{_described(source)} must be encoded, or be vectors of shape (n, d): pass a backbone "
             "(-b packaged:efficientnet-lite0, -b open_clip:ViT-B-32/laion2b_s34b_b79k)."
@@ -230,9 +231,7 @@ def _described(source: object) -> str:
     if isinstance(source, str | Path):
         return str(source)
     X = source[0] if isinstance(source, tuple) and source else source
-    shape = getattr(X, "shape", None)
-    kind = f"{getattr(X, 'dtype', '')} of shape {tuple(shape)}" if shape is not None else ""
-    return kind.strip() or f"Data of type {type(X).__name__}"
+    return describe(X) if hasattr(X, "shape") else f"Data of type {type(X).__name__}"
 
 
 def _not_found(text: str, cache: Cache) -> NotFoundError:

@@ -11,9 +11,10 @@ import pickle
 import re
 import tempfile
 import zipfile
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,8 +24,6 @@ from probekit.data.arrays import WRITE_AGAIN, decoded, load_npz
 from probekit.embeddings import BLOCK, as_numpy
 from probekit.errors import InputError, NotFoundError
 from probekit.rows import LARGE_BYTES, LazyRows, Rows, StackedRows, as_slice
-
-T = TypeVar("T")
 
 VECTOR_NAMES = (
     *("embedding", "embeddings", "vector", "vectors", "image_embedding", "features", "feats"),
@@ -54,30 +53,31 @@ def read_columns(path: Path, array_name: str, *, text_columns: Iterable[str] = (
             "np.savez."
         )
     suffix = path.suffix.lower()
-    if suffix in TABLES:
-        columns = read_safely(lambda path: _read_table(path, suffix, text_columns), path)
-    else:
-        columns = read_safely(READERS[suffix], path)
-    arrays = {name or array_name: _without_bytes(column) for name, column in columns.items()}
-    arrays = {name: column for name, column in arrays.items() if column.ndim}
+    with _reading(path):
+        if suffix in TABLES:
+            columns = _read_table(path, suffix, text_columns)
+        else:
+            columns = READERS[suffix](path)
+    arrays = {
+        name or array_name: column if isinstance(column, LazyRows) else decoded(column)
+        for name, column in columns.items()
+        if column.ndim
+    }
     if not any(map(len, arrays.values())):
         raise InputError(f"{path} must hold at least one row; it is empty. Write it again.")
     return arrays
 
 
-def read_safely(read: Callable[[Path], T], path: Path) -> T:
-    """What `read` gives, or an InputError that names the file."""
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    """What readers raise as an InputError that names the file."""
     try:
-        return read(path)
+        yield
     except InputError:
         raise
     except Exception as error:  # whatever a parser does on a damaged file
         reason = str(error).partition("\n")[0]
         raise InputError(f"{path} cannot be read ({reason}). {WRITE_AGAIN}") from error
-
-
-def _without_bytes(column: NDArray[Any] | LazyRows) -> NDArray[Any] | LazyRows:
-    return column if isinstance(column, LazyRows) else decoded(column)
 
 
 def new_matrix(count: int, width: int, dtype: np.dtype[Any]) -> NDArray[Any]:
@@ -112,9 +112,9 @@ def _map_member(path: Path, member: zipfile.ZipInfo) -> NDArray[Any] | None:
         file.seek(member.header_offset + 26)
         lengths = np.frombuffer(file.read(4), "<u2")
         file.seek(member.header_offset + 30 + int(lengths.sum()))
-        is_first_version = np.lib.format.read_magic(file) == (1, 0)
-        format_ = np.lib.format
-        read = format_.read_array_header_1_0 if is_first_version else format_.read_array_header_2_0
+        formats = np.lib.format
+        is_first = formats.read_magic(file) == (1, 0)
+        read = formats.read_array_header_1_0 if is_first else formats.read_array_header_2_0
         shape, is_fortran, dtype = read(file)
         offset = file.tell()
     if dtype.kind not in "fiub" or not np.prod(shape):
@@ -268,15 +268,15 @@ SUFFIXES = (*READERS, *TABLES)
 
 def open_rows(path: Path, name: str | None) -> Rows:
     """The vectors of a file of its own: an h5, pt or npy file of a slide, or of a sample."""
-
-    def read(path: Path) -> Rows:
-        if path.suffix.lower() in (".h5", ".hdf5"):
-            return h5_rows(path, name)
-        if path.suffix.lower() in (".pt", ".pth"):
-            return TorchRows(path, name)
-        return np.atleast_2d(np.load(path, mmap_mode="r", allow_pickle=False))
-
-    rows = read_safely(read, path)
+    suffix = path.suffix.lower()
+    rows: Rows
+    with _reading(path):
+        if suffix in (".h5", ".hdf5"):
+            rows = h5_rows(path, name)
+        elif suffix in (".pt", ".pth"):
+            rows = TorchRows(path, name)
+        else:
+            rows = np.atleast_2d(np.load(path, mmap_mode="r", allow_pickle=False))
     if len(rows.shape) != 2 or rows.dtype.kind not in "fiub":
         raise InputError(
             f"{path} must hold vectors (n, d); found {rows.dtype} of shape {tuple(rows.shape)}. "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from probekit.extraction.vector_files import (
     usual_vectors,
 )
 from probekit.registry import LISTED
-from probekit.rows import LazyRows
+from probekit.rows import LazyRows, Rows
 
 MANIFEST = "manifest.csv"
 """eva's table of the files that it wrote: origin, embeddings (a path), target, split, ..."""
@@ -114,20 +115,15 @@ def _read_clip_retrieval(folder: Path, kind: str) -> Columns:
     parts = {}
     tables = []
     for number, path in sorted(vectors.items()):
+        rows = open_rows(path, None)
         table = read_columns(metadata[number], kind)
-        parts[str(path)] = open_rows(path, None)
-        lengths = {name: len(column) for name, column in {**table, kind: parts[str(path)]}.items()}
-        if len(set(lengths.values())) > 1:
-            raise InputError(
-                f"Part {number} of {folder} must have a row of metadata for each vector; found "
-                f"{lengths}. Copy it again."
-            )
+        _row_count({**table, kind: rows}, f"Part {number} of {folder}")
+        parts[str(path)] = rows
         tables.append(table)
-    shared = set(tables[0]).intersection(*tables)
     columns: Columns = {
         name: np.concatenate([np.asarray(table[name]) for table in tables])
         for name in tables[0]
-        if name in shared
+        if all(name in table for table in tables)
     }
     return {**columns, kind: stack_rows(parts)}
 
@@ -188,7 +184,7 @@ def join_splits(columns: Columns, array: str | None, source: str) -> Columns:
             f"{source}: every split must have the same arrays; found {listed}. Add what is "
             "missing, or choose one array with vector_column (--vector-column)."
         )
-    counts = [_row_count(table, split, source) for split, table in tables.items()]
+    counts = [_row_count(table, f"{split} of {source}") for split, table in tables.items()]
     joined: Columns = {
         name: _concatenate({f"{split} {name}": table[name] for split, table in tables.items()})
         for name in first
@@ -205,12 +201,11 @@ def _split_and_name(name: str) -> tuple[str, str] | None:
     return None
 
 
-def _row_count(table: Columns, split: str, source: str) -> int:
+def _row_count(table: Mapping[str, Rows], title: str) -> int:
     lengths = {name: len(column) for name, column in table.items()}
     if len(set(lengths.values())) > 1:
         raise InputError(
-            f"{source}: the arrays of {split} must have equally many rows; found {lengths}. Save "
-            "them again."
+            f"{title} must have equally many rows in all arrays; found {lengths}. Save it again."
         )
     return next(iter(lengths.values()))
 

@@ -237,11 +237,7 @@ def _sets(
 
 
 def _embedding_set(
-    dataset: TableDataset,
-    vectors: Rows,
-    keys: Texts,
-    reasons: Mapping[int, str],
-    source: str,
+    dataset: TableDataset, vectors: Rows, keys: Texts, reasons: Mapping[int, str], source: str
 ) -> EmbeddingSet:
     skipped = [row for row in dataset.indices.tolist() if row in reasons]
     part = dataset.take(np.flatnonzero(~np.isin(dataset.indices, skipped)))
