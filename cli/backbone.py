@@ -7,7 +7,7 @@ from typing import Literal
 
 import typer
 
-from probekit.cli.options import ModelFlags, argument, expand_flags, flag
+from probekit.cli.options import ModelFlags, argument, flag
 from probekit.cli.output import Output
 
 app = typer.Typer(help="List backbones and check one.", no_args_is_help=True)
@@ -25,7 +25,6 @@ SHOWN = 50
 
 
 @app.command()
-@expand_flags
 def ls(
     search: str | None = flag("Only names that contain this, such as dinov2.", "--search", "-s"),
     *,
@@ -67,7 +66,6 @@ def _list_names() -> Iterator[str]:
 
 
 @app.command()
-@expand_flags
 def check(
     name: str = argument("A backbone, such as hf:facebook/dinov2-base."),
     kind: Literal["image", "text"] = flag(

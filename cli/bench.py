@@ -2,31 +2,47 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
 
-from probekit.cli.options import argument, expand_flags, flag
+from probekit.cli.options import argument, flag
 from probekit.cli.output import CacheOutput
 
 if TYPE_CHECKING:
+    from probekit.bench.cells import Folders
     from probekit.bench.experiment import Experiment
     from probekit.bench.run import Row
     from probekit.report.tables import Table
 
 app = typer.Typer(help="Compare methods of unlearning with retraining.", no_args_is_help=True)
 
-FOLDER = flag("Where trainings and results are kept.", "--folder", default=Path("bench"))
-ONLY = flag("Only this setting; may be repeated.", "--only")
-METHOD = flag(
-    "This method in place of the experiment's, py:module:Class too; may be repeated.", "--method"
-)
-ADD = flag("This method beside the experiment's; may be repeated.", "--add")
+
+@dataclass
+class CellFlags:
+    """Which cells of an experiment, and where they are kept."""
+
+    experiment: str = argument("An experiment of `bench ls`, or a TOML file.")
+    folder: Path = flag("Where trainings and results are kept.", default=Path("bench"))
+    only: list[str] | None = flag("Only this setting; may be repeated.")
+    method: list[str] | None = flag(
+        "This method in place of the experiment's, py:module:Class too; may be repeated."
+    )
+    add: list[str] | None = flag("This method beside the experiment's; may be repeated.")
+
+    def select(self, output: CacheOutput) -> tuple[Experiment, Folders]:
+        from probekit.bench.cells import Folders
+        from probekit.bench.experiment import read_experiment
+        from probekit.bench.run import selected
+
+        experiment = read_experiment(self.experiment)
+        chosen = selected(experiment, self.only or (), self.method or (), self.add or ())
+        return chosen, Folders(self.folder.resolve(), output.open_cache().root)
 
 
 @app.command()
-@expand_flags
 def ls(*, output: CacheOutput) -> None:
     """List the experiments that come with probekit."""
     from probekit.bench.experiment import packaged_experiments, read_experiment
@@ -41,52 +57,36 @@ def ls(*, output: CacheOutput) -> None:
 
 
 @app.command()
-@expand_flags
 def run(
-    experiment: str = argument("An experiment of `bench ls`, or a TOML file."),
-    folder: Path = FOLDER,
-    only: list[str] | None = ONLY,
-    method: list[str] | None = METHOD,
-    add: list[str] | None = ADD,
-    jobs: int = flag("Processes, of one thread each.", default=1, min=1),
     *,
+    cells: CellFlags,
+    jobs: int = flag("Processes, of one thread each.", default=1, min=1),
     output: CacheOutput,
 ) -> None:
     """Train, forget by every method, and compare; an interrupted run goes on where it stopped."""
-    from probekit.bench.cells import Folders
-    from probekit.bench.experiment import read_experiment
-    from probekit.bench.run import run_experiment, selected
+    from probekit.bench.run import run_experiment
 
-    chosen = selected(read_experiment(experiment), only or (), method or (), add or ())
-    folders = Folders(folder.resolve(), output.open_cache().root)
+    chosen, folders = cells.select(output)
     rows = run_experiment(chosen, folders, jobs=jobs, progress=output.progress)
     _print(chosen, rows, output)
 
 
 @app.command()
-@expand_flags
 def show(
-    experiment: str = argument("An experiment of `bench ls`, or a TOML file."),
-    folder: Path = FOLDER,
-    only: list[str] | None = ONLY,
-    method: list[str] | None = METHOD,
-    add: list[str] | None = ADD,
+    *,
+    cells: CellFlags,
     csv: Path | None = flag("Write the single cells to this file."),
     out: Path | None = flag("Write tables and pictures into this folder.", "--out"),
     record: Path | None = flag("Write the cells, trials too, into this .jsonl file, to be shown."),
-    *,
     output: CacheOutput,
 ) -> None:
     """Print what is computed so far."""
-    from probekit.bench.cells import Folders
-    from probekit.bench.experiment import read_experiment
     from probekit.bench.pages import write_pages
-    from probekit.bench.run import read_rows, recorded_cells, selected
+    from probekit.bench.run import read_rows, recorded_cells
     from probekit.bench.tables import cells_csv
     from probekit.files import write_bytes
 
-    chosen = selected(read_experiment(experiment), only or (), method or (), add or ())
-    folders = Folders(folder.resolve(), output.open_cache().root)
+    chosen, folders = cells.select(output)
     rows = read_rows(chosen, folders)
     if csv is not None:
         write_bytes(csv, cells_csv(rows).encode())
@@ -99,28 +99,22 @@ def show(
 
 
 def _print(experiment: Experiment, rows: list[Row], output: CacheOutput) -> None:
-    from probekit.bench.tables import (
-        by_setting,
-        costs_table,
-        extra_tables,
-        overall_tables,
-        setting_table,
-    )
+    from probekit.bench import tables
 
     if experiment.about:
         output.print(experiment.about.strip())
         output.print()
     document: dict[str, Any] = {}
-    tables: dict[str, Table] = {}
-    for name, part in by_setting(rows).items():
-        extras = {f"{name}, {title}": table for title, table in extra_tables(part).items()}
-        tables |= {name: setting_table(part), **extras}
-        tables[f"{name}, what was asked"] = costs_table(part)
+    shown: dict[str, Table] = {}
+    for name, part in tables.by_setting(rows).items():
+        extras = {f"{name}, {title}": table for title, table in tables.extra_tables(part).items()}
+        shown |= {name: tables.setting_table(part), **extras}
+        shown[f"{name}, what was asked"] = tables.costs_table(part)
         document[name] = [
             {"method": row.method, "chosen": row.chosen, "cells": row.cells} for row in part
         ]
-    tables |= overall_tables(rows)
-    for title, table in tables.items():
+    shown |= tables.overall_tables(rows)
+    for title, table in shown.items():
         if not table.rows:
             continue
         output.print(title)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import typer
 from rich import filesize
 
-from probekit.cli.options import DRY_RUN, argument, expand_flags, flag
+from probekit.cli.options import DRY_RUN, argument, flag
 from probekit.cli.output import CacheOutput
 
 if TYPE_CHECKING:
@@ -22,7 +22,6 @@ app = typer.Typer(no_args_is_help=True, help="List, check and clean cached embed
 
 
 @app.command()
-@expand_flags
 def ls(*, output: CacheOutput) -> None:
     """List the sets, and the encodings that their rows belong to."""
     from probekit.cache.usage import list_encodings, list_sets
@@ -44,7 +43,6 @@ def ls(*, output: CacheOutput) -> None:
 
 
 @app.command()
-@expand_flags
 def info(name: str = argument("Name of a set."), *, output: CacheOutput) -> None:
     """Show what a set is and what made it."""
     store = output.open_cache()
@@ -55,7 +53,6 @@ def info(name: str = argument("Name of a set."), *, output: CacheOutput) -> None
 
 
 @app.command()
-@expand_flags
 def rm(
     names: list[str] = argument("Set, or first digits of an encoding.", metavar="NAME|ENCODING"),
     dry_run: bool = DRY_RUN,
@@ -80,7 +77,6 @@ def rm(
 
 
 @app.command()
-@expand_flags
 def gc(dry_run: bool = DRY_RUN, *, output: CacheOutput) -> None:
     """Remove rows that no set uses, unfinished pieces and leftovers."""
     from probekit.cache.removal import collect_garbage
@@ -107,7 +103,6 @@ def _print_removed(output: CacheOutput, removed: Removed, *, dry_run: bool) -> N
 
 
 @app.command()
-@expand_flags
 def verify(
     repair: bool = flag("Set damaged files aside, to be made again.", "--repair", default=False),
     *,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from probekit.cli.options import DataFlags, argument, expand_flags, keywords
+from probekit.cli.options import DataFlags, argument, keywords
 from probekit.cli.output import CacheOutput, Output
 
 if TYPE_CHECKING:
@@ -24,7 +24,6 @@ SHOWN_CLASSES = 10
 
 
 @app.command()
-@expand_flags
 def ls(*, output: CacheOutput) -> None:
     """List the datasets that can be named."""
     from probekit.cache.store import default_root
@@ -43,7 +42,6 @@ def ls(*, output: CacheOutput) -> None:
 
 
 @app.command()
-@expand_flags
 def get(
     name: str = argument("mnist, fashion-mnist, cifar10 or imdb."), *, output: CacheOutput
 ) -> None:
@@ -57,7 +55,6 @@ def get(
 
 
 @app.command()
-@expand_flags
 def show(
     source: str = argument("A path, or a name such as packaged:digits."),
     *,

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import typer
-
-from probekit.cli.options import expand_flags, flag
+from probekit.cli.options import argument, flag
 from probekit.cli.output import CacheOutput
 
 PAGE = "report.html"
 
 
-@expand_flags
 def demo(
-    folder: Path = typer.Argument(Path("probekit-demo"), help="Where the runs are written."),
+    folder: Path = argument("Where the runs are written.", Path("probekit-demo")),
     backbone: str = flag(
         "Encode with this, packaged:efficientnet-lite0 for example.",
         "--backbone",

@@ -14,7 +14,6 @@ from typing import Literal
 
 from rich import filesize
 
-from probekit.cli.options import expand_flags
 from probekit.cli.output import CacheOutput
 
 DISTRIBUTION = "probekit-heads"
@@ -32,7 +31,6 @@ class Check:
     detail: str
 
 
-@expand_flags
 def doctor(*, output: CacheOutput) -> None:
     """Check the installation. The exit code is 1 if something that is needed is missing."""
     from probekit.cache.store import default_root

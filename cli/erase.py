@@ -4,23 +4,17 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from probekit.cli.options import DRY_RUN, CodeFlags, argument, expand_flags, flag
+from probekit.cli.options import CodeFlags, RequestFlags, argument, flag
 from probekit.cli.output import CacheOutput
 from probekit.cli.unlearn import listed_ids
 
 
-@expand_flags
 def erase(
     run: Path = argument("Folder of a run."),
-    client: list[str] | None = flag("Erase this client; may be repeated."),
-    sample: list[str] | None = flag(
-        "Erase the sample of this id (or its first 8 digits), or those listed in @FILE."
-    ),
-    where: str | None = flag("Erase the rows that have this value.", metavar="COLUMN=VALUE"),
-    gone: list[str] | None = flag("Id of a run that is lost, and need not be found."),
-    dry_run: bool = DRY_RUN,
-    yes: bool = flag("Do not ask.", "--yes", "-y", default=False),
     *,
+    request: RequestFlags,
+    gone: list[str] | None = flag("Id of a run that is lost, and need not be found."),
+    yes: bool = flag("Do not ask.", "--yes", "-y", default=False),
     code: CodeFlags,
     output: CacheOutput,
 ) -> None:
@@ -33,14 +27,14 @@ def erase(
     plan = plan_erasure(
         run,
         cache=output.open_cache(during_erasure=True),
-        clients=client or (),
-        samples=listed_ids(sample),
-        where=where,
+        clients=request.client or (),
+        samples=listed_ids(request.sample),
+        where=request.where,
         gone=gone or (),
-        dry_run=dry_run,
+        dry_run=request.dry_run,
         progress=output.progress,
     )
-    if not dry_run and not plan.finished:
+    if not request.dry_run and not plan.finished:
         if not yes:
             runs = ", ".join(f"{folder} ({count:,} rows)" for folder, count in plan.rows.items())
             question = f"Erase {len(plan.samples):,} samples from the cache and from {runs}?"

@@ -4,18 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import typer
-
-from probekit.cli.options import CodeFlags, RowFlags, argument, expand_flags, flag, keywords
+from probekit.cli.options import CodeFlags, RowFlags, argument, flag, keywords
 from probekit.cli.output import CacheOutput
 
 
-@expand_flags
 def evaluate(
     run: Path = argument("Folder of a run."),
-    data: str = typer.Argument(
-        "test", help="Rows to evaluate on, as for probe; test: the run's own test rows."
-    ),
+    data: str = argument("Rows to evaluate on, as for probe; test: the run's own.", "test"),
     confidence: float = flag("Confidence of the intervals.", default=0.95),
     *,
     code: CodeFlags,

@@ -7,7 +7,7 @@ from typing import Any
 
 import typer
 
-from probekit.cli.options import DataFlags, EncodingFlags, argument, expand_flags, flag, keywords
+from probekit.cli.options import DataFlags, EncodingFlags, argument, flag, keywords
 from probekit.cli.output import CacheOutput
 
 
@@ -18,7 +18,6 @@ def parse_shard(text: str) -> tuple[int, int]:
     return int(number), int(shards)
 
 
-@expand_flags
 def extract(
     data: str = argument("A path, hf:NAME, packaged:digits, py:module:factory."),
     backbone: str = flag("Such as hf:facebook/dinov2-base#cls.", "--backbone", "-b", default=...),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from probekit.cli.options import ColumnFlags, VectorFlags, argument, expand_flags, flag, keywords
+from probekit.cli.options import ColumnFlags, VectorFlags, argument, flag, keywords
 from probekit.cli.output import CacheOutput
 
 if TYPE_CHECKING:
@@ -14,7 +14,6 @@ if TYPE_CHECKING:
 REMEDY = "Import the files one at a time, each with its --name."
 
 
-@expand_flags
 def import_(
     files: list[Path] = argument(
         "npy, npz, parquet, csv, jsonl, h5, safetensors, pt; folders of slides (h5, pt), of eva, "

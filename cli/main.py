@@ -17,6 +17,7 @@ import typer.core
 from typer.utils import get_params_from_function
 
 from probekit import __version__
+from probekit.cli.options import expand_flags
 from probekit.errors import ProbekitError
 
 PROBE = "Probe"
@@ -76,9 +77,12 @@ def load_command(name: str) -> click.Command:
     command = getattr(import_module(module), attribute)
     parent = typer.Typer(add_completion=False, callback=lambda: None)
     if isinstance(command, typer.Typer):
+        for subcommand in command.registered_commands:
+            assert subcommand.callback is not None
+            subcommand.callback = expand_flags(subcommand.callback)
         parent.add_typer(command, name=name)
     else:
-        parent.command(name)(command)
+        parent.command(name)(expand_flags(command))
     loaded = typer.main.get_group(parent).commands[name]
     _restore_argument_help(loaded)
     return loaded

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import typer
 
-from probekit.cli.options import CodeFlags, expand_flags, flag
+from probekit.cli.options import CodeFlags, argument, flag
 from probekit.cli.output import CacheOutput
 
 app = typer.Typer(help="List the ways to forget, and what each needs.", no_args_is_help=True)
@@ -19,10 +19,9 @@ MARKS = {True: "yes", False: "no", None: "-"}
 
 
 @app.command()
-@expand_flags
 def ls(
-    names: list[str] | None = typer.Argument(
-        None, help="Methods with their options, py:module:Class too; all without a name."
+    names: list[str] | None = argument(
+        "Methods with their options, py:module:Class too; all without a name.", None
     ),
     run: Path | None = flag("Folder of a run: what it lacks, and what would be asked."),
     client: str | None = flag("The client that would leave (default: the first)."),

@@ -15,7 +15,8 @@ import typer
 def expand_flags(function: Callable[..., None]) -> Callable[..., None]:
     """A command in which a parameter whose type is a dataclass stands for its fields, a flag each.
 
-    typer sees the flags; the function receives the dataclass with their values.
+    `load_command` expands every command: typer sees the flags; the function receives the dataclass
+    with their values.
     """
     groups: dict[str, tuple[type, list[str]]] = {}
     flags: list[inspect.Parameter] = []
@@ -85,8 +86,8 @@ def flag(text: str, *spellings: str, default: object = None, **settings: Any) ->
     return typer.Option(default, *spellings, help=text, **settings)
 
 
-def argument(text: str, **settings: Any) -> Any:
-    return typer.Argument(..., help=text, **settings)
+def argument(text: str, default: object = ..., **settings: Any) -> Any:
+    return typer.Argument(default, help=text, **settings)
 
 
 data_flag = functools.partial(flag, rich_help_panel="Data options")
@@ -166,6 +167,18 @@ class EncodingFlags(ModelFlags):
     workers: int | None = encoding_flag("Processes that decode (default: by cores).", min=0)
     dtype: str = encoding_flag("Stored as float32, float16 or float64.", default="float32")
     on_error: Literal["skip", "raise"] | None = ON_ERROR
+
+
+@dataclass
+class RequestFlags:
+    """Whose rows are to go."""
+
+    client: list[str] | None = flag("Client whose rows are to go; may be repeated.")
+    sample: list[str] | None = flag(
+        "Id of a sample that is to go (or its first 8 digits), or @FILE, which lists ids."
+    )
+    where: str | None = flag("The rows that have this value are to go.", metavar="COLUMN=VALUE")
+    dry_run: bool = DRY_RUN
 
 
 @dataclass

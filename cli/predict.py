@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from probekit.cli.options import CodeFlags, RowFlags, argument, expand_flags, flag, keywords
+from probekit.cli.options import CodeFlags, RowFlags, argument, flag, keywords
 from probekit.cli.output import CacheOutput
 
 if TYPE_CHECKING:
@@ -17,7 +17,6 @@ MAX_CLASS_COLUMNS = 100
 """Beyond so many classes only the probability of the predicted one is written."""
 
 
-@expand_flags
 def predict(
     head: str = argument("Folder of a saved head, or hf:OWNER/NAME."),
     data: str = argument("A cached set, a path, a name with a scheme."),

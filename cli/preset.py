@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import typer
 
-from probekit.cli.options import expand_flags
+from probekit.cli.options import argument
 from probekit.cli.output import Output
 
 app = typer.Typer(help="Show published settings.", no_args_is_help=True)
 
 
 @app.command()
-@expand_flags
 def show(
-    names: list[str] | None = typer.Argument(None, help="Presets; all without a name."),
-    *,
-    output: Output,
+    names: list[str] | None = argument("Presets; all without a name.", None), *, output: Output
 ) -> None:
     """Print what each preset sets, side by side."""
     from probekit.federated.presets import PRESETS, preset

@@ -9,7 +9,7 @@ from typing import Any
 
 import typer
 
-from probekit.cli.options import RowFlags, argument, common_flag, expand_flags, flag, keywords
+from probekit.cli.options import RowFlags, argument, common_flag, flag, keywords
 from probekit.cli.output import SKIPPED, CacheOutput
 from probekit.cli.train import parse_number
 
@@ -27,18 +27,11 @@ WIDTHS = {
 }
 
 
-def parse_numbers(text: str) -> tuple[int, ...]:
+def parse_numbers(text: str, kind: type[float] = int, example: str = "1,4,16") -> tuple[float, ...]:
     try:
-        return tuple(int(part) for part in text.split(",") if part.strip())
+        return tuple(kind(part) for part in text.split(",") if part.strip())
     except ValueError:
-        raise typer.BadParameter(f"Expected numbers such as 1,4,16; found {text!r}.") from None
-
-
-def parse_reals(text: str) -> tuple[float, ...]:
-    try:
-        return tuple(float(part) for part in text.split(",") if part.strip())
-    except ValueError:
-        raise typer.BadParameter(f"Expected numbers such as 0.1,1,10; found {text!r}.") from None
+        raise typer.BadParameter(f"Expected numbers such as {example}; found {text!r}.") from None
 
 
 @dataclass
@@ -67,7 +60,7 @@ class ProbeFlags:
         "What C is chosen from (default: 45 from 1e-6 to 1e5).",
         "--cs",
         metavar="C,C,...",
-        parser=parse_reals,
+        parser=lambda text: parse_numbers(text, float, "0.1,1,10"),
     )
     ridge: Any = flag(
         "auto (exact leave-one-out on training rows, the default) or a number.",
@@ -85,7 +78,6 @@ class ProbeFlags:
     seed: int = common_flag("Random seed.", default=0, min=0)
 
 
-@expand_flags
 def probe(
     data: list[str] = argument("Cached sets, folders, tables, vectors, hf:NAME, packaged:digits."),
     backbone: list[str] | None = flag("Encode with this; may be repeated.", "--backbone", "-b"),

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from probekit.cli.options import CodeFlags, RowFlags, argument, expand_flags, flag, keywords
+from probekit.cli.options import CodeFlags, RowFlags, argument, flag, keywords
 from probekit.cli.output import CacheOutput
 
 
-@expand_flags
 def report(
     runs: list[Path] = argument("Folders of runs."),
     out: Path = flag("The page to write.", "--out", "-o", default=Path("report.html")),

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from probekit.cli.options import argument, expand_flags, flag
+from probekit.cli.options import argument, flag
 from probekit.cli.output import CacheOutput
 from probekit.cli.unlearn import listed_ids
 
 MAX_NAMES_BYTES = 1 << 24
 
 
-@expand_flags
 def summarize(
     rows: str = argument("A cached set.", metavar="SET"),
     out: Path = flag("File to write: north.safetensors.", "--out", "-o", default=...),

@@ -10,15 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from probekit.cli.options import (
-    DRY_RUN,
-    RowFlags,
-    argument,
-    common_flag,
-    expand_flags,
-    flag,
-    keywords,
-)
+from probekit.cli.options import DRY_RUN, RowFlags, argument, common_flag, flag, keywords
 from probekit.cli.output import CacheOutput
 
 if TYPE_CHECKING:
@@ -90,7 +82,6 @@ class TrainFlags:
     seed: int = common_flag("Random seed.", default=0, min=0)
 
 
-@expand_flags
 def train(
     data: list[str] = argument("A cached set, a path, a name with a scheme; statistics files."),
     run: Path = flag("Folder of the run.", "--run", default=...),

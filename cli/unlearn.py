@@ -5,26 +5,20 @@ from __future__ import annotations
 import shlex
 from pathlib import Path
 
-from probekit.cli.options import DRY_RUN, CodeFlags, argument, expand_flags, flag
+from probekit.cli.options import CodeFlags, RequestFlags, argument, flag
 from probekit.cli.output import CacheOutput
 
 MAX_LIST_BYTES = 1 << 28
 
 
-@expand_flags
 def unlearn(
     run: Path = argument("Folder of a run."),
-    client: list[str] | None = flag("Forget this client; may be repeated."),
-    sample: list[str] | None = flag(
-        "Forget the sample of this id (or its first 8 digits), or those listed in @FILE."
-    ),
-    where: str | None = flag("Forget the rows that have this value.", metavar="COLUMN=VALUE"),
+    *,
+    request: RequestFlags,
     method: str = flag(
         "auto, or a method with its options: exact, cf:rounds=20, ... (probekit method ls).",
         default="auto",
     ),
-    dry_run: bool = DRY_RUN,
-    *,
     code: CodeFlags,
     output: CacheOutput,
 ) -> None:
@@ -33,11 +27,11 @@ def unlearn(
 
     opened = Run(run, cache=output.open_cache())
     done = opened.unlearn(
-        client=client or (),
-        sample=listed_ids(sample),
-        where=where,
+        client=request.client or (),
+        sample=listed_ids(request.sample),
+        where=request.where,
         method=method,
-        dry_run=dry_run,
+        dry_run=request.dry_run,
         progress=output.progress,
     )
     output.warn(*done.notes)
@@ -61,7 +55,7 @@ def unlearn(
                 f"{facts.effective_dimension:.1f}"
             )
         output.warn(*facts.warnings)
-    if not dry_run:
+    if not request.dry_run:
         output.print("\n".join(opened.summary()))
         words = ["next:", "probekit", "verify", str(run)]
         if code.network is not None:

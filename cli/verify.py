@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from probekit.cli.options import CodeFlags, argument, expand_flags, flag
+from probekit.cli.options import CodeFlags, argument, flag
 from probekit.cli.output import CacheOutput
 
 
-@expand_flags
 def verify(
     run: Path = argument("Folder of a run."),
     fingerprint: str | None = flag("Fingerprint of the run or of the state, as you noted it."),
