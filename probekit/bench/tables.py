@@ -23,8 +23,9 @@ from probekit.report.tables import Table, format_number
 CONFIDENCE = 0.95
 NUMBERS = ("distance, retrained", "distance, minimum", "certified distance")
 COSTS = ("rounds", "bytes", "seconds")
+OWN_ROWS = "backdoor, its own rows"
 HEADERS = (
-    *("method", "accuracy", "backdoor (less retrained's)", "backdoor, its own rows"),
+    *("method", "accuracy", "backdoor (less retrained's)", OWN_ROWS),
     *("other class, clean", "other class, triggered", "to retrained", "to minimum"),
 )
 PAPER = ("paper: accuracy", "paper: backdoor, its own rows")
@@ -113,11 +114,22 @@ def setting_table(rows: Sequence[Row]) -> Table:
         if published:
             line += published.get(row.method.partition(":")[0], ("", ""))
         lines.append(line)
-    headers: tuple[str, ...] = HEADERS
+    headers = list(HEADERS)
+    if not rows[0].setting.trigger:
+        headers[headers.index(OWN_ROWS)] = "accuracy, forgotten rows"
     if published:
         headers += PAPER
+    measured = [
+        column
+        for column in range(len(headers))
+        if column < 2 or not rows[0].cells or any(line[column] for line in lines)
+    ]
     has_errors = any("±" in figure for figures in published.values() for figure in figures)
-    return Table(headers, tuple(lines), _note(seeds) + PAPER_NOTE * has_errors)
+    return Table(
+        tuple(headers[column] for column in measured),
+        tuple(tuple(line[column] for column in measured) for line in lines),
+        _note(seeds) + PAPER_NOTE * has_errors,
+    )
 
 
 def _name(row: Row, seeds: int) -> str:

@@ -68,6 +68,17 @@ def test_a_backdoor_below_the_retrained_heads_is_a_deviation() -> None:
     assert "does not show that the client is forgotten" in table.note
 
 
+def test_where_no_trigger_was_planted_no_backdoor_is_shown() -> None:
+    setting = msgspec.structs.replace(SETTING, trigger="")
+    share: dict[str, Json] = {"value": 0.5, "rows": 100}
+    names = ("test", "forgotten", "other class, test")
+    measures: dict[str, Json] = dict.fromkeys(names, share)
+    table = setting_table([row("nothing", {"measures": measures}, setting=setting)])
+    expected = ("method", "accuracy", "accuracy, forgotten rows", "other class, clean")
+    assert table.headers == (*expected, "to retrained")
+    assert {len(line) for line in table.rows} == {5}
+
+
 def test_partial_results_say_what_is_missing() -> None:
     failed = row("cf", {"error": "no rows"}, cell(0.9, 0.0, 0.0))
     table = setting_table([NOTHING, failed, row("retrain")])
