@@ -41,6 +41,7 @@ class Setting(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     methods: names with options, as `unlearn --method` takes them.
     curvature: also compare the server's curvature with that of the retained rows.
     cost: also what a product with either of them costs.
+    tune: how many settings of a method are tried; None: as many as the experiment says.
     minimum: distances to the minimum too; of a large network it takes longer than all else.
     shadows: how many trainings on random halves of the rows attack membership; 0: no attack.
     published: the paper's table to stand beside ("full_parameter.mnist").
@@ -61,6 +62,7 @@ class Setting(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     shadows: int = 0
     curvature: bool = False
     cost: bool = False
+    tune: int | None = None
     minimum: bool = True
     published: str = ""
 
@@ -104,7 +106,7 @@ class Setting(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     def training(self, seed: int) -> dict[str, Json]:
         """What determines a training: the key of its run."""
         values: dict[str, Json] = msgspec.to_builtins(self)
-        for name in ("name", "methods", "shadows", "curvature", "cost", "published"):
+        for name in ("name", "methods", "shadows", "curvature", "cost", "tune", "published"):
             del values[name]
         for name in ("classes", "test_share"):
             if not values[name]:
@@ -131,6 +133,10 @@ class Experiment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
             raise ValueError(
                 f"seeds are 0 or more and not {TUNING_SEED}, which tunes; found {self.seeds}"
             )
+
+    def budget(self, setting: Setting) -> int:
+        """How many settings of each method are tried there."""
+        return self.tune if setting.tune is None else setting.tune
 
     def only(self, names: tuple[str, ...]) -> tuple[Setting, ...]:
         """The settings of these names; all where there are none."""

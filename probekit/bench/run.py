@@ -70,14 +70,14 @@ def trial_cells(experiment: Experiment) -> list[Cell]:
         Cell(setting, TUNING_SEED, trial)
         for setting in experiment.settings
         for method in setting.methods
-        for trial in trials(method, experiment.tune)
-        if len(trials(method, experiment.tune)) > 1
+        for trial in trials(method, experiment.budget(setting))
+        if len(trials(method, experiment.budget(setting))) > 1
     ]
 
 
 def reported_cells(experiment: Experiment, folders: Folders) -> list[Cell]:
     return [
-        Cell(setting, seed, chosen(setting, method, experiment.tune, folders))
+        Cell(setting, seed, chosen(setting, method, experiment.budget(setting), folders))
         for setting in experiment.settings
         for method in setting.rows_to_compute
         for seed in experiment.seeds
@@ -110,7 +110,7 @@ def read_rows(experiment: Experiment, folders: Folders) -> list[Row]:
     rows = []
     for setting in experiment.settings:
         for method in setting.rows_to_compute:
-            tried = read_trials(setting, method, experiment.tune, folders)
+            tried = read_trials(setting, method, experiment.budget(setting), folders)
             choice = best(tried) if tried else method
             cells = {seed: Cell(setting, seed, choice).read(folders) for seed in experiment.seeds}
             present = {seed: cell for seed, cell in cells.items() if cell is not None}

@@ -20,7 +20,7 @@ def test_packaged_experiments_can_be_read(name: str) -> None:
     experiment = read_experiment(name)
     for setting in experiment.settings:
         for method in setting.methods:
-            for trial in trials(method, experiment.tune):
+            for trial in trials(method, experiment.budget(setting)):
                 configured(trial)
         published_values(setting.published)
 

@@ -52,7 +52,7 @@ def test_committed_records_are_those_of_the_experiments(path: Path, tmp_path: Pa
     for row in rows:
         if row.setting.name in shown and row.method in row.setting.methods:
             assert row.cells.keys() == set(experiment.seeds), (row.setting.name, row.method)
-            budget = len(trials(row.method, experiment.tune))
+            budget = len(trials(row.method, experiment.budget(row.setting)))
             assert row.trials == (budget if budget > 1 else 0), (row.setting.name, row.method)
     for name in shown:
         table = setting_table([row for row in rows if row.setting.name == name])
