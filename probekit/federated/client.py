@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Self
 
 from probekit.embeddings import EmbeddingSet
 from probekit.errors import InputError
-from probekit.linear.model import LinearModel, StatsObjective
+from probekit.linear.model import StatsObjective
 from probekit.linear.stats import SufficientStats, check_training_rows
 from probekit.objective import Model, Objective, RowsObjective, Squares
 
@@ -60,17 +59,7 @@ class RowClient:
 
     @property
     def statistics(self) -> SufficientStats:
-        if not isinstance(self.model, LinearModel):
-            raise InputError(
-                f"Sufficient statistics need a LinearModel; this is a {type(self.model).__name__}. "
-                "Train by gradient rounds."
-            )
         return SufficientStats.from_rows(self.rows)
-
-    def restricted(self, ids: Collection[str], *, keep: bool) -> Self:
-        """The client with only the rows of these ids (`keep`), or with all but them."""
-        rows = self.rows.only(ids) if keep else self.rows.without(ids)
-        return replace(self, rows=rows)
 
 
 @dataclass(frozen=True, eq=False)

@@ -274,10 +274,7 @@ def total(answers: Iterable[Answer]) -> Total:
 
 
 def each_stats(
-    federation: Federation,
-    clients: Collection[str] | None = None,
-    *,
-    progress: Progress = silent,
+    federation: Federation, clients: Collection[str] | None = None, *, progress: Progress = silent
 ) -> Iterator[tuple[str, SufficientStats]]:
     """Statistics by client; MissingClients after the last names those that no rows can have."""
 
@@ -331,10 +328,7 @@ def check_possible(stats: SufficientStats) -> None:
 
 
 def collect_stats(
-    federation: Federation,
-    clients: Collection[str] | None = None,
-    *,
-    progress: Progress = silent,
+    federation: Federation, clients: Collection[str] | None = None, *, progress: Progress = silent
 ) -> dict[str, SufficientStats]:
     """Each client's statistics, to be kept."""
     return dict(each_stats(federation, clients, progress=progress))

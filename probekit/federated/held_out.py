@@ -57,13 +57,12 @@ class FittedGradients:
     def answer(self, client: ClientData) -> Arrays:
         values = np.zeros(len(self.params))
         gradients = np.zeros(self.params.shape)
-        part = _part(client.rows, ~is_held_out(client.rows))
-        if part is not None:
-            objective = RowsObjective.of(client.model, part)
+        rows = _weighing(client.rows, ~is_held_out(client.rows))
+        if rows.weight:
+            objective = RowsObjective.of(client.model, rows)
             for number, params in enumerate(self.params):
                 values[number], gradients[number] = objective.value_and_gradient(params)
-        fitted = 0.0 if part is None else part.weight
-        return {"values": values, "gradients": gradients, "fitted": np.array([fitted])}
+        return {"values": values, "gradients": gradients, "fitted": np.array([rows.weight])}
 
     def shapes(self, model: Model, rows: int) -> Shapes:
         count = len(self.params)
@@ -79,21 +78,19 @@ class HeldOutLosses:
 
     def answer(self, client: ClientData) -> Arrays:
         values = np.zeros(len(self.params))
-        part = _part(client.rows, is_held_out(client.rows))
-        if part is not None:
-            objective = RowsObjective.of(client.model, part)
+        rows = _weighing(client.rows, is_held_out(client.rows))
+        if rows.weight:
+            objective = RowsObjective.of(client.model, rows)
             values[:] = [objective.value_and_gradient(params)[0] for params in self.params]
-        held_out = 0.0 if part is None else part.weight
-        return {"values": values, "held_out": np.array([held_out])}
+        return {"values": values, "held_out": np.array([rows.weight])}
 
     def shapes(self, model: Model, rows: int) -> Shapes:
         return {"values": (len(self.params),), "held_out": (1,)}
 
 
-def _part(rows: EmbeddingSet, chosen: NDArray[np.bool_]) -> EmbeddingSet | None:
-    """The rows with weight 0 for all others, which copies nothing; None if none has weight."""
-    weights = rows.row_weights * chosen
-    return replace(rows, weights=weights) if weights.any() else None
+def _weighing(rows: EmbeddingSet, chosen: NDArray[np.bool_]) -> EmbeddingSet:
+    """The rows with weight 0 for all others, which copies nothing."""
+    return replace(rows, weights=rows.row_weights * chosen)
 
 
 @record("ridge/held-out")

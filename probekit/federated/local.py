@@ -199,6 +199,30 @@ class LossRecipe(Protocol):
     def local_loss(self, client: ClientData, plan: LocalPlan) -> LocalLoss: ...
 
 
+class LossChange(Protocol):
+    """A recipe that descends the training loss by another gradient."""
+
+    def gradient(self, training: LocalLoss, params: Array) -> Array: ...
+
+
+@dataclass(frozen=True, eq=False)
+class ChangedLoss:
+    """A training loss as a recipe changes it."""
+
+    recipe: LossChange
+    training: LocalLoss
+
+    @property
+    def count(self) -> int:
+        return self.training.count
+
+    def gradient(self, params: Array) -> Array:
+        return self.recipe.gradient(self.training, params)
+
+    def batch(self, indices: Indices) -> ChangedLoss:
+        return ChangedLoss(self.recipe, self.training.batch(indices))
+
+
 @dataclass(frozen=True, eq=False)
 class Penalized:
     """The mean of an objective, and the penalty."""

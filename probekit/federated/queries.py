@@ -5,13 +5,13 @@ Answers are sums over rows, with their weight beside them, so that a mean is one
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import prod
 from typing import Protocol
 
 import numpy as np
 
 from probekit.arrays import Array
-from probekit.embeddings import EmbeddingSet
 from probekit.errors import InputError
 from probekit.federated.client import ClientData, RowClient
 from probekit.federated.local import LocalPlan, LossRecipe, check_work, train_locally
@@ -24,6 +24,11 @@ Arrays = dict[str, Array]
 Shapes = dict[str, tuple[int, ...]]
 
 WEIGHT: Shapes = {"weight": (1,)}
+
+
+def answer_bytes(shapes: Shapes) -> int:
+    """The size of an answer of these shapes."""
+    return 8 * sum(map(prod, shapes.values()))
 
 
 class Query(Protocol):
@@ -156,9 +161,15 @@ class Curvature:
 
     def answer(self, client: ClientData) -> Arrays:
         stats = client.statistics
-        trace = _trace(stats) / stats.weight
-        largest = _largest_row(client) if self.of_rows else _largest_eigenvalue(stats)
-        return {"curvature": np.array([largest]), "trace": np.array([trace])}
+        root = None if stats.root is None else stats.root[:, : stats.columns]
+        trace = np.trace(stats.gram) if root is None else np.square(root).sum()
+        if self.of_rows:
+            largest = _largest_row(client)
+        elif root is None:
+            largest = float(np.linalg.eigvalsh(stats.gram)[-1] / stats.weight)
+        else:
+            largest = float(np.linalg.norm(root, 2) ** 2 / stats.weight)
+        return {"curvature": np.array([largest]), "trace": np.array([trace / stats.weight])}
 
     def shapes(self, model: Model, rows: int) -> Shapes:
         if not isinstance(model, LinearModel):
@@ -169,30 +180,14 @@ class Curvature:
         return {"curvature": (1,), "trace": (1,)}
 
 
-def _trace(stats: SufficientStats) -> float:
-    if stats.root is not None:
-        return float(np.square(stats.root[:, : stats.columns]).sum())
-    return float(np.trace(stats.gram))
-
-
-def _largest_eigenvalue(stats: SufficientStats) -> float:
-    if stats.root is not None:
-        return float(np.linalg.norm(stats.root[:, : stats.columns], 2) ** 2 / stats.weight)
-    return float(np.linalg.eigvalsh(stats.gram)[-1] / stats.weight)
-
-
 def _largest_row(client: ClientData) -> float:
     """The largest v |z|^2, weights as a batch's mean takes them."""
-    mean_weight = client.weight / client.count
-    return max(
-        float((block.row_weights * (_squares(block) + 1)).max()) / mean_weight
-        for block in client.rows.blocks()
-    )
-
-
-def _squares(block: EmbeddingSet) -> Array:
-    X = np.asarray(block.rows, np.float64)
-    return np.asarray(np.einsum("nd,nd->n", X, X))
+    largest = 0.0
+    for block in client.rows.blocks():
+        X = np.asarray(block.rows, np.float64)
+        squares = block.row_weights * (np.einsum("nd,nd->n", X, X) + 1)
+        largest = max(largest, float(squares.max()))
+    return largest / (client.weight / client.count)
 
 
 @record("query/evaluate")
@@ -244,7 +239,8 @@ class Restricted:
                 f"Leaving out samples needs rows; client {client.name} has statistics only. "
                 "Ask it for a new statistics file."
             )
-        return self.query.answer(client.restricted(self.ids, keep=self.keep))
+        rows = client.rows.only(self.ids) if self.keep else client.rows.without(self.ids)
+        return self.query.answer(replace(client, rows=rows))
 
     def shapes(self, model: Model, rows: int) -> Shapes:
         return self.query.shapes(model, rows)

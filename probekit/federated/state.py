@@ -9,7 +9,7 @@ from typing import Protocol, Self, TypeVar
 
 from probekit.arrays import Array
 from probekit.errors import InputError
-from probekit.federated.federation import Federation, total, total_stats
+from probekit.federated.federation import Federation, collect_stats, total, total_stats
 from probekit.federated.held_out import HeldOut
 from probekit.federated.queries import Gradient, Weight
 from probekit.linear.model import LinearModel
@@ -20,6 +20,8 @@ from probekit.progress import Progress, silent
 from probekit.records import record
 
 KEEP = ("statistics", "gradients", "history")
+Ridge = float | RidgeRule
+"""A ridge, or the rule that chooses it."""
 
 V = TypeVar("V")
 K = TypeVar("K")
@@ -36,7 +38,7 @@ class Trainer(Protocol):
     """A way to train; its options are its fields."""
 
     def train(
-        self, federation: Federation, *, ridge: float | RidgeRule, progress: Progress = silent
+        self, federation: Federation, *, ridge: Ridge, progress: Progress = silent
     ) -> State: ...
 
 
@@ -148,8 +150,31 @@ def gradients_at(federation: Federation, params: Array) -> KeptGradients:
     return KeptGradients(params, gradients, weights)
 
 
+def collect_and_choose(
+    ridge: Ridge, federation: Federation, *, collect: bool, progress: Progress = silent
+) -> tuple[KeptStatistics | None, RidgeChoice]:
+    """The clients' statistics, if they are to be collected, and the ridge."""
+    statistics = None
+    if collect:
+        statistics = KeptStatistics(collect_stats(federation, progress=progress))
+    stats = None if statistics is None else statistics.total
+    return statistics, choose_ridge(ridge, federation, stats=stats, progress=progress)
+
+
+def kept_by(
+    keep: frozenset[str], federation: Federation, params: Array, statistics: KeptStatistics | None
+) -> tuple[Kept, ...]:
+    """What is kept after training: sums that were collected before, gradients at its end."""
+    kept: list[Kept] = []
+    if statistics is not None and "statistics" in keep:
+        kept.append(statistics)
+    if "gradients" in keep:
+        kept.append(gradients_at(federation, params))
+    return tuple(kept)
+
+
 def choose_ridge(
-    ridge: float | RidgeRule,
+    ridge: Ridge,
     federation: Federation,
     *,
     stats: SufficientStats | None = None,
@@ -170,7 +195,7 @@ def choose_ridge(
     return choose_from(ridge, federation.model, stats or total_stats(federation))
 
 
-def choose_from(ridge: float | RidgeRule, model: Model, stats: SufficientStats) -> RidgeChoice:
+def choose_from(ridge: Ridge, model: Model, stats: SufficientStats) -> RidgeChoice:
     """The ridge that follows from sums."""
     if isinstance(ridge, int | float):
         return RidgeChoice(check_ridge(ridge))

@@ -11,8 +11,7 @@ from probekit.errors import InputError, SolverError
 from probekit.federated.federation import Federation
 from probekit.federated.local import check_positive
 from probekit.federated.loss import MeanLoss
-from probekit.federated.state import Kept, State, check_keep, choose_ridge, gradients_at
-from probekit.linear.ridge import RidgeRule
+from probekit.federated.state import Ridge, State, check_keep, choose_ridge, kept_by
 from probekit.linear.solvers import conjugate_gradient
 from probekit.progress import Progress, Step, silent
 from probekit.records import record
@@ -40,9 +39,7 @@ class ConjugateGradients:
         check_keep(self.keep, ("gradients",), "cg")
         check_positive(self, "products", "tolerance")
 
-    def train(
-        self, federation: Federation, *, ridge: float | RidgeRule, progress: Progress = silent
-    ) -> State:
+    def train(self, federation: Federation, *, ridge: Ridge, progress: Progress = silent) -> State:
         model = federation.model
         if not model.is_linear or not (model.penalized == 1).all():
             raise InputError(
@@ -53,9 +50,7 @@ class ConjugateGradients:
         if not choice.value:
             raise InputError("Conjugate gradients need a ridge above 0; found 0. Pass --ridge.")
         params = self.minimize(federation, model.start(), ridge=choice.value, progress=progress)
-        kept: tuple[Kept, ...] = ()
-        if "gradients" in self.keep:
-            kept = (gradients_at(federation, params),)
+        kept = kept_by(self.keep, federation, params, None)
         return State(params, model, choice, dict(federation.clients), self, kept=kept)
 
     def minimize(

@@ -7,16 +7,9 @@ from dataclasses import dataclass
 
 from probekit.errors import InputError
 from probekit.federated.federation import Federation, collect_stats, total_stats
-from probekit.federated.state import (
-    Kept,
-    KeptStatistics,
-    State,
-    check_keep,
-    choose_from,
-    gradients_at,
-)
+from probekit.federated.state import KeptStatistics, Ridge, State, check_keep, choose_from, kept_by
 from probekit.linear.model import LinearModel
-from probekit.linear.ridge import RidgeRule, solve_ridge
+from probekit.linear.ridge import solve_ridge
 from probekit.linear.stats import SufficientStats
 from probekit.objective import Squares
 from probekit.progress import Progress, silent
@@ -33,53 +26,49 @@ class ClosedForm:
     def __post_init__(self) -> None:
         check_keep(self.keep, ("statistics", "gradients"), "closed-form")
 
-    def train(
-        self, federation: Federation, *, ridge: float | RidgeRule, progress: Progress = silent
-    ) -> State:
-        _check_model(federation)
+    def train(self, federation: Federation, *, ridge: Ridge, progress: Progress = silent) -> State:
+        _head_of_squares(federation)
         if "statistics" in self.keep:
             parts = collect_stats(federation, progress=progress)
             return self.solve(federation, parts, ridge=ridge)
-        return self._state(federation, total_stats(federation, progress=progress), ridge=ridge)
+        return self._state(federation, total_stats(federation, progress=progress), None, ridge)
 
     def solve(
         self,
         federation: Federation,
         parts: Mapping[str, SufficientStats],
         *,
-        ridge: float | RidgeRule,
+        ridge: Ridge,
     ) -> State:
         """The state that follows from the statistics of the federation's clients."""
-        _check_model(federation)
         absent = federation.clients.keys() - parts.keys()
         if absent:
             raise InputError(
                 f"Statistics of {len(federation.clients)} clients are needed; those of "
                 f"{min(absent)} are not here. Collect them first."
             )
-        kept = KeptStatistics({name: parts[name] for name in federation.clients})
-        return self._state(federation, kept.total, kept, ridge=ridge)
+        statistics = KeptStatistics({name: parts[name] for name in federation.clients})
+        return self._state(federation, statistics.total, statistics, ridge)
 
     def _state(
         self,
         federation: Federation,
         stats: SufficientStats,
-        *kept: Kept,
-        ridge: float | RidgeRule,
+        statistics: KeptStatistics | None,
+        ridge: Ridge,
     ) -> State:
-        model = federation.model
-        assert isinstance(model, LinearModel)
+        model = _head_of_squares(federation)
         choice = choose_from(ridge, model, stats)
         params = solve_ridge(stats, choice.value, model.intercept)
-        if "gradients" in self.keep:
-            kept = (*kept, gradients_at(federation, params))
+        kept = kept_by(self.keep, federation, params, statistics)
         return State(params, model, choice, dict(federation.clients), self, kept=kept)
 
 
-def _check_model(federation: Federation) -> None:
+def _head_of_squares(federation: Federation) -> LinearModel:
     model = federation.model
     if not isinstance(model, LinearModel) or not isinstance(model.loss, Squares):
         raise InputError(
             f"A closed form needs a LinearModel of squares; this is a {type(model).__name__} of "
             f"{type(model.loss).__name__}. Train by fedavg, or a head by lbfgs."
         )
+    return model

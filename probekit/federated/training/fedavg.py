@@ -10,21 +10,19 @@ import numpy as np
 
 from probekit.arrays import Array
 from probekit.errors import Failure, InputError, MissingClients
-from probekit.federated.federation import Answer, Federation, collect_stats, read_each
+from probekit.federated.federation import Answer, Federation, read_each
 from probekit.federated.local import LocalPlan, LossRecipe, Sgd, TrainingLoss, check_positive
 from probekit.federated.queries import Curvature, LocalFit, Weight
 from probekit.federated.state import (
     History,
-    Kept,
-    KeptStatistics,
+    Ridge,
     Round,
     State,
     Upload,
     check_keep,
-    choose_ridge,
-    gradients_at,
+    collect_and_choose,
+    kept_by,
 )
-from probekit.linear.ridge import RidgeRule
 from probekit.objective import Model
 from probekit.progress import Progress, Step, silent
 from probekit.records import record
@@ -79,7 +77,7 @@ class FedAvg:
         self,
         federation: Federation,
         *,
-        ridge: float | RidgeRule,
+        ridge: Ridge,
         progress: Progress = silent,
         resume: Resume | None = None,
     ) -> State:
@@ -90,11 +88,9 @@ class FedAvg:
         if "history" in self.keep:
             self._check_history(federation)
             resume = None
-        statistics = None
-        if "statistics" in self.keep:
-            statistics = KeptStatistics(collect_stats(federation, progress=progress))
-        stats = None if statistics is None else statistics.total
-        choice = choose_ridge(ridge, federation, stats=stats, progress=progress)
+        statistics, choice = collect_and_choose(
+            ridge, federation, collect="statistics" in self.keep, progress=progress
+        )
         trainer = self.with_rate(federation, ridge=choice.value)
         weights = trainer.weights(federation)
         done = None if resume is None else resume.read()
@@ -110,14 +106,11 @@ class FedAvg:
             progress(Step("rounds", number + 1, self.rounds))
             if resume is not None:
                 resume.write(number + 1, params)
-        kept: list[Kept] = [] if statistics is None else [statistics]
-        if "gradients" in self.keep:
-            kept.append(gradients_at(federation, params))
+        kept = kept_by(self.keep, federation, params, statistics)
         if "history" in self.keep:
-            kept.append(History(tuple(rounds), params))
-        model = federation.model
+            kept = (*kept, History(tuple(rounds), params))
         clients = dict(federation.clients)
-        return State(params, model, choice, clients, trainer, self.rounds, tuple(kept))
+        return State(params, federation.model, choice, clients, trainer, self.rounds, kept)
 
     def continued(
         self, federation: Federation, params: Array, numbers: range, *, ridge: float

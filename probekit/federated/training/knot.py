@@ -9,18 +9,10 @@ import numpy as np
 
 from probekit.arrays import Array, Indices
 from probekit.errors import InputError
-from probekit.federated.federation import Federation, collect_stats
+from probekit.federated.federation import Federation
 from probekit.federated.local import LocalPlan
-from probekit.federated.state import (
-    Kept,
-    KeptStatistics,
-    State,
-    check_keep,
-    choose_ridge,
-)
+from probekit.federated.state import Ridge, State, check_keep, collect_and_choose, kept_by
 from probekit.federated.training.fedavg import FedAvg
-from probekit.linear.ridge import RidgeRule
-from probekit.linear.stats import SufficientStats, sum_stats
 from probekit.progress import Progress, silent
 from probekit.records import record
 
@@ -66,22 +58,16 @@ class KnotTraining:
     def __post_init__(self) -> None:
         check_keep(self.keep, ("statistics",), "knot")
 
-    def train(
-        self, federation: Federation, *, ridge: float | RidgeRule, progress: Progress = silent
-    ) -> State:
+    def train(self, federation: Federation, *, ridge: Ridge, progress: Progress = silent) -> State:
         names = list(federation.clients)
         if not 1 <= self.clusters <= len(names):
             raise InputError(
                 f"Every cluster needs a client; found {self.clusters} clusters and {len(names)} "
                 f"clients. Pass --method knot:clusters={max(1, len(names) // 2)}."
             )
-        statistics: list[Kept] = []
-        parts: dict[str, SufficientStats] = {}
-        if "statistics" in self.keep:
-            parts = collect_stats(federation, progress=progress)
-            statistics.append(KeptStatistics(parts))
-        stats = sum_stats(parts.values()) if parts else None
-        choice = choose_ridge(ridge, federation, stats=stats, progress=progress)
+        statistics, choice = collect_and_choose(
+            ridge, federation, collect="statistics" in self.keep, progress=progress
+        )
         fedavg = self.fedavg.with_rate(federation, ridge=choice.value)
         trainer = replace(self, fedavg=fedavg)
         points = trainer.points(federation, ridge=choice.value)
@@ -91,16 +77,11 @@ class KnotTraining:
             members = [names[index] for index in np.flatnonzero(assignment == number)]
             cluster = trainer.cluster(federation, members, ridge=choice.value, progress=progress)
             clusters.append(cluster)
-        kept = Clusters(tuple(clusters))
-        return State(
-            kept.mean(),
-            federation.model,
-            choice,
-            dict(federation.clients),
-            trainer,
-            fedavg.rounds,
-            (*statistics, kept),
-        )
+        parts = Clusters(tuple(clusters))
+        params = parts.mean()
+        kept = (*kept_by(self.keep, federation, params, statistics), parts)
+        counts = dict(federation.clients)
+        return State(params, federation.model, choice, counts, trainer, fedavg.rounds, kept)
 
     def cluster(
         self,

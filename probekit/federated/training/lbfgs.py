@@ -4,24 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import count
 
 import numpy as np
 
 from probekit.arrays import Array
 from probekit.errors import InputError, SolverError
-from probekit.federated.federation import Federation, collect_stats
+from probekit.federated.federation import Federation
 from probekit.federated.local import check_positive
 from probekit.federated.loss import MeanLoss, identity, whitener
-from probekit.federated.state import (
-    Kept,
-    KeptStatistics,
-    State,
-    check_keep,
-    choose_ridge,
-    gradients_at,
-)
+from probekit.federated.state import Ridge, State, check_keep, collect_and_choose, kept_by
 from probekit.linear.model import LinearModel
-from probekit.linear.ridge import Gcv, RidgeRule
+from probekit.linear.ridge import Gcv
 from probekit.linear.solvers import Lbfgs, Map, Solution
 from probekit.linear.stats import SufficientStats, sum_stats
 from probekit.progress import Progress, Step, silent
@@ -46,9 +40,7 @@ class LbfgsRounds:
         check_keep(self.keep, ("statistics", "gradients"), "lbfgs")
         check_positive(self, "rounds", "tolerance")
 
-    def train(
-        self, federation: Federation, *, ridge: float | RidgeRule, progress: Progress = silent
-    ) -> State:
+    def train(self, federation: Federation, *, ridge: Ridge, progress: Progress = silent) -> State:
         if isinstance(ridge, Gcv):
             raise InputError(
                 "Gradient rounds need a ridge or a C; found a rule (GCV). Pass --ridge or --c."
@@ -59,23 +51,18 @@ class LbfgsRounds:
                 f"L-BFGS rounds are for heads; this is a {type(model).__name__}. Train by cg "
                 "(linearized networks) or fedavg."
             )
-        parts: dict[str, SufficientStats] = {}
-        if self.whiten or "statistics" in self.keep:
-            parts = collect_stats(federation, progress=progress)
-        stats = sum_stats(parts.values()) if parts else None
-        choice = choose_ridge(ridge, federation, stats=stats, progress=progress)
+        collect = self.whiten or "statistics" in self.keep
+        statistics, choice = collect_and_choose(
+            ridge, federation, collect=collect, progress=progress
+        )
         if not choice.value:
             raise InputError("Gradient rounds need a ridge above 0; found 0. Pass --ridge or --c.")
+        parts = {} if statistics is None else statistics.parts
         solution = self.minimize(
             federation, model.start(), ridge=choice.value, parts=parts, progress=progress
         )
-        kept: list[Kept] = []
-        if "statistics" in self.keep:
-            kept.append(KeptStatistics(parts))
-        if "gradients" in self.keep:
-            kept.append(gradients_at(federation, solution.value))
-        clients = dict(federation.clients)
-        return State(solution.value, model, choice, clients, self, kept=tuple(kept))
+        kept = kept_by(self.keep, federation, solution.value, statistics)
+        return State(solution.value, model, choice, dict(federation.clients), self, kept=kept)
 
     def minimize(
         self,
@@ -87,12 +74,19 @@ class LbfgsRounds:
         progress: Progress = silent,
     ) -> Solution:
         """The minimum, from any start; `parts` are statistics to precondition by, or none."""
-        loss = _ReportedLoss(MeanLoss(federation, ridge), progress)
+        loss = MeanLoss(federation, ridge)
+        done = count(1)
+
+        def value_and_gradient(params: Array) -> tuple[float, Array]:
+            value, gradient = loss.value_and_gradient(params)
+            progress(Step("gradient rounds", next(done), note=f"loss {value:.6g}"))
+            return value, gradient
+
         precondition: Map = identity
         if parts and self.whiten:
             precondition = whitener(federation.model, sum_stats(parts.values()), ridge)
         solver = Lbfgs(self.rounds, self.tolerance * ridge)
-        solution = solver.minimize(loss.value_and_gradient, start, precondition=precondition)
+        solution = solver.minimize(value_and_gradient, start, precondition=precondition)
         residual = float(np.linalg.norm(solution.residual))
         if residual > solver.goal:
             raise SolverError(
@@ -101,18 +95,3 @@ class LbfgsRounds:
                 f"lbfgs:rounds={2 * self.rounds})."
             )
         return solution
-
-
-@dataclass
-class _ReportedLoss:
-    """A loss that reports its rounds."""
-
-    loss: MeanLoss
-    progress: Progress
-    done: int = 0
-
-    def value_and_gradient(self, params: Array) -> tuple[float, Array]:
-        self.done += 1
-        value, gradient = self.loss.value_and_gradient(params)
-        self.progress(Step("gradient rounds", self.done, note=f"loss {value:.6g}"))
-        return value, gradient

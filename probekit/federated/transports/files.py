@@ -23,7 +23,6 @@ from probekit.files import parse_json, read_limited
 from probekit.linear.stats import SufficientStats, normalized
 from probekit.records import MAX_HEADER, dump, parse, record
 
-RECORD = "statistics-file/1"
 SUFFIX = ".safetensors"
 MAX_BYTES = 1 << 31
 MIN_CLASS_ROWS = 10
@@ -33,7 +32,7 @@ DATE = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}\+00:00", re.ASCII)
 ROUNDING = 1e-9
 
 
-@record(RECORD)
+@record("statistics-file/1")
 @dataclass(frozen=True, eq=False)
 class StatisticsFile:
     """A client's sums, and what they are sums of.

@@ -6,7 +6,7 @@ Whoever may start runs on a SuperLink may run code at its nodes: limits at a nod
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Self
@@ -20,7 +20,6 @@ from probekit.embeddings import EmbeddingSet, Encoding
 from probekit.errors import Failure, InputError, MismatchError, MissingClients, WireError
 from probekit.federated.client import Holding, Limits, LocalData
 from probekit.federated.federation import Ask, Outcome, single_thread
-from probekit.federated.queries import Arrays, Shapes
 from probekit.federated.transports.files import StatisticsFile
 from probekit.federated.transports.messages import Question, read_reply, respond
 from probekit.files import parse_json
@@ -178,7 +177,8 @@ class FlowerTransport:
         questions = {self.nodes[ask.client]: dump(Question(model, ask.query)) for ask in pending}
         replies = self._ask(questions, "answer")
         for ask in pending:
-            yield ask, _outcome(replies.get(self.nodes[ask.client]), ask.shapes)
+            reply = _arrived(replies.get(self.nodes[ask.client]))
+            yield ask, reply if isinstance(reply, Failure) else read_reply(reply, ask.shapes)
 
     def _ask(self, questions: Mapping[int, bytes], kind: str) -> dict[int, Message]:
         """The replies of nodes until the timeout."""
@@ -213,11 +213,11 @@ def _registered(grid: Grid, nodes: int, timeout: float) -> dict[int, str]:
 
 
 def _read_description(reply: Message | None, registered_name: str) -> Description | Failure:
-    message = _arrived(reply)
-    if isinstance(message, Failure):
-        return message
+    data = _arrived(reply)
+    if isinstance(data, Failure):
+        return data
     try:
-        description = parse(_payload(message), Description, max_bytes=MAX_DESCRIPTION)
+        description = parse(data, Description, max_bytes=MAX_DESCRIPTION)
         _ = description.design
     except (WireError, ValueError, TypeError, KeyError) as error:
         return Failure("garbage", str(error))
@@ -226,10 +226,9 @@ def _read_description(reply: Message | None, registered_name: str) -> Descriptio
     return description
 
 
-def _check_alike(descriptions: Iterable[Description]) -> None:
-    first: Description | None = None
-    for description in descriptions:
-        first = first or description
+def _check_alike(descriptions: Sequence[Description]) -> None:
+    for description in descriptions[1:]:
+        first = descriptions[0]
         if description.design != first.design:
             raise MismatchError(
                 "Nodes share classes, encoding and normalization; those of "
@@ -238,20 +237,14 @@ def _check_alike(descriptions: Iterable[Description]) -> None:
             )
 
 
-def _arrived(reply: Message | None) -> Message | Failure:
+def _arrived(reply: Message | None) -> bytes | Failure:
+    """What a node sent."""
     if reply is None:
         return Failure("late", "no reply in time, or the question could not be sent")
     if reply.has_error():
         return Failure("gone", reply.error.reason or "")
-    return reply
-
-
-def _outcome(reply: Message | None, shapes: Shapes) -> Arrays | Failure:
-    message = _arrived(reply)
-    if isinstance(message, Failure):
-        return message
     try:
-        return read_reply(_payload(message), shapes)
+        return _payload(reply)
     except WireError as error:
         return Failure("garbage", str(error))
 

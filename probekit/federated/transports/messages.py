@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 from probekit.errors import Failure, InputError, ProbekitError, WireError
 from probekit.federated.client import Limits, LocalData, client_data
-from probekit.federated.queries import Arrays, Query, Shapes
+from probekit.federated.queries import Arrays, Query, Shapes, answer_bytes
 from probekit.objective import Model
 from probekit.records import dump, parse, record, record_names
 
@@ -49,7 +48,7 @@ def respond(data: bytes, name: str, rows: LocalData, limits: Limits | None = Non
 
 def read_reply(data: bytes, shapes: Shapes) -> Arrays | Failure:
     """A reply's arrays; nothing larger than was asked for is read."""
-    limit = HEADER_ROOM + 8 * sum(math.prod(shape) for shape in shapes.values())
+    limit = HEADER_ROOM + answer_bytes(shapes)
     try:
         reply = parse(data, Reply, max_bytes=limit)
     except WireError as error:

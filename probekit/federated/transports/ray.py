@@ -18,7 +18,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import groupby, islice
-from math import prod
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
@@ -27,7 +26,7 @@ import numpy as np
 from probekit.errors import Failure, InputError, NotFoundError, OfflineError
 from probekit.federated.client import Holding, Limits, LocalData
 from probekit.federated.federation import Ask, Outcome, answered, single_thread
-from probekit.federated.queries import Arrays, Query
+from probekit.federated.queries import Arrays, Query, answer_bytes
 from probekit.linear.stats import SufficientStats
 from probekit.objective import Model
 
@@ -106,7 +105,7 @@ class RayTransport:
 
     def _batches(self, asks: Iterable[Ask]) -> Iterator[list[Ask]]:
         for _, group in groupby(asks, key=lambda ask: self.shard_of[ask.client]):
-            yield from grouped(group, _answer_bytes, MOST_BYTES)
+            yield from grouped(group, lambda ask: answer_bytes(ask.shapes), MOST_BYTES)
 
     def _outcomes(
         self, batch: Sequence[Ask], reference: Any, start: Start
@@ -143,9 +142,7 @@ class RayTransport:
 
 
 def _answers(
-    asks: Sequence[tuple[str, Query]],
-    shared: tuple[Model, Limits],
-    shard: Mapping[str, LocalData],
+    asks: Sequence[tuple[str, Query]], shared: tuple[Model, Limits], shard: Mapping[str, LocalData]
 ) -> list[Arrays | Failure]:
     """What a task does; in one thread, as everywhere."""
     model, limits = shared
@@ -173,10 +170,6 @@ def _in_memory(data: LocalData) -> LocalData:
     if isinstance(data, SufficientStats):
         return data
     return replace(data, rows=np.ascontiguousarray(data.rows), columns={}, skipped=())
-
-
-def _answer_bytes(ask: Ask) -> int:
-    return 8 * sum(prod(shape) for shape in ask.shapes.values())
 
 
 def grouped(items: Iterable[T], size: Callable[[T], int], limit: int) -> Iterator[list[T]]:
