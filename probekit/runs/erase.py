@@ -26,6 +26,7 @@ from probekit.cache.runs import noted_runs, write_runs
 from probekit.data.triggers import Poison
 from probekit.errors import CacheError, InputError, NotFoundError, ProbekitError
 from probekit.files import (
+    ASIDE,
     REPLACED,
     new_folder,
     remove_folder,
@@ -90,7 +91,8 @@ def plan_erasure(
 ) -> Erasure:
     """What would be erased: clients, samples (ids, or their first digits) or rows by a column.
 
-    An erasure that was killed is finished first, unless this is a dry run.
+    An erasure that was killed is finished first, unless this is a dry run. Every run must be able
+    to do without the rows, before anything is changed.
     gone: ids of runs that are lost, and need not be found.
     """
     root = cache.root if isinstance(cache, Cache) else cache
@@ -103,6 +105,7 @@ def plan_erasure(
     )
     check_request("An erasure", clients, samples, where)
     layout.refuse_links("cache", store.root)
+    lost = frozenset(gone)
     intent = read_intent(store)
     if intent is not None:
         if dry_run:
@@ -110,25 +113,11 @@ def plan_erasure(
                 f"An erasure in {store.root} is not finished. Run the same command without "
                 "--dry-run."
             )
-        folders = _finish(intent, store, run.folder, frozenset(gone), progress)
+        counts = dict.fromkeys(_finish(intent, store, run.folder, lost, progress), 0)
         if intent.request == request:
-            rows = dict.fromkeys(folders, 0)
             return Erasure(
-                run.folder, store, request, intent.clients, intent.samples, rows, finished=True
+                run.folder, store, request, intent.clients, intent.samples, counts, finished=True
             )
-    return _plan(run, request, clients, samples, where, frozenset(gone), progress)
-
-
-def _plan(
-    run: Run,
-    request: tuple[str, ...],
-    clients: Collection[str],
-    samples: Collection[str],
-    where: str | None,
-    gone: frozenset[str],
-    progress: Progress,
-) -> Erasure:
-    """Every run must be able to do without the rows, before anything is changed."""
     rows = run.newest.all_rows
     unknown = set(clients) - (set(rows.clients) - {""})
     if unknown:
@@ -140,13 +129,13 @@ def _plan(
     mask = rows.held_by(clients) | rows.with_ids(samples)
     ids = tuple(sorted({hex_id(row) for row in rows.ids[mask]}))
     intent = Intent("", request, run.newest.description.id, tuple(sorted(clients)), ids, {})
-    counts: dict[Path, int] = {}
-    for folder in [run.folder, *_sharing(run.folder, run.cache, intent, gone)]:
-        sharing = run if folder == run.folder else Run(folder, cache=run.cache)
+    counts = {}
+    for folder in [run.folder, *_sharing(run.folder, store, intent, lost)]:
+        sharing = run if folder == run.folder else Run(folder, cache=store)
         counts[folder] = int(_erased_rows(sharing.newest, intent).sum())
         _check_remaining(sharing, intent)
         _unlearn(sharing, intent, dry_run=True, progress=progress)
-    return Erasure(run.folder, run.cache, request, intent.clients, ids, counts, gone)
+    return Erasure(run.folder, store, request, intent.clients, ids, counts, lost)
 
 
 def _check_remaining(run: Run, intent: Intent) -> None:
@@ -170,15 +159,11 @@ def _erased_rows(stored: StoredState, intent: Intent) -> Mask:
 
 def _sharing(run: Path, cache: Cache, intent: Intent, gone: frozenset[str]) -> list[Path]:
     """The other runs that hold these samples: those that the cache knows, and those beside."""
-    folders = [
+    return [
         folder
         for run_id, folder in _runs_of_cache(run, cache, gone).items()
         if run_id != intent.run
-    ]
-    return [
-        folder
-        for folder in folders
-        if StoredState.newest(layout.find_run(folder)).all_rows.with_ids(intent.samples).any()
+        and StoredState.newest(layout.find_run(folder)).all_rows.with_ids(intent.samples).any()
     ]
 
 
@@ -309,11 +294,9 @@ def _rewritten(events: Collection[AnyEvent], remaining: RunRows) -> list[AnyEven
 
 def _sweep(folder: Path) -> None:
     """Remove what killed commands left beside runs."""
-    if not folder.is_dir():
-        return
     for path in folder.glob(f"{REPLACED}*"):
         restore_folder(folder / path.name.removeprefix(REPLACED))
-    leftovers = [path for path in folder.iterdir() if LEFTOVER.fullmatch(path.name)]
+    leftovers = [path for path in folder.glob(f"{ASIDE}*") if LEFTOVER.fullmatch(path.name)]
     for path in leftovers:
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)

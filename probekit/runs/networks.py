@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 
-from probekit.embeddings import EmbeddingSet
 from probekit.errors import InputError
 from probekit.networks.architectures import architecture, is_trusted, trust
 from probekit.networks.network import LinearizedNetwork, Network
@@ -46,8 +45,10 @@ def first_network(
     server = data.server_rows
     if trained is not None:
         outputs = trained.canary.shape[1]
-        if server is not None and len(trained.columns) == len(data.classes):
-            server = _numbered_as_outputs(server, trained)
+        has_all = len(trained.columns) == len(data.classes)
+        if server is not None and server.labels is not None and has_all:
+            names = tuple(map(str, range(outputs)))
+            server = replace(server, labels=trained.columns[server.labels], class_names=names)
     pretraining = None
     if server is not None and options.is_pretrained:
         pretraining = Pretraining(server, options.pretrain_epochs, options.seed)
@@ -63,14 +64,6 @@ def first_network(
         pretraining=pretraining,
         progress=progress,
     )
-
-
-def _numbered_as_outputs(rows: EmbeddingSet, network: Network) -> EmbeddingSet:
-    """Labels as the numbers of the network's outputs."""
-    if rows.labels is None:
-        return rows
-    names = tuple(map(str, range(network.canary.shape[1])))
-    return replace(rows, labels=network.columns[rows.labels], class_names=names)
 
 
 def is_network_of(description: Description, model: Model, classes: int) -> bool:

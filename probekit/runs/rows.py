@@ -8,6 +8,7 @@ that their order says nothing either.
 from __future__ import annotations
 
 import hashlib
+import re
 import secrets
 import struct
 from collections.abc import Collection, Mapping, Sequence
@@ -28,8 +29,12 @@ TRAINING, TEST, SERVER = range(3)
 """Roles. Test rows belong to client ""; the server's to the client they came from, or to ""."""
 
 SALT_BYTES = 16
+SAMPLE = re.compile(r"[0-9a-f]{8,64}", re.ASCII)
+"""A sample's id, or at least its first eight digits."""
 Bytes = NDArray[np.uint8]
 Mask = NDArray[np.bool_]
+ClientSets = dict[str, EmbeddingSet]
+"""Each client's training rows."""
 
 
 @record("run/rows")
@@ -54,16 +59,12 @@ class RunRows:
 
     def __post_init__(self) -> None:
         count = len(self.ids)
-        shapes = {
-            "holders": (count,),
-            "roles": (count,),
-            "ids": (count, 32),
-            "labels": (count,),
-            "targets": (count, len(self.outputs)),
-            "salts": (count, SALT_BYTES),
-            "leaves": (count,),
-        }
-        wrong = [name for name, column in self.columns.items() if column.shape != shapes[name]]
+        widths = {"ids": (32,), "targets": (len(self.outputs),), "salts": (SALT_BYTES,)}
+        wrong = [
+            name
+            for name, column in self.columns.items()
+            if column.shape != (count, *widths.get(name, ()))
+        ]
         if wrong or (self.labels is None) == (self.targets is None):
             raise InputError(
                 f"A run's {count} rows need every column, and labels or targets; found wrong "
@@ -71,7 +72,8 @@ class RunRows:
             )
         order = self.holders + len(self.clients) * self.roles.astype(np.int64)
         is_right = {
-            "clients": _are_numbers(self.holders, self.clients) and _is_sorted(self.clients),
+            "clients": _are_numbers(self.holders, self.clients)
+            and list(self.clients) == sorted(set(self.clients)),
             "roles": _are_numbers(self.roles, (TRAINING, TEST, SERVER)),
             "labels": self.labels is None or _are_numbers(self.labels, self.outputs),
             "outputs": len(set(self.outputs)) == len(self.outputs),
@@ -143,20 +145,16 @@ class RunRows:
         """These rows and others, of other clients."""
         clients = tuple(sorted({*self.clients, *other.clients}))
         outputs = tuple(dict.fromkeys((*self.outputs, *other.outputs)))
-        columns = [part._numbered_by(clients, outputs) for part in (self, other)]
+        columns = []
+        for part in (self, other):
+            holders = _renumbered(part.holders, part.clients, clients)
+            columns.append({**part.columns, "holders": holders})
+            if part.labels is not None:
+                columns[-1]["labels"] = _renumbered(part.labels, part.outputs, outputs)
         joined = {name: np.concatenate([part[name] for part in columns]) for name in columns[0]}
         order = np.lexsort((joined["holders"], joined["roles"]))
         ordered = {name: column[order] for name, column in joined.items()}
         return replace(self, clients=clients, outputs=outputs, **ordered)
-
-    def _numbered_by(
-        self, clients: Sequence[str], outputs: Sequence[str]
-    ) -> dict[str, NDArray[Any]]:
-        """The columns, with the numbers of further clients and classes."""
-        columns = {**self.columns, "holders": _renumbered(self.holders, self.clients, clients)}
-        if self.labels is not None:
-            columns["labels"] = _renumbered(self.labels, self.outputs, outputs)
-        return columns
 
     def take(self, rows: Indices | Mask) -> Self:
         """These rows, in their order; without the clients and classes that have none of them."""
@@ -201,9 +199,7 @@ class RunRows:
         pairs = zip(self.clients, counts.tolist(), strict=True)
         return {client: count for client, count in pairs if count}
 
-    def client_sets(
-        self, matrix: Rows, encoding: Encoding, classes: tuple[str, ...]
-    ) -> dict[str, EmbeddingSet]:
+    def client_sets(self, matrix: Rows, encoding: Encoding, classes: Sequence[str]) -> ClientSets:
         """Each client's training rows; matrix: the embeddings of all of these rows."""
         rows = self.embedding_set(matrix, encoding, classes)
         stop = int((self.roles == TRAINING).sum())
@@ -212,7 +208,7 @@ class RunRows:
         return {client: part_of(rows, start, end) for client, start, end in spans if end > start}
 
     def role_set(
-        self, matrix: Rows, encoding: Encoding, classes: tuple[str, ...], role: int
+        self, matrix: Rows, encoding: Encoding, classes: Sequence[str], role: int
     ) -> EmbeddingSet | None:
         """The test rows or the server's; a label of no class is -1. None where there are none."""
         rows = self.embedding_set(matrix, encoding, classes)
@@ -220,7 +216,7 @@ class RunRows:
         return part_of(rows, start, stop) if stop > start else None
 
     def embedding_set(
-        self, matrix: Rows, encoding: Encoding, classes: tuple[str, ...]
+        self, matrix: Rows, encoding: Encoding, classes: Sequence[str]
     ) -> EmbeddingSet:
         rows = EmbeddingSet(matrix, self.ids, encoding)
         if self.labels is None:
@@ -275,13 +271,11 @@ class RunFiles(RunRows):
     def counts(self) -> dict[str, int]:
         return {name: self.files[name].rows for name in self.clients}
 
-    def client_sets(
-        self, matrix: Rows, encoding: Encoding, classes: tuple[str, ...]
-    ) -> dict[str, EmbeddingSet]:
+    def client_sets(self, matrix: Rows, encoding: Encoding, classes: Sequence[str]) -> ClientSets:
         return {}
 
     def role_set(
-        self, matrix: Rows, encoding: Encoding, classes: tuple[str, ...], role: int
+        self, matrix: Rows, encoding: Encoding, classes: Sequence[str], role: int
     ) -> EmbeddingSet | None:
         return None
 
@@ -308,10 +302,6 @@ def _renumbered(numbers: Indices, old: Sequence[str], new: Sequence[str]) -> Ind
     """Numbers of some names as numbers of others."""
     number = {name: position for position, name in enumerate(new)}
     return np.array([number[name] for name in old], np.int64)[numbers]
-
-
-def _is_sorted(names: Sequence[str]) -> bool:
-    return list(names) == sorted(set(names))
 
 
 def part_of(rows: EmbeddingSet, start: int, stop: int) -> EmbeddingSet:

@@ -35,6 +35,7 @@ from probekit.runs.rows import (
     SERVER,
     TEST,
     TRAINING,
+    ClientSets,
     Mask,
     RunFiles,
     RunRows,
@@ -177,9 +178,7 @@ class RunData:
             from probekit.runs.networks import check_code
 
             check_code(self.description.options.network)
-        sets = self.rows.client_sets(self.matrix, self.encoding, self.classes)
-        normalize = self.description.options.normalize
-        live = connect({name: normalized(rows, normalize) for name, rows in sets.items()})
+        live = connect(self.client_sets())
         if kept is None or not isinstance(model.loss, Squares):
             return Federation.of(live, model)
         return Federation.of(KeptFirst(kept.parts, live), model)
@@ -199,9 +198,11 @@ class RunData:
     def test(self) -> EmbeddingSet | None:
         return self._of_role(TEST)
 
-    @property
-    def is_classes(self) -> bool:
-        return self.rows.targets is None
+    def client_sets(self) -> ClientSets:
+        """Each client's training rows, as heads see them."""
+        sets = self.rows.client_sets(self.matrix, self.encoding, self.classes)
+        normalize = self.description.options.normalize
+        return {name: normalized(rows, normalize) for name, rows in sets.items()}
 
     def _of_role(self, role: int) -> EmbeddingSet | None:
         """As heads see them."""

@@ -149,7 +149,7 @@ class TrainingPlan:
                 if os.path.lexists(self.folder):
                     return self._existing()
                 self._check_erased()
-                self.sweep()
+                self._sweep()
                 note_run(self.cache, self.description.id, self.folder, done=False)
                 with new_folder(self.folder) as aside:
                     write_bytes(aside / layout.DESCRIPTION, content)
@@ -161,8 +161,21 @@ class TrainingPlan:
         return Run(self.folder, cache=self.cache, notes=(*self.notes, *missing, *refused))
 
     def add(self, progress: Progress = silent) -> Run:
-        """Let these clients join the run that is there."""
-        return join(self, progress)
+        """Train with these clients too; kept sums of the run's others are not asked for again.
+
+        The run gets a new commitment, and with it another fingerprint.
+        """
+        restore_folder(self.folder)
+        self._sweep()
+        run = Run(self.folder, cache=self.cache)
+        _check_joining(self, run)
+        plan = replace(self, rows=self.rows.take(self.rows.roles == TRAINING))
+        with (
+            layout.working(run.folder, progress),
+            single_thread(),
+            connection(self.transport) as connect,
+        ):
+            return _join(plan, run, connect, progress)
 
     def _fit(
         self, connect: Connect, progress: Progress
@@ -240,32 +253,12 @@ class TrainingPlan:
         run.note_place()
         return run
 
-    def sweep(self) -> None:
+    def _sweep(self) -> None:
         """Remove what a killed training of this run left beside it."""
-        if not self.folder.parent.is_dir():
-            return
         pattern = re.compile(re.escape(f"{ASIDE}{self.folder.name}") + r"-\d+-[0-9a-f]{8}")
-        for path in self.folder.parent.iterdir():
+        for path in self.folder.parent.glob(f"{ASIDE}*"):
             if pattern.fullmatch(path.name):
                 remove_folder(path)
-
-
-def join(plan: TrainingPlan, progress: Progress = silent) -> Run:
-    """Train with the clients of a plan too; kept sums of the others are not asked for again.
-
-    The run gets a new commitment, and with it another fingerprint.
-    """
-    restore_folder(plan.folder)
-    plan.sweep()
-    run = Run(plan.folder, cache=plan.cache)
-    _check_joining(plan, run)
-    plan = replace(plan, rows=plan.rows.take(plan.rows.roles == TRAINING))
-    with (
-        layout.working(run.folder, progress),
-        single_thread(),
-        connection(plan.transport) as connect,
-    ):
-        return _join(plan, run, connect, progress)
 
 
 def _join(plan: TrainingPlan, run: Run, connect: Connect, progress: Progress) -> Run:
@@ -414,7 +407,11 @@ def plan_training(
     settings, reading = _sorted_options(options)
     weights_file = None if weights is None else Path(weights).expanduser()
     if weights_file is not None:
-        settings = replace(settings, weights=weights_digest(weights_file))
+        if not weights_file.is_file():
+            raise NotFoundError(
+                f"No weights at {weights_file}. Pass a state dict (--weights FILE)."
+            )
+        settings = replace(settings, weights=sha256_file(weights_file))
     if settings.network is not None:
         from probekit.networks.architectures import check_name
 
@@ -482,31 +479,25 @@ def _joined(
         if len(labeled[name]) < len(rows):
             dropped = len(rows) - len(labeled[name])
             notes.append(f"{dropped:,} {name} rows without a label were left out.")
-    parts = list(labeled.values())
-    if not len(parts[0]):
+    if not len(labeled["train"]):
         raise InputError(f"{first.source} has no row with a label. Pass labels (--labels FILE).")
-    names = tuple(dict.fromkeys(name for part in parts for name in part.class_names))
+    names = tuple(dict.fromkeys(name for part in labeled.values() for name in part.class_names))
+    parts = [part.with_classes(names) for part in labeled.values()]
     trained = [part for name, part in labeled.items() if name != "test"]
     shared = set(first.columns).intersection(*(part.columns for part in trained))
-    ids = np.concatenate([part.ids for part in parts])
-    numbered = [part.with_classes(names) for part in parts]
-    labels = [part.labels for part in numbered if part.labels is not None]
-    targets = [part.targets for part in parts if part.targets is not None]
+    columns = {name: np.concatenate([_column(part, name) for part in parts]) for name in shared}
+    arrays: dict[str, Any] = {
+        name: np.concatenate([vars(part)[name] for part in parts])
+        for name in ("ids", "labels", "targets")
+        if vars(first)[name] is not None
+    }
+    matrix = entry.rows(arrays["ids"], first.width)
+    joined = replace(first, rows=matrix, class_names=names, columns=columns, **arrays)
     roles = [
-        np.full(len(part), TEST if name == "test" else TRAINING) for name, part in labeled.items()
+        np.full(len(part), TEST if name == "test" else TRAINING, np.uint8)
+        for name, part in labeled.items()
     ]
-    joined = EmbeddingSet(
-        rows=entry.rows(ids, first.width),
-        ids=ids,
-        encoding=first.encoding,
-        labels=np.concatenate(labels) if labels else None,
-        class_names=() if targets else names,
-        targets=np.concatenate(targets) if targets else None,
-        target_names=first.target_names,
-        columns={name: np.concatenate([_column(p, name) for p in parts]) for name in shared},
-        source=first.source,
-    )
-    return joined, np.concatenate(roles).astype(np.uint8), tuple(notes)
+    return joined, np.concatenate(roles), tuple(notes)
 
 
 def _check_alike(first: EmbeddingSet, rows: EmbeddingSet) -> None:
@@ -591,12 +582,6 @@ def _poisoned(
             f"{len(poisoned)}. {poisoned.skipped[-1].reason}"
         )
     return poisoned
-
-
-def weights_digest(path: Path) -> str:
-    if not path.is_file():
-        raise NotFoundError(f"No weights at {path}. Pass a state dict (--weights FILE).")
-    return sha256_file(path)
 
 
 def run_id_of(folder: Path, cache: Cache) -> str:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Collection
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -24,17 +23,11 @@ from probekit.progress import Progress, silent
 from probekit.registry import configured, nearest
 from probekit.runs import layout
 from probekit.runs.layout import Cost, Unlearned
-from probekit.runs.rows import SERVER, TEST, TRAINING, RunFiles, RunRows
-from probekit.runs.run import RunData, StoredState, certify_state, single_thread, write_state
+from probekit.runs.rows import SAMPLE, SERVER, TEST, TRAINING, RunFiles, RunRows
+from probekit.runs.run import Run, RunData, StoredState, certify_state, single_thread, write_state
 from probekit.unlearning.choice import Choice, Facts, MethodPlan, choose, facts, plan, plan_of
 from probekit.unlearning.classes import narrow_state
 from probekit.unlearning.removal import Removal, Request, unlearn
-
-if TYPE_CHECKING:
-    from probekit.runs.run import Run
-
-SAMPLE = re.compile(r"[0-9a-f]{8,64}", re.ASCII)
-"""An id, or at least its first eight digits."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -19,12 +19,7 @@ import numpy as np
 
 from probekit.arrays import hex_id, id_keys
 from probekit.cache import Cache
-from probekit.certificates.certificate import (
-    STALE_RIDGE,
-    Certificate,
-    rounded_down,
-    rounded_up,
-)
+from probekit.certificates.certificate import STALE_RIDGE, Certificate, rounded_down, rounded_up
 from probekit.certificates.held_out import is_best_C
 from probekit.certificates.linearized import RowGradients, certified_rows
 from probekit.certificates.verify import (
@@ -45,13 +40,13 @@ from probekit.federated.training.fedavg import FedAvg
 from probekit.federated.transports.files import sums_digest
 from probekit.linear.model import LinearModel
 from probekit.linear.ridge import Gcv, InverseC
-from probekit.linear.stats import normalized, sum_stats
+from probekit.linear.stats import sum_stats
 from probekit.objective import Model
 from probekit.progress import Progress, Step, silent
 from probekit.rows import PickedRows
 from probekit.runs import layout
 from probekit.runs.layout import Description, Erased, Joined, Trained, Unlearned
-from probekit.runs.rows import SERVER, Mask, RunFiles, RunRows, leaves_of
+from probekit.runs.rows import SAMPLE, SERVER, ClientSets, Mask, RunFiles, RunRows, leaves_of
 from probekit.runs.run import (
     RunData,
     StoredState,
@@ -94,7 +89,7 @@ class Forgot:
         """Of client=X and sample=ID."""
         pairs = [text.partition("=") for text in texts]
         for text, (kind, _, value) in zip(texts, pairs, strict=True):
-            is_sample = kind == "sample" and re.fullmatch(r"[0-9a-f]{8,64}", value, re.ASCII)
+            is_sample = kind == "sample" and SAMPLE.fullmatch(value)
             if not value or not (kind == "client" or is_sample):
                 raise InputError(
                     "What was forgotten is client=NAME or sample=ID, with 8 digits or more of the "
@@ -132,7 +127,7 @@ class VerifyResult:
     run: str
     findings: tuple[Finding, ...]
     notes: tuple[str, ...]
-    conclusion: str
+    conclusion: str = ""
     fingerprint: str = ""
     state_fingerprint: str = ""
     head: str = ""
@@ -140,7 +135,10 @@ class VerifyResult:
 
     @property
     def exit_code(self) -> int:
-        return exit_code(self.findings)
+        verdicts = {finding.holds for finding in self.findings}
+        if False in verdicts:
+            return FALSE
+        return NOT_SHOWN if None in verdicts or not verdicts else 0
 
     @property
     def ok(self) -> bool:
@@ -162,13 +160,6 @@ class VerifyResult:
             "head": self.head,
             "distance": self.distance if math.isfinite(self.distance) else None,
         }
-
-
-def exit_code(findings: Collection[Finding]) -> int:
-    verdicts = {finding.holds for finding in findings}
-    if False in verdicts:
-        return FALSE
-    return NOT_SHOWN if None in verdicts or not verdicts else 0
 
 
 def verify_run(
@@ -227,17 +218,16 @@ class _Inspection:
             findings.extend(self._findings())
         except ProbekitError as error:
             findings.append(Finding(str(error), False))
-        code = exit_code(findings)
-        return VerifyResult(
+        result = VerifyResult(
             run=str(self.folder),
             findings=tuple(findings),
             notes=tuple(self.notes),
-            conclusion=self._conclusion(code),
             fingerprint=self.stored.fingerprint if self.stored else "",
             state_fingerprint=self.state_fingerprint,
             head=self.head,
             distance=self.distance,
         )
+        return replace(result, conclusion=self._conclusion(result.exit_code))
 
     def _findings(self) -> Iterator[Finding]:
         if self.cache.is_erasing():
@@ -365,26 +355,23 @@ class _Inspection:
         state = stored.state
         classes = data.classes
         counts = data.rows.counts()
-        has_classes = stored.head.names == classes and (len(classes) > 1 or not data.is_classes)
+        has_classes = stored.head.names == classes
+        has_classes &= len(classes) > 1 or data.rows.targets is not None
         yield Finding("The head has the classes of the retained rows.", has_classes)
         model = state.model
         is_model = _is_model(model, stored.description, len(classes))
         is_model &= state.params.shape == model.shape and bool(np.isfinite(state.params).all())
         is_trainer = _same_trainer(state.trainer, options.trainer())
         yield Finding("Model and training are those of the options.", is_model and is_trainer)
-        yield Finding(
-            "The head is of the retained clients and rows.", dict(state.clients) == counts
-        )
-        if not has_classes or not is_model or dict(state.clients) != counts:
+        are_counts = dict(state.clients) == counts
+        yield Finding("The head is of the retained clients and rows.", are_counts)
+        if not has_classes or not is_model or not are_counts:
             return
         again = data.head(state)
         is_same = again.digest == stored.head.digest and again.fit == stored.head.fit
         is_same &= (again.dataset, again.metrics) == (stored.head.dataset, stored.head.metrics)
         yield Finding("The head is the state's.", is_same)
-        sets = {
-            name: normalized(rows, options.normalize)
-            for name, rows in data.rows.client_sets(data.matrix, data.encoding, classes).items()
-        }
+        sets = data.client_sets()
         if not isinstance(model, LinearModel):
             yield from self._network(stored, data, sets)
             return
@@ -437,9 +424,7 @@ class _Inspection:
         yield self._nearness(stored, "sums' minimum")
         yield Finding("The sums are those of the clients' rows: they must be believed.", None)
 
-    def _network(
-        self, stored: StoredState, data: RunData, sets: dict[str, EmbeddingSet]
-    ) -> Iterator[Finding]:
+    def _network(self, stored: StoredState, data: RunData, sets: ClientSets) -> Iterator[Finding]:
         """Where a network starts, and how far from the minimum a linearized one ends."""
         from probekit.networks.architectures import is_trusted
 
@@ -461,19 +446,19 @@ class _Inspection:
         federation = Federation.of(InProcess(sets), state.model)
         gradients = RowGradients(federation, state.params, state.ridge)
         kept = state.get(KeptGradients)
-        are_kept = kept is not None and kept.gradients.keys() == kept.weights.keys() == sets.keys()
+        are_kept = kept is not None and _are_at(kept, state, sets)
         differences = [0.0]
         for done, (name, rows) in enumerate(sets.items(), start=1):
             gradient = gradients.add(rows)
             if kept is not None and are_kept:
-                are_kept = kept.weights[name] == len(rows)
-                are_kept &= kept.gradients[name].shape == gradient.shape
-                differences.append(float(np.linalg.norm(kept.gradients[name] - gradient)))
+                are_kept = kept.gradients[name].shape == gradient.shape
+                if are_kept:
+                    differences.append(float(np.linalg.norm(kept.gradients[name] - gradient)))
             self.progress(Step("gradients of rows", done, len(sets)))
         enclosure, error = gradients.enclose()
         if kept is not None:
-            are_kept &= np.array_equal(kept.params, state.params) and max(differences) <= error
-            yield Finding(KEPT_GRADIENTS, are_kept)
+            is_near = bool(np.max(differences) <= error)  # which NaN is not
+            yield Finding(KEPT_GRADIENTS, are_kept and is_near)
         if not all(isinstance(item, KeptGradients) for item in state.kept):
             yield Finding(KEPT_ELSE, None)
         certified = 0
@@ -504,25 +489,20 @@ class _Inspection:
         yield Finding(claim, again == description.network or None)
 
     def _kept(
-        self, state: State, model: LinearModel, sets: dict[str, EmbeddingSet], totals: Totals
+        self, state: State, model: LinearModel, sets: ClientSets, totals: Totals
     ) -> Iterator[Finding]:
         """Add up the rows; what the server keeps must be such sums."""
         statistics = state.get(KeptStatistics)
         gradients = state.get(KeptGradients)
         are_sums = statistics is None or statistics.parts.keys() == sets.keys()
-        are_gradients = gradients is None or (
-            gradients.gradients.keys() == gradients.weights.keys() == sets.keys()
-            and np.array_equal(gradients.params, state.params)
-        )
+        are_gradients = gradients is None or _are_at(gradients, state, sets)
         for done, (name, rows) in enumerate(sets.items(), start=1):
             part = RowSums.of(rows, state.params, model)
             totals.add(part)
             if statistics is not None and are_sums:
                 are_sums = is_sum(statistics.parts[name], part)
             if gradients is not None and are_gradients:
-                gradient = gradients.gradients[name]
-                are_gradients = gradients.weights[name] == len(rows)
-                are_gradients &= is_gradient(gradient, part, state.params)
+                are_gradients = is_gradient(gradients.gradients[name], part, state.params)
             self.progress(Step("adding up rows", done, len(sets)))
         if statistics is not None:
             yield Finding("The kept statistics are sums of the retained rows.", are_sums)
@@ -558,6 +538,16 @@ def _is_model(model: Model, description: Description, classes: int) -> bool:
     return is_network_of(description, model, classes)
 
 
+def _are_at(kept: KeptGradients, state: State, sets: ClientSets) -> bool:
+    """Whether gradients are said to be of these rows, at the state's parameters."""
+    counts = {name: len(rows) for name, rows in sets.items()}
+    return (
+        kept.gradients.keys() == sets.keys()
+        and dict(kept.weights) == counts
+        and np.array_equal(kept.params, state.params)
+    )
+
+
 def _same_trainer(trainer: Trainer, expected: Trainer) -> bool:
     """A rate that was left open is filled in by training."""
     if isinstance(trainer, FedAvg) and isinstance(expected, FedAvg) and expected.plan.rate is None:
@@ -566,7 +556,7 @@ def _same_trainer(trainer: Trainer, expected: Trainer) -> bool:
 
 
 def _ridge(
-    stored: StoredState, state: State, sets: dict[str, EmbeddingSet], sums: RowSums | None
+    stored: StoredState, state: State, sets: ClientSets, sums: RowSums | None
 ) -> Iterator[Finding]:
     """The ridge is the one of the options, or chosen from the retained rows.
 

@@ -246,10 +246,15 @@ def test_kept_gradients_are_those_of_the_rows(tmp_path: Path) -> None:
     forgery = known.forgery()
     kept = forgery.state.get(KeptGradients)
     assert kept is not None
-    gradients = {**kept.gradients, "east": kept.gradients["west"], "west": kept.gradients["east"]}
-    forged = replace(kept, gradients=gradients)
-    replace(forgery, state=replace(forgery.state, kept=(forged,))).write()
-    assert known.verify(asked=False).exit_code == 6
+    east, west = kept.gradients["east"], kept.gradients["west"]
+    for forged in (
+        {"east": west, "west": east},
+        {"east": np.full(east.shape, np.nan)},
+        {"east": np.zeros(len(east) + 1)},
+    ):
+        item = replace(kept, gradients={**kept.gradients, **forged})
+        replace(forgery, state=replace(forgery.state, kept=(item,))).write()
+        assert known.verify(asked=False).exit_code == 6
 
 
 def test_large_first_weights_do_not_hide_that_nothing_was_done(tmp_path: Path) -> None:
