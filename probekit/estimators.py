@@ -17,7 +17,7 @@ from probekit.embeddings import EmbeddingSet
 from probekit.errors import InputError
 from probekit.heads import Head, task_of
 from probekit.linear.calibration import best_temperature, left_out_temperature
-from probekit.linear.folds import draw_folds
+from probekit.linear.folds import draw_folds, number_groups
 from probekit.linear.knn import Weighting, knn_votes
 from probekit.linear.lda import LdaChoice, LdaPath, left_out, search_shrinkage
 from probekit.linear.leave_one_out import RidgeSearch, left_out_sample, search_ridge
@@ -30,7 +30,6 @@ from probekit.progress import Progress, silent
 Ridge = float | str
 """A number, "auto" or "auto:loo" (exact leave-one-out), or "auto:gcv" (from sums alone)."""
 AUTO = ("auto", "auto:loo")
-FOLD_SEED = 0
 
 
 def fit_ridge(
@@ -230,7 +229,7 @@ def _folds(train: EmbeddingSet, validation: ArrayLike | None, groups: ArrayLike 
     """The fold of every row, or 0 for validation rows and -1 for others."""
     if validation is None:
         units = _content_ranks(train, groups)
-        return draw_folds(units, train.labels, FOLD_SEED, weights=train.row_weights)
+        return draw_folds(units, train.labels, seed=0, weights=train.row_weights)
     is_held_out = np.asarray(validation)
     if is_held_out.shape != (len(train),) or is_held_out.dtype != bool:
         raise InputError(
@@ -245,12 +244,7 @@ def _content_ranks(train: EmbeddingSet, groups: ArrayLike | None) -> Indices:
     ranks = np.unique(id_keys(train.ids), return_inverse=True)[1]
     if groups is None:
         return ranks
-    values = np.asarray(groups)
-    if values.shape != (len(train),):
-        raise InputError(
-            f"groups needs one value for each of the {len(train)} rows; found shape {values.shape}."
-        )
-    numbers = group_numbers(values)
+    numbers = number_groups(groups, len(train))
     first = np.full(int(numbers.max()) + 1, len(train))
     np.minimum.at(first, numbers, ranks)
     return np.asarray(np.argsort(np.argsort(first))[numbers])
@@ -331,15 +325,6 @@ class _Probe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         rows = validate_data(self, X, reset=False, dtype=[np.float64, np.float32])
         return self.head_.decision(rows)
 
-    def _set_coefficients(self, head: Head) -> None:
-        """Of two classes, the second's less the first's."""
-        self.temperature_ = head.temperature
-        self.coef_ = head.weights.T
-        self.intercept_ = head.intercept
-        if len(self.classes_) == 2:
-            self.coef_ = self.coef_[1:] - self.coef_[:1]
-            self.intercept_ = self.intercept_[1:] - self.intercept_[:1]
-
     def _training_set(
         self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None
     ) -> tuple[EmbeddingSet, Indices]:
@@ -361,7 +346,40 @@ class _Probe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return replace(embeddings, weights=weights[used].astype(np.float64)), used
 
 
-class RidgeProbe(_Probe):
+class _LinearProbe(_Probe):
+    """A probe whose head has weights; coef_ and intercept_: of two, the second's less the first's.
+
+    temperature_: of the softmax over scores; None: no probabilities.
+    """
+
+    head_: Head
+
+    def fit(
+        self,
+        X: ArrayLike,
+        y: ArrayLike,
+        sample_weight: ArrayLike | None = None,
+        groups: ArrayLike | None = None,
+    ) -> Self:
+        """Fit to these rows; rows of a group, or by default copies, are held out together.
+
+        A row of weight 3 counts as three copies of it, which are held out together too.
+        """
+        embeddings, used = self._training_set(X, y, sample_weight)
+        self._fit_head(embeddings, None if groups is None else np.asarray(groups)[used])
+        self.temperature_ = self.head_.temperature
+        self.coef_ = self.head_.weights.T
+        self.intercept_ = self.head_.intercept
+        if len(self.classes_) == 2:
+            self.coef_ = self.coef_[1:] - self.coef_[:1]
+            self.intercept_ = self.intercept_[1:] - self.intercept_[:1]
+        return self
+
+    def _fit_head(self, embeddings: EmbeddingSet, groups: NDArray[Any] | None) -> None:
+        """Set head_, and what is known of its choice."""
+
+
+class RidgeProbe(_LinearProbe):
     """Ridge regression on one-hot classes: scikit-learn's RidgeClassifier with alpha = n * ridge.
 
     ridge: a number, "auto" (exact leave-one-out) or "auto:gcv".
@@ -372,8 +390,6 @@ class RidgeProbe(_Probe):
     choice_ (all ridges and their errors), temperature_, head_ (saves, needs NumPy alone).
     """
 
-    head_: Head
-
     def __init__(
         self, ridge: Ridge = "auto", *, intercept: Intercept = "free", normalize: str = "none"
     ) -> None:
@@ -381,20 +397,7 @@ class RidgeProbe(_Probe):
         self.intercept = intercept
         self.normalize = normalize
 
-    def fit(
-        self,
-        X: ArrayLike,
-        y: ArrayLike,
-        sample_weight: ArrayLike | None = None,
-        groups: ArrayLike | None = None,
-    ) -> Self:
-        """Fit to these rows; rows of a group are left out together where rows are left out.
-
-        A row of weight 3 counts as three copies of it, which are left out together too.
-        """
-        embeddings, used = self._training_set(X, y, sample_weight)
-        if groups is not None:
-            groups = np.asarray(groups)[used]
+    def _fit_head(self, embeddings: EmbeddingSet, groups: NDArray[Any] | None) -> None:
         self.head_, self.choice_ = fit_ridge(
             embeddings,
             ridge=self.ridge,
@@ -403,11 +406,9 @@ class RidgeProbe(_Probe):
             groups=groups,
         )
         self.ridge_ = self.choice_.value
-        self._set_coefficients(self.head_)
-        return self
 
 
-class LDAProbe(_Probe):
+class LDAProbe(_LinearProbe):
     """Linear discriminant analysis: scikit-learn's with solver="lsqr" and this shrinkage.
 
     shrinkage: from 0 to 1, or "auto" (the most accurate on rows left out in turn).
@@ -417,47 +418,28 @@ class LDAProbe(_Probe):
     temperature_, head_; as in RidgeProbe.
     """
 
-    head_: Head
-
     def __init__(self, shrinkage: float | str = "auto", *, normalize: str = "none") -> None:
         self.shrinkage = shrinkage
         self.normalize = normalize
 
-    def fit(
-        self,
-        X: ArrayLike,
-        y: ArrayLike,
-        sample_weight: ArrayLike | None = None,
-        groups: ArrayLike | None = None,
-    ) -> Self:
-        """Fit to these rows; weights and groups as in RidgeProbe."""
-        embeddings, used = self._training_set(X, y, sample_weight)
-        if groups is not None:
-            groups = np.asarray(groups)[used]
+    def _fit_head(self, embeddings: EmbeddingSet, groups: NDArray[Any] | None) -> None:
         self.head_, self.choice_ = fit_lda(
             embeddings, shrinkage=self.shrinkage, normalize=self.normalize, groups=groups
         )
         self.shrinkage_ = self.choice_.value
-        self._set_coefficients(self.head_)
-        return self
 
 
-class NearestMeanProbe(_Probe):
+class NearestMeanProbe(_LinearProbe):
     """The class whose mean is nearest: scikit-learn's NearestCentroid, with probabilities.
 
     Fitted: classes_, coef_, intercept_, temperature_, head_; as in RidgeProbe.
     """
 
-    head_: Head
-
     def __init__(self, *, normalize: str = "none") -> None:
         self.normalize = normalize
 
-    def fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
-        embeddings, _ = self._training_set(X, y, sample_weight)
-        self.head_ = fit_nearest_mean(embeddings, normalize=self.normalize)
-        self._set_coefficients(self.head_)
-        return self
+    def _fit_head(self, embeddings: EmbeddingSet, groups: NDArray[Any] | None) -> None:
+        self.head_ = fit_nearest_mean(embeddings, normalize=self.normalize, groups=groups)
 
 
 def _joined_copies(
@@ -474,7 +456,7 @@ def _joined_copies(
     return joined, None if groups is None else groups[first]
 
 
-class LogisticProbe(_Probe):
+class LogisticProbe(_LinearProbe):
     """Logistic regression on scikit-learn's objective, with C chosen in folds and a certified gap.
 
     C: a number, or "auto": the one of Cs with the least log loss in five folds.
@@ -486,8 +468,6 @@ class LogisticProbe(_Probe):
     Fitted: classes_, coef_ and intercept_ (of two classes, the second's less the first's), C_,
     gap_ (certified), path_ (all C's, their errors and gaps), head_ (saves, needs NumPy alone).
     """
-
-    head_: Head
 
     def __init__(
         self,
@@ -506,20 +486,9 @@ class LogisticProbe(_Probe):
         self.normalize = normalize
         self.tolerance = tolerance
 
-    def fit(
-        self,
-        X: ArrayLike,
-        y: ArrayLike,
-        sample_weight: ArrayLike | None = None,
-        groups: ArrayLike | None = None,
-    ) -> Self:
-        """Fit to these rows; rows of a group, or by default copies, are held out together.
-
-        A row of weight 3 is three copies of it, and no order of rows matters, to the last bit.
-        """
-        embeddings, used = self._training_set(X, y, sample_weight)
-        parts = None if groups is None else np.asarray(groups)[used]
-        embeddings, parts = _joined_copies(embeddings, parts)
+    def _fit_head(self, embeddings: EmbeddingSet, groups: NDArray[Any] | None) -> None:
+        """No order of rows matters, to the last bit."""
+        embeddings, groups = _joined_copies(embeddings, groups)
         class_weight = self.class_weight
         if isinstance(class_weight, Mapping):
             class_weight = {str(name): weight for name, weight in class_weight.items()}
@@ -531,16 +500,10 @@ class LogisticProbe(_Probe):
             intercept=self.intercept,
             normalize=self.normalize,
             tolerance=self.tolerance,
-            groups=parts,
+            groups=groups,
         )
         self.C_ = self.path_.value
         self.gap_ = self.path_.gap
-        self.coef_ = self.head_.weights.T
-        self.intercept_ = self.head_.intercept
-        if len(self.classes_) == 2:
-            self.coef_ = self.coef_[1:] - self.coef_[:1]
-            self.intercept_ = self.intercept_[1:] - self.intercept_[:1]
-        return self
 
 
 class KNNProbe(_Probe):

@@ -50,3 +50,10 @@ def left_out_temperature(scores: Array, embeddings: EmbeddingSet) -> float:
     pairs = np.stack([1 - scores.ravel(), scores.ravel()], axis=1)
     labels = embeddings.target_matrix.ravel().astype(np.int64)
     return best_temperature(pairs, labels, np.repeat(embeddings.row_weights, scores.shape[1]))
+
+
+def log_losses(scores: Array, labels: Indices) -> Array:
+    """-log softmax(scores) of each row's label, (n,)."""
+    centered = scores - scores.max(axis=1, keepdims=True)
+    labeled = np.take_along_axis(centered, labels[:, None], axis=1)[:, 0]
+    return np.asarray(np.log(np.exp(centered).sum(axis=1)) - labeled)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import ArrayLike
 
-from probekit.arrays import Array, Indices
+from probekit.arrays import Array, Indices, group_numbers
 from probekit.errors import InputError
 
 FOLDS = 5
@@ -35,3 +36,18 @@ def draw_folds(
     folds = np.empty(len(sizes), np.int64)
     folds[np.lexsort((random, -sizes, rarest))] = np.arange(len(sizes)) % FOLDS
     return folds[units]
+
+
+def number_groups(groups: ArrayLike, count: int) -> Indices:
+    """The groups of so many rows as numbers, in the order of their first rows."""
+    values = np.asarray(groups)
+    if values.shape != (count,):
+        raise InputError(
+            f"groups needs one value for each of the {count} rows; found shape {values.shape}."
+        )
+    numbers = group_numbers(values)
+    if not numbers.any():
+        raise InputError(
+            "Leaving groups out needs two or more; found 1. Pass other groups (--group)."
+        )
+    return numbers

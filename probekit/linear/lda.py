@@ -12,14 +12,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from probekit.arrays import Array, Indices, group_numbers, id_keys
 from probekit.embeddings import EmbeddingSet
 from probekit.errors import InputError
+from probekit.linear.calibration import log_losses
+from probekit.linear.folds import number_groups
 from probekit.linear.ridge import ALIKE, EPSILON
 from probekit.linear.stats import SufficientStats, sums_of_others, with_ones
 
@@ -83,7 +84,13 @@ class LdaPath:
     def of(cls, stats: SufficientStats) -> LdaPath:
         """Of statistics of classes. Few rows (a root) cost an SVD of the root."""
         if stats.root is None:
-            return cls._of_sums(stats)
+            weights = stats.moment[-1].copy()
+            center = stats.gram[-1, :-1] / stats.weight
+            means = (stats.moment[:-1].T - np.outer(weights, center)) * _inverse(weights)[:, None]
+            scatter = stats.gram[:-1, :-1] - stats.weight * np.outer(center, center)
+            scatter -= (means.T * weights) @ means
+            values, vectors = np.linalg.eigh(scatter)
+            return cls(weights, center, means @ vectors, np.maximum(values, 0.0), vectors)
         ones = stats.root[:, stats.columns - 1]
         membership = stats.root[:, stats.columns :]
         weights = ones @ membership
@@ -94,18 +101,6 @@ class LdaPath:
         _, singular, rotation = np.linalg.svd((rows - membership @ means) @ span.T)
         vectors = (rotation @ span).T
         return cls(weights, center, means @ vectors, np.square(singular), vectors)
-
-    @classmethod
-    def _of_sums(cls, stats: SufficientStats) -> LdaPath:
-        gram = stats.gram
-        moment = stats.moment
-        weights = moment[-1].copy()
-        center = gram[-1, :-1] / stats.weight
-        means = (moment[:-1].T - np.outer(weights, center)) * _inverse(weights)[:, None]
-        scatter = gram[:-1, :-1] - stats.weight * np.outer(center, center)
-        scatter -= (means.T * weights) @ means
-        values, vectors = np.linalg.eigh(scatter)
-        return cls(weights, center, means @ vectors, np.maximum(values, 0.0), vectors)
 
     @property
     def width(self) -> int:
@@ -198,7 +193,7 @@ def search_shrinkage(
     for part in left_out(path, embeddings, SHRINKAGES.tolist(), groups=groups):
         labels = _labels(embeddings)[part.rows]
         hits[part.position] += part.weights @ (part.scores.argmax(axis=1) == labels)
-        losses[part.position] += part.weights @ _log_losses(part.scores, labels)
+        losses[part.position] += part.weights @ log_losses(part.scores, labels)
         totals[part.position] += part.weights.sum()
     if not totals.all() or not path.has_scatter:
         return LdaChoice(1.0, "nearest mean", nothing, nothing)
@@ -224,7 +219,7 @@ def left_out(
     if groups is None:
         yield from _left_out_rows(path, embeddings, shrinkages)
     else:
-        yield from _left_out_folds(embeddings, shrinkages, np.asarray(groups))
+        yield from _left_out_folds(embeddings, shrinkages, groups)
 
 
 def _left_out_rows(
@@ -320,19 +315,10 @@ class _Members:
 
 
 def _left_out_folds(
-    embeddings: EmbeddingSet, shrinkages: Sequence[float | None], groups: NDArray[Any]
+    embeddings: EmbeddingSet, shrinkages: Sequence[float | None], groups: ArrayLike
 ) -> Iterator[LeftOut]:
     """Whole groups in five folds, the heads from the sums of the other folds."""
-    if groups.shape != (len(embeddings),):
-        raise InputError(
-            f"groups needs one value for each of the {len(embeddings)} rows; found shape "
-            f"{groups.shape}."
-        )
-    number = group_numbers(groups)
-    if not number.any():
-        raise InputError(
-            "Leaving groups out needs two or more; found 1. Pass other groups (--group)."
-        )
+    number = number_groups(groups, len(embeddings))
     generator = np.random.default_rng(SAMPLE_STREAM)
     fold = (generator.permutation(int(number.max()) + 1) % FOLDS)[number]
     is_drawn = np.zeros(len(embeddings), bool)
@@ -363,9 +349,3 @@ def _labels(embeddings: EmbeddingSet) -> Indices:
             "ridge head (--head ridge)."
         )
     return embeddings.labels
-
-
-def _log_losses(scores: Array, labels: Indices) -> Array:
-    centered = scores - scores.max(axis=1, keepdims=True)
-    labeled = np.take_along_axis(centered, labels[:, None], axis=1)[:, 0]
-    return np.asarray(np.log(np.exp(centered).sum(axis=1)) - labeled)

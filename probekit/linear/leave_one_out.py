@@ -13,10 +13,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import ArrayLike
 
-from probekit.arrays import Array, Indices, group_numbers, id_keys
+from probekit.arrays import Array, Indices, id_keys
 from probekit.embeddings import EmbeddingSet
 from probekit.errors import InputError
-from probekit.linear.ridge import RidgePath, check_ridge
+from probekit.linear.folds import number_groups
+from probekit.linear.ridge import RidgePath, check_ridge, varying_directions
 from probekit.linear.stats import SufficientStats, check_training_rows, sums_of_others
 
 BLOCK_ELEMENTS = 1 << 21
@@ -73,28 +74,15 @@ def search_ridge(
     return RidgeSearch.best(method, ridges, errors)
 
 
-def left_out_scores(
-    path: RidgePath, embeddings: EmbeddingSet, ridge: float, *, groups: ArrayLike | None = None
-) -> Array:
-    """The scores (n, k) of every row in the head of the rows of all other groups (or folds).
-
-    groups: one value per row; by default copies (equal ids) are a group.
-    """
-    return _left_out(path, embeddings, group_rows(embeddings, groups), ridge)[1]
-
-
 def left_out_sample(
     path: RidgePath, embeddings: EmbeddingSet, ridge: float, *, groups: ArrayLike | None = None
 ) -> tuple[Indices, Array]:
-    """Row numbers, of many rows SAMPLE_ROWS, and what `left_out_scores` gives for them."""
-    return _left_out(path, embeddings, _sample(group_rows(embeddings, groups)), ridge)
+    """Rows, of many SAMPLE_ROWS, and their scores in the head of the rows of all other groups.
 
-
-def _left_out(
-    path: RidgePath, embeddings: EmbeddingSet, parts: Sequence[Indices], ridge: float
-) -> tuple[Indices, Array]:
-    ridges = np.array([check_ridge(ridge)])
-    pieces = list(leave_groups_out(path, embeddings, parts, ridges))
+    groups: one value per row; by default copies (equal ids) are a group.
+    """
+    parts = _sample(group_rows(embeddings, groups))
+    pieces = list(leave_groups_out(path, embeddings, parts, np.array([check_ridge(ridge)])))
     rows = np.concatenate([numbers.ravel() for numbers, _ in pieces])
     scores = np.concatenate([values.reshape(-1, values.shape[-1]) for _, values in pieces])
     order = np.argsort(rows)
@@ -128,17 +116,8 @@ def left_out_errors(
 def group_rows(embeddings: EmbeddingSet, groups: ArrayLike | None) -> list[Indices]:
     """The row numbers of every group, in the order of the groups' first rows."""
     check_training_rows(embeddings)
-    values = id_keys(embeddings.ids) if groups is None else np.asarray(groups)
-    if values.shape != (len(embeddings),):
-        raise InputError(
-            f"groups needs one value for each of the {len(embeddings)} rows; found shape "
-            f"{values.shape}."
-        )
-    number = group_numbers(values)
-    if not number.any():
-        raise InputError(
-            "Leaving groups out needs two or more; found 1. Pass other groups (--group)."
-        )
+    values = id_keys(embeddings.ids) if groups is None else groups
+    number = number_groups(values, len(embeddings))
     order = np.argsort(number, kind="stable")
     return np.split(order, np.cumsum(np.bincount(number))[:-1])
 
@@ -202,7 +181,9 @@ def _hat_scores(path: RidgePath, embeddings: EmbeddingSet, rows: Indices, ridges
         hat = filtered.reshape(shape) @ rotated.reshape(shape).transpose(0, 2, 1)
         hat += _intercept_leverage(path)
         if ridge == ridges.min():  # leverages fall as the ridge grows
-            _check_spare(_smallest_eigenvalues(hat, weights), rows, float(ridge))
+            roots = np.sqrt(weights)
+            scaled = hat * roots[:, :, None] * roots[:, None, :]
+            _check_spare(1 - np.linalg.eigvalsh(scaled)[:, -1], rows, float(ridge))
         system = np.eye(size) - hat * weights[:, None, :]
         scores[position] = targets - np.linalg.solve(system, residuals)
     return scores
@@ -212,14 +193,8 @@ def _intercept_leverage(path: RidgePath) -> float:
     return 1 / path.weight if path.coordinates.is_free else 0.0
 
 
-def _smallest_eigenvalues(hat: Array, weights: Array) -> Array:
-    """Of I - V^1/2 H V^1/2, a number for each group."""
-    root = np.sqrt(weights)
-    scaled = hat * root[:, :, None] * root[:, None, :]
-    return np.asarray(1 - np.linalg.eigvalsh(scaled)[:, -1])
-
-
 def _check_spare(spare: Array, rows: Indices, ridge: float) -> None:
+    """spare: the smallest eigenvalue of I - V^1/2 H V^1/2 of each group."""
     if spare.min() < SPARE:
         row = int(rows[int(np.argmin(spare)), 0])
         raise InputError(
@@ -273,7 +248,7 @@ class _Filters:
                 f"Leave-one-out needs ridges above 0 and two rows or more; found "
                 f"{ridges.min():g} and {path.count} rows."
             )
-        varying = path.varying
+        varying = varying_directions(path.values)
         values = path.values
         shifted = values[:, None] + penalties
         ratios = np.where(varying[:, None], values[:, None] / shifted, 0.0)

@@ -1,65 +1,18 @@
 """Log losses of scores, with slopes and curvatures: of classes, or of labels of 0 and 1.
 
 Both keep for each row what its curvature needs, (n, k) in float32: probabilities p of the classes,
-where the curvature is diag(p) - p p^T, or p (1 - p) of every label.
+where the curvature is diag(p) - p p^T, or p (1 - p) of every label. What the methods are is said
+at those of the softmax.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from array_api_compat import array_namespace, device
 
 from probekit.linear.rotation import AnyArray
-
-
-class Likelihood(Protocol):
-    @property
-    def outputs(self) -> int:
-        """k, the columns of the scores."""
-
-    def losses(self, scores: AnyArray, targets: AnyArray) -> tuple[AnyArray, AnyArray, AnyArray]:
-        """Losses (m,), their slopes in the scores (m, k), and what the curvature needs (m, k)."""
-
-    def mistakes(self, scores: AnyArray, targets: AnyArray) -> AnyArray:
-        """Rows that are wrong, or how many labels of each row, (m,)."""
-
-    def curve(self, kept: AnyArray, scores: AnyArray) -> None:
-        """Multiply scores by the curvature, in place."""
-
-    def trace(self, kept: AnyArray) -> AnyArray:
-        """Of each row's curvature, (m,)."""
-
-    def moment(self, kept: AnyArray, weights: AnyArray) -> AnyArray:
-        """Of some rows, in float64; it adds up."""
-
-    def eigenbasis(self, moment: AnyArray) -> tuple[AnyArray, AnyArray]:
-        """Eigenvalues (r,) and eigenvectors (k, r) of the summed curvature of these rows.
-
-        Directions that change nothing are left out.
-        """
-
-    def project(self, gradient: AnyArray) -> AnyArray:
-        """Without the part along a direction that changes nothing."""
-
-    def totals(self, targets: AnyArray, weights: AnyArray, rows: AnyArray) -> AnyArray:
-        """rows^T diag(weights) targets, (p, k)."""
-
-    def intercept(self, shares: AnyArray) -> AnyArray:
-        """The scores whose probabilities are these shares, (k,)."""
-
-    def spread(self, params: AnyArray) -> AnyArray:
-        """Params with a column for every class or label."""
-
-    def gather(self, params: AnyArray) -> AnyArray:
-        """The inverse of `spread`."""
-
-    def repair(self, shares: AnyArray, excess: AnyArray) -> tuple[float, AnyArray, float]:
-        """t, q and the entropy of q such that (1 - t) (shares + excess) + t q = shares.
-
-        q are probabilities and t is as small as that allows.
-        """
 
 
 @dataclass(frozen=True)
@@ -69,7 +22,10 @@ class Softmax:
     outputs: int
 
     def losses(self, scores: AnyArray, targets: AnyArray) -> tuple[AnyArray, AnyArray, AnyArray]:
-        """A row that is nearly sure has an accurate loss and slope: 1 - p is never computed."""
+        """Losses (m,), their slopes in the scores (m, k), and what the curvature needs (m, k).
+
+        A row that is nearly sure has an accurate loss and slope: 1 - p is never computed.
+        """
         xp = array_namespace(scores)
         scores -= xp.max(scores, axis=1, keepdims=True)
         each = xp.arange(scores.shape[0], device=device(scores))
@@ -87,22 +43,30 @@ class Softmax:
         return losses, slopes, probabilities
 
     def mistakes(self, scores: AnyArray, targets: AnyArray) -> AnyArray:
+        """Rows that are wrong, or how many labels of each row, (m,)."""
         return array_namespace(scores).argmax(scores, axis=1) != targets
 
     def curve(self, kept: AnyArray, scores: AnyArray) -> None:
+        """Multiply scores by the curvature, in place."""
         xp = array_namespace(scores)
         scores -= xp.vecdot(kept, scores)[:, None]
         scores *= kept
 
     def trace(self, kept: AnyArray) -> AnyArray:
+        """Of each row's curvature, (m,)."""
         return 1 - array_namespace(kept).vecdot(kept, kept)
 
     def moment(self, kept: AnyArray, weights: AnyArray) -> AnyArray:
+        """Of some rows, in float64; it adds up."""
         xp = array_namespace(kept)
         scaled = kept * xp.sqrt(weights)[:, None]
         return xp.astype(scaled.T @ scaled, xp.float64)  # NumPy does half of the work (SYRK)
 
     def eigenbasis(self, moment: AnyArray) -> tuple[AnyArray, AnyArray]:
+        """Eigenvalues (r,) and eigenvectors (k, r) of the summed curvature of these rows.
+
+        Directions that change nothing are left out.
+        """
         xp = array_namespace(moment)
         identity = xp.eye(self.outputs, dtype=xp.float64, device=device(moment))
         covariance = identity * xp.sum(moment, axis=1) - moment
@@ -112,25 +76,34 @@ class Softmax:
         return values, contrasts @ vectors
 
     def project(self, gradient: AnyArray) -> AnyArray:
+        """Without the part along a direction that changes nothing."""
         return gradient - array_namespace(gradient).mean(gradient, axis=1, keepdims=True)
 
     def totals(self, targets: AnyArray, weights: AnyArray, rows: AnyArray) -> AnyArray:
+        """rows^T diag(weights) targets, (p, k)."""
         xp = array_namespace(rows)
         indicator = xp.zeros((rows.shape[0], self.outputs), dtype=rows.dtype, device=device(rows))
         indicator[xp.arange(rows.shape[0], device=device(rows)), targets] = weights
         return rows.T @ indicator
 
     def intercept(self, shares: AnyArray) -> AnyArray:
+        """The scores whose probabilities are these shares, (k,)."""
         logs = array_namespace(shares).log(shares)
         return self.project(logs[None, :])[0, :]
 
     def spread(self, params: AnyArray) -> AnyArray:
+        """Params with a column for every class or label."""
         return params
 
     def gather(self, params: AnyArray) -> AnyArray:
+        """The inverse of `spread`."""
         return params
 
     def repair(self, shares: AnyArray, excess: AnyArray) -> tuple[float, AnyArray, float]:
+        """t, q and the entropy of q such that (1 - t) (shares + excess) + t q = shares.
+
+        q are probabilities and t is as small as that allows.
+        """
         xp = array_namespace(shares)
         sums = shares + excess
         t = max(0.0, float(xp.max(excess / sums)))
@@ -202,6 +175,9 @@ class Bernoulli:
         t = max(0.0, float(xp.max(excess / sums)), float(xp.max(-excess / (1 - sums))))
         q = xp.clip(sums - excess / max(t, 1e-300), 0.0, 1.0) if t else sums
         return t, q, entropy(q) + entropy(1 - q)
+
+
+Likelihood = Softmax | Bernoulli
 
 
 def entropy(shares: AnyArray) -> float:

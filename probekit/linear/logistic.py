@@ -68,9 +68,7 @@ def fit_path(
 
     Memory: a float32 copy of X, most of another during a step, and (n, k) float32.
     """
-    targets, weights = checked_targets(X, y, sample_weight)
-    if outputs is None:
-        outputs = number_of_outputs(targets)
+    targets, weights, outputs = checked_targets(X, y, sample_weight, outputs)
     rows = RotatedRows.of(X, weights, intercept)
     likelihood, targets = likelihood_of(targets, outputs)
     xp = rows.xp
@@ -82,9 +80,9 @@ def fit_path(
 
 
 def checked_targets(
-    X: Any, y: AnyArray, sample_weight: AnyArray | None
-) -> tuple[AnyArray, AnyArray]:
-    """Targets as numbers and weights in float64."""
+    X: Any, y: AnyArray, sample_weight: AnyArray | None, outputs: int | None
+) -> tuple[AnyArray, AnyArray, int]:
+    """Targets as numbers, weights in float64, and the number of classes or labels."""
     xp = array_namespace(y)
     count = int(X.shape[0])
     if len(X.shape) != 2 or y.shape[0] != count or y.ndim > 2 or not count:
@@ -107,16 +105,10 @@ def checked_targets(
         y = xp.astype(y, xp.int64)
         if int(xp.min(y)) < 0:
             raise InputError(f"Class numbers must be 0 or more; found {int(xp.min(y))}.")
-    elif not bool(xp.all((y == 0) | (y == 1))):
+        return y, weights, int(xp.max(y)) + 1 if outputs is None else outputs
+    if not bool(xp.all((y == 0) | (y == 1))):
         raise InputError("Several labels must be 0 or 1; found others. Fit numbers by ridge.")
-    return y, weights
-
-
-def number_of_outputs(targets: AnyArray) -> int:
-    """One more than the largest class, or the labels."""
-    if targets.ndim == 2:
-        return int(targets.shape[1])
-    return int(array_namespace(targets).max(targets)) + 1
+    return y, weights, int(y.shape[1]) if outputs is None else outputs
 
 
 def check_Cs(Cs: Iterable[float], tolerance: float) -> tuple[float, ...]:  # noqa: N802

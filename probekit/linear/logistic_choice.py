@@ -23,7 +23,6 @@ from probekit.linear.logistic import (
     check_Cs,
     checked_targets,
     fit_next,
-    number_of_outputs,
     solve_path,
 )
 from probekit.linear.newton import Problem, Shortcuts
@@ -91,8 +90,7 @@ def choose_fit(
     refit: to all rows at the end; without, the fit to the rows outside of the only fold.
     patience: stop so many C's past the best, where the error has grown; None tries all.
     """
-    targets, weights = checked_targets(X, y, sample_weight)
-    k = number_of_outputs(targets) if outputs is None else outputs
+    targets, weights, k = checked_targets(X, y, sample_weight, outputs)
     grid = check_Cs(CS if Cs is None else Cs, tolerance)
     numbers = _fold_numbers(folds, criterion, refit)
     rows = RotatedRows.of(X, weights, intercept)

@@ -25,7 +25,6 @@ NEWTON_STEPS = 60
 CG_STEPS = 400
 LINE_SEARCH_STEPS = 10
 ARMIJO = 1e-4
-SHORTER = 0.4
 CG_REDUCTION = 0.02
 CG_SHARE = 0.3
 """Of the gradient that is small enough, which the residual of a step may have."""
@@ -351,7 +350,7 @@ def line_search(problem: Problem, iterate: Iterate, step: AnyArray) -> tuple[Ite
         is_flatter = abs(float(xp.sum(candidate.gradient * step))) <= 0.9 * abs(slope)
         if change <= ARMIJO * length * slope or (change <= rounding and is_flatter):
             return candidate, length
-        length *= SHORTER
+        length *= 0.4
     return None, length
 
 

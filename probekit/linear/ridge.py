@@ -23,9 +23,6 @@ from probekit.records import record
 
 Intercept = Literal["free", "penalized"]
 INTERCEPTS = get_args(Intercept)
-GRID_SIZE = 45
-GRID_LOW = 1e-8
-GRID_HIGH = 10.0
 RESIDUAL_TOLERANCE = 1e-6
 ALIKE = 1e-13
 EPSILON = float(np.finfo(np.float64).eps)
@@ -48,7 +45,7 @@ def check_C(C: float | str) -> float:  # noqa: N802
 
 
 def ridge_grid(mean_square: float) -> Array:
-    """Ridges from 1e-8 to 10 times the rows' mean squared norm, in even ratios.
+    """45 ridges from 1e-8 to 10 times the rows' mean squared norm, in even ratios.
 
     The norm is rounded to a power of two: the digits of a chosen ridge outlive the rows, and must
     not remember them.
@@ -58,7 +55,7 @@ def ridge_grid(mean_square: float) -> Array:
             f"A ridge cannot be chosen for rows with a variance of {mean_square:g}. "
             "Pass ridge as a number (--ridge)."
         )
-    return np.geomspace(GRID_LOW, GRID_HIGH, GRID_SIZE) * 2.0 ** round(math.log2(mean_square))
+    return np.geomspace(1e-8, 10.0, 45) * 2.0 ** round(math.log2(mean_square))
 
 
 @dataclass(frozen=True, eq=False)
@@ -137,14 +134,14 @@ def solve_ridge(stats: SufficientStats, ridge: float, intercept: Intercept = "fr
     return coordinates.params(np.ascontiguousarray(solution))
 
 
-def _varying(eigenvalues: Array) -> NDArray[np.bool_]:
+def varying_directions(eigenvalues: Array) -> NDArray[np.bool_]:
     """Which eigenvalues are not rounding error."""
     floor = len(eigenvalues) * EPSILON * eigenvalues.max(initial=0.0)
     return np.asarray(eigenvalues > floor)
 
 
 def _check_rank(eigenvalues: Array, columns: int) -> None:
-    rank = int(np.count_nonzero(_varying(eigenvalues)))
+    rank = int(np.count_nonzero(varying_directions(eigenvalues)))
     if rank < columns:
         raise InputError(
             f"Without a ridge the rows must span all {columns} columns; found rank {rank}. "
@@ -203,10 +200,6 @@ class RidgePath:
             _check_rank(self.values, len(self.vectors))
         return self.coordinates.params(self.vectors @ (self.rotated / shifted[:, None]))
 
-    @property
-    def varying(self) -> NDArray[np.bool_]:
-        return _varying(self.values)
-
     def gcv_errors(self, ridges: Array) -> Array:
         """Generalized cross-validation errors (RSS / n) / (1 - dof / rows)^2, from the sums alone.
 
@@ -215,7 +208,7 @@ class RidgePath:
         rows - dof = rows - rank + sum a / (s_i + a).
         A free intercept is one more degree of freedom.
         """
-        varying = self.varying
+        varying = varying_directions(self.values)
         values = self.values[varying]
         energies = np.square(self.rotated[varying]).sum(axis=1)
         spare_rows = self.count - len(values) - int(self.coordinates.is_free)

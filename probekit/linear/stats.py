@@ -20,6 +20,7 @@ from probekit.arrays import Array, Indices, unit_rows
 from probekit.embeddings import BLOCK, SHOWN_ROWS, UNLABELED, EmbeddingSet, Rows, non_finite_rows
 from probekit.errors import InputError
 from probekit.records import record
+from probekit.rows import LazyRows, as_slice
 
 STACK_ROWS = 2048
 WEIGHT_TOLERANCE = 1e-9
@@ -220,28 +221,15 @@ def with_ones(rows: NDArray[Any]) -> Array:
     return Z
 
 
-@dataclass(frozen=True)
-class UnitRows:
+class UnitRows(LazyRows):
     """Rows divided by their norms when they are read, in float64; zeros stay zeros."""
 
-    rows: Rows
+    def __init__(self, rows: Rows) -> None:
+        super().__init__(len(rows), rows.shape[1], np.dtype(np.float64))
+        self.rows = rows
 
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return self.rows.shape
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        return np.dtype(np.float64)
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def __getitem__(self, index: Any) -> NDArray[Any]:
-        return unit_rows(self.rows[index])
-
-    def __array__(self, dtype: Any = None, *, copy: bool | None = None) -> NDArray[Any]:
-        return np.asarray(unit_rows(np.asarray(self.rows)), dtype)
+    def gather(self, indices: Indices) -> NDArray[Any]:
+        return unit_rows(self.rows[as_slice(indices)])
 
 
 def normalized(embeddings: EmbeddingSet, normalize: str) -> EmbeddingSet:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,7 +18,6 @@ from probekit.linear.leave_one_out import (
     RidgeSearch,
     left_out_errors,
     left_out_sample,
-    left_out_scores,
     search_ridge,
 )
 from probekit.linear.ridge import INTERCEPTS, Intercept, RidgePath
@@ -29,6 +29,10 @@ RIDGES = np.array([1e-3, 0.1, 3.0])
 
 def path_of(embeddings: EmbeddingSet, intercept: Intercept = "free") -> RidgePath:
     return RidgePath.of(SufficientStats.from_rows(embeddings), intercept)
+
+
+def left_out_scores(*arguments: Any, **options: Any) -> np.ndarray:
+    return left_out_sample(*arguments, **options)[1]
 
 
 def targets_of(embeddings: EmbeddingSet) -> np.ndarray:
@@ -134,10 +138,10 @@ def test_copies_are_left_out_together() -> None:
 
 
 def test_a_sample_of_rows_has_exact_errors(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "SAMPLE_ROWS", 60)
     embeddings = random_set(200, 6, 3)
     path = path_of(embeddings)
     scores = left_out_scores(path, embeddings, 0.1)
+    monkeypatch.setattr(module, "SAMPLE_ROWS", 60)
     squares = np.square(scores - targets_of(embeddings)).mean(axis=1)
     error = left_out_errors(path, embeddings, np.array([0.1]))[0]
     assert error != pytest.approx(squares.mean())
