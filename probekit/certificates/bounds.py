@@ -210,12 +210,11 @@ def a_priori_distance(
     *,
     model: LinearModel,
     ridge: float,
-    residual: float = 0.0,
 ) -> float:
     """What the distance after a Newton step with the server's curvature cannot exceed, beforehand.
 
-    |G/n - G_p/n_p| |g| / (c_p c) + |residual| / c_p, with g the retained gradient at `params`, c_p
-    and c the least curvatures, and `residual` what a solver left. Rounding is not allowed for.
+    |G/n - G_p/n_p| |g| / (c_p c), with g the retained gradient at `params`, and c_p and c the least
+    curvatures. Rounding is not allowed for.
     """
     penalty = ridge * np.diagflat(model.penalized)
     server_gram = server.gram / server.weight
@@ -227,8 +226,7 @@ def a_priori_distance(
     if not min(server_curvature, curvature) > 0:
         return math.inf
     difference = float(np.linalg.norm(retained_gram - server_gram, 2))
-    newton = difference * float(np.linalg.norm(gradient)) / curvature
-    return (newton + residual) / server_curvature
+    return difference * float(np.linalg.norm(gradient)) / curvature / server_curvature
 
 
 def _newton_step(hessian: Array, gradient: Array) -> Array:

@@ -20,7 +20,7 @@ from probekit.certificates.bounds import (
     strongly_convex,
     summing_error,
 )
-from probekit.certificates.linearized import ROUNDING, LinearizedBounds, certified_rows
+from probekit.certificates.linearized import ROUNDING, LinearizedBounds
 from probekit.embeddings import BLOCK, EmbeddingSet
 from probekit.errors import InputError
 from probekit.federated.client import ClientData
@@ -34,6 +34,8 @@ from probekit.objective import Model, Squares
 from probekit.records import record
 
 Evidence = Literal["statistics", "gradients", "linearized"]
+Proof = tuple[Bounds | LinearizedBounds, Evidence, bool]
+"""Bounds, what they are from, and whether the model has classes that no row has."""
 PRODUCTS = 10
 """Rounds of products that may be asked for to sharpen a bound."""
 NEAR = 1e-6
@@ -201,16 +203,35 @@ def certify(
     penalized; else by the clients' statistics, which squares with a free intercept need.
     class_labels: outputs are classes, of which each should have a row.
     """
-    model = state.model
-    if not model.is_linear:
+    if not state.model.is_linear:
         raise InputError(
             "A certificate needs a convex loss; a conventional network has none. Compare it with a "
             "retrained one (evaluate), or linearize it (--linearize)."
         )
+    bounds, evidence, lacks_classes = _prove(state, retained)
+    return Certificate(
+        rows=sum(state.clients.values()),
+        clients=len(state.clients),
+        ridge=state.ridge,
+        distance=bounds.distance,
+        excess_loss=bounds.excess_loss,
+        test_rows=0 if test is None else len(test),
+        certified_rows=0 if test is None else bounds.certified_rows(test),
+        residual=bounds.residual,
+        allowance=bounds.allowance,
+        curvature=bounds.curvature,
+        evidence=evidence,
+        stale_ridge=state.ridge_choice.stale,
+        stale_classes=class_labels and lacks_classes,
+    )
+
+
+def _prove(state: State, retained: Federation) -> Proof:
+    model = state.model
     kept = state.get(KeptStatistics)
     squares = isinstance(model.loss, Squares)
     if squares and kept is not None:
-        return certify_by_statistics(state, kept, test=test, class_labels=class_labels)
+        return _prove_by_statistics(state, kept)
     if dict(retained.clients) != dict(state.clients) or retained.model != model:
         raise InputError(
             f"A certificate asks the state's {len(state.clients)} clients about their "
@@ -218,22 +239,15 @@ def certify(
             f"{len(retained.clients)} clients with {retained.rows} rows of "
             f"{retained.model.classes}. Pass the federation of the retained rows."
         )
-    penalized = bool((model.penalized == 1).all()) and state.ridge > 0
     if not isinstance(model, LinearModel):
-        return _certify_linearized(state, retained, test, class_labels=class_labels)
+        return _prove_linearized(state, retained)
+    penalized = bool((model.penalized == 1).all()) and state.ridge > 0
     if not squares or (penalized and retained.has_rows):
-        return _certify_by_gradients(state, model, retained, test, class_labels=class_labels)
-    collected = KeptStatistics(collect_stats(retained))
-    return certify_by_statistics(state, collected, test=test, class_labels=class_labels)
+        return _prove_by_gradients(state, retained)
+    return _prove_by_statistics(state, KeptStatistics(collect_stats(retained)))
 
 
-def certify_by_statistics(
-    state: State,
-    kept: KeptStatistics,
-    *,
-    test: EmbeddingSet | None = None,
-    class_labels: bool = True,
-) -> Certificate:
+def _prove_by_statistics(state: State, kept: KeptStatistics) -> Proof:
     """For squares, from the sums of the retained clients."""
     model = state.model
     counts = {name: part.count for name, part in kept.parts.items()}
@@ -250,27 +264,18 @@ def certify_by_statistics(
         ridge=state.ridge,
         summing=summing_error(kept.parts.values()),
     )
-    stale = class_labels and bool((kept.total.target_squares == 0).any())
-    certified = 0 if test is None else bounds.certified_rows(test)
-    return _certificate(state, bounds, "statistics", test, certified, stale_classes=stale)
+    return bounds, "statistics", bool((kept.total.target_squares == 0).any())
 
 
 @np.errstate(over="ignore", invalid="ignore")  # what is not finite is refused
-def _certify_by_gradients(
-    state: State,
-    model: LinearModel,
-    retained: Federation,
-    test: EmbeddingSet | None,
-    *,
-    class_labels: bool,
-) -> Certificate:
+def _prove_by_gradients(state: State, retained: Federation) -> Proof:
     """For a loss with a ridge on every parameter: a gradient round, a few products if need be."""
-    if not (model.penalized == 1).all():
+    if not (state.model.penalized == 1).all():
         raise InputError(
             "Gradients certify where every parameter is penalized; the intercept is free. "
             "Train with --intercept penalized."
         )
-    rounds = _Rounds.of(state, model, retained)
+    rounds = _Rounds.of(state, retained)
     gradient = rounds.loss.gradient(state.params)
     bounds = strongly_convex(
         state.params,
@@ -280,25 +285,17 @@ def _certify_by_gradients(
     )
     if bounds.distance > NEAR * float(np.linalg.norm(state.params)):
         bounds = rounds.sharpened(bounds, gradient)
-    stale = class_labels and rounds.lacks_classes
-    certified = 0 if test is None else bounds.certified_rows(test)
-    return _certificate(state, bounds, "gradients", test, certified, stale_classes=stale)
+    return bounds, "gradients", rounds.lacks_classes
 
 
-def _certify_linearized(
-    state: State, retained: Federation, test: EmbeddingSet | None, *, class_labels: bool
-) -> Certificate:
+def _prove_linearized(state: State, retained: Federation) -> Proof:
     """By a gradient round in float64 over the network's linearization."""
     if not state.ridge > 0:
         raise InputError(
             "A certificate of a linearized network needs a ridge above 0; found 0. Pass --ridge."
         )
     bounds = LinearizedBounds.of(retained, state.params, state.ridge).stated
-    certified = 0
-    if test is not None:
-        certified = certified_rows(state.model, state.params, bounds.distance, test)
-    stale = class_labels and bounds.lacks_classes
-    return _certificate(state, bounds, "linearized", test, certified, stale_classes=stale)
+    return bounds, "linearized", bounds.lacks_classes
 
 
 @dataclass(frozen=True, eq=False)
@@ -309,7 +306,6 @@ class _Rounds:
     """
 
     state: State
-    model: LinearModel
     loss: MeanLoss
     row_square: float
     target_square: float
@@ -318,17 +314,16 @@ class _Rounds:
     lacks_classes: bool
 
     @classmethod
-    def of(cls, state: State, model: LinearModel, retained: Federation) -> _Rounds:
+    def of(cls, state: State, retained: Federation) -> _Rounds:
         answers = [answer.arrays for answer in retained.ask(RowScale())]
         weight = sum(float(arrays["weight"][0]) for arrays in answers)
         squares = np.sum([arrays["squares"] for arrays in answers], axis=0) / weight
         longest = max(float(arrays["longest"][0]) for arrays in answers)
         classes = np.sum([arrays["classes"] for arrays in answers], axis=0)
         rows = max(retained.clients.values())
-        operations = sum(model.shape) + min(rows, BLOCK) + rows / BLOCK + len(answers) + 32
+        operations = sum(state.params.shape) + min(rows, BLOCK) + rows / BLOCK + len(answers) + 32
         return cls(
             state,
-            model,
             MeanLoss(retained, state.ridge),
             float(squares[0]),
             float(squares[1]),
@@ -362,7 +357,7 @@ class _Rounds:
         rounding = gamma(2 * step.size + 8) * step_size
         energy = float((step * product).sum()) + error * step_size
         energy += rounding * float(np.linalg.norm(product))
-        if isinstance(self.model.loss, Squares):
+        if isinstance(self.state.model.loss, Squares):
             return quadratic(bounds, step, remainder=remainder, energy=math.sqrt(max(energy, 0.0)))
         slope = float((step * (2 * gradient - product)).sum())
         slope += (error + 2 * bounds.allowance) * step_size
@@ -374,11 +369,11 @@ class _Rounds:
     def _newton_step(self, gradient: Array) -> Array:
         """Softmax couples the classes, so that all parameters are one column."""
         params = self.state.params
-        shape = params.shape if isinstance(self.model.loss, Squares) else (params.size, 1)
+        shape = params.shape if isinstance(self.state.model.loss, Squares) else (params.size, 1)
         kept = self.state.get(KeptStatistics)
         inverse: Map = identity
         if kept is not None:
-            inverse = whitener(self.model, kept.total, self.state.ridge)
+            inverse = whitener(self.state.model, kept.total, self.state.ridge)
         solution = conjugate_gradient(
             lambda vector: self.loss.product(params, vector.reshape(params.shape)).reshape(shape),
             gradient.reshape(shape),
@@ -387,29 +382,3 @@ class _Rounds:
             precondition=lambda vector: inverse(vector.reshape(params.shape)).reshape(shape),
         )
         return solution.value.reshape(params.shape)
-
-
-def _certificate(
-    state: State,
-    bounds: Bounds | LinearizedBounds,
-    evidence: Evidence,
-    test: EmbeddingSet | None,
-    certified: int,
-    *,
-    stale_classes: bool,
-) -> Certificate:
-    return Certificate(
-        rows=sum(state.clients.values()),
-        clients=len(state.clients),
-        ridge=state.ridge,
-        distance=bounds.distance,
-        excess_loss=bounds.excess_loss,
-        test_rows=0 if test is None else len(test),
-        certified_rows=certified,
-        residual=bounds.residual,
-        allowance=bounds.allowance,
-        curvature=bounds.curvature,
-        evidence=evidence,
-        stale_ridge=state.ridge_choice.stale,
-        stale_classes=stale_classes,
-    )

@@ -57,12 +57,14 @@ class GradientTerms:
 
 @dataclass(frozen=True, eq=False)
 class LinearizedBounds:
-    """How far the minimum is, seen from a gradient.
+    """How far the minimum is, seen from the gradient at some parameters.
 
     residual: at least the gradient's norm, of which `allowance` is for rounding.
     lacks_classes: the model has classes that no row has.
     """
 
+    model: Model
+    params: Array
     ridge: float
     residual: float
     allowance: float
@@ -91,7 +93,7 @@ class LinearizedBounds:
         terms += float(np.linalg.norm(penalty.gradient(params))) + norm
         allowance = ROUNDING * terms
         lacking = bool((sums.arrays["classes"] == 0).any())
-        return cls(ridge, norm + allowance, allowance, lacking)
+        return cls(model, params, ridge, norm + allowance, allowance, lacking)
 
     @property
     def stated(self) -> Self:
@@ -109,6 +111,9 @@ class LinearizedBounds:
     @property
     def excess_loss(self) -> float:
         return self.residual * self.distance / 2
+
+    def certified_rows(self, rows: EmbeddingSet) -> int:
+        return certified_rows(self.model, self.params, self.distance, rows)
 
 
 def certified_rows(model: Model, params: Array, distance: float, rows: EmbeddingSet) -> int:

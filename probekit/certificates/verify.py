@@ -105,7 +105,10 @@ class RowSums:
             for total, term in zip(sums, terms, strict=False):
                 total.add(term)
             longest = max(longest, float(np.square(Z).sum(axis=1).max()))
-            slope = slope_of(scores(Z, params), Y, model)
+            slope = scores(Z, params)
+            if not isinstance(model.loss, Squares):
+                slope = shares(slope)
+            slope = slope - Y
             slope_square += ROUND_UP * float(np.square(slope).sum())
             for start in range(0, len(Z), ROWS):
                 part = slice(start, start + ROWS)
@@ -156,13 +159,6 @@ def scores(Z: Array, params: Array) -> Array:
     for start in range(0, len(params), COLUMNS):
         total.add(Z[:, start : start + COLUMNS] @ params[start : start + COLUMNS])
     return total.total
-
-
-def slope_of(scores: Array, Y: Array, model: LinearModel) -> Array:
-    """The loss's gradient in the scores."""
-    if isinstance(model.loss, Squares):
-        return scores - Y
-    return shares(scores) - Y
 
 
 def shares(scores: Array) -> Array:
