@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection
 from dataclasses import dataclass
 
 from probekit.errors import InputError
 from probekit.federated.federation import Federation, InProcess
 from probekit.federated.loss import MeanLoss
-from probekit.federated.queries import Statistics
+from probekit.federated.queries import Statistics, answer_bytes
 from probekit.federated.state import State
 from probekit.federated.training.closed_form import ClosedForm
 from probekit.federated.transports.kept import KeptFirst
@@ -49,21 +48,20 @@ def choose(removal: Removal) -> Choice:
     if removal.keeps_statistics:
         reason = "The clients' statistics are kept: those of the retained are summed and solved."
         return Choice("exact", Exact(), reason)
-    can_ask = not removal.absent
+    if removal.absent:
+        return _choose_one_step(removal)
     if not removal.has_sums:
-        return _choose_retraining(removal) if can_ask else _choose_one_step(removal)
-    if can_ask and (_is_local(removal.retained) or isinstance(removal.state.trainer, ClosedForm)):
+        return _choose_retraining(removal)
+    if _is_local(removal.retained) or isinstance(removal.state.trainer, ClosedForm):
         reason = "No statistics are kept, but the retained clients can be asked for theirs once."
         return Choice("exact", Exact(), reason)
-    if can_ask and removal.server is not None:
+    if removal.server is not None:
         reason = (
             "No statistics are kept; with the server's rows each round of the retained clients "
             "brings the head nearer to the minimum."
         )
         return Choice("fedremoval-pcg", FedRemovalPcg(), reason)
-    if can_ask:
-        return _choose_retraining(removal)
-    return _choose_one_step(removal)
+    return _choose_retraining(removal)
 
 
 def _choose_retraining(removal: Removal) -> Choice:
@@ -156,12 +154,12 @@ def plan(removal: Removal, names: Collection[str] = ()) -> tuple[MethodPlan, ...
 
 def plan_of(name: str, method: Unlearner, removal: Removal) -> MethodPlan:
     lacking = missing(method, removal)
-    questions = list(method.questions(removal)) if not lacking else []
-    if not lacking:
-        questions += _preparing(method, removal)
+    questions: list[Questions] = []
     warning = ""
-    if not lacking and removal.server is not None and isinstance(method, FedRemoval):
-        warning = ServerRows.of(removal.server, ridge=removal.state.ridge).warning
+    if not lacking:
+        questions = [*method.questions(removal), *_preparing(method, removal)]
+        if removal.server is not None and isinstance(method, FedRemoval):
+            warning = ServerRows.of(removal.server, ridge=removal.state.ridge).warning
     rounds = sum(question.times for question in questions)
     size = sum(question.times * _bytes(question, removal) for question in questions)
     properties = Properties.of(method, removal)
@@ -182,12 +180,8 @@ def _bytes(question: Questions, removal: Removal) -> int:
     federation = removal.target if question.target else removal.retained
     names = federation.clients if question.clients is None else question.clients
     query = question.query
-    answers = sum(
-        math.prod(shape)
-        for name in names
-        for shape in query.shapes(federation.model, federation.clients[name]).values()
-    )
-    return len(names) * array_bytes(query) + 8 * answers
+    shapes = (query.shapes(federation.model, federation.clients[name]) for name in names)
+    return len(names) * array_bytes(query) + sum(map(answer_bytes, shapes))
 
 
 @dataclass(frozen=True)
@@ -215,11 +209,10 @@ def facts(removal: Removal, after: State) -> Facts:
             f"The retained loss rose from {before_loss:.6g} to {after_loss:.6g}: the head is worse "
             "on the retained rows than before. Use another method."
         )
-    if removal.server is None or not removal.is_quadratic:
-        return Facts(before_loss, after_loss, 0, 0.0, tuple(warnings))
-    server = ServerRows.of(removal.server, ridge=after.ridge)
-    if server.warning:
-        warnings.append(server.warning)
+    server = ServerRows(0, 0.0)
+    if removal.server is not None and removal.is_quadratic:
+        server = ServerRows.of(removal.server, ridge=after.ridge)
+    warnings += filter(None, [server.warning])
     return Facts(before_loss, after_loss, server.rows, server.effective_dimension, tuple(warnings))
 
 

@@ -9,7 +9,6 @@ from probekit.arrays import Array
 from probekit.federated.federation import Federation
 from probekit.federated.local import LocalPlan, LossRecipe, TrainingLoss
 from probekit.federated.queries import Curvature, LocalFit, Weight
-from probekit.federated.state import Trainer
 from probekit.federated.training.fedavg import FedAvg
 from probekit.federated.training.knot import KnotTraining
 from probekit.linear.model import LinearModel
@@ -19,8 +18,9 @@ STEPS = 5
 """Full-batch steps of a local round, for heads that were not trained by FedAvg."""
 
 
-def own_fedavg(trainer: Trainer) -> FedAvg | None:
+def own_fedavg(removal: Removal) -> FedAvg | None:
     """The run's FedAvg, whose rate is known; None where it was trained otherwise."""
+    trainer = removal.state.trainer
     if isinstance(trainer, KnotTraining):
         return trainer.fedavg
     return replace(trainer, keep=frozenset()) if isinstance(trainer, FedAvg) else None
@@ -28,7 +28,7 @@ def own_fedavg(trainer: Trainer) -> FedAvg | None:
 
 def local_training(removal: Removal, clients: Federation) -> FedAvg:
     """The run's FedAvg; else full-batch steps at a rate that suits these clients."""
-    fedavg = own_fedavg(removal.state.trainer)
+    fedavg = own_fedavg(removal)
     if fedavg is not None:
         return fedavg
     fedavg = FedAvg(1, LocalPlan(steps=STEPS))
@@ -38,13 +38,13 @@ def local_training(removal: Removal, clients: Federation) -> FedAvg:
 def rate_needs(removal: Removal) -> frozenset[Need]:
     """A rate, where the run has none and it does not follow from curvatures, as that of a head."""
     is_head = isinstance(removal.state.model, LinearModel)
-    has_rate = own_fedavg(removal.state.trainer) is not None or is_head
+    has_rate = own_fedavg(removal) is not None or is_head
     return frozenset() if has_rate else frozenset({Need.RATE})
 
 
 def rate_questions(removal: Removal, *, target: bool = False) -> list[Questions]:
     """What `local_training` asks."""
-    has_rate = own_fedavg(removal.state.trainer) is not None
+    has_rate = own_fedavg(removal) is not None
     return [] if has_rate else [Questions(Curvature(), target=target)]
 
 

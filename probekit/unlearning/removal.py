@@ -31,12 +31,7 @@ from probekit.linear.ridge import InverseC, RidgeChoice
 from probekit.linear.stats import SufficientStats, sum_stats
 from probekit.objective import Squares
 from probekit.progress import Progress, silent
-from probekit.unlearning.classes import (
-    ClassSquares,
-    narrow_federation,
-    narrow_state,
-    narrow_stats,
-)
+from probekit.unlearning.classes import ClassSquares, narrow_federation, narrow_state, narrow_stats
 
 SHOWN_CLIENTS = 9
 
@@ -118,7 +113,12 @@ class Removal:
             target = federation.only(request.clients & federation.clients.keys())
         else:
             retained = federation.without_samples(request.samples)
-            target = _forgotten_samples(request, federation, retained)
+            counts = {  # as they were when the retained rows were counted
+                name: rows - retained.clients.get(name, 0)
+                for name, rows in federation.clients.items()
+                if name in request.samples
+            }
+            target = replace(federation, clients=counts, samples=request.samples, keep=True)
         clients = {
             name: retained.clients.get(name, rows)
             for name, rows in state.clients.items()
@@ -321,18 +321,6 @@ def _check_clients(state: State, request: Request, federation: Federation) -> No
                 "Bring them back, leave out samples that were forgotten before "
                 "(federation.without_samples), or forget the client too."
             )
-
-
-def _forgotten_samples(
-    request: Request, federation: Federation, retained: Federation
-) -> Federation:
-    """The samples alone, as they were counted when the retained rows were."""
-    counts = {
-        name: rows - retained.clients.get(name, 0)
-        for name, rows in federation.clients.items()
-        if name in request.samples
-    }
-    return replace(federation, clients=counts, samples=request.samples, keep=True)
 
 
 def _listed(clients: Iterable[str]) -> str:

@@ -70,6 +70,14 @@ class Replay:
         clients = self.removal.clients
         return {name: upload for name, upload in kept.uploads.items() if name in clients}
 
+    def trained_uploads(
+        self, fedavg: FedAvg, number: int, params: Array, kept: Round
+    ) -> dict[str, Upload]:
+        """What the clients of a round send back from new parameters."""
+        retained = self.removal.retained
+        ridge = self.removal.ridge_choice.value
+        return dict(fedavg.uploads(retained, params, number, ridge=ridge, clients=kept.uploads))
+
     def end(self, number: int) -> Array:
         """The parameters after a kept round."""
         rounds = self.history.rounds

@@ -12,10 +12,17 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from probekit.arrays import Array, Indices
+from probekit.arrays import Array
 from probekit.federated.client import ClientData
 from probekit.federated.federation import Federation, total
-from probekit.federated.local import LocalLoss, LocalPlan, Sgd, TrainingLoss, check_positive
+from probekit.federated.local import (
+    ChangedLoss,
+    LocalLoss,
+    LocalPlan,
+    Sgd,
+    TrainingLoss,
+    check_positive,
+)
 from probekit.federated.loss import MeanLoss
 from probekit.federated.queries import WEIGHT, Arrays, Product, Shapes
 from probekit.federated.state import History, State
@@ -116,27 +123,11 @@ class ElasticRecipe:
     anchor: Array
     pull: Array
 
-    def local_loss(self, client: ClientData, plan: LocalPlan) -> ElasticLoss:
-        return ElasticLoss(self, TrainingLoss(self.ridge).local_loss(client, plan))
+    def local_loss(self, client: ClientData, plan: LocalPlan) -> ChangedLoss:
+        return ChangedLoss(self, TrainingLoss(self.ridge).local_loss(client, plan))
 
-
-@dataclass(frozen=True, eq=False)
-class ElasticLoss:
-    """A training loss with an elastic recipe's pull."""
-
-    recipe: ElasticRecipe
-    training: LocalLoss
-
-    @property
-    def count(self) -> int:
-        return self.training.count
-
-    def gradient(self, params: Array) -> Array:
-        pull = self.recipe.pull * (params - self.recipe.anchor)
-        return self.training.gradient(params) - pull
-
-    def batch(self, indices: Indices) -> ElasticLoss:
-        return ElasticLoss(self.recipe, self.training.batch(indices))
+    def gradient(self, training: LocalLoss, params: Array) -> Array:
+        return training.gradient(params) - self.pull * (params - self.anchor)
 
 
 @record("method/ew-sga")
@@ -191,7 +182,7 @@ class ElasticAscent:
             optimizer=Sgd(),
             radius=radius(removal, self.max_norm, params),
         )
-        fedavg = own_fedavg(removal.state.trainer) or FedAvg(1, plan)
+        fedavg = own_fedavg(removal) or FedAvg(1, plan)
         recipe = ElasticRecipe(ridge, params, pull)
         return removal.finish(target_round(removal, fedavg, params, plan, recipe), rounds=1)
 
@@ -235,11 +226,10 @@ class ProjectedAscent:
         return frozenset({Need.TARGET, Need.HISTORY, Need.WHOLE_CLIENTS, *retained})
 
     def questions(self, removal: Removal) -> Sequence[Questions]:
-        fedavg = own_fedavg(removal.state.trainer)
         return [
             *choosing_questions(removal),
             fit_questions(removal.state.params, target=True),
-            *continued_questions(fedavg, removal, self._post(removal)),
+            *continued_questions(own_fedavg(removal), removal, self._post(removal)),
         ]
 
     def unlearn(self, removal: Removal) -> State:

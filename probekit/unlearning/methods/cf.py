@@ -34,12 +34,11 @@ class ContinuedTraining:
         return frozenset({Need.RETAINED, Need.RETAINED_ROWS}) | rate_needs(removal)
 
     def questions(self, removal: Removal) -> Sequence[Questions]:
-        fedavg = own_fedavg(removal.state.trainer)
         numbers = range(removal.round, removal.round + self.rounds)
         return [
             *choosing_questions(removal),
             *rate_questions(removal),
-            *continued_questions(fedavg, removal, numbers),
+            *continued_questions(own_fedavg(removal), removal, numbers),
         ]
 
     def unlearn(self, removal: Removal) -> State:

@@ -59,12 +59,8 @@ class FedEraser:
         if kept is next(iter(replay.rounds.values())):
             return dict(kept.uploads)
         fedavg = replace(replay.fedavg, plan=replay.fedavg.plan.shortened(self.ratio))
-        removal = replay.removal
-        ridge = removal.ridge_choice.value
-        trained = dict(
-            fedavg.uploads(removal.retained, params, number, ridge=ridge, clients=kept.uploads)
-        )
-        model = removal.state.model
+        trained = replay.trained_uploads(fedavg, number, params, kept)
+        model = replay.removal.state.model
         if self.lengths == "mean":
             direction = replay.step(params, trained) - params
             length = replay.step(kept.start, kept.uploads) - replay.end(number)

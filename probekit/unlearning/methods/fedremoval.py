@@ -22,15 +22,14 @@ from probekit.errors import InputError, SolverError
 from probekit.federated.client import ClientData
 from probekit.federated.federation import Federation, total, total_stats
 from probekit.federated.local import Adam, LocalPlan
-from probekit.federated.loss import MeanLoss
+from probekit.federated.loss import MeanLoss, whitener
 from probekit.federated.queries import WEIGHT, Arrays, Gradient, LocalFit, Product, Shapes
 from probekit.federated.state import State
 from probekit.federated.training.fedavg import largest_curvature
 from probekit.linear.model import LinearModel
 from probekit.linear.solvers import Map, conjugate_gradient
-from probekit.linear.stats import SufficientStats
 from probekit.objective import Model, Objective, Penalty
-from probekit.progress import Progress, Step, silent
+from probekit.progress import Step
 from probekit.records import record
 from probekit.unlearning.removal import Need, Promise, Questions, Removal, choosing_questions
 
@@ -97,19 +96,20 @@ class Cholesky:
     """By a factor of the server's Gram; of a network, which has none, by products."""
 
     def inverse(self, removal: Removal) -> Map:
-        from scipy.linalg import LinAlgError, cho_factor, cho_solve
+        from scipy.linalg import LinAlgError
 
-        if not isinstance(removal.state.model, LinearModel):
+        model = removal.state.model
+        if not isinstance(model, LinearModel):
             return ConjugateGradient(NETWORK_STEPS, NETWORK_TOLERANCE).inverse(removal)
+        ridge = removal.ridge_choice.value
         try:
-            factor = cho_factor(_curvature(removal), lower=True)
+            return whitener(model, total_stats(_server(removal)), ridge)
         except LinAlgError as error:
             raise InputError(
                 "The curvature of the server's rows must be positive; that of "
-                f"{_server(removal).rows} rows is singular at ridge "
-                f"{removal.ridge_choice.value:g}. Raise the ridge (--ridge)."
+                f"{_server(removal).rows} rows is singular at ridge {ridge:g}. Raise the ridge "
+                "(--ridge)."
             ) from error
-        return lambda right: np.ascontiguousarray(cho_solve(factor, right))
 
 
 @record("solver/cg")
@@ -121,40 +121,28 @@ class ConjugateGradient:
     tolerance: float = 1e-10
 
     def inverse(self, removal: Removal) -> Map:
-        if not isinstance(removal.state.model, LinearModel):
-            loss = MeanLoss(_server(removal), removal.ridge_choice.value)
-            return by_products(
-                loss, removal.state.params, self.tolerance, self.steps, removal.progress
-            )
-        curvature = _curvature(removal)
-        return partial(
-            solve_system,
-            lambda vector: np.asarray(curvature @ vector),
-            steps=self.steps,
-            tolerance=self.tolerance,
-        )
+        if isinstance(removal.state.model, LinearModel):
+            product: Map = partial(np.matmul, _curvature(removal))
+        else:
+            product = _network_product(removal)
+        return partial(solve_system, product, steps=self.steps, tolerance=self.tolerance)
 
 
-def by_products(
-    loss: MeanLoss,
-    params: Array,
-    tolerance: float,
-    steps: int = NETWORK_STEPS,
-    progress: Progress = silent,
-) -> Map:
-    """v -> H^-1 v with the curvature of the server's rows at these parameters."""
+def _network_product(removal: Removal) -> Map:
+    """v -> H v with the curvature of the server's rows."""
+    loss = MeanLoss(_server(removal), removal.ridge_choice.value)
     if not loss.ridge > 0:
         raise InputError(
             "Steps of a network with the server's curvature need a ridge above 0; found 0. Train "
             "with one (--ridge)."
         )
+    done = count(1)
 
     def product(vector: Array) -> Array:
-        progress(Step("products of the server's rows", next(done)))
-        return loss.product(params, vector)
+        removal.progress(Step("products of the server's rows", next(done)))
+        return loss.product(removal.state.params, vector)
 
-    done = count(1)
-    return partial(solve_system, product, steps=steps, tolerance=tolerance)
+    return product
 
 
 def solve_system(product: Map, right: Array, *, steps: int, tolerance: float) -> Array:
@@ -375,11 +363,6 @@ def _server(removal: Removal) -> Federation:
 
 def _curvature(removal: Removal) -> Array:
     """G_p / n_p + ridge P."""
-    stats: SufficientStats = total_stats(_server(removal))
-    model = removal.state.model
-    if not isinstance(model, LinearModel):
-        raise InputError(
-            f"A Gram needs a LinearModel; this is a {type(model).__name__}. Use solver=sgd."
-        )
-    penalty = removal.ridge_choice.value * np.diagflat(model.penalized)
+    stats = total_stats(_server(removal))
+    penalty = removal.ridge_choice.value * np.diagflat(removal.state.model.penalized)
     return np.asarray(stats.gram / stats.weight + penalty)

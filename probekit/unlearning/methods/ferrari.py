@@ -125,7 +125,7 @@ class Ferrari:
 
     def unlearn(self, removal: Removal) -> State:
         plan = LocalPlan(self.rate, steps=self.steps, optimizer=Sgd())
-        fedavg = own_fedavg(removal.state.trainer)
+        fedavg = own_fedavg(removal)
         if fedavg is not None:
             plan = replace(plan, batch_size=fedavg.plan.batch_size, seed=fedavg.plan.seed)
         recipe = Blindness(self.matrix(removal), self.draws, self.reduce)

@@ -75,7 +75,7 @@ class Flipping:
             *rate_questions(removal),
             fit_questions(params, times=self.rounds),
             fit_questions(params, times=self.rounds, target=True),
-            *continued_questions(own_fedavg(removal.state.trainer), removal, post),
+            *continued_questions(own_fedavg(removal), removal, post),
         ]
 
     def unlearn(self, removal: Removal) -> State:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
@@ -15,17 +15,11 @@ import numpy as np
 from probekit.arrays import Array, Indices
 from probekit.errors import InputError
 from probekit.federated.client import ClientData
-from probekit.federated.local import LocalLoss, LocalPlan, TrainingLoss, check_positive
+from probekit.federated.local import ChangedLoss, LocalLoss, LocalPlan, TrainingLoss, check_positive
 from probekit.federated.state import State
-from probekit.federated.training.fedavg import FedAvg
 from probekit.objective import Place
 from probekit.records import record
-from probekit.unlearning.local import (
-    fit_questions,
-    local_training,
-    rate_needs,
-    rate_questions,
-)
+from probekit.unlearning.local import fit_questions, local_training, rate_needs, rate_questions
 from probekit.unlearning.removal import Need, Promise, Questions, Removal, choosing_questions
 
 ADAPTER_STREAM = 26
@@ -40,8 +34,8 @@ class SparseAdapter:
     base: Array
     entries: Indices
 
-    def local_loss(self, client: ClientData, plan: LocalPlan) -> AdapterLoss:
-        return AdapterLoss(self, TrainingLoss(self.ridge).local_loss(client, plan))
+    def local_loss(self, client: ClientData, plan: LocalPlan) -> ChangedLoss:
+        return ChangedLoss(self, TrainingLoss(self.ridge).local_loss(client, plan))
 
     def start(self) -> Array:
         return np.zeros(len(self.entries))
@@ -52,9 +46,8 @@ class SparseAdapter:
         params.flat[self.entries] += adapter
         return params
 
-    def pull(self, adapter: Array, gradient: Array) -> Array:
-        """The adapter's gradient, from that of the parameters."""
-        return gradient.ravel()[self.entries]
+    def gradient(self, training: LocalLoss, params: Array) -> Array:
+        return training.gradient(self.applied(params)).ravel()[self.entries]
 
 
 @record("recipe/low-rank-adapter")
@@ -72,8 +65,8 @@ class LowRankAdapter:
     columns: int
     down: Array
 
-    def local_loss(self, client: ClientData, plan: LocalPlan) -> AdapterLoss:
-        return AdapterLoss(self, TrainingLoss(self.ridge).local_loss(client, plan))
+    def local_loss(self, client: ClientData, plan: LocalPlan) -> ChangedLoss:
+        return ChangedLoss(self, TrainingLoss(self.ridge).local_loss(client, plan))
 
     @property
     def span(self) -> slice:
@@ -88,32 +81,14 @@ class LowRankAdapter:
         params.reshape(-1)[self.span] += (adapter[:rows] @ adapter[rows:].T).ravel()
         return params
 
-    def pull(self, adapter: Array, gradient: Array) -> Array:
+    def gradient(self, training: LocalLoss, params: Array) -> Array:
         rows = len(self.down)
+        gradient = training.gradient(self.applied(params))
         part = gradient.reshape(-1)[self.span].reshape(rows, self.columns)
-        return np.concatenate([part @ adapter[rows:], part.T @ adapter[:rows]])
+        return np.concatenate([part @ params[rows:], part.T @ params[:rows]])
 
 
 Adapter = SparseAdapter | LowRankAdapter
-
-
-@dataclass(frozen=True, eq=False)
-class AdapterLoss:
-    """A training loss at the parameters with the adapter."""
-
-    adapter: Adapter
-    training: LocalLoss
-
-    @property
-    def count(self) -> int:
-        return self.training.count
-
-    def gradient(self, params: Array) -> Array:
-        gradient = self.training.gradient(self.adapter.applied(params))
-        return self.adapter.pull(params, gradient)
-
-    def batch(self, indices: Indices) -> AdapterLoss:
-        return replace(self, training=self.training.batch(indices))
 
 
 @record("method/fused")
@@ -152,31 +127,23 @@ class Fused:
             sizes[span] = rank * (rows + columns) if self.rank else rows * columns
         recipe = self._adapter(removal, 0.0, sizes)
         fit = fit_questions(recipe.start(), recipe, times=self.rounds)
-        return [
-            *choosing_questions(removal),
-            *rate_questions(removal),
-            fit_questions(params),
-            fit,
-        ]
+        return [*choosing_questions(removal), *rate_questions(removal), fit_questions(params), fit]
 
     def unlearn(self, removal: Removal) -> State:
         fedavg = local_training(removal, removal.retained)
         ridge = removal.ridge_choice.value
-        recipe = self._adapter(removal, ridge, self._changes(removal, fedavg))
+        base = removal.state.params
+        uploads = fedavg.uploads(removal.retained, base, removal.round, ridge=ridge)
+        changes = np.mean([np.abs(upload.params - base) for _, upload in uploads], axis=0)
+        recipe = self._adapter(removal, ridge, np.asarray(changes))
         adapter = recipe.start()
         for number in range(removal.round, removal.round + self.rounds):
             uploads = fedavg.uploads(removal.retained, adapter, number, ridge=ridge, recipe=recipe)
             adapter = fedavg.step(adapter, uploads)
         return removal.finish(recipe.applied(adapter), rounds=self.rounds)
 
-    def _changes(self, removal: Removal, fedavg: FedAvg) -> Array:
-        """How far a round of the retained clients moves each parameter, in the mean."""
-        base = removal.state.params
-        ridge = removal.ridge_choice.value
-        uploads = fedavg.uploads(removal.retained, base, removal.round, ridge=ridge)
-        return np.asarray(np.mean([np.abs(upload.params - base) for _, upload in uploads], axis=0))
-
     def _adapter(self, removal: Removal, ridge: float, changes: Array) -> Adapter:
+        """changes: how far a round of the retained clients moves each parameter, in the mean."""
         base = removal.state.params
         generator = np.random.Generator(np.random.PCG64([self.seed, ADAPTER_STREAM]))
         places: list[Place] = list(removal.state.model.tensors.values())

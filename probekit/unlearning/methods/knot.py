@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from probekit.errors import InputError
 from probekit.federated.state import State
 from probekit.federated.training.knot import Cluster, Clusters, KnotTraining
 from probekit.records import record
@@ -28,7 +27,9 @@ class Knot:
         return frozenset({Need.CLUSTERS, Need.RETAINED, Need.RETAINED_ROWS})
 
     def questions(self, removal: Removal) -> Sequence[Questions]:
-        fedavg = _trainer(removal).fedavg
+        trainer = removal.state.trainer
+        assert isinstance(trainer, KnotTraining)
+        fedavg = trainer.fedavg
         questions: list[Questions] = []
         for cluster in self.touched(removal):
             members = self.members(cluster, removal)
@@ -41,7 +42,8 @@ class Knot:
         return questions
 
     def unlearn(self, removal: Removal) -> State:
-        trainer = _trainer(removal)
+        trainer = removal.state.trainer
+        assert isinstance(trainer, KnotTraining)
         choice = removal.state.ridge_choice
         touched = self.touched(removal)
         parts = []
@@ -62,10 +64,3 @@ class Knot:
 
     def members(self, cluster: Cluster, removal: Removal) -> list[str]:
         return [name for name in cluster.members if name in removal.clients]
-
-
-def _trainer(removal: Removal) -> KnotTraining:
-    trainer = removal.state.trainer
-    if not isinstance(trainer, KnotTraining):
-        raise InputError(f"This method needs {Need.CLUSTERS.value}.")
-    return trainer

@@ -74,13 +74,7 @@ class Starfish:
     ) -> dict[str, Upload]:
         if not self.trains(number, replay):
             return _estimated(matrices, params, kept)
-        removal = replay.removal
-        ridge = removal.ridge_choice.value
-        trained = dict(
-            replay.fedavg.uploads(
-                removal.retained, params, number, ridge=ridge, clients=kept.uploads
-            )
-        )
+        trained = replay.trained_uploads(replay.fedavg, number, params, kept)
         for name, upload in trained.items():
             kept_update = kept.uploads[name].params - kept.start
             update = upload.params - params
