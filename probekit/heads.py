@@ -24,15 +24,7 @@ from safetensors.numpy import save as save_tensors
 
 from probekit import __version__
 from probekit.arrays import Array, Json, canonical_json, unit_rows
-from probekit.embeddings import (
-    BLOCK,
-    SHOWN_ROWS,
-    EmbeddingSet,
-    Encoding,
-    Rows,
-    as_numpy,
-    non_finite_rows,
-)
+from probekit.embeddings import BLOCK, SHOWN_ROWS, EmbeddingSet, Encoding, as_numpy, non_finite_rows
 from probekit.errors import (
     CorruptError,
     InputError,
@@ -44,6 +36,7 @@ from probekit.errors import (
 )
 from probekit.files import new_folder, read_json, read_limited, write_bytes, write_json
 from probekit.records import parse
+from probekit.rows import Rows
 
 Task = Literal["classes", "labels", "numbers"]
 TASKS: tuple[Task, ...] = get_args(Task)
@@ -325,7 +318,11 @@ def load_head(folder: str | Path) -> BaseHead:
             "encoding": None if encoding is None else Encoding.from_dict(encoding),
             **{name: config[name] for name in PLAIN_FIELDS},
         }
-        head = _of_network(content, fields) if "network" in config else _linear(content, fields)
+        if "network" in config:
+            head = _of_network(content, fields)
+        else:
+            tensors: dict[str, Any] = load_tensors(content)
+            head = Head(**fields, **tensors)
         if head.digest != config["digest"]:
             raise ValueError(f"digest {head.digest[:12]} instead of {config['digest']!s:.12}")
     except (ValueError, KeyError, TypeError, AttributeError, SafetensorError, WireError) as error:
@@ -334,11 +331,6 @@ def load_head(folder: str | Path) -> BaseHead:
             "Restore it from a copy, or fit it again."
         ) from error
     return head
-
-
-def _linear(content: bytes, fields: dict[str, Any]) -> BaseHead:
-    tensors: dict[str, Any] = load_tensors(content)
-    return Head(**fields, **tensors)
 
 
 def _of_network(content: bytes, fields: dict[str, Any]) -> BaseHead:

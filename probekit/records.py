@@ -20,7 +20,7 @@ import types
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import cache
 from itertools import pairwise
-from typing import Any, Literal, Protocol, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, Protocol, TypeVar, Union, get_args, get_origin
 
 import msgspec
 import numpy as np
@@ -30,7 +30,7 @@ from safetensors.numpy import load as load_tensors
 from safetensors.numpy import save as save_tensors
 
 from probekit.errors import InputError, WireError
-from probekit.registry import TRAINERS
+from probekit.registry import TRAINERS, field_types
 
 MAX_HEADER = 1 << 18
 MAX_DEPTH = 32
@@ -116,15 +116,16 @@ def parse(data: bytes, kind: type[T], *, max_bytes: int) -> T:
 
 def record_names(value: object) -> set[str]:
     """The names of a record and of all records inside it."""
-    return {record_name(item) for item in _walk(value) if dataclasses.is_dataclass(item)}
+    return {record_name(item) for item in walk(value) if dataclasses.is_dataclass(item)}
 
 
 def array_bytes(value: object) -> int:
     """The size of a record's arrays, which is nearly what it takes on the wire."""
-    return sum(item.nbytes for item in _walk(value) if isinstance(item, np.ndarray))
+    return sum(item.nbytes for item in walk(value) if isinstance(item, np.ndarray))
 
 
-def _walk(value: object) -> Iterator[object]:
+def walk(value: object) -> Iterator[object]:
+    """A value and everything inside it."""
     yield value
     items: Collection[object] = ()
     if dataclasses.is_dataclass(value):
@@ -134,7 +135,7 @@ def _walk(value: object) -> Iterator[object]:
     elif isinstance(value, tuple):
         items = value
     for item in items:
-        yield from _walk(item)
+        yield from walk(item)
 
 
 class _Encoder:
@@ -184,10 +185,10 @@ class _Encoder:
                 "keys": self.column([key for key, _ in items]),
                 "values": self.column([value for _, value in items]),
             }
-        if kind in _names and _field_types(kind):
+        if kind in _names and field_types(kind):
             columns = {
                 name: self.column([getattr(value, name) for value in values])
-                for name in _field_types(kind)
+                for name in field_types(kind)
             }
             return {"records": _names[kind], "fields": columns}
         return [self.tree(value) for value in values]
@@ -243,8 +244,8 @@ class _Decoder:
             return _scalar(tree, required)
         name, fields = _entries(tree, "record", "fields")
         cls = _record_class(name, required)
-        trees = _entries(fields, *_field_types(cls))
-        kinds = _field_types(cls).values()
+        trees = _entries(fields, *field_types(cls))
+        kinds = field_types(cls).values()
         values = [self.value(*pair, depth + 1) for pair in zip(trees, kinds, strict=True)]
         return _construct(cls, values)
 
@@ -324,8 +325,8 @@ class _Decoder:
     def _records(self, tree: Tree, hint: Any, depth: int) -> list[Any]:
         name, fields = _entries(tree, "records", "fields")
         cls = _record_class(name, hint)
-        trees = _entries(fields, *_field_types(cls))
-        kinds = _field_types(cls).values()
+        trees = _entries(fields, *field_types(cls))
+        kinds = field_types(cls).values()
         columns = [self.column(*pair, depth + 1) for pair in zip(trees, kinds, strict=True)]
         if len({len(column) for column in columns}) != 1:
             raise WireError(f"columns of one length for {cls.__name__}", "others")
@@ -369,18 +370,12 @@ def _fits(cls: type, kind: type) -> bool:
     if Protocol not in kind.__mro__:
         return issubclass(cls, kind)
     members = {name for name in vars(kind) if not name.startswith("_")}
-    return members <= {*dir(cls), *_field_types(cls)}
-
-
-@cache
-def _field_types(cls: type) -> dict[str, Any]:
-    hints = get_type_hints(cls)
-    return {field.name: hints[field.name] for field in dataclasses.fields(cls)}
+    return members <= {*dir(cls), *field_types(cls)}
 
 
 def _construct(cls: type, values: Sequence[Any]) -> Any:
     try:
-        return cls(**dict(zip(_field_types(cls), values, strict=True)))
+        return cls(**dict(zip(field_types(cls), values, strict=True)))
     except Exception as error:  # the checks of a record that a plugin brings may raise anything
         raise WireError(f"a valid {cls.__name__}", repr(error)) from error
 

@@ -8,7 +8,7 @@ import importlib
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
@@ -172,7 +172,8 @@ def configured(text: str, registry: Registry = METHODS) -> Any:
             )
     else:
         factory = registry.get(name)
-    kinds = _options(factory)
+    is_record = isinstance(factory, type) and dataclasses.is_dataclass(factory)
+    kinds = field_types(factory) if is_record else {}
     values: dict[str, str] = {}
     for position, part in enumerate(filter(None, options.split(","))):
         key, equals, value = part.strip().partition("=")
@@ -191,12 +192,11 @@ def configured(text: str, registry: Registry = METHODS) -> Any:
     return factory(**arguments)
 
 
-def _options(factory: Factory) -> dict[str, Any]:
-    """The fields of a record and their types."""
-    if not dataclasses.is_dataclass(factory):
-        return {}
-    hints = get_type_hints(factory)
-    return {field.name: hints[field.name] for field in dataclasses.fields(factory)}
+@cache
+def field_types(cls: type) -> dict[str, Any]:
+    """The fields of a dataclass and their types."""
+    hints = get_type_hints(cls)
+    return {field.name: hints[field.name] for field in dataclasses.fields(cls)}
 
 
 def _converted(key: str, value: str, kind: Any) -> Any:

@@ -62,8 +62,13 @@ class FlatModule:
 
     @cached_property
     def tensors(self) -> Mapping[str, Place]:
-        """Where each tensor stands in the flat vector, and its shape."""
-        return places(self.module)
+        """Where each trained parameter stands in the flat vector, and its shape."""
+        spans: dict[str, Place] = {}
+        first = 0
+        for name, parameter in trained_parameters(self.module).items():
+            spans[name] = (slice(first, first + parameter.numel()), tuple(parameter.shape))
+            first += parameter.numel()
+        return spans
 
     def tensor(self, array: NDArray[Any]) -> Tensor:
         """An array as a tensor of the dtype in which it is computed."""
@@ -72,10 +77,6 @@ class FlatModule:
     def all_outputs(self, flat: Tensor, inputs: Tensor) -> Tensor:
         """f(x; w), (rows, outputs), those outside the columns too."""
         return self._all_outputs(self._parts(flat), inputs)
-
-    def outputs(self, flat: Tensor, inputs: Tensor) -> Tensor:
-        """f(x; w), (rows, columns)."""
-        return self._outputs(self._parts(flat), inputs)
 
     def push(self, flat: Tensor, vector: Tensor, inputs: Tensor) -> tuple[Tensor, Tensor]:
         """f(x; w) and J v."""
@@ -196,16 +197,6 @@ def _joined(parts: Parts) -> Tensor:
 def trained_parameters(module: nn.Module) -> dict[str, nn.Parameter]:
     """Those that require gradients; tied ones once."""
     return {name: tensor for name, tensor in module.named_parameters() if tensor.requires_grad}
-
-
-def places(module: nn.Module) -> dict[str, Place]:
-    """Where each trained parameter stands in one flat vector, and its shape."""
-    spans: dict[str, Place] = {}
-    first = 0
-    for name, parameter in trained_parameters(module).items():
-        spans[name] = (slice(first, first + parameter.numel()), tuple(parameter.shape))
-        first += parameter.numel()
-    return spans
 
 
 def frozen_buffers(module: nn.Module) -> dict[str, Tensor]:

@@ -16,17 +16,9 @@ from torch import Tensor, nn
 from probekit.arrays import Array, Indices
 from probekit.embeddings import EmbeddingSet, Rows
 from probekit.errors import InputError, MismatchError
+from probekit.networks import jacobian
 from probekit.networks.architectures import Architecture, built, initialized
-from probekit.networks.jacobian import (
-    FlatModule,
-    as_array,
-    flatten,
-    frozen_buffers,
-    outputs_of_samples,
-    rows_at_once,
-    trained_parameters,
-    unflatten,
-)
+from probekit.networks.jacobian import FlatModule, as_array
 from probekit.objective import CrossEntropy, Loss, Place, Pull, Selection, Squares
 from probekit.records import record
 
@@ -157,7 +149,8 @@ class Network:
         module = built(self.architecture, len(self.weights))
         network = flat_module(module, self.buffers, self.columns, self.precision)
         samples = network.tensor(synthetic_samples(self.sample_shape))
-        outputs = as_array(outputs_of_samples(network, network.tensor(self.weights), samples))
+        weights = network.tensor(self.weights)
+        outputs = as_array(jacobian.outputs_of_samples(network, weights, samples))
         scale = max(float(np.abs(self.canary).max()), 1.0)
         same_shape = outputs.shape == self.canary.shape
         difference = np.abs(outputs - self.canary).max() if same_shape else np.inf
@@ -173,7 +166,7 @@ class Network:
         """How many rows are computed at once."""
         network = self.network
         samples = network.tensor(synthetic_samples(self.sample_shape))
-        return rows_at_once(network, network.tensor(self.weights), samples)
+        return jacobian.rows_at_once(network, network.tensor(self.weights), samples)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -221,7 +214,8 @@ class Network:
 
     def random_start(self, seed: int) -> Array:
         """As torch draws the weights of each layer."""
-        return flatten(trained_parameters(initialized(self.architecture, seed)))
+        module = initialized(self.architecture, seed)
+        return jacobian.flatten(jacobian.trained_parameters(module))
 
     def check_rows(self, client: str, width: int, outputs: int) -> None:
         if (width, outputs) != (math.prod(self.sample_shape), self.classes):
@@ -280,14 +274,14 @@ def flat_module(
 ) -> FlatModule:
     """A module with these buffers as a function of flat parameters."""
     dtype = torch.float64 if precision == "float64" else torch.float32
-    frozen = frozen_buffers(module)
+    frozen = jacobian.frozen_buffers(module)
     count = sum(buffer.numel() for buffer in frozen.values())
     if buffers.shape != (count,):
         raise InputError(
             f"A network must have as many buffers as its code, {count:,}; found {buffers.size:,}. "
             "Use the code and the file that belong together."
         )
-    return FlatModule(module, unflatten(buffers, frozen, dtype), columns, dtype)
+    return FlatModule(module, jacobian.unflatten(buffers, frozen, dtype), columns, dtype)
 
 
 def _are_columns(columns: Indices, outputs: int) -> bool:

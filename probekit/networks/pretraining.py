@@ -16,16 +16,8 @@ from torch.nn.parameter import is_lazy
 from probekit.arrays import Array
 from probekit.embeddings import EmbeddingSet
 from probekit.errors import CorruptError, InputError, NotFoundError
+from probekit.networks import jacobian
 from probekit.networks.architectures import Architecture, Own, initialized, parameter_count
-from probekit.networks.jacobian import (
-    as_array,
-    check_memory,
-    check_module,
-    flatten,
-    frozen_buffers,
-    rows_at_once,
-    trained_parameters,
-)
 from probekit.networks.network import (
     Center,
     LinearizedNetwork,
@@ -74,7 +66,7 @@ def network_model(
 ) -> Network:
     """The model of an architecture, from the weights with which training starts."""
     if not isinstance(architecture, Own):
-        check_memory(parameter_count(architecture))
+        jacobian.check_memory(parameter_count(architecture))
     module = initialized(architecture, seed)
     if weights is not None:
         load_weights(module, weights)
@@ -107,18 +99,18 @@ class _Start(NamedTuple):
 def _check_start(module: nn.Module, sample_shape: tuple[int, ...], classes: int) -> _Start:
     """What training starts from; refuses networks that cannot be trained."""
     _check_parameters(module)
-    weights = flatten(trained_parameters(module))
-    buffers = flatten(frozen_buffers(module))
+    weights = jacobian.flatten(jacobian.trained_parameters(module))
+    buffers = jacobian.flatten(jacobian.frozen_buffers(module))
     network = flat_module(module, buffers, np.arange(classes), "float64")
     flat = network.tensor(weights)
     samples = network.tensor(synthetic_samples(sample_shape))
-    canary = check_module(network, flat, samples)
-    rows_at_once(network, flat, samples)
-    return _Start(weights, buffers, as_array(canary))
+    canary = jacobian.check_module(network, flat, samples)
+    jacobian.rows_at_once(network, flat, samples)
+    return _Start(weights, buffers, jacobian.as_array(canary))
 
 
 def _check_parameters(module: nn.Module) -> None:
-    if not trained_parameters(module):
+    if not jacobian.trained_parameters(module):
         raise InputError(
             "A network must have parameters that require gradients; this one has none. Give it a "
             "layer, or call .requires_grad_()."

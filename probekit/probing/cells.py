@@ -17,13 +17,7 @@ from probekit.evaluation.intervals import Sampling
 from probekit.evaluation.metrics import Predictions
 from probekit.heads import Head
 from probekit.probing.controls import CONTROLS, control_rows, is_suspicious
-from probekit.probing.evaluate import (
-    Evaluation,
-    WrongRow,
-    evaluate,
-    most_wrong,
-    predictions_of,
-)
+from probekit.probing.evaluate import Evaluation, WrongRow, evaluate, most_wrong, predictions_of
 from probekit.probing.few_shot import FewShot, few_shot
 from probekit.probing.heads import ZERO_SHOT, Fitted, fit_head, is_standardized
 from probekit.probing.options import ProbeOptions
@@ -35,11 +29,7 @@ if TYPE_CHECKING:
     from probekit.extraction.sources import RowSplits
     from probekit.probing.record import Record
 
-DEFAULT_HEADS = {
-    "classes": ("ridge", "logistic"),
-    "labels": ("ridge",),
-    "numbers": ("ridge",),
-}
+DEFAULT_HEADS = {"classes": ("ridge", "logistic"), "labels": ("ridge",), "numbers": ("ridge",)}
 
 
 IN_MEMORY: tuple[str, ...] = ("fitted", "hits", "predictions", "basis")

@@ -10,10 +10,6 @@ import numpy as np
 
 from probekit.arrays import Indices
 
-TENTH = 0.1
-HUNDREDTH = 0.01
-MTEB_SEED = 42
-
 Drawn = list[tuple[Indices, Indices]]
 """For every draw the rows to fit a few-shot head on, and the rows to choose its C by."""
 
@@ -39,7 +35,7 @@ def random_tenth(labels: Indices) -> Indices:
     return TorchGenerator(0).permutation(len(labels))[: len(labels) // 10]
 
 
-def stratified_tenth(labels: Indices, share: float = TENTH) -> Indices:
+def stratified_tenth(labels: Indices, share: float = 0.1) -> Indices:
     """DINOv3: of every class the first rows of a permutation with seed 0, one or more.
 
     A class of a single row keeps it for training.
@@ -54,7 +50,7 @@ def stratified_tenth(labels: Indices, share: float = TENTH) -> Indices:
 
 def dinov3_shots(labels: Indices, shots: int, draws: int) -> Drawn:
     """DINOv3: a hundredth of the rows chooses C; draw t permutes each class with seed t."""
-    choosing = stratified_tenth(labels, HUNDREDTH)
+    choosing = stratified_tenth(labels, 0.01)
     shuffled = TorchGenerator(0).permutation(len(labels))
     remaining = shuffled[~np.isin(shuffled, choosing)]
     classes = _rows_by_class(labels[remaining])
@@ -81,7 +77,7 @@ def mteb_shots(labels: Indices, shots: int, draws: int) -> Drawn:
     order = list(range(len(labels)))
     drawn = []
     for _ in range(draws):
-        np.random.RandomState(MTEB_SEED).shuffle(order)
+        np.random.RandomState(42).shuffle(order)
         shuffled = np.array(order, np.int64)
         picked = [shuffled[rows[:shots]] for rows in _rows_by_class(labels[shuffled])]
         drawn.append((np.concatenate(picked), _none()))

@@ -14,7 +14,6 @@ from probekit.evaluation.intervals import Estimate
 from probekit.probing.options import ProbeOptions
 from probekit.probing.rows import ProbeRows
 
-HALF = 0.5
 MOST_WRONG = 20
 
 
@@ -59,7 +58,7 @@ def evaluate(
     predictions = predictions_of(scores, rows, probabilities)
     names = _usual_metrics(predictions, scores.shape[1])
     primary = options.metric or names[0]
-    if options.metric is None and rows.task == "classes" and predictions.shares[0] > HALF:
+    if options.metric is None and rows.task == "classes" and predictions.shares[0] > 0.5:
         primary = "balanced_accuracy"
     chosen = metrics.metric_of(primary, rows.task)
     evaluation = Evaluation(

@@ -57,31 +57,36 @@ def _fit_logistic(
         groups=train.columns.get("group"),
         progress=progress,
     )
-    return head, choice_notes(choice.value, choice.Cs, extended=choice.extended)
+    return head, choice_notes(choice, choice.value, choice.Cs)
 
 
-def choice_notes(C: float, Cs: Sequence[float] | Array, *, extended: bool) -> tuple[str, ...]:
+def choice_notes(
+    choice: Choice | LogisticChoice, C: float, Cs: Sequence[float] | Array
+) -> tuple[str, ...]:
     """What to say of a C that was chosen at the end of a grid."""
     notes = []
-    if extended:
+    if choice.uncertified is not None:
+        notes.append(
+            f"C's from {choice.uncertified:.3g} up were left out: their solutions could not be "
+            "certified, as of separable rows of large norm (--normalize l2 scales them)."
+        )
+    if choice.extended:
         notes.append(
             "The best C was the first or last of its grid, which was continued once: "
             f"{min(Cs):.3g} to {max(Cs):.3g} were tried."
         )
-    if len(Cs) > 1 and C in (min(Cs), max(Cs)):
+    if len(Cs) > 1 and C in (min(Cs), max(Cs)) and choice.uncertified is None:
         notes.append(f"C, {C:.3g}, is at the edge of its grid (--cs sets it).")
     return tuple(notes)
 
 
 def _fit_lda(train: EmbeddingSet, options: ProbeOptions) -> tuple[Head, tuple[str, ...]]:
-    _check_classes("lda", train)
     groups = train.columns.get("group")
     head, _ = fit_lda(train, normalize=options.normalize, groups=groups)
     return head, ()
 
 
 def _fit_nearest_mean(train: EmbeddingSet, options: ProbeOptions) -> tuple[Head, tuple[str, ...]]:
-    _check_classes("nearest-mean", train)
     groups = train.columns.get("group")
     return fit_nearest_mean(train, normalize=options.normalize, groups=groups), ()
 
@@ -100,7 +105,8 @@ def _name_classes(train: EmbeddingSet, options: ProbeOptions) -> tuple[Head, tup
     """No row is looked at."""
     from probekit.probing.zero_shot import zero_shot_head
 
-    _check_classes(ZERO_SHOT, train)
+    if train.labels is None:
+        raise InputError(f"Zero-shot heads are of classes; {train.source} has targets. Use ridge.")
     head = zero_shot_head(
         train.encoding.backbone,
         train.class_names,
@@ -134,11 +140,6 @@ def find_fit(head: str, progress: Progress = silent) -> Fit:
         f"heads (--head) must be of {', '.join(HEADS)}, knn:50; found {head!r}. "
         f"{nearest(head, list(HEADS))}"
     )
-
-
-def _check_classes(head: str, train: EmbeddingSet) -> None:
-    if train.labels is None:
-        raise InputError(f"The head {head} is of classes; {train.source} has targets. Use ridge.")
 
 
 @dataclass(frozen=True, eq=False)
@@ -189,15 +190,18 @@ def fit(
     mean = np.zeros(train.width)
     deviation = np.ones(train.width)
     if is_standardized(name, options):
-        mean, deviation = _moments(train)
-        train = replace(train, rows=(np.asarray(train.rows, np.float64) - mean) / deviation)
+        rows = np.asarray(train.rows, np.float64)
+        mean = rows.mean(axis=0)
+        deviation = rows.std(axis=0) + TINY_DEVIATION
+        train = replace(train, rows=(rows - mean) / deviation)
         options = replace(options, normalize="none")
     choice = _choose_C(name, train, options, progress)
-    if choice is not None:
-        options = replace(options, C=choice.C)
     if not options.refit:
         train = train.take(validation_rows(train)[0])
-    head, notes = fitting(train, options)
+    if choice is None:
+        head, notes = fitting(train, options)
+    else:
+        head, notes, choice = _fit_chosen(fitting, train, options, choice)
     if not isinstance(head, Head):
         return head, notes
     weights = head.weights / deviation[:, None]
@@ -205,8 +209,25 @@ def fit(
     head = replace(head, weights=weights, intercept=intercept)
     if choice is None:
         return head, notes
-    notes += choice_notes(choice.C, list(choice.qualities), extended=choice.extended)
+    notes += choice_notes(choice, choice.C, list(choice.qualities))
     return replace(head, fit={**head.fit, "C_choice": "validation rows"}), notes
+
+
+def _fit_chosen(
+    fitting: Fit, train: EmbeddingSet, options: ProbeOptions, choice: Choice
+) -> tuple[Head | Neighbors, tuple[str, ...], Choice]:
+    """At the chosen C, or below it where all rows together cannot be certified there."""
+    smaller = sorted((C for C in choice.qualities if C < choice.C), reverse=True)
+    for C in (choice.C, *smaller):
+        try:
+            head, notes = fitting(train, replace(options, C=C))
+        except SolverError:
+            if C == min(choice.qualities):
+                raise
+            choice = replace(choice, uncertified=C)
+        else:
+            break
+    return head, notes, replace(choice, C=C)
 
 
 def _choose_C(  # noqa: N802
@@ -236,11 +257,6 @@ def _present_classes(train: EmbeddingSet) -> tuple[EmbeddingSet, Indices]:
 def is_standardized(name: str, options: ProbeOptions) -> bool:
     """Whether a head is fitted to standardized rows: cosines are taken of rows as they are."""
     return options.normalize == "standardize" and name.partition(":")[0] not in BY_COSINE
-
-
-def _moments(train: EmbeddingSet) -> tuple[Array, Array]:
-    rows = np.asarray(train.rows, np.float64)
-    return rows.mean(axis=0), rows.std(axis=0) + TINY_DEVIATION
 
 
 def _as_chosen(head: Head | Neighbors, options: ProbeOptions) -> ProbeOptions:

@@ -10,6 +10,7 @@ from typing import Any, Literal, Self, get_args
 from probekit.errors import InputError, NotFoundError
 from probekit.evaluation.intervals import Sampling
 from probekit.evaluation.metrics import METRICS
+from probekit.linear.logistic_choice import CRITERIA, Criterion
 from probekit.linear.ridge import check_ridge
 from probekit.probing.heads import find_fit
 from probekit.probing.protocols import PROTOCOLS, Protocol
@@ -19,7 +20,6 @@ DEFAULT_TEMPLATES = ("a photo of a {}.",)
 NEIGHBORS = 20
 NORMALIZATIONS = ("none", "l2", "standardize")
 Search = Literal["grid", "coarse-to-fine"]
-Criterion = Literal["log loss", "accuracy"]
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ class ProbeOptions:
         _check_choice("metric (--metric)", self.metric or "accuracy", METRICS)
         _check_choice("normalize (--normalize)", self.normalize, NORMALIZATIONS)
         _check_choice("search", self.search, get_args(Search))
-        _check_choice("criterion", self.criterion, get_args(Criterion))
+        _check_choice("criterion", self.criterion, CRITERIA)
         if self.ridge not in ("auto", "auto:loo"):
             check_ridge(self.ridge)
         for C in (*self.Cs, *([] if self.C == "auto" else [self.C])):
@@ -97,15 +97,10 @@ class ProbeOptions:
                     f"C (--c, --cs) must be a finite number above 0, or 'auto'; found {C!r}."
                 )
         object.__setattr__(self, "Cs", tuple(sorted(set(self.Cs))))
-        minimums = {
-            "shots (--shots)": (min(self.shots, default=1), 1),
-            "draws (--draws)": (self.draws, 1),
-            "knn (--knn)": (self.neighbors, 1),
-            "seed (--seed)": (self.seed, 0),
-        }
-        for name, (value, minimum) in minimums.items():
-            if value < minimum:
-                raise InputError(f"{name} must be at least {minimum}; found {value}.")
+        _check_minimum("shots (--shots)", min(self.shots, default=1), 1)
+        _check_minimum("draws (--draws)", self.draws, 1)
+        _check_minimum("knn (--knn)", self.neighbors, 1)
+        _check_minimum("seed (--seed)", self.seed, 0)
         Sampling(self.confidence)
 
     def _all_heads(self) -> tuple[str, ...]:
@@ -142,6 +137,11 @@ def as_tuple(value: Any) -> tuple[Any, ...]:
     if value is None:
         return ()
     return tuple(value) if isinstance(value, list | tuple) else (value,)
+
+
+def _check_minimum(name: str, value: int, minimum: int) -> None:
+    if value < minimum:
+        raise InputError(f"{name} must be at least {minimum}; found {value}.")
 
 
 def _check_choice(name: str, value: str, choices: Collection[str]) -> None:

@@ -58,18 +58,17 @@ class Protocol:
         return {**self.settings, **typed}
 
 
+def _sweep(Cs: tuple[float, ...], search: str) -> dict[str, object]:
+    """A logistic head with the C that is most accurate on validation rows."""
+    settings = {"normalize": "none", "C": "auto", "Cs": Cs, "search": search}
+    return {**settings, "criterion": "accuracy", "refit": True}
+
+
 PROTOCOLS: dict[str, Protocol] = {
     "clip": Protocol(
         reference="Radford et al. 2021, arXiv:2103.00020, A.3; openai/CLIP README.md",
         heads=("logistic",),
-        settings={
-            "normalize": "none",
-            "C": "auto",
-            "Cs": CLIP_CS,
-            "search": "coarse-to-fine",
-            "criterion": "accuracy",
-            "refit": True,
-        },
+        settings=_sweep(CLIP_CS, "coarse-to-fine"),
         view="proj",
         holdout=draws.stratified_tenth,
         unverified=(
@@ -81,28 +80,14 @@ PROTOCOLS: dict[str, Protocol] = {
     "dinov2": Protocol(
         reference="Oquab et al. 2023, arXiv:2304.07193; dinov2/eval/log_regression.py and knn.py",
         heads=("logistic", *DINO_NEIGHBORS),
-        settings={
-            "normalize": "none",
-            "C": "auto",
-            "Cs": DINO_CS,
-            "search": "grid",
-            "criterion": "accuracy",
-            "refit": True,
-        },
+        settings=_sweep(DINO_CS, "grid"),
         view="cls",
         holdout=draws.random_tenth,
     ),
     "dinov3": Protocol(
         reference="Siméoni et al. 2025, arXiv:2508.10104; dinov3/eval/log_regression.py, data.py",
         heads=("logistic", *DINO_NEIGHBORS),
-        settings={
-            "normalize": "none",
-            "C": "auto",
-            "Cs": DINO_CS,
-            "search": "grid",
-            "criterion": "accuracy",
-            "refit": True,
-        },
+        settings=_sweep(DINO_CS, "grid"),
         view="cls",
         holdout=draws.stratified_tenth,
         draw=draws.dinov3_shots,
@@ -117,13 +102,7 @@ PROTOCOLS: dict[str, Protocol] = {
     "mteb": Protocol(
         reference="Muennighoff et al. 2022, arXiv:2210.07316; mteb/abstasks/classification.py",
         heads=("logistic",),
-        settings={
-            "normalize": "none",
-            "C": 1.0,
-            "refit": False,
-            "shots": (8,),
-            "draws": 10,
-        },
+        settings={"normalize": "none", "C": 1.0, "refit": False, "shots": (8,), "draws": 10},
         draw=draws.mteb_shots,
         full=False,
         unverified=("settings of single tasks that differ from the class's defaults",),

@@ -9,8 +9,6 @@ from numpy.typing import NDArray
 
 from probekit.arrays import Array
 
-BINS = 10
-
 
 @dataclass(frozen=True)
 class ConfidenceBin:
@@ -23,10 +21,9 @@ class ConfidenceBin:
     accuracy: float
 
 
-def confidence_bins(
-    confidences: Array, hits: NDArray[np.bool_], bins: int = BINS
-) -> tuple[ConfidenceBin, ...]:
-    """Bins of equal width that have rows."""
+def confidence_bins(confidences: Array, hits: NDArray[np.bool_]) -> tuple[ConfidenceBin, ...]:
+    """Those of ten bins of equal width that have rows."""
+    bins = 10
     number = np.clip(np.ceil(confidences * bins).astype(np.int64) - 1, 0, bins - 1)
     return tuple(
         ConfidenceBin(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -121,7 +121,8 @@ class ProbeResult:
         """A row for every cell and, below it, for every number of shots."""
         import pandas
 
-        frame = pandas.DataFrame(self._records(), columns=list(COLUMNS))
+        records = [record for cell in self.cells for record in cell_records(cell)]
+        frame = pandas.DataFrame(records, columns=list(COLUMNS))
         return frame.astype({"shots": "Int64"})
 
     def to_csv(self, path: str | Path) -> Path:
@@ -131,7 +132,7 @@ class ProbeResult:
 
     def to_markdown(self) -> str:
         """The rows of `to_pandas`; columns that say nothing are left out."""
-        return markdown_table(self._table())
+        return markdown_table(text_table(self.cells))
 
     def differences_table(self) -> list[list[str]]:
         """Headers and rows as texts."""
@@ -196,7 +197,7 @@ class ProbeResult:
     def _repr_html_(self) -> str:
         import pandas
 
-        headers, *lines = self._table()
+        headers, *lines = text_table(self.cells)
         table: str = pandas.DataFrame(lines, columns=headers).to_html(index=False)
         return table + "".join(
             f"<p>{html.escape(note)}</p>" for note in (*self.legend, *self.notes)
@@ -214,19 +215,17 @@ class ProbeResult:
             )
         return computed
 
-    def _records(self) -> list[dict[str, Any]]:
-        return [row for cell in self.cells for row in cell_records(cell)]
 
-    def _table(self) -> list[list[str]]:
-        """Headers and rows as texts."""
-        records = self._records()
-        columns = [
-            name
-            for name in SHOWN_COLUMNS
-            if any(record.get(name) not in (None, "") for record in records)
-        ]
-        texts = [[as_text(record.get(name)) for name in columns] for record in records]
-        return [[name.replace("_", " ") for name in columns], *texts]
+def text_table(cells: Sequence[Cell], hidden: Sequence[str] = ()) -> list[list[str]]:
+    """Headers and rows; columns that say nothing are left out."""
+    records = [record for cell in cells for record in cell_records(cell)]
+    columns = [
+        name
+        for name in SHOWN_COLUMNS
+        if name not in hidden and any(record.get(name) not in (None, "") for record in records)
+    ]
+    texts = [[as_text(record.get(name)) for name in columns] for record in records]
+    return [[name.replace("_", " ") for name in columns], *texts]
 
 
 def markdown_table(lines: list[list[str]]) -> str:
@@ -254,7 +253,8 @@ def _record(cell: Cell, shot: FewShot | None) -> dict[str, Any]:
     if shot is not None:
         estimate = shot.accuracy
         record |= {"shots": shot.shots, "metric": "accuracy", "error": shot.error}
-        record["fit"] = _draws_text(shot)
+        draws = f"{len(shot.accuracies)} draws, deviation {as_text(shot.deviation)}"
+        record["fit"] = "" if shot.deviation is None else draws
         record |= {"train_rows": shot.train_rows, "deviation": shot.deviation}
     elif evaluation is not None:
         estimate = evaluation.primary
@@ -266,13 +266,6 @@ def _record(cell: Cell, shot: FewShot | None) -> dict[str, Any]:
     suspicious = " SUSPICIOUS" if cell.suspicious else ""
     record |= {name: getattr(estimate, name) for name in ("value", "low", "high", "confidence")}
     return {**record, record["metric"]: estimate.value, "result": f"{estimate}{suspicious}"}
-
-
-def _draws_text(shot: FewShot) -> str:
-    """`5 draws, deviation 0.0213`."""
-    if shot.deviation is None:
-        return ""
-    return f"{len(shot.accuracies)} draws, deviation {as_text(shot.deviation)}"
 
 
 def _fit_text(fit: Mapping[str, Json]) -> str:

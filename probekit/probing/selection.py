@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,14 +12,20 @@ import numpy as np
 from probekit.arrays import Array, Indices
 from probekit.embeddings import EmbeddingSet
 from probekit.errors import InputError, SolverError
+from probekit.linear.calibration import log_losses
 from probekit.linear.logistic import CS, fit_path
 from probekit.linear.logistic_choice import EXTENSION
 from probekit.linear.stats import normalized
 from probekit.progress import Progress, silent
 
 if TYPE_CHECKING:
-    from probekit.probing.options import Criterion, ProbeOptions
+    from probekit.linear.logistic_choice import Criterion
+    from probekit.probing.options import ProbeOptions
 
+Qualities = dict[float, float]
+"""How good each C is."""
+UNCERTIFIED = -np.inf
+"""The quality of a C whose solution could not be certified, as of separable rows of large norm."""
 COARSE_STEP = 16
 """Between the C's that a coarse-to-fine search begins with."""
 
@@ -38,11 +44,13 @@ class Choice:
     """The best C, and how good each C was that was tried: accuracies, or less the log loss.
 
     extended: whether the grid was continued, as its first or last C was the best.
+    uncertified: the least C of the grid whose solution could not be certified.
     """
 
     C: float
     qualities: Mapping[float, float]
     extended: bool = False
+    uncertified: float | None = None
 
 
 def choose_C(  # noqa: N802
@@ -56,15 +64,20 @@ def choose_C(  # noqa: N802
     The grid CS is continued once where its first or last C is the best.
     """
     Cs = sorted(options.Cs or CS)
+    try_Cs = partial(_qualities, train, validation, options, progress)
     if options.search == "coarse-to-fine":
-        qualities = _search(train, validation, Cs, options, progress)
-        return Choice(_best(qualities), qualities)
-    qualities = _qualities(train, validation, Cs, options, progress)
-    beyond = [] if options.Cs else continued(Cs, _best(qualities))
-    if beyond:
-        with suppress(SolverError):  # of separable rows: the grid was not asked to go so far
-            qualities |= _qualities(train, validation, beyond, options, progress)
-    return Choice(_best(qualities), qualities, extended=len(qualities) > len(Cs))
+        tried = _search(Cs, try_Cs)
+    else:
+        tried = try_Cs(Cs)
+        tried |= try_Cs([] if options.Cs else continued(Cs, _best(tried)))
+    qualities = {C: quality for C, quality in tried.items() if quality > UNCERTIFIED}
+    missing = [C for C in tried if C in Cs and C not in qualities]
+    return Choice(
+        _best(qualities),
+        qualities,
+        extended=any(C not in Cs for C in qualities),
+        uncertified=min(missing, default=None),
+    )
 
 
 def continued(Cs: Sequence[float], best: float) -> list[float]:
@@ -83,32 +96,25 @@ def _best(qualities: Mapping[float, float]) -> float:
     return max(sorted(qualities), key=lambda C: qualities[C])
 
 
-def _search(
-    train: EmbeddingSet,
-    validation: EmbeddingSet,
-    Cs: list[float],
-    options: ProbeOptions,
-    progress: Progress,
-) -> dict[float, float]:
+def _search(Cs: list[float], try_Cs: Callable[[list[float]], Qualities]) -> Qualities:
     """Every 16th C, then both neighbors of the best at half the distance, until it is 1."""
     step = COARSE_STEP
-    tried = _qualities(train, validation, Cs[::step], options, progress)
+    tried = try_Cs(Cs[::step])
     while step > 1:
         step //= 2
         best = Cs.index(_best(tried))
         near = [Cs[place] for place in (best - step, best + step) if 0 <= place < len(Cs)]
-        untried = [C for C in near if C not in tried]
-        tried |= _qualities(train, validation, untried, options, progress)
+        tried |= try_Cs([C for C in near if C not in tried])
     return tried
 
 
 def _qualities(
     train: EmbeddingSet,
     validation: EmbeddingSet,
-    Cs: list[float],
     options: ProbeOptions,
     progress: Progress,
-) -> dict[float, float]:
+    Cs: list[float],
+) -> Qualities:
     if not Cs:
         return {}
     if train.labels is None or validation.labels is None:
@@ -130,16 +136,19 @@ def _qualities(
         sample_weight=train.weights,
         progress=progress,
     )
-    return {
-        fit.C: quality(rows @ fit.params[:-1] + fit.params[-1], true, options.criterion)
-        for fit in fits
-    }
+    qualities = dict.fromkeys(Cs, UNCERTIFIED)
+    try:
+        for fit in fits:
+            scores = rows @ fit.params[:-1] + fit.params[-1]
+            qualities[fit.C] = quality(scores, true, options.criterion)
+    except SolverError:
+        if Cs[0] == min(options.Cs or CS):
+            raise  # none can be certified
+    return qualities
 
 
 def quality(scores: Array, labels: Indices, criterion: Criterion) -> float:
     """How well scores know the labels; the higher, the better."""
     if criterion == "accuracy":
         return float((scores.argmax(axis=1) == labels).mean())
-    shifted = scores - scores.max(axis=1, keepdims=True)
-    true = np.take_along_axis(shifted, labels[:, None], axis=1)[:, 0]
-    return float((true - np.log(np.exp(shifted).sum(axis=1))).mean())
+    return -float(log_losses(scores, labels).mean())

@@ -18,13 +18,13 @@ from probekit.embeddings import Encoding
 from probekit.errors import InputError, NotFoundError
 from probekit.extraction.extract import ExtractOptions
 from probekit.heads import Head
+from probekit.probing.options import DEFAULT_TEMPLATES
 from probekit.progress import Progress, Step, silent
 from probekit.registry import Name, nearest
 
 Template = str | Callable[[str], str]
 """A text with {} in the place of the class, or a function of the class."""
 
-DEFAULT_TEMPLATES = ("a photo of a {}.",)
 IMAGENET = "openai-imagenet"
 SIMPLE = "simple"
 VIEW = "proj"

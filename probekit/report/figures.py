@@ -49,8 +49,6 @@ BARS = {
     "forgotten": "accuracy,\nforgotten",
     "backdoor": "backdoor\nsuccess",
 }
-LONGEST_NAME = 18
-PIXELS_PER_INCH = 96
 
 Distance = tuple[str, float]
 """What it is, and its value."""
@@ -58,7 +56,7 @@ Distance = tuple[str, float]
 
 @dataclass(frozen=True)
 class Picture:
-    """An SVG as the source of an `img`; width: in pixels."""
+    """An SVG as the source of an `img`; width: in pixels, 96 an inch."""
 
     title: str
     source: str
@@ -91,7 +89,7 @@ def draw_figure(make: Callable[[], Figure], title: str) -> Picture:
         figure = make()
         figure.savefig(content, format="svg", metadata={"Date": None, "Creator": None})
     source = f"data:image/svg+xml;base64,{b64encode(content.getvalue()).decode()}"
-    return Picture(title, source, round(figure.get_figwidth() * PIXELS_PER_INCH))
+    return Picture(title, source, round(figure.get_figwidth() * 96))
 
 
 def heads_figure(evaluation: UnlearningEvaluation) -> Figure:
@@ -185,7 +183,7 @@ def clients_figure(evaluation: UnlearningEvaluation) -> Figure:
     return figure
 
 
-def shortened(name: str, longest: int = LONGEST_NAME) -> str:
+def shortened(name: str, longest: int = 18) -> str:
     """A name on one line, and no formula: matplotlib reads what is between dollar signs."""
     text = " ".join(name.split())
     text = text if len(text) <= longest else f"{text[: longest - 1]}…"

@@ -8,14 +8,8 @@ from typing import Any
 
 from probekit.errors import InputError
 from probekit.files import write_bytes
-from probekit.report.tables import (
-    ReportData,
-    bounds_table,
-    clients_table,
-    costs_table,
-    heads_table,
-    runs_table,
-)
+from probekit.report import tables
+from probekit.report.tables import ReportData
 
 
 def render(runs: Sequence[ReportData]) -> str:
@@ -27,15 +21,15 @@ def render(runs: Sequence[ReportData]) -> str:
     articles = [
         {
             "data": data,
-            "heads": heads_table(data.evaluation),
-            "bounds": bounds_table(data),
-            "clients": clients_table(data.evaluation),
-            "costs": costs_table(data.costs),
+            "heads": tables.heads_table(data.evaluation),
+            "bounds": tables.bounds_table(data),
+            "clients": tables.clients_table(data.evaluation),
+            "costs": tables.costs_table(data.costs),
             "figures": draw(data),
         }
         for data in runs
     ]
-    comparison = runs_table(runs) if len(runs) > 1 else None
+    comparison = tables.runs_table(runs) if len(runs) > 1 else None
     title = runs[0].name if len(runs) == 1 else f"{len(runs)} runs"
     return render_template("page.html.j2", title=title, articles=articles, comparison=comparison)
 

@@ -15,7 +15,7 @@ from probekit.errors import InputError
 from probekit.evaluation.intervals import Estimate
 from probekit.files import write_bytes
 from probekit.probing.cells import Cell
-from probekit.probing.result import SHOWN_COLUMNS, ProbeResult, as_text, cell_records
+from probekit.probing.result import ProbeResult, as_text, text_table
 from probekit.report.figures import BLUE, ORANGE, Picture, draw_figure, shortened
 from probekit.report.page import render_template
 from probekit.report.tables import Table, format_estimate
@@ -99,14 +99,8 @@ def _differences_table(name: str, result: ProbeResult) -> Table:
 
 def results_table(cells: Sequence[Cell]) -> Table:
     """The rows of the result's table, controls too."""
-    records = [record for cell in cells for record in cell_records(cell)]
-    columns = [
-        name
-        for name in SHOWN_COLUMNS
-        if name not in HIDDEN and any(record.get(name) not in (None, "") for record in records)
-    ]
-    rows = tuple(tuple(as_text(record.get(name)) for name in columns) for record in records)
-    return Table(tuple(name.replace("_", " ") for name in columns), rows)
+    headers, *rows = text_table(cells, HIDDEN)
+    return Table(tuple(headers), tuple(map(tuple, rows)))
 
 
 def classes_table(cells: Sequence[Cell]) -> Table:

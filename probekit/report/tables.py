@@ -20,7 +20,6 @@ from probekit.evaluation.unlearning import (
 )
 from probekit.runs.layout import Cost
 
-DIGITS = 3
 REFERENCES = {RETRAINED: "the retrained head", MINIMUM: "the minimum"}
 MAX_CLIENTS = 30
 MEASURES = {
@@ -35,7 +34,7 @@ MEASURES = {
 
 def format_number(value: float | None) -> str:
     """Three significant digits."""
-    return "" if value is None else f"{value:.{DIGITS}g}"
+    return "" if value is None else f"{value:.3g}"
 
 
 def format_bound(value: float | None) -> str:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
 
@@ -23,7 +22,7 @@ from probekit.federated.transports.loopback import Loopback
 from probekit.linear.model import LinearModel
 from probekit.linear.ridge import Intercept
 from probekit.objective import CrossEntropy, Loss, Squares
-from probekit.records import dump
+from probekit.records import dump, walk
 from probekit.registry import configured
 from probekit.testing.backbones import ConformanceError
 from probekit.unlearning.choice import plan_of
@@ -217,8 +216,9 @@ class _Trial:
         if self.request.clients:
             has_name = LEAVER.encode() in dump(after)
             self.require(not has_name, "keep nothing of who left", "the client's name")
-        forgotten = {array.tobytes() for array in _arrays_of(self.run.state.kept, LEAVER)}
-        leaked = forgotten.intersection(array.tobytes() for array in _arrays(after.kept))
+        by_client = (item for item in walk(self.run.state.kept) if isinstance(item, Mapping))
+        forgotten = [_arrays(item[LEAVER]) for item in by_client if LEAVER in item]
+        leaked = set().union(*forgotten) & _arrays(after.kept)
         must = "keep nothing that was computed from forgotten rows"
         self.require(not leaked, must, f"{len(leaked)} arrays from before")
 
@@ -265,26 +265,6 @@ def _reduced(run: ExampleRun, request: Request) -> dict[str, Removal]:
     return removals
 
 
-def _arrays(value: object) -> Iterator[np.ndarray]:
-    """Every array inside a record."""
-    if isinstance(value, np.ndarray):
-        yield value
-    for item in _items(value):
-        yield from _arrays(item)
-
-
-def _arrays_of(value: object, client: str) -> Iterator[np.ndarray]:
-    """Every array under a client's name."""
-    if isinstance(value, Mapping) and client in value:
-        yield from _arrays(value[client])
-    for item in _items(value):
-        yield from _arrays_of(item, client)
-
-
-def _items(value: object) -> Iterator[object]:
-    if isinstance(value, Mapping):
-        yield from value.values()
-    elif isinstance(value, tuple):
-        yield from value
-    elif dataclasses.is_dataclass(value):
-        yield from (getattr(value, item.name) for item in dataclasses.fields(value))
+def _arrays(value: object) -> set[bytes]:
+    """The content of every array inside a record."""
+    return {item.tobytes() for item in walk(value) if isinstance(item, np.ndarray)}
