@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -25,6 +24,7 @@ import transformers
 POOLERS = ("pooler", "head")
 NUMBER = re.compile(r"\.\d+\.")
 HUB_NAME = re.compile(r"\w[\w.-]*/\w[\w.-]*")
+WRAP_IT = "Wrap it in a function of your own and name it py:module:factory."
 FROM_FOLDER = {"trust_remote_code": False, "local_files_only": True}
 INCIDENTAL = re.compile(
     r"_.*|architectures|auto_map|(torch_)?dtype|id2label|label2id|num_labels|problem_type"
@@ -125,6 +125,18 @@ def find_temperature(model: nn.Module, loaded: set[str]) -> float | None:
     return float(torch.exp(-model.get_parameter("logit_scale").detach()))
 
 
+@dataclass(frozen=True)
+class TowerLayout:
+    """What the outputs of a tower are.
+
+    has_class: whether the first token is a class token, or a special one that sees the others.
+    pooled: whether there is a pooler_output whose weights were loaded.
+    """
+
+    has_class: bool = False
+    pooled: bool = False
+
+
 @dataclass
 class TowerEncoder(Encoder):
     """model: a ModuleDict of the tower and what stands behind it, such as its projection.
@@ -133,17 +145,13 @@ class TowerEncoder(Encoder):
     """
 
     first_layer: int = 0
-
-    @property
-    @abstractmethod
-    def has_pooler(self) -> bool:
-        """Whether the tower has a pooled output whose weights were loaded."""
+    layout: TowerLayout = TowerLayout()
 
     def keep(self, names: set[str]) -> Mapping[str, Tensor]:
         """Without what stands behind the tower where no vector needs it, and a random pooler."""
         if not any(name.startswith(("proj", "pre", "qformer")) for name in names):
             self.model = nn.ModuleDict({"tower": self.model["tower"]})
-        unused = () if self.has_pooler else ("tower.pooler.", "tower.head.")
+        unused = () if self.layout.pooled else ("tower.pooler.", "tower.head.")
         tensors = self.model.state_dict()
         return {name: tensor for name, tensor in tensors.items() if not name.startswith(unused)}
 

@@ -9,7 +9,8 @@ from pathlib import Path
 
 from huggingface_hub import constants, get_session, snapshot_download
 
-from probekit.errors import InputError, NotFoundError, OfflineError, ProbekitError
+from probekit.data.hub import hub_error
+from probekit.errors import InputError, NotFoundError, ProbekitError
 from probekit.registry import Name
 
 HUB = "hf-hub:"
@@ -21,43 +22,12 @@ SUFFIXES = (".safetensors", ".pt", ".pth", ".bin")
 TIMEOUT = 10.0
 """Seconds that the hub has to answer the first request; there is no second one."""
 
-UNREACHABLE = (
-    "its files are not in the local cache and the hub cannot be reached. Run once with a network "
-    "(and without HF_HUB_OFFLINE), or copy the files here and name their folder."
-)
-GATED = "access is on request. Accept its terms on the hub, then run `hf auth login`."
-ABSENT = "the hub has no such repository or revision. Check the spelling, or run `hf auth login`."
-NO_FILE = "the repository lacks a file ({cause}). Use one that has it, or another scheme."
-CODE = "the file holds more than tensors, and no code is run. Save its state_dict as safetensors."
-NETWORK = ("ConnectError", "ConnectTimeout", "ReadTimeout", "ProxyError", "ConnectionError")
-REASONS: dict[str, tuple[type[ProbekitError], str]] = {
-    **dict.fromkeys((*NETWORK, "URLError", "TimeoutError"), (OfflineError, UNREACHABLE)),
-    "LocalEntryNotFoundError": (OfflineError, UNREACHABLE),
-    "GatedRepoError": (NotFoundError, GATED),
-    "RevisionNotFoundError": (NotFoundError, ABSENT),
-    "RepositoryNotFoundError": (NotFoundError, ABSENT),
-    "EntryNotFoundError": (NotFoundError, NO_FILE),
-    "UnpicklingError": (InputError, CODE),
-}
-"""By name: the hub's libraries use httpx, httpx2 or requests, by their versions."""
-
 
 def translate(error: BaseException, name: Name | str) -> ProbekitError:
-    """Our error for what a loader raised; loaders wrap the hub's errors in their own."""
-    cause: BaseException | None = error
-    while cause is not None:
-        if isinstance(cause, ProbekitError):
-            return cause
-        for kind in type(cause).__mro__:
-            if kind.__name__ in REASONS:
-                translated, reason = REASONS[kind.__name__]
-                return translated(f"Cannot load {name}: {reason.format(cause=_first_line(cause))}")
-        cause = cause.__cause__ or cause.__context__
-    return InputError(f"Cannot load {name}: {_first_line(error)}")
-
-
-def _first_line(error: BaseException) -> str:
-    return str(error).strip().partition("\n")[0][:400] or type(error).__name__
+    """Our error for what a loader raised; of other people's the first line."""
+    line = str(error).strip().partition("\n")[0][:400] or type(error).__name__
+    title = f"Cannot load {name}"
+    return hub_error(error, title) or InputError(f"{title}: {line}")
 
 
 @contextmanager

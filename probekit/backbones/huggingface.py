@@ -50,9 +50,7 @@ def load(name: Name, **options: Unpack[Options]) -> TorchBackbone:
         config = checkpoint.load_config(folder)
         if takes_text(config, options["kind"]):
             prompt = options["prompt"] or ""
-            encoder = text.load_encoder(
-                name, folder, prompt=prompt, max_length=options["max_length"]
-            )
+            encoder = text.load_encoder(name, folder, prompt, options["max_length"])
             return text.text_backbone(name, encoder, commit=commit, **options)
         native = _native_preprocessing(name, folder)
         vision = _load_encoder(name, folder, config, native)
@@ -104,22 +102,19 @@ def _native_preprocessing(name: Name, folder: Path) -> Preprocessing:
 
 
 @dataclass(frozen=True)
-class Layout:
-    """What the outputs of a tower are.
+class Layout(checkpoint.TowerLayout):
+    """What the outputs of a vision tower are.
 
     is_map: whether last_hidden_state is (n, d, height, width), not (n, tokens, d).
     prefix: tokens before the patches; None where the patch grid is not known.
-    has_class: whether the first of them is a class token.
     norm: the module that makes last_hidden_state, or the pooled class token, of the last layer.
-    pooled: whether there is a pooler_output; pooled_is_cls: and it is the class token.
+    pooled_is_cls: whether the pooler_output is the class token.
     inner: whether the tokens of inner layers can be told apart.
     """
 
     is_map: bool = False
     prefix: int | None = 0
-    has_class: bool = False
     norm: str = ""
-    pooled: bool = False
     pooled_is_cls: bool = False
     inner: bool = True
 
@@ -133,10 +128,6 @@ class VisionEncoder(checkpoint.TowerEncoder):
 
     default_views: Sequence[str] = ("qformer.0", "proj", "pooled", "cls", "mean")
     layout: Layout = Layout()
-
-    @property
-    def has_pooler(self) -> bool:
-        return self.layout.pooled
 
     def vectors(self, batch: Tensor) -> Vectors:
         outputs = self.model["tower"](pixel_values=batch)
@@ -183,8 +174,7 @@ def _load_encoder(name: Name, folder: Path, config: Any, native: Preprocessing) 
     if tower.main_input_name != "pixel_values":
         raise InputError(
             f"hf: needs an encoder of pictures (pixel_values) or texts (input_ids); {name} "
-            f"({type(model).__name__}) takes {tower.main_input_name}. Wrap it in a function of "
-            "your own and name it py:module:factory."
+            f"({type(model).__name__}) takes {tower.main_input_name}. {checkpoint.WRAP_IT}"
         )
     pooler_loaded = checkpoint.pooler_is_loaded(name, missing, "vision_model." if has_tower else "")
     configurations = {"tower": tower.config}
@@ -236,7 +226,7 @@ def find_layout(tower: Any, batch: Tensor, *, pooler_loaded: bool) -> Layout:
         norm = _find_norm(tower, last[:, 0], pooler)
     # where a stage's prefix stands is not known
     inner = bool(hidden) and (prefix == 0 or len({state.shape for state in hidden}) == 1)
-    return Layout(is_map, prefix, has_class, norm, pooler is not None, pooled_is_cls, inner)
+    return Layout(has_class, pooler is not None, is_map, prefix, norm, pooled_is_cls, inner)
 
 
 def _count_patches(tower: Any, outputs: Any, batch: Tensor) -> int | None:

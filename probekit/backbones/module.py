@@ -71,8 +71,7 @@ def choose_device(device: str) -> str:
         torch.zeros(1, device=device).cpu()
     except (RuntimeError, AssertionError) as error:
         raise InputError(
-            f"device (--device) must be auto or one that this machine has, as cpu or cuda:0; "
-            f"found {device!r}."
+            f"device (--device) must be auto, or one of this machine as cuda:0; found {device!r}."
         ) from error
     return device
 

@@ -40,6 +40,11 @@ CONFIG_FILE = "open_clip_config.json"
 STEMS = {"stem": "open_clip_model", "torch_stem": "open_clip_pytorch_model"}
 QUICK = "-quickgelu"
 SCALES = ("logit_scale", "logit_bias")
+TOWERS = {
+    "vision": (open_clip.CLIPVisionCfg, "timm_model"),
+    "text": (open_clip.CLIPTextCfg, "hf_model"),
+}
+"""The configuration of each tower, and how its fields of another library's model begin."""
 Settings = Mapping[str, Any]
 
 
@@ -61,7 +66,7 @@ def load(name: Name, **options: Unpack[Options]) -> TorchBackbone:
             (3, *size),
         )
         encoder = OpenClipEncoder(
-            tower, _identity(config), default_views=("proj",), temperature=temperature
+            tower, _identity(config, "vision"), default_views=("proj",), temperature=temperature
         )
         return view_backbone(name, encoder, native, **options)
 
@@ -84,11 +89,6 @@ def _text_backbone(
             f"{name} takes texts of {tokenizer.context_length} tokens alone; found max_length "
             f"(--max-length) {options['max_length']}. Leave it out."
         )
-    settings: dict[str, Any] = asdict(open_clip.CLIPTextCfg(**config["text_cfg"]))
-    settings.pop("hf_model_pretrained")
-    quick_gelu = bool(config.get("quick_gelu")) and not settings["hf_model_name"]
-    identity: dict[str, Json] = {"library": "open_clip", "quick_gelu": quick_gelu}
-    identity["text"] = plain_json(settings)
     tokenization: dict[str, Json] = {
         "library": "open_clip",
         "tokenizer": type(tokenizer).__name__,
@@ -100,7 +100,7 @@ def _text_backbone(
     del model.visual
     encoder = OpenClipTextEncoder(
         model,
-        identity,
+        _identity(config, "text"),
         default_views=("proj",),
         temperature=temperature,
         tokenizer=tokenizer,
@@ -194,12 +194,13 @@ def _difference(published: Settings, config: Settings) -> str:
     return "; ".join(differences)
 
 
-def _identity(config: Settings) -> dict[str, Json]:
+def _identity(config: Settings, tower: str) -> dict[str, Json]:
     """What the tensors do not say: heads, activation, pooling; with all defaults filled in."""
-    vision: dict[str, Any] = asdict(open_clip.CLIPVisionCfg(**config["vision_cfg"]))
-    vision.pop("timm_model_pretrained")
-    quick_gelu = bool(config.get("quick_gelu")) and not vision["timm_model_name"]
-    return {"library": "open_clip", "quick_gelu": quick_gelu, "vision": plain_json(vision)}
+    configuration, foreign = TOWERS[tower]
+    settings: dict[str, Any] = asdict(configuration(**config[f"{tower}_cfg"]))
+    settings.pop(f"{foreign}_pretrained")
+    quick_gelu = bool(config.get("quick_gelu")) and not settings[f"{foreign}_name"]
+    return {"library": "open_clip", "quick_gelu": quick_gelu, tower: plain_json(settings)}
 
 
 class OpenClipEncoder(Encoder):

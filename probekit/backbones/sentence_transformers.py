@@ -90,24 +90,26 @@ def _load_encoder(name: Name, folder: Path, prompt: str, max_length: int | None)
     if kinds[:2] != ["Transformer", "Pooling"] or wrong:
         raise InputError(
             "st: reads Transformer, Pooling and then Dense or Normalize; found "
-            f"{', '.join(kinds)} in {name}. Wrap it in a function of your own and name it "
-            "py:module:factory."
+            f"{', '.join(kinds)} in {name}. {checkpoint.WRAP_IT}"
         )
     settings = _transformer_settings(name, paths[0])
     length = max_length or settings.get("max_seq_length")
-    base = text.load_encoder(name, paths[0], prompt=prompt, max_length=length)
+    base = text.load_encoder(name, paths[0], prompt, length)
     if settings.get("do_lower_case"):
         base.tokenize = replace(base.tokenize, clean="lower")
-    pooling = Pooling.read(name, paths[1])
+    modes, include_prompt = _read_pooling(name, paths[1])
     steps = [STEPS[kind](name, path) for kind, path in zip(kinds[2:], paths[2:], strict=True)]
     model = nn.ModuleDict({"tower": base.model["tower"], "sentence": nn.Sequential(*steps)})
-    identity: dict[str, Json] = {**base.identity, "pooling": pooling.to_dict()}
-    identity["behind_pooling"] = [" ".join(repr(step).split()) for step in steps]
+    identity: dict[str, Json] = {
+        **base.identity,
+        "pooling": {"modes": modes, "include_prompt": include_prompt},
+        "behind_pooling": [" ".join(repr(step).split()) for step in steps],
+    }
     inherited = {field.name: getattr(base, field.name) for field in fields(base)}
     inherited |= {"model": model, "identity": identity, "default_views": ("pooled",)}
     inherited["layout"] = replace(base.layout, pooled=False)
-    skipped = 0 if pooling.include_prompt else _prompt_length(base.tokenize)
-    return SentenceEncoder(**inherited, modes=pooling.modes, skipped=skipped)
+    skipped = 0 if include_prompt else _prompt_length(base.tokenize)
+    return SentenceEncoder(**inherited, modes=modes, skipped=skipped)
 
 
 def _transformer_settings(name: Name, folder: Path) -> Settings:
@@ -118,7 +120,7 @@ def _transformer_settings(name: Name, folder: Path) -> Settings:
     if modality is not None and modality.get("text") != FORWARD:
         raise InputError(
             f"st: reads a transformer's last_hidden_state of texts; {name} has {modality} in "
-            f"{files[0].name}. Wrap it in a function of your own and name it py:module:factory."
+            f"{files[0].name}. {checkpoint.WRAP_IT}"
         )
     return settings
 
@@ -133,8 +135,7 @@ def _check_settings(name: Name, settings: Settings, usual: Settings, irrelevant:
     for key, value in settings.items():
         if key not in irrelevant and value not in (None, usual.get(key)):
             raise InputError(
-                f"st: cannot read {name} with the setting {key} = {value!r}. Wrap it in a function "
-                "of your own and name it py:module:factory."
+                f"st: cannot read {name} with the setting {key} = {value!r}. {checkpoint.WRAP_IT}"
             )
 
 
@@ -146,33 +147,19 @@ def _prompt_length(tokenize: text.Tokenization) -> int:
     return len(ids) - (ids[-1] in tokenize.tokenizer.all_special_ids)
 
 
-@dataclass(frozen=True)
-class Pooling:
-    """How tokens become a vector.
-
-    modes: several are joined, in this order.
-    include_prompt: whether the prompt's tokens are among them.
-    """
-
-    modes: tuple[str, ...]
-    include_prompt: bool
-
-    @classmethod
-    def read(cls, name: Name, folder: Path) -> Pooling:
-        settings = read_json(folder / "config.json")
-        old = tuple(mode for key, mode in OLD_MODES.items() if settings.get(key))
-        stated = settings.get("pooling_mode", old or ("mean",))
-        modes = (stated,) if isinstance(stated, str) else tuple(stated)
-        wrong = [mode for mode in modes if mode not in MODES]
-        if wrong:
-            raise InputError(
-                f"st: knows the poolings {', '.join(MODES)}; {name} has {wrong[0]!r}. Wrap it in a "
-                "function of your own and name it py:module:factory."
-            )
-        return cls(modes, bool(settings.get("include_prompt", True)))
-
-    def to_dict(self) -> dict[str, Json]:
-        return {"modes": list(self.modes), "include_prompt": self.include_prompt}
+def _read_pooling(name: Name, folder: Path) -> tuple[list[str], bool]:
+    """The modes, which are joined in this order, and whether the prompt's tokens count."""
+    settings = read_json(folder / "config.json")
+    old = [mode for key, mode in OLD_MODES.items() if settings.get(key)]
+    stated = settings.get("pooling_mode", old or ["mean"])
+    modes = [stated] if isinstance(stated, str) else list(stated)
+    wrong = [mode for mode in modes if mode not in MODES]
+    if wrong:
+        raise InputError(
+            f"st: knows the poolings {', '.join(MODES)}; {name} has {wrong[0]!r}. "
+            f"{checkpoint.WRAP_IT}"
+        )
+    return modes, bool(settings.get("include_prompt", True))
 
 
 def _max(state: Tensor, mask: Tensor) -> Tensor:
@@ -219,8 +206,7 @@ def _dense(name: Name, folder: Path) -> nn.Module:
     activation = vars(nn).get(path.rpartition(".")[2]) if path.startswith("torch.nn.") else None
     if not isinstance(activation, type) or not issubclass(activation, nn.Module):
         raise InputError(
-            f"st: knows the activations of torch.nn; {name} has {path!r}. Wrap it in a function of "
-            "your own and name it py:module:factory."
+            f"st: knows the activations of torch.nn; {name} has {path!r}. {checkpoint.WRAP_IT}"
         )
     sizes = (settings["in_features"], settings["out_features"])
     linear = nn.Linear(*sizes, bias=settings.get("bias", True))

@@ -15,7 +15,7 @@ import inspect
 import json
 import string
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Unpack
@@ -126,17 +126,10 @@ def vocabulary(tokenizer: Any) -> Json:
 
 
 @dataclass(frozen=True)
-class TextLayout:
-    """What the outputs of a text tower are.
+class TextLayout(checkpoint.TowerLayout):
+    """is_causal: whether tokens see only those before them: the last one sums up the text."""
 
-    has_class: whether the first token is a special one that sees the others.
-    is_causal: whether tokens see only those before them, so that the last one sums up the text.
-    pooled: whether there is a pooler_output.
-    """
-
-    has_class: bool = False
     is_causal: bool = False
-    pooled: bool = False
 
 
 @dataclass(kw_only=True)
@@ -147,10 +140,6 @@ class TextEncoder(checkpoint.TowerEncoder):
     tokenize: Tokenization
     default_views: Sequence[str] = ("proj", "mean")
     layout: TextLayout = TextLayout()
-
-    @property
-    def has_pooler(self) -> bool:
-        return self.layout.pooled
 
     def vectors(self, batch: Sequence[str]) -> Vectors:
         inputs, mask = self.inputs(batch)
@@ -204,9 +193,7 @@ def as_text(content: str) -> str:
     return content
 
 
-def load_encoder(
-    name: Name, folder: Path, *, prompt: str = "", max_length: int | None = None
-) -> TextEncoder:
+def load_encoder(name: Name, folder: Path, prompt: str, max_length: int | None) -> TextEncoder:
     """The text encoder of a checkpoint; what would be random is refused or left out."""
     config = checkpoint.load_config(folder)
     model, missing = checkpoint.load_model(name, folder, _model_class(config))
@@ -224,9 +211,8 @@ def load_encoder(
     tokenizer = _load_tokenizer(name, folder)
     is_padded = tower.config.model_type in PADDED_TYPES
     length = _choose_length(name, tokenizer, tower, max_length, is_padded=is_padded)
-    tokenize = Tokenization(tokenizer, prompt, length, is_padded, _parameters(tower))
-    if is_padded:
-        tokenize = replace(tokenize, clean="canonicalize")
+    clean = "canonicalize" if is_padded else "none"
+    tokenize = Tokenization(tokenizer, prompt, length, is_padded, _parameters(tower), clean)
     encoder = TextEncoder(nn.ModuleDict(parts), identity, tokenize=tokenize)
     encoder.layout = find_text_layout(encoder, pooler_loaded=pooler_loaded)
     if encoder.layout.is_causal:
@@ -259,8 +245,8 @@ def _find_tower(name: Name, model: transformers.PreTrainedModel) -> tuple[Any, s
         tower = model.get_encoder()
     if "input_ids" not in _parameters(tower) or "pixel_values" in _parameters(tower):
         raise InputError(
-            f"{name} ({type(model).__name__}) has no text encoder that can be told apart. Wrap it "
-            "in a function of your own and name it py:module:factory."
+            f"{name} ({type(model).__name__}) has no text encoder that can be told apart. "
+            f"{checkpoint.WRAP_IT}"
         )
     prefixes = [f"{child}." for child, module in modules.items() if module is tower]
     return tower, prefixes[0] if prefixes else ""

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from probekit.data.hub import hub_error
 from probekit.data.pictures import is_picture_name
 from probekit.data.splits import (
     CLIENT_NAMES,
@@ -21,7 +22,7 @@ from probekit.data.splits import (
     list_names,
     make_splits,
 )
-from probekit.errors import InputError, NotFoundError, OfflineError, ProbekitError
+from probekit.errors import InputError, NotFoundError, OfflineError
 
 IMAGE_NAMES = ("image", "images", "img", "picture", "photo", "jpg", "jpeg", "png", "webp")
 PATH_NAMES = ("file_name", "filename", "file", "path", "filepath", "file_path", "image_path")
@@ -36,25 +37,6 @@ BUILDERS = {".tsv": "csv", ".jsonl": "json", ".tar": "webdataset"}
 HUB_NAME = re.compile(r"([\w.-]+(?:/[\w.-]+)?)(?::([^:@]+))?(?:@([\w./-]+))?")
 """NAME[:CONFIG][@REVISION]"""
 HUB_SECONDS = 5.0
-NETWORK = (
-    r"(httpx|httpcore|requests|urllib3|aiohttp)\w*\.|Connection\w*Error|TimeoutError"
-    "|OfflineModeIsEnabled|LocalEntryNotFoundError|HfHubHTTPError"
-)
-GATED = "it is gated. Ask on its page of the hub for access, then set HF_TOKEN or `hf auth login`."
-REVISION = "the hub has no such revision. Check what stands after @."
-ABSENT = "the hub has no such dataset, or it is private. Check the spelling, or set HF_TOKEN."
-UNREACHABLE = (
-    "it is not on this machine, and the hub cannot be reached (HF_HUB_OFFLINE may be set). Load it "
-    "once where there is a network, or give a local path."
-)
-HUB_ERRORS: dict[str, tuple[type[ProbekitError], str]] = {
-    "GatedRepoError|gated dataset": (NotFoundError, GATED),
-    "RevisionNotFoundError": (NotFoundError, REVISION),
-    "RepositoryNotFoundError|DatasetNotFoundError": (NotFoundError, ABSENT),
-    NETWORK: (OfflineError, UNREACHABLE),
-    "BuilderConfig|Unknown split": (NotFoundError, "{text}"),
-}
-"""By what occurs in the error's message, or in the kinds of errors that led to it."""
 
 
 def is_table_name(name: str) -> bool:
@@ -120,20 +102,12 @@ def _translate(source: str, error: Exception) -> Exception:
     """Our error for one of the libraries'; a mistake of a program as it is."""
     import datasets
 
-    if isinstance(error, ProbekitError):
-        return error
-    text = " ".join(str(error.__cause__ or error).split())
-    clues = text
-    link: BaseException | None = error
-    while link is not None:
-        clues += f" {type(link).__module__}.{type(link).__name__}"
-        link = link.__cause__ or link.__context__
-    for pattern, (kind, reason) in HUB_ERRORS.items():
-        if re.search(pattern, clues):
-            return kind(f"{source}: {reason.format(text=text)}")
-    if isinstance(error, datasets.exceptions.DatasetsError | ValueError | OSError | RuntimeError):
+    translated = hub_error(error, source)
+    library_errors = datasets.exceptions.DatasetsError | ValueError | OSError | RuntimeError
+    if translated is None and isinstance(error, library_errors):
+        text = " ".join(str(error.__cause__ or error).split())
         return InputError(f"{source} cannot be read as a dataset: {text}")
-    return error
+    return translated or error
 
 
 def read(path: Path, source: str, options: DataOptions) -> Splits:
