@@ -174,7 +174,8 @@ def fit_next(
     if not gap <= tolerance:
         raise SolverError(
             f"A relative gap of {tolerance:.1g} was expected at C = {C:.3g}; found {gap:.1g} after "
-            f"{minimum.steps} Newton steps. Raise the tolerance, or leave out the largest C's."
+            f"{minimum.steps} Newton steps. Scale the rows (--normalize l2), take smaller C's, or "
+            "raise the tolerance."
         )
     params = problem.likelihood.spread(problem.rows.params(minimum.iterate.theta))
     return LogisticFit(C, params, C * total * objective, gap, minimum.steps, minimum.shortcuts)

@@ -51,6 +51,7 @@ class LogisticChoice:
     gaps: the largest certified gap of the fits for each C.
     gap: that of the fit that was returned.
     extended: whether the grid was continued, as its first or last C was the best.
+    uncertified: the least C of the grid whose solution could not be certified, nor those above.
     """
 
     value: float
@@ -60,6 +61,7 @@ class LogisticChoice:
     gaps: Array
     gap: float
     extended: bool = False
+    uncertified: float | None = None
 
     @property
     def at_grid_edge(self) -> bool:
@@ -99,11 +101,12 @@ def choose_fit(
     usable = [part for part in parts if part is not None]
     method = "validation" if len(numbers) == 1 else f"{len(numbers)} folds"
     trials: list[_Trial] = []
+    uncertified: float | None = None
     C = DEFAULT_C
     start = []
     if usable:
         search = _Search(usable, criterion, FOLD_TOLERANCE if refit else tolerance, progress)
-        trials = search.run(grid, patience, extends=Cs is None)
+        trials, uncertified = search.run(grid, patience, extends=Cs is None)
         best = best_of(trials)
         C = best.C
         start = _start(best, k)
@@ -111,7 +114,16 @@ def choose_fit(
         method = "default"
     if refit or not usable:
         problem = Problem.of(rows, *likelihood_of(targets, k), weights, buffer)
-        fit = fit_next(problem, start, C, float(rows.xp.sum(weights)), tolerance)
+        smaller = [trial.C for trial in trials if trial.C < C]
+        for candidate in (C, *sorted(smaller, reverse=True)):
+            try:
+                fit = fit_next(problem, start, candidate, float(rows.xp.sum(weights)), tolerance)
+                break
+            except SolverError:  # the folds' tolerance is larger
+                if candidate == min(smaller, default=C):
+                    raise
+                uncertified = candidate
+        C = fit.C
     else:
         (fit,) = best.fits
         if fit.params.shape[1] != k:
@@ -127,6 +139,7 @@ def choose_fit(
         gaps=np.array([trial.gap for trial in trials]),
         gap=fit.gap,
         extended=any(not grid[0] <= trial.C <= grid[-1] for trial in trials),
+        uncertified=uncertified,
     )
     return fit, choice
 
@@ -237,12 +250,15 @@ class _Search:
     tolerance: float
     progress: Progress
 
-    def run(self, grid: Grid, patience: int | None, *, extends: bool) -> list[_Trial]:
-        """Trials for increasing C's."""
+    def run(
+        self, grid: Grid, patience: int | None, *, extends: bool
+    ) -> tuple[list[_Trial], float | None]:
+        """Trials for increasing C's, and the first of the grid that could not be certified."""
         steps = range(1, EXTENSION + 1) if extends else range(0)
         ratio = grid[-1] / grid[-2] if extends else 1.0
         above = tuple(grid[-1] * ratio**step for step in steps)
         trials: list[_Trial] = []
+        uncertified: float | None = None
         try:
             for trial in self._trials((*grid, *above), len(grid)):
                 trials = _with_best([*trials, trial])
@@ -252,13 +268,15 @@ class _Search:
                 is_worse = trial.error > (1 + MARGIN) * best.error
                 if is_over or (patience is not None and behind >= patience and is_worse):
                     break
-        except SolverError:  # of separable rows: the grid was not asked to go so far
-            if len(trials) < len(grid):
+        except SolverError:  # of separable rows
+            if not trials:
                 raise
+            if len(trials) < len(grid):  # C's beyond it were not asked for
+                uncertified = grid[len(trials)]
         if extends and best_of(trials) is trials[0]:
             below = tuple(grid[0] / ratio**step for step in reversed(steps))
             trials = _with_best([*self._trials(below, len(below)), *trials])
-        return trials
+        return trials, uncertified
 
     def _trials(self, Cs: Grid, expected: int) -> Iterator[_Trial]:
         paths = [solve_path(part.problem, Cs, part.total, self.tolerance) for part in self.parts]

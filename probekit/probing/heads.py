@@ -11,7 +11,7 @@ import numpy as np
 
 from probekit.arrays import Array, Indices
 from probekit.embeddings import EmbeddingSet
-from probekit.errors import InputError
+from probekit.errors import InputError, SolverError
 from probekit.estimators import Neighbors, fit_lda, fit_logistic, fit_nearest_mean, fit_ridge
 from probekit.heads import Head
 from probekit.probing.selection import Choice, choose_C, validation_rows
@@ -19,6 +19,7 @@ from probekit.progress import Progress, silent
 from probekit.registry import nearest
 
 if TYPE_CHECKING:
+    from probekit.linear.logistic_choice import LogisticChoice
     from probekit.probing.options import ProbeOptions
     from probekit.probing.rows import ProbeRows
 
@@ -222,7 +223,7 @@ def _fit_chosen(
         try:
             head, notes = fitting(train, replace(options, C=C))
         except SolverError:
-            if C == min(choice.qualities):
+            if min(choice.qualities) == C:
                 raise
             choice = replace(choice, uncertified=C)
         else:

@@ -142,8 +142,9 @@ def _qualities(
             scores = rows @ fit.params[:-1] + fit.params[-1]
             qualities[fit.C] = quality(scores, true, options.criterion)
     except SolverError:
-        if Cs[0] == min(options.Cs or CS):
-            raise  # none can be certified
+        is_first = Cs[0] == min(options.Cs or CS)
+        if is_first and qualities[Cs[0]] == UNCERTIFIED:
+            raise
     return qualities
 
 

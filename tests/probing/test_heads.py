@@ -196,3 +196,19 @@ def test_zero_shot_looks_at_no_label(
     assert result.accuracy == pytest.approx((rows.argmax(axis=1) == named.labels).mean())
     assert result.cells[0].few_shot == ()
     assert "0000" not in str(result)
+
+
+@pytest.mark.parametrize("protocol", [None, "dinov3", "clip"])
+def test_separable_rows_of_large_norm_lose_only_the_largest_cs(protocol: str | None) -> None:
+    """Their solutions for large C's cannot be certified; smaller ones are as good."""
+    generator = np.random.default_rng(0)
+    labels = generator.integers(0, 10, 400)
+    rows = 0.9 * generator.normal(size=(10, 64))[labels] + generator.normal(size=(400, 64))
+    rows *= 50 / np.linalg.norm(rows, axis=1, keepdims=True)
+    data = (rows[:200], labels[:200])
+    test = (rows[200:], labels[200:])
+    result = probe(data, test=test, heads="logistic", protocol=protocol, controls=False)
+    (cell,) = result.cells
+    assert result.accuracy > 0.9
+    assert float(cell.fit["gap"]) <= 1e-6
+    assert any("could not be certified" in note for note in cell.notes)
