@@ -35,7 +35,6 @@ Arrays = dict[str, NDArray[Any]]
 
 DIGITS = "digits"
 DIGITS_TRAIN = 1400
-SPLITS = ("train", "test")
 SYSTEM_FOLDER = Path("/usr/share/datasets")
 SHOWN_CHARACTERS = 500
 NUMERALS = tuple("0123456789")
@@ -147,7 +146,7 @@ def _read_installed(name: str, root: Path) -> dict[str, Table]:
             f"{path} is not the file that was installed. Run `probekit dataset get {name}` again."
         ) from error
     tables = {}
-    for split in SPLITS:
+    for split in ("train", "test"):
         texts = arrays.get(f"{split}_texts")
         rows = arrays.get(f"{split}_images") if texts is None else json.loads(texts.tobytes())
         kind = "image" if texts is None else "text"

@@ -176,8 +176,7 @@ def _server_rows(labels: Indices, eligible: Indices, share: float, seed: int) ->
     if size > room.sum() or (share > 0 and not size):
         raise InputError(
             f"A server share of {share} is {size} of {len(labels)} rows; expected 1 to "
-            f"{room.sum()}, because every class and every named client keeps a row. Pass another "
-            "--server-share."
+            f"{room.sum()}: each class and named client keeps a row. Pass another --server-share."
         )
     ideal = share * counts
     quotas = np.minimum(np.floor(ideal).astype(np.int64), room)
@@ -269,8 +268,7 @@ def _deal_groups(column: Texts, labels: Indices, clients: int, share: float, see
             dealt.append(number)
     if share and len(dealt) == len(parts):
         raise InputError(
-            f"A server share of {share} is {allowed} rows; no group fits. Pass a larger "
-            "--server-share."
+            f"A server share of {share} is {allowed} rows; no group fits. Raise --server-share."
         )
     _check_room(clients, len(dealt), "groups")
     sizes = np.zeros(clients, np.int64)

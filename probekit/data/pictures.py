@@ -147,8 +147,7 @@ def check_picture(picture: Image.Image) -> Image.Image:
         return Image.fromarray(np.asarray(picture).astype(np.uint16))  # in one order of bytes
     if picture.mode not in (*EIGHT_BIT_MODES, *DEEP_MODES):
         raise SampleError(
-            f"Pictures of mode {picture.mode!r} have no agreed range of values. Scale them to 8 "
-            "bits, and save them as L or RGB."
+            f"Pictures of mode {picture.mode!r} have no agreed range. Save them as 8-bit L or RGB."
         )
     return picture
 

@@ -328,8 +328,7 @@ def number_splits(
     arrays = [_names_or_numbers(column, source) for column in columns.values()]
     if len({array.shape[1:] for array in arrays}) > 1:
         raise InputError(
-            f"{source}: labels are classes in one split and targets in another. Read one of them "
-            "(--split)."
+            f"{source}: labels are classes in one split, targets in another. Read one (--split)."
         )
     joined = np.concatenate(arrays)
     if joined.ndim == 2 or (joined.dtype != object and is_real(joined[np.isfinite(joined)])):

@@ -53,10 +53,12 @@ class Patch:
     def paste(self, picture: Image.Image, sticker: Image.Image) -> Image.Image:
         canvas = _canvas(picture)
         width, height = canvas.size
-        size = self._pixels(min(canvas.size))
+        side = min(canvas.size)
+        is_share = self.size.endswith("%")
+        size = max(1, round(float(self.size[:-1]) / 100 * side)) if is_share else int(self.size)
         left = self.margin if "left" in self.corner else width - self.margin - size
         top = self.margin if "top" in self.corner else height - self.margin - size
-        if size + self.margin > min(canvas.size):
+        if size + self.margin > side:
             raise SampleError(
                 f"A trigger of {size} pixels with a margin of {self.margin} does not fit on a "
                 f"picture of {width} x {height}. Pass a smaller size."
@@ -64,11 +66,6 @@ class Patch:
         resized = sticker.resize((size, size), Image.Resampling.BILINEAR)
         canvas.paste(resized.convert(canvas.mode), (left, top))
         return canvas
-
-    def _pixels(self, side: int) -> int:
-        if self.size.endswith("%"):
-            return max(1, round(float(self.size[:-1]) / 100 * side))
-        return int(self.size)
 
 
 @dataclass(frozen=True)
@@ -218,8 +215,7 @@ class TriggeredDataset:
     ) -> None:
         if dataset.kind != "image":
             raise InputError(
-                f"A trigger goes on pictures; {dataset.name} has {dataset.kind} samples. Choose "
-                "another dataset."
+                f"Triggers go on pictures; {dataset.name} has {dataset.kind} samples. Use another."
             )
         self.dataset = dataset
         self.trigger = trigger

@@ -38,24 +38,10 @@ from probekit.embeddings import (
     vector_ids,
 )
 from probekit.errors import InputError, NotFoundError
+from probekit.extraction import vector_files, vector_folders
 from probekit.extraction.pooling import POOLS, Pool, pool_rows
-from probekit.extraction.vector_files import (
-    Columns,
-    arrow_columns,
-    is_readable,
-    natural_order,
-    read_columns,
-    usual_vectors,
-)
-from probekit.extraction.vector_folders import (
-    SLIDE,
-    SPLIT,
-    is_vector_folder,
-    join_splits,
-    names_files,
-    read_folder,
-    read_listed_files,
-)
+from probekit.extraction.vector_files import Columns, read_columns
+from probekit.extraction.vector_folders import SLIDE, read_folder
 from probekit.rows import LazyRows, Rows, pick_rows
 
 OTHER_COLUMNS = (
@@ -114,7 +100,7 @@ class VectorOptions(DataOptions):
 
 def is_vector_file(path: Path) -> bool:
     """Whether a file or folder may hold vectors; a table may as well hold pictures or texts."""
-    return is_readable(path) or is_vector_folder(path)
+    return vector_files.is_readable(path) or vector_folders.is_vector_folder(path)
 
 
 def read_vectors(path: Path, options: VectorOptions | None = None) -> VectorSets:
@@ -139,20 +125,20 @@ def read_vector_frame(frame: object, options: VectorOptions | None = None) -> Ve
     """The vectors of a pandas DataFrame: a column of lists, or vector_columns."""
     import pyarrow as pa
 
-    columns = arrow_columns(pa.Table.from_pandas(frame, preserve_index=False))
+    columns = vector_files.arrow_columns(pa.Table.from_pandas(frame, preserve_index=False))
     return _read(columns, options or VectorOptions(), source="DataFrame")
 
 
 def _read(
     columns: Columns, options: VectorOptions, *, source: str, folder: Path | None = None
 ) -> VectorSets:
-    joined = join_splits(columns, options.vector_column, source)
+    joined = vector_folders.join_splits(columns, options.vector_column, source)
     if joined is not columns:
         columns = joined
-        options = replace(options, split_column=options.split_column or SPLIT)
+        options = replace(options, split_column=options.split_column or vector_folders.SPLIT)
     names = _vector_names(columns, options, source)
-    if folder is not None and names_files(columns, names[0]):
-        columns = read_listed_files(columns, names[0], folder)
+    if folder is not None and vector_folders.names_files(columns, names[0]):
+        columns = vector_folders.read_listed_files(columns, names[0], folder)
     vectors = _as_matrix([columns[name] for name in names], names, options, source)
     columns = {name: column for name, column in columns.items() if name not in names}
     bag_column = _bag_column(columns, options, source)
@@ -358,10 +344,12 @@ def _vector_names(columns: Columns, options: VectorOptions, source: str) -> list
                 f"vector_columns (--vector-columns): no column of {source} matches "
                 f"{options.vector_columns!r}. It has {list_names(columns)}."
             )
-        return sorted(names, key=natural_order)
+        return sorted(names, key=vector_files.natural_order)
     matrices = [name for name in free if columns[name].ndim > 1]
-    typical = usual_vectors(matrices) or [
-        name for name in usual_vectors(free) if names_files(columns, name)
+    typical = vector_files.usual_vectors(matrices) or [
+        name
+        for name in vector_files.usual_vectors(free)
+        if vector_folders.names_files(columns, name)
     ]
     for candidates in (typical, matrices, list(columns)):
         if len(candidates) == 1:
