@@ -22,7 +22,7 @@ WIDTHS = {
     "width": 5,
     "normalize": 9,
     "train_rows": 10,
-    "test_rows": 9,
+    "test_rows": 18,
     "fit": 0,
 }
 
@@ -142,14 +142,17 @@ class Lines:
 
     def __init__(self, output: CacheOutput, data: Sequence[str], backbones: Sequence[str]) -> None:
         self.output = output
-        self.widths = {"data": max(map(len, data)), "backbone": max(map(len, ["", *backbones]))}
-        self.widths |= WIDTHS
+        names = {"data": data, "backbone": backbones}
+        widths = {name: max(map(len, ["", *values])) for name, values in names.items()} | WIDTHS
+        self.widths = {name: max(len(name), width) for name, width in widths.items()}
         self.is_first = True
 
     def print(self, row: Mapping[str, Any]) -> None:
         from probekit.probing.result import as_text
 
         row = {**row, "head": row["control"] or row["head"]}
+        _, _, folds = str(row.get("evaluated_on", "")).partition("training rows, ")
+        row["test_rows"] = folds or row.get("test_rows")
         columns = list(self.widths)
         if row["error"]:  # which is long, and has no numbers
             columns = columns[: columns.index("result") + 1]

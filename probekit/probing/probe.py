@@ -87,6 +87,7 @@ def probe(
     reading |= {"test": test, "groups": groups}
     finished = None if record is None else Record(Path(record))
     cells: list[Cell] = []
+    unlogged: list[dict[str, Any]] = []
     errors: list[ProbekitError] = []
     for source in sources:
         controls = len(CONTROLS) * len(sources) if settings.controls else 0
@@ -104,13 +105,24 @@ def probe(
                 cells.append(cell)
                 errors += [] if error is None else [error]
                 controls = 0 if cell.control else controls
-                for row in cell_records(cell):
-                    log(row)
+                unlogged += cell_records(cell)
+                _log_results(unlogged, cells, log)
     if errors and all(cell.error for cell in cells):
         raise errors[0]
     ordered = sorted(cells, key=lambda cell: bool(cell.control))
     compared = () if against is None else differences(ordered, against)
     return ProbeResult(tuple(ordered), settings.protocol, compared)
+
+
+def _log_results(
+    unlogged: list[dict[str, Any]], cells: list[Cell], log: Callable[[dict[str, Any]], object]
+) -> None:
+    """Log the rows once a cell has a result; where none has, the first error is raised alone."""
+    if all(cell.error for cell in cells):
+        return
+    for row in unlogged:
+        log(row)
+    unlogged.clear()
 
 
 def _plan(

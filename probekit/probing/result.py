@@ -67,7 +67,12 @@ class ProbeResult:
 
     @property
     def failed(self) -> tuple[Cell, ...]:
-        return tuple(cell for cell in self.cells if cell.error and not cell.control)
+        """Cells without a result, or without that of some shots."""
+        return tuple(
+            cell
+            for cell in self.cells
+            if not cell.control and (cell.error or any(shot.error for shot in cell.few_shot))
+        )
 
     @property
     def skipped(self) -> int:
@@ -87,6 +92,11 @@ class ProbeResult:
             sentences.append(
                 f"An interval (confidence {listed}) is about this head on new rows like those that "
                 "it was evaluated on; other training rows or seeds are not in it."
+            )
+        if any("variance x" in estimate.method for estimate in self._estimates()):
+            sentences.append(
+                "Without test rows, training rows in folds are evaluated by heads fitted without "
+                "them; as these heads share rows, their variance is counted twice."
             )
         if self.differences:
             sentences.append(

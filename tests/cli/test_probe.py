@@ -169,7 +169,7 @@ def test_files_of_vectors(probe: Run, tmp_path: Path) -> None:
 
 def test_too_many_shots_and_neighbors_keep_the_accuracy(probe: Run, tmp_path: Path) -> None:
     vectors(tmp_path / "train.npz", 60)
-    result = probe("train.npz", "--shots", "2,500", "--knn", "5000")
+    result = probe("train.npz", "--shots", "2,500", "--knn", "5000", code=5)
     assert "500" in result["cells"][0]["few_shot"][1]["error"]
     assert result["cells"][0]["evaluation"]["metrics"]["accuracy"]["value"] > 0.8
     assert result["cells"][1]["fit"] == {"k": 60}
@@ -337,3 +337,24 @@ def test_a_config_file_sets_options(probe: Run, tmp_path: Path) -> None:
     assert [shot["shots"] for shot in cell["few_shot"]] == [1, 2]
     (tmp_path / "probe.toml").write_text("target-column = ['no']\ngroup = 'no'\n")
     assert "'no'" in probe("train.npz", "--config", "probe.toml", code=2)["message"]
+
+
+def test_columns_stand_under_their_headings_and_folds_are_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    vectors(tmp_path / "a.npz", 60)
+    cache = ["--cache", str(tmp_path / "cache")]
+    assert run(["import", str(tmp_path / "a.npz"), "--name", "a", *cache]) == 0
+    capsys.readouterr()
+    assert run(["probe", "a", "--head", "ridge", *cache]) == 0
+    printed = capsys.readouterr().out
+    heading, first = printed.splitlines()[:2]
+    assert heading.index("head") == first.index("ridge")
+    assert heading.index("test rows") == first.index("5 stratified folds")
+    assert "counted twice" in printed
+
+
+def test_an_error_of_all_heads_is_said_once(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["probe", "nowhere"]) == 3
+    captured = capsys.readouterr()
+    assert (captured.out + captured.err).count("Not found: nowhere") == 1
