@@ -7,16 +7,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
-from probekit.cli.dataset import app
+from probekit.cli.main import load_command
 from probekit.data import packaged
 from probekit.errors import NotFoundError
 from probekit.progress import Progress
 
 
 def run(*arguments: str) -> Any:
-    return CliRunner().invoke(app, list(arguments), catch_exceptions=False)
+    return CliRunner().invoke(load_command("dataset"), list(arguments), catch_exceptions=False)
 
 
 def test_ls_says_what_is_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
