@@ -56,7 +56,10 @@ def import_(
             rows, erased = without_erased(store, rows)
             if erased:
                 output.warn(erased_note(erased, store))
+            before = store.describe(title) if title in store else None
             store.save(title, rows)
+            if before is not None and before.digest != store.describe(title).digest:
+                output.warn(f"{title} was replaced: it had {before.rows:,} rows of {before.source}.")
             role = split or (file.stem if len(files) > 1 else "")
             sets.append({**output.describe_set(title, rows), "split": role})
             skipped += rows.skipped
@@ -72,6 +75,9 @@ def _next_command(sets: list[dict[str, Any]]) -> str:
     from probekit.data.splits import split_role
 
     names = {split_role(row_set["split"]) or "train": row_set["name"] for row_set in reversed(sets)}
+    shared = {row_set["name"].removesuffix(f"-{row_set['split']}") for row_set in sets}
+    if len(shared) == 1 and "train" in names and len(names) > 1:
+        return f"probekit probe {shared.pop()}"
     command = f"probekit probe {names.get('train', sets[0]['name'])}"
     if "train" in names and "test" in names:
         command += f" --test {names['test']}"

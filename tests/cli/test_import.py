@@ -65,8 +65,19 @@ def test_splits_become_sets_and_the_next_command_works(
     assert run(["import", str(tmp_path / "rows.parquet"), "--name", "rows"]) == 0
     assert [len(Cache().open(f"rows-{split}")) for split in ("train", "test")] == [40, 20]
     line = capsys.readouterr().out.strip().splitlines()[-1]
-    assert line == "next: probekit probe rows-train --test rows-test"
+    assert line == "next: probekit probe rows"
     assert run([*line.removeprefix("next: probekit ").split(), "--no-controls"]) == 0
+
+
+def test_a_set_that_is_replaced_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = str(write_rows(tmp_path / "rows.npz", 60))
+    other = str(write_rows(tmp_path / "other.npz", 30, seed=1))
+    for path, is_replaced in ((file, False), (file, False), (other, True)):
+        assert run(["import", path, "--name", "rows"]) == 0
+        captured = capsys.readouterr()
+        assert ("was replaced: it had 60 rows" in captured.out + captured.err) == is_replaced
 
 
 def test_skipped_rows_are_named_and_the_exit_code_is_5(

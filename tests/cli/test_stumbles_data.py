@@ -181,7 +181,7 @@ def test_the_printed_command_of_two_files(call: Call, capsys: pytest.CaptureFixt
     np.savez("test.npz", x=X[40:], y=LABELS[40:])
     assert run(["import", "test.npz", "train.npz", "--name", "mine"]) == 0
     line = capsys.readouterr().out.strip().splitlines()[-1]
-    assert line == "next: probekit probe mine-train --test mine-test"
+    assert line == "next: probekit probe mine"
     assert call(*line.split()[2:], *FAST)["cells"][0]["test_rows"] == 20
 
 
