@@ -59,7 +59,8 @@ def import_(
             before = store.describe(title) if title in store else None
             store.save(title, rows)
             if before is not None and before.digest != store.describe(title).digest:
-                output.warn(f"{title} was replaced: it had {before.rows:,} rows of {before.source}.")
+                had = f"{before.rows:,} rows of {before.source}"
+                output.warn(f"{title} was replaced: it had {had}.")
             role = split or (file.stem if len(files) > 1 else "")
             sets.append({**output.describe_set(title, rows), "split": role})
             skipped += rows.skipped
