@@ -208,7 +208,7 @@ def _row_weights(train: EmbeddingSet, class_weight: str | Mapping[str, float] | 
     if class_weight is None:
         return weights
     if train.labels is None:
-        raise InputError("class_weight is of classes; found several labels. Leave it out.")
+        raise InputError("class_weight needs classes; found several labels. Leave it out.")
     if isinstance(class_weight, str):
         if class_weight != "balanced":
             raise InputError(

@@ -65,5 +65,5 @@ def read_path(path: Path, source: str, options: DataOptions) -> Splits:
         return tables.read(path, source, options)
     raise InputError(
         f"{source} must hold pictures (one folder per class), or tables, npz or idx files; found "
-        f"{list_names(files)}. Read vectors with `probekit import`."
+        f"{list_names(files)}. Files of vectors need no backbone: `probekit probe {source}`."
     )

@@ -295,12 +295,15 @@ METRICS: dict[str, Metric] = {
 """By the names that --metric takes."""
 
 
+TASK_NAMES = {"classes": "classes", "labels": "several labels", "numbers": "real targets"}
+
+
 def metric_of(name: str, task: Task) -> Metric:
     """The metric of this name, if it is defined for these rows."""
     choices = [other for other, metric in METRICS.items() if task in metric.tasks]
     if name not in choices:
         raise InputError(
-            f"metric (--metric) {name!r} is not defined for these rows. Choose one of "
+            f"metric (--metric) {name!r} is not defined for {TASK_NAMES[task]}. Choose one of "
             f"{', '.join(choices)}."
         )
     return METRICS[name]

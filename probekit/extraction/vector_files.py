@@ -45,7 +45,7 @@ def read_columns(path: Path, array_name: str, *, text_columns: Iterable[str] = (
     text_columns: columns of a csv file that are texts even where they look like numbers (007).
     """
     if not path.exists():
-        raise NotFoundError(f"Not found: {path}. Give the path of the file of {array_name}.")
+        raise NotFoundError(f"Not found: {path}. It should hold {array_name.removesuffix('s')}s.")
     if not is_readable(path):
         raise InputError(
             f"Expected a file {', '.join(SUFFIXES)}, or a folder of h5 or pt files, with "

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from probekit import __version__
 from probekit.arrays import Json, content_id, digest
+from probekit.data.splits import list_names
 from probekit.embeddings import SHOWN_ROWS
 from probekit.errors import InputError, ProbekitError
 from probekit.evaluation.intervals import Sampling
@@ -158,8 +159,8 @@ def plan_cells(
     rows = prepare_rows(splits, options)
     if options.rules is not None and rows.task != "classes":
         raise InputError(
-            f"protocol {options.protocol} (--protocol) is of classes; {rows.train.source} has "
-            f"{len(rows.train.target_names)} targets. Leave it out."
+            f"protocol {options.protocol} (--protocol) needs class labels; {rows.train.source} "
+            f"has the targets {list_names(rows.train.target_names)}. Leave it out."
         )
     template = _describe(rows, splits, data)
     view = "" if options.rules is None else options.rules.view
