@@ -258,7 +258,7 @@ def test_what_conflicts_is_refused(
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_targets_have_no_protocol(protocol: str, digits: Digits) -> None:
     labels = np.stack([digits.y == 3, digits.y % 2 == 0], axis=1).astype(float)
-    with pytest.raises(InputError, match=f"{protocol}.*2 targets"):
+    with pytest.raises(InputError, match=f"{protocol}.*class labels"):
         probe((digits.X, labels), protocol=protocol, controls=False)
 
 
