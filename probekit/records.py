@@ -76,6 +76,11 @@ def record_name(value: object) -> str:
     return name
 
 
+def type_name(value: object) -> str:
+    """The name by which a record travels; of what is none, its class's."""
+    return _names.get(type(value), type(value).__name__)
+
+
 def dump(value: object) -> bytes:
     """A record as bytes."""
     encoder = _Encoder()

@@ -31,6 +31,7 @@ from probekit.linear.ridge import InverseC, RidgeChoice
 from probekit.linear.stats import SufficientStats, sum_stats
 from probekit.objective import Squares
 from probekit.progress import Progress, silent
+from probekit.records import type_name
 from probekit.unlearning.classes import ClassSquares, narrow_federation, narrow_state, narrow_stats
 
 SHOWN_CLIENTS = 9
@@ -406,7 +407,7 @@ def unlearn(method: Unlearner, removal: Removal) -> State:
     if lacking:
         absent = f"; {removal.absent[0]} is absent" if removal.absent else ""
         raise InputError(
-            f"{type(method).__name__} needs {' and '.join(lacking)}{absent}. "
+            f"{type_name(method).removeprefix('method/')} needs {' and '.join(lacking)}{absent}. "
             "Provide it, or use another method (--dry-run shows which are possible)."
         )
     if not finds_classes(method, removal):
