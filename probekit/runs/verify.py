@@ -10,7 +10,7 @@ import math
 import os
 import re
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -60,9 +60,11 @@ FALSE = 6
 NOT_SHOWN = 7
 WORDS = {True: "true", False: "false", None: "not shown"}
 NOT_ATTESTED = (
-    "Never attested: dates and the order of events; copies of rows or heads elsewhere; which head "
-    "is deployed (compare its digest)."
+    "Never attested: dates and the order of events, the names and costs of methods; copies of rows "
+    "or heads elsewhere; which head is deployed (compare its digest)."
 )
+SUMS_ROUNDING = 1e-6
+"""What rounding may change in a certificate that is computed again from the same sums."""
 KEPT_GRADIENTS = "The kept gradients are those of the retained rows."
 KEPT_ELSE = "What else is kept follows from the retained rows."
 FILES = frozenset({layout.DESCRIPTION, layout.COMMITMENT, layout.ROWS, layout.STATES, layout.LOCK})
@@ -416,11 +418,15 @@ class _Inspection:
         federation = Federation.of(InProcess(parts), model)
         again, _ = certify_state(stored.state, federation, test=None, class_labels=False)
         self.distance = math.inf if again is None else again.distance
-        choice = choose_from(stored.description.options.setting(), model, sum_stats(parts.values()))
-        is_chosen = choice == stored.state.ridge_choice
-        yield Finding("The ridge is chosen from these sums.", is_chosen or None)
-        is_same = again is not None and again == stored.certificate
-        yield Finding("The certificate is that of these sums.", is_same or None)
+        setting = stored.description.options.setting()
+        choice = choose_from(setting, model, sum_stats(parts.values()))
+        is_chosen: bool | None = choice == stored.state.ridge_choice
+        if not is_chosen and not isinstance(setting, int | float):
+            is_chosen = None  # rounding may choose among ridges that are as good
+        yield Finding("The ridge is chosen from these sums.", is_chosen)
+        size = max(1.0, float(np.linalg.norm(stored.state.params)))
+        is_same = None if again is None else _agree(stored.certificate, again, size)
+        yield Finding("The certificate is that of these sums.", is_same)
         yield self._nearness(stored, "sums' minimum")
         yield Finding("The sums are those of the clients' rows: they must be believed.", None)
 
@@ -583,6 +589,23 @@ def _ridge(
         yield Finding(claim, is_best_ridge(choice.value, setting, sets, model, sums))
     else:
         yield Finding(claim, None)
+
+
+def _agree(claimed: Certificate | None, again: Certificate, size: float) -> bool | None:
+    """Whether a certificate is the one that the same sums give; None where rounding decides."""
+    if claimed is None:
+        return False
+    if claimed == again:
+        return True
+    numbers = asdict(again)
+    for name, number in asdict(claimed).items():
+        if isinstance(number, float):
+            difference = abs(number - numbers[name])
+            if difference > SUMS_ROUNDING * max(size, abs(numbers[name])):
+                return False
+        elif number != numbers[name]:
+            return False
+    return None
 
 
 def _certificate(

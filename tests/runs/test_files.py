@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from probekit import Cache, EmbeddingSet, Run
 from probekit.arrays import TEXT, hex_id
 from probekit.errors import CorruptError, InputError, MismatchError, NotFoundError
 from probekit.federated.federation import Federation, InProcess
-from probekit.federated.state import KeptStatistics
+from probekit.federated.state import KeptStatistics, State
 from probekit.federated.training.closed_form import ClosedForm
 from probekit.federated.transports.files import read_files, summarize
 from probekit.federated.transports.kept import KeptFirst
@@ -21,6 +22,7 @@ from probekit.runs import layout
 from probekit.runs.files import plan_files
 from probekit.runs.verify import FALSE, NOT_SHOWN
 from tests.runs.examples import CLASSES, HOSPITALS, embeddings, make_run, rows_of, without
+from tests.runs.forging import Forgery
 from tests.unlearning.problems import federation, forget, same, some_clients
 
 ROWS = embeddings(400)
@@ -129,6 +131,28 @@ def test_verify_checks_the_sums_and_says_that_they_must_be_believed(by_files: Ru
     state.kept[0].parts.update(parts)
     kept.write_bytes(dump(state))
     assert by_files.verify(**request).exit_code == FALSE
+
+
+@pytest.mark.parametrize(
+    "forge",
+    [
+        lambda run, before: run.with_params(before.params),
+        lambda run, before: run.claiming(curvature=50.0),
+        lambda run, before: run.claiming(rows=run.certificate.rows + 1),
+        lambda run, before: replace(run, certificate=None),
+    ],
+    ids=["head before", "curvature", "rows", "no certificate"],
+)
+def test_what_does_not_follow_from_the_sums_is_false(
+    by_files: Run, forge: Callable[[Forgery, State], Forgery]
+) -> None:
+    before = by_files.newest.state
+    by_files.unlearn(client="north")
+    genuine = Forgery.read(by_files.folder, by_files.cache.root)
+    genuine.write()
+    assert by_files.verify(forgot="client=north").exit_code == NOT_SHOWN
+    forge(genuine, before).write()
+    assert by_files.verify(forgot="client=north").exit_code == FALSE
 
 
 def test_who_joins_has_the_bits_of_joining_at_the_start(by_rows: Run, tmp_path: Path) -> None:
