@@ -139,7 +139,7 @@ def _carry_out(
         event = msgspec.structs.replace(event, method=choice.name, cost=cost)
         done = replace(request, method=choice.name, reason=choice.reason)
         if choice.method.promise == "nothing":
-            done = replace(done, facts=facts(removal, state))
+            done = replace(done, facts=facts(removal, state, choice.method))
         classes = stored.rows.classes
         remaining = np.array([classes.index(name) for name in retained.classes])
         state = narrow_state(state, remaining)  # where the method could not

@@ -19,7 +19,12 @@ from probekit.records import array_bytes
 from probekit.registry import METHODS, configured
 from probekit.unlearning.classes import ClassSquares
 from probekit.unlearning.methods.exact import Exact
-from probekit.unlearning.methods.fedremoval import FedRemoval, FedRemovalPcg, ServerRows
+from probekit.unlearning.methods.fedremoval import (
+    FedRemoval,
+    FedRemovalLine,
+    FedRemovalPcg,
+    ServerRows,
+)
 from probekit.unlearning.methods.retrain import Retrain
 from probekit.unlearning.removal import (
     Need,
@@ -188,7 +193,7 @@ def _bytes(question: Questions, removal: Removal) -> int:
 class Facts:
     """What a removal has done to the loss of the retained rows, and what the server's rows allow.
 
-    server_rows and effective_dimension are 0 where the server has no rows.
+    server_rows and effective_dimension are of one step of FedRemoval; 0 of other methods.
     """
 
     loss_before: float
@@ -198,7 +203,7 @@ class Facts:
     warnings: tuple[str, ...]
 
 
-def facts(removal: Removal, after: State) -> Facts:
+def facts(removal: Removal, after: State, method: Unlearner) -> Facts:
     """From kept statistics, else by two rounds of the retained clients."""
     removal = removal.seen_by(after)
     before_loss = _loss(removal, removal.state, ridge=after.ridge)
@@ -210,9 +215,10 @@ def facts(removal: Removal, after: State) -> Facts:
             "on the retained rows than before. Use another method."
         )
     server = ServerRows(0, 0.0)
-    if removal.server is not None and removal.is_quadratic:
+    if removal.server is not None and isinstance(method, FedRemoval | FedRemovalLine):
         server = ServerRows.of(removal.server, ridge=after.ridge)
-    warnings += filter(None, [server.warning])
+    if isinstance(method, FedRemoval):  # a step along the line never raises the loss
+        warnings += filter(None, [server.warning])
     return Facts(before_loss, after_loss, server.rows, server.effective_dimension, tuple(warnings))
 
 

@@ -192,7 +192,7 @@ def test_facts_are_the_loss_before_and_after_and_the_servers_rows(keep: str) -> 
     asked = federation(CLIENTS)
     removal = removal_of(asked, ClosedForm(keep=frozenset({keep})), server=SERVER)
     after = unlearn(configured("exact"), removal)
-    found = facts(removal, after)
+    found = facts(removal, after, configured("fedremoval-line"))
     assert found.loss_before == pytest.approx(mean_loss(after, removal.state.params, "0124"))
     assert found.loss_after == pytest.approx(mean_loss(after, after.params, "0124"))
     assert found.loss_after < found.loss_before
@@ -207,7 +207,8 @@ def test_facts_warn_of_harm() -> None:
     few = federation({"server": some_clients((20,), width=30, seed=5)["0"]})
     removal = Removal.of(trained(asked, ridge=1e-3), Request(frozenset({"0"})), asked, server=few)
     after = unlearn(configured("fedremoval"), removal)
-    found = facts(removal, after)
+    assert len(facts(removal, after, configured("cf")).warnings) == 1
+    found = facts(removal, after, configured("fedremoval"))
     assert found.loss_after > found.loss_before
     assert len(found.warnings) == 2
 
@@ -218,6 +219,7 @@ def test_facts_of_a_head_that_lost_a_class_are_about_the_others() -> None:
     asked = federation(parts)
     state = trained(asked, ClosedForm(keep=frozenset()))
     after = forget(state, asked, clients={"rare"})
-    found = facts(Removal.of(state, Request(frozenset({"rare"})), asked), after)
+    removal = Removal.of(state, Request(frozenset({"rare"})), asked)
+    found = facts(removal, after, configured("exact"))
     assert after.model.classes == 2
     assert found.loss_after < found.loss_before

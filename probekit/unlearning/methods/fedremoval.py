@@ -21,7 +21,7 @@ from probekit.arrays import Array, Indices
 from probekit.errors import InputError, SolverError
 from probekit.federated.client import ClientData
 from probekit.federated.federation import Federation, total, total_stats
-from probekit.federated.local import Adam, LocalPlan
+from probekit.federated.local import Adam, LocalPlan, check_positive
 from probekit.federated.loss import MeanLoss, whitener
 from probekit.federated.queries import WEIGHT, Arrays, Gradient, LocalFit, Product, Shapes
 from probekit.federated.state import State
@@ -76,11 +76,12 @@ class ServerRows:
         """Why one step may do harm; nothing where the rows are enough."""
         if self.enough:
             return ""
+        wanted = math.ceil(ENOUGH * self.effective_dimension)
         return (
-            f"One step wants {math.ceil(ENOUGH * self.effective_dimension)} server rows, "
-            f"{ENOUGH:g} times their effective dimension of {self.effective_dimension:.1f}; found "
-            f"{self.rows}. It may end farther from retraining than doing nothing: use "
-            "fedremoval-line, which never raises the retained loss, or fedremoval-pcg."
+            f"One step of fedremoval wants {wanted} server rows, {ENOUGH:g} times their effective "
+            f"dimension of {self.effective_dimension:.1f}; found {self.rows}. It may end "
+            "farther from retraining than doing nothing: use fedremoval-line, "
+            "which never raises the retained loss, or fedremoval-pcg."
         )
 
 
@@ -326,6 +327,9 @@ class FedRemovalPcg:
     promise: ClassVar[Promise] = "minimum"
     rounds: int = 10
     tolerance: float = 1e-12
+
+    def __post_init__(self) -> None:
+        check_positive(self, "rounds", "tolerance")
 
     def needs(self, removal: Removal) -> frozenset[Need]:
         return frozenset({Need.QUADRATIC, Need.SERVER_ROWS, Need.RETAINED})
