@@ -41,7 +41,7 @@ from probekit.objective import Squares
 from probekit.progress import Progress, silent
 from probekit.runs import layout
 from probekit.runs.layout import Trained
-from probekit.runs.rows import TRAINING
+from probekit.runs.rows import TRAINING, RunFiles
 from probekit.runs.run import Run, RunData, single_thread
 
 OWN_TEST = "test"
@@ -91,6 +91,11 @@ def evaluate_run(
     training = partition.rows.role_set(
         partition.matrix, partition.encoding, partition.classes, TRAINING
     )
+    if isinstance(newest.all_rows, RunFiles):
+        raise InputError(
+            f"Heads are evaluated on rows; {run.folder} has the clients' sums alone. Evaluate its "
+            f"head on rows of your own: probekit predict {newest.folder / layout.HEAD} DATA."
+        )
     if training is None:
         raise NotFoundError(
             f"No training row of {run.folder} is in {run.cache.root}. Pass the run's cache "

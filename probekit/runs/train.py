@@ -229,6 +229,11 @@ class TrainingPlan:
     def _check_erased(self) -> None:
         """Rows may have been erased since they were read."""
         erased = int(Tombstones.read(self.cache).holds(self.rows.ids).sum())
+        if erased and isinstance(self.rows, RunFiles):
+            raise CacheError(
+                f"The sums of {erased:,} clients were erased from {self.cache.root} and stay out. "
+                "Leave their files out, or use another cache (--cache)."
+            )
         if erased:
             raise CacheError(
                 f"Rows of a run must be in the cache; {erased:,} were erased from it meanwhile. "
@@ -272,8 +277,8 @@ def _join(plan: TrainingPlan, run: Run, connect: Connect, progress: Progress) ->
     taken = (stored.clients & set(plan.rows.clients)) - replaced
     if taken:
         raise InputError(
-            f"Clients that join need new names; {min(taken)!r} is or was in this run, with other "
-            "rows. Rename it."
+            f"Clients that join need new names; {min(taken)!r} is or was in this run, with "
+            "other rows, or was forgotten. Rename it."
         )
     rows, commitment = _committed_with(plan, run, replaced)
     description = stored.description
@@ -351,22 +356,31 @@ def _committed_with(plan: TrainingPlan, run: Run, replaced: frozenset[str]) -> t
     return old.joined(new), commitment
 
 
+def _check_files(
+    new: RunFiles, rows: RunRows, ours: Description, theirs: Description, name: str
+) -> None:
+    if not isinstance(rows, RunFiles):
+        raise MismatchError(
+            f"Files join runs of files; {name} was trained on rows. Train a run on the files of "
+            "all clients."
+        )
+    if (rows.outputs, rows.kind) != (new.outputs, new.kind) or (
+        (ours.source, ours.options.normalize) != (theirs.source, theirs.options.normalize)
+    ):
+        raise MismatchError(
+            f"A file that joins is like those of {name}: {', '.join(rows.outputs)}, {ours.source}, "
+            f"normalized by {ours.options.normalize}; found {', '.join(new.outputs)}, "
+            f"{theirs.source}, {theirs.options.normalize}. Summarize again alike."
+        )
+
+
 def _check_joining(plan: TrainingPlan, run: Run) -> None:
     ours = run.newest.description
     theirs = plan.description
     rows = run.newest.all_rows
     has_targets = rows.targets is not None
-    if isinstance(plan.rows, RunFiles) and (
-        type(rows) is not RunFiles
-        or (rows.outputs, rows.kind) != (plan.rows.outputs, plan.rows.kind)
-        or (ours.source, ours.options.normalize) != (theirs.source, theirs.options.normalize)
-    ):
-        raise MismatchError(
-            f"A file that joins is like those of {run.folder.name}: {', '.join(rows.outputs)}, "
-            f"{ours.source}, normalized by {ours.options.normalize}; found "
-            f"{', '.join(plan.rows.outputs)}, {theirs.source}, {theirs.options.normalize}. "
-            "Summarize again alike."
-        )
+    if isinstance(plan.rows, RunFiles):
+        _check_files(plan.rows, rows, ours, theirs, run.folder.name)
     if (
         type(rows) is not type(plan.rows)
         or ours.read_encoding().digest != theirs.read_encoding().digest

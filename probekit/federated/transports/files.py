@@ -64,7 +64,8 @@ class StatisticsFile:
         if not len(set(self.outputs)) == len(self.outputs) == count >= least:
             raise InputError(
                 f"Statistics of {count} {self.task} need as many names, {least} or more; found "
-                f"{len(self.outputs)}. Pass all names (--classes)."
+                f"{len(self.outputs)}, of which {len(set(self.outputs))} differ. Pass all names "
+                "once (--classes)."
             )
         self.read_encoding()
         _check_sums(self.stats, of_classes=self.task == "classes")
@@ -96,7 +97,7 @@ class StatisticsFile:
         try:
             file = parse(content, cls, max_bytes=MAX_BYTES)
         except WireError as error:
-            raise MismatchError(f"{path} is no statistics file of this version: {error}") from error
+            raise MismatchError(f"{path} is no readable statistics file: {error}") from error
         if file.checksum != file._checksum() or dump(file) != content:
             raise MismatchError(
                 f"{path} is not as it was written: its checksum differs. Ask client "
