@@ -34,6 +34,8 @@ def erase(
         dry_run=request.dry_run,
         progress=output.progress,
     )
+    for name, rows in plan.same_samples.items():
+        output.warn(f"{rows:,} rows of client {name} are the same samples: they are erased, too.")
     if not request.dry_run and not plan.finished:
         if not yes:
             runs = ", ".join(f"{folder} ({count:,} rows)" for folder, count in plan.rows.items())

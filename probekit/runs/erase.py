@@ -44,14 +44,17 @@ from probekit.runs.unlearn import check_request, requested_samples
 
 LEFTOVER = re.compile(r"\.aside-.+-[0-9a-f]{8}", re.DOTALL)
 NOT_PROMISED = (
-    "Not erased: backups, snapshots of the file system, exports, heads that are deployed, the "
-    "source pictures."
+    "Not erased: backups, snapshots of the file system, exports, statistics files, heads that "
+    "are deployed, the source pictures."
 )
 
 
 @dataclass(frozen=True, eq=False)
 class Erasure:
-    """What is erased, from which runs: rows by folder, the run that was named first."""
+    """What is erased, from which runs: rows by folder, the run that was named first.
+
+    same_samples: how many rows of clients that were not named hold samples that are erased.
+    """
 
     run: Path
     cache: Cache
@@ -61,6 +64,7 @@ class Erasure:
     rows: dict[Path, int] = field(default_factory=dict)
     gone: frozenset[str] = frozenset()
     finished: bool = False
+    same_samples: dict[str, int] = field(default_factory=dict)
 
     @property
     def others(self) -> list[Path]:
@@ -73,6 +77,7 @@ class Erasure:
             "clients": list(self.clients),
             "samples": len(self.samples),
             "rows": {str(folder): count for folder, count in self.rows.items()},
+            "same_samples": self.same_samples,
             "erased": self.finished,
             "not_promised": NOT_PROMISED,
         }
@@ -135,7 +140,8 @@ def plan_erasure(
         counts[folder] = int(_erased_rows(sharing.newest, intent).sum())
         _check_remaining(sharing, intent)
         _unlearn(sharing, intent, dry_run=True, progress=progress)
-    return Erasure(run.folder, store, request, intent.clients, ids, counts, lost)
+    also = rows.take(_erased_rows(run.newest, intent) & ~mask).counts()
+    return Erasure(run.folder, store, request, intent.clients, ids, counts, lost, same_samples=also)
 
 
 def _check_remaining(run: Run, intent: Intent) -> None:

@@ -269,6 +269,19 @@ def test_samples_leave_every_client_that_has_them(place: Place) -> None:
     assert "east" in Run(place.first, cache=place.cache).newest.rows.clients
 
 
+def test_rows_of_others_that_are_the_same_samples_are_counted(tmp_path: Path) -> None:
+    rows = embeddings(60)
+    east = rows_of(rows, "east")
+    order = np.concatenate([np.arange(60), east[:2]])
+    hospitals = np.concatenate([rows.columns["hospital"], ["south", "south"]])
+    rows = replace(rows.take(order), columns={"hospital": hospitals})
+    run = make_run(tmp_path / "runs" / "a", rows)
+    plan = plan_erasure(run.folder, cache=run.cache, clients=["east"])
+    assert plan.same_samples == {"south": 2}
+    done = erase_rows(plan, others=True)
+    assert (done.same_samples, done.rows[run.folder]) == ({"south": 2}, len(east) + 2)
+
+
 def test_rows_are_chosen_by_a_column(place: Place) -> None:
     done = place.erase(where="patient=P-north")
     assert done.finished
