@@ -35,6 +35,8 @@ from probekit.unlearning.removal import Need, Promise, Questions, Removal, choos
 
 NETWORK_STEPS = 2000
 NETWORK_TOLERANCE = 1e-6
+PRECONDITIONER_TOLERANCE = 1e-3
+"""Of a network's: 1e-6 took four times the products, and was not reached on 6,000 rows of MNIST."""
 ESTIMATE = 1e-2
 """How exactly the effective dimension of a network is estimated."""
 ENOUGH = 4.0
@@ -342,12 +344,15 @@ class FedRemovalPcg:
     def unlearn(self, removal: Removal) -> State:
         params = removal.state.params
         loss = removal.loss
+        solver: StepSolver = Cholesky()
+        if not isinstance(removal.state.model, LinearModel):
+            solver = ConjugateGradient(NETWORK_STEPS, PRECONDITIONER_TOLERANCE)
         solution = conjugate_gradient(
             lambda vector: loss.product(params, vector),
             removal.gradient(),
             steps=self.rounds,
             tolerance=self.tolerance,
-            precondition=Cholesky().inverse(removal),
+            precondition=solver.inverse(removal),
         )
         return removal.finish(params - solution.value, rounds=1)
 
