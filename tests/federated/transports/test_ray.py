@@ -73,7 +73,7 @@ def test_what_one_client_does_is_its_own(
     monkeypatch.setattr(on_ray, "RETRIES", 0)
     transport = RayTransport.of(CLIENTS)
     if how == "late":
-        transport = replace(transport, timeout=12.0)
+        transport = replace(transport, timeout=40.0)
     asked = Federation.of(transport, MODEL).ask(Misbehaving("b", how))
     assert arrived(asked) == (["a", "c", "d"], {"b": reason})
 
