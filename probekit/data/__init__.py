@@ -65,5 +65,6 @@ def read_path(path: Path, source: str, options: DataOptions) -> Splits:
         return tables.read(path, source, options)
     raise InputError(
         f"{source} must hold pictures (one folder per class), or tables, npz or idx files; found "
-        f"{list_names(files)}. Files of vectors need no backbone: `probekit probe {source}`."
+        f"{list_names(files)}. Vectors (npy, h5, safetensors, pt, ...) need no backbone: "
+        "`probekit probe FILE`, or `probekit import FILE`."
     )

@@ -297,7 +297,7 @@ def test_a_gap_that_is_not_reached_is_an_error_with_its_size(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(newton, "NEWTON_STEPS", 2)
-    with pytest.raises(SolverError, match=r"gap of 1e-13.*C = 100; found \d.*Raise"):
+    with pytest.raises(SolverError, match=r"gap of 1e-13.*C = 100; found \d.*raise"):
         fit(Case(*digits()), [100.0])
 
 
