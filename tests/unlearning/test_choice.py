@@ -223,3 +223,8 @@ def test_facts_of_a_head_that_lost_a_class_are_about_the_others() -> None:
     found = facts(removal, after, configured("exact"))
     assert after.model.classes == 2
     assert found.loss_after < found.loss_before
+
+
+def test_removal_in_no_rounds_is_refused() -> None:
+    with pytest.raises(InputError, match="rounds must be above 0"):
+        configured("fedremoval-pcg:0")
